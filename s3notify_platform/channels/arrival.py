@@ -1,8 +1,9 @@
-"""Whether a bucket's changes arrive in its notification queue, and after how many seconds: what `s3notify doctor` says.
+"""Tests that a bucket's changes arrive in its notification queue, and measures the delay, for `s3notify doctor`.
 
-A probe object is written below the source's prefix, under a hidden name that no source reads, and a topic of its own
-waits for it: so events, inlet and queue are tried as a whole, and the source's own topic, signals and table see nothing
-of it. Other topics with that prefix get its entries, as those of any object. The topic is removed before the object.
+A probe object is written below the source's prefix, under a hidden name that no source reads. A separate topic receives
+its entry. So events, inlet and queue are tested together, and the source's own topic, signals and table are not
+affected. Other topics with that prefix get the probe's entries, as for any object. The topic is removed before the
+object.
 """
 
 from collections.abc import Callable, Iterable
@@ -23,11 +24,11 @@ POLL_SECONDS: Final = 0.25
 PATIENCE_SECONDS: Final = 8.0
 ASK_SECONDS: Final = 2.0
 LOOKED_AT_MAX: Final = 10_000
-"""Objects of the listing that finds the newest one."""
+"""Number of objects in the listing that finds the newest one."""
 
 TOPIC: Final = "probe-of-"
 _KNOWN_SECONDS: Final = 0.05
-"""No writer but an inlet announces the probe, and inlets read the topics with each batch."""
+"""This can be short: only an inlet announces the probe, and inlets read the topics with each batch."""
 
 
 def probe_arrival(
@@ -41,12 +42,14 @@ def probe_arrival(
     hopeless: Callable[[], bool] = lambda: False,
     clock: Clock = SYSTEM_CLOCK,
 ) -> float | None:
-    """Seconds from the end of a write until the change was in the queue; None: not within `wait_seconds`.
+    """Seconds from the end of a write until the change was in the queue; None if it did not arrive within
+    `wait_seconds`.
 
-    `hopeless`: asked now and then, after `PATIENCE_SECONDS`, whether to wait no longer.
+    `hopeless`: called every few seconds after `PATIENCE_SECONDS`; if it returns True, waiting ends.
 
     `RefusedError`: the bucket may not be written to. Nothing is left behind. If this process is killed, the next probe
-    of the source takes the topic over, and the object stays, hidden. About 10 requests, and 4 a second.
+    of the source takes over the topic, and the hidden object stays. About 10 requests, and 4 more for each second of
+    waiting.
     """
     queue = NotificationQueue(queue.records, clock=clock, known_seconds=_KNOWN_SECONDS)
     name, key = f"{TOPIC}{source}"[:63], f"{prefix}{PROBE}{unique_name(clock)}"
@@ -59,7 +62,7 @@ def probe_arrival(
             written = False
             raise
         if isinstance(outcome, Unknown):
-            raise UnavailableError(f"whether {key!r} was written is unknown: {outcome.cause}")
+            raise UnavailableError(f"it is unknown if {key!r} was written: {outcome.cause}; try again")
         began, asked = clock.monotonic(), PATIENCE_SECONDS
         while (waited := clock.monotonic() - began) < wait_seconds:
             if any(entry.event.key == key for entry in queue.entries(name, [0])):
@@ -71,7 +74,7 @@ def probe_arrival(
             clock.sleep(POLL_SECONDS)
         return None
     finally:
-        with suppress(NotFoundError):  # of another probe at the same time, whose answer may be None
+        with suppress(NotFoundError):  # a concurrent probe deleted it; one of the two may return None
             queue.topics.delete(name)
         if written:
             bucket.delete(key)
@@ -79,7 +82,7 @@ def probe_arrival(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Newest:
-    """The newest object of a source, and how long after it its slot was signalled; None: not since."""
+    """The newest object of a source, and the delay until its slot was signalled; None if it was not."""
 
     key: str
     seconds: float | None
@@ -93,15 +96,15 @@ def newest_arrival(
     root: bool,
     chosen: Iterable[ObjectMeta],
 ) -> Newest | None:
-    """The same without writing: of the newest of the objects that were looked at. None: there is none. 1 HEAD.
+    """The delay of the newest listed object, without a write. None if there is no object. 1 HEAD.
 
-    `chosen`: the source's objects; `LOOKED_AT_MAX` of them are looked at. Both times are the store's.
+    `chosen`: the source's objects, of which at most `LOOKED_AT_MAX` are read. Both times are the store's.
     """
     newest = max(islice(chosen, LOOKED_AT_MAX), key=lambda meta: meta.modified_ms, default=None)
     if newest is None:
         return None
     signal = root_key(keyspace_prefix) if root else signal_key(keyspace_prefix, slot_of(newest.key, slots))
     moved = signals.head(signal)
-    # In whole seconds: a HEAD has no others, and a LIST may.
+    # In whole seconds: a HEAD has no fractions, a LIST may have them.
     late = moved.modified_ms // 1000 - newest.modified_ms // 1000 if moved is not None else -1
     return Newest(key=newest.key, seconds=float(late) if late >= 0 else None)

@@ -1,4 +1,4 @@
-"""The sources of a bucket, as those see them who announce its changes."""
+"""The sources of a bucket, as seen by the writers and inlets that announce its changes."""
 
 import re
 from collections.abc import Iterable
@@ -16,8 +16,8 @@ from s3notify_platform.stores.config import OWN
 class Keyspace:
     """The signals of one source of the bucket, for the keys below `prefix`.
 
-    `topic`: the source's own, if that is known. `skips_hidden`: hidden files (`Choice`) go neither there nor to the
-    signals.
+    `topic`: the source's own topic, if known. `skips_hidden`: hidden files (`Choice`) are neither signalled nor added
+    to this topic.
     """
 
     publisher: Publisher
@@ -26,16 +26,16 @@ class Keyspace:
     skips_hidden: bool = False
 
     def takes(self, key: str) -> bool:
-        """Whether a change of this key is one for the source."""
+        """True if a change of this key concerns the source."""
         return key.startswith(self.prefix) and not (self.skips_hidden and self.is_hidden(key))
 
     def is_hidden(self, key: str) -> bool:
-        """Whether the key is one that sources skip by default."""
+        """True if sources skip this key by default."""
         return key.startswith(self.prefix) and bool(Choice(prefix=self.prefix, hidden=False).why_not(key))
 
 
 def checked(topics: tuple[Topic, ...], keyspaces: Iterable[Keyspace]) -> tuple[Topic, ...]:
-    """The topics; `UsageError` if that of a source has other slots than its signals. Pure."""
+    """Returns the topics; `UsageError` if a source's topic has another number of slots than its signals. Pure."""
     slots = {keyspace.topic: keyspace.publisher.slots for keyspace in keyspaces}
     for topic in topics:
         if not topic.settings.endpoint:
@@ -46,9 +46,9 @@ def checked(topics: tuple[Topic, ...], keyspaces: Iterable[Keyspace]) -> tuple[T
 def named_in_root(
     queue: NotificationQueue, bucket: str, events: Iterable[Event]
 ) -> frozenset[tuple[str, str]]:
-    """Which changes, by key and topic, the consumer of a topic finds by its entry, once the root has moved alone.
+    """Keys and topics of changes whose topic signals only the root; its consumer finds the changes by their entries.
 
-    Those of no topic if the topics are not known. Requests of `NotificationQueue.topics_of`.
+    Empty if the topics cannot be read. Requests: as many as `NotificationQueue.topics_of`.
     """
     try:
         return frozenset(
@@ -62,6 +62,6 @@ def named_in_root(
 
 
 def source_of(signals: str) -> str:
-    """The name of the source whose signals are usually there; "" for a prefix that says none. Pure."""
+    """The source whose signals are below this prefix by default; "" if it is not a default prefix. Pure."""
     usual = re.fullmatch(rf"{re.escape(OWN)}([^/]+)/keyspace/", signals)
     return usual[1] if usual else ""

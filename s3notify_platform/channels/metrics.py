@@ -1,13 +1,13 @@
-"""`/metrics` of a process that runs for long, for Prometheus.
+"""`/metrics` of a long-running process, for Prometheus.
 
-    s3notify_{service}_{count}_total        what `Service.counts` says: received, queued, delivered, failed, …
-    s3notify_{service}_{count}_seconds_total    the same of counts in milliseconds, like `waited_ms` of deliveries and
-                                            `behind_ms` of inlets, 0 of events that name no time: divided by their
-                                            number, the mean
-    s3notify_requests_total                 requests to S3, DynamoDB and SQS by service and operation; not what obstore
-                                            repeats by itself, nor those of Spark's tasks
-    s3notify_repeated_requests_total        of these, those that repeat one that failed, by service
-    s3notify_queue_depth, _capacity, _oldest_age_seconds, _dead     by topic
+    - s3notify_{service}_{count}_total: the counts of `Service.counts`, like received, queued, delivered, failed.
+    - s3notify_{service}_{count}_seconds_total: counts that are kept in milliseconds, in seconds: `waited_ms` of
+      deliveries and `behind_ms` of inlets. Divided by the number of events they give the mean. An event without a time
+      adds 0.
+    - s3notify_requests_total: requests to S3, DynamoDB and SQS by service and operation. Retries inside obstore, and
+      requests of Spark's tasks, are not counted.
+    - s3notify_repeated_requests_total: the number of these requests that repeat a failed request, by service.
+    - s3notify_queue_depth, s3notify_queue_capacity, s3notify_queue_oldest_age_seconds, s3notify_queue_dead: by topic.
 
 Needs the extra `metrics` (prometheus-client).
 """
@@ -28,21 +28,21 @@ if TYPE_CHECKING:
     from prometheus_client import Metric
 
 LOOK_SECONDS: Final = 60.0
-"""Between two looks at the queue, however often the page is read."""
+"""Shortest time between two looks at the queue, even if the page is read more often."""
 
 KEPT_SECONDS: Final = 3 * LOOK_SECONDS
-"""After that what a look has found is not shown any more."""
+"""Age after which the findings of a look are no longer shown."""
 
 TOPICS_MAX: Final = 100
 
 GAUGES: Final = frozenset({"shards", "failing_slots"})
-"""Counts that go down too."""
+"""Counts that can also decrease."""
 
 
 class Metrics:
-    """A collector for one service. Reading it waits for no request: the queue is looked at beside, not too often.
+    """A collector for one service. Reading it waits for no request: a thread looks at the queue, at most once a minute.
 
-    So its facts are missing from the first page, and from all while the queue cannot be reached.
+    So the queue's numbers are missing from the first page, and from later pages while the queue is not reachable.
     """
 
     def __init__(
@@ -65,7 +65,10 @@ class Metrics:
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
         for name, number in self._counts().items():
-            place, about = f"s3notify_{self._service}_{name}", f"{name} of {self._service}, see its help"
+            place, about = (
+                f"s3notify_{self._service}_{name}",
+                f"{name} of {self._service}, see the service's --help",
+            )
             if name in GAUGES:
                 yield GaugeMetricFamily(place, about, value=number)
             elif name.endswith("_ms"):
@@ -79,7 +82,7 @@ class Metrics:
             requests.add_metric((service, operation), number)
         yield requests
         repeated = CounterMetricFamily(
-            "s3notify_repeated_requests", "Requests that repeat one that failed", labels=("service",)
+            "s3notify_repeated_requests", "Requests that repeat a failed request", labels=("service",)
         )
         for service, number in dict(REPEATED).items():
             repeated.add_metric((service,), number)
@@ -91,7 +94,7 @@ class Metrics:
             yield gauge
 
     def _queue_facts(self) -> Mapping[str, Mapping[str, float]]:
-        """Of each topic, as of the last look if it is young enough. Begins another one if it is due; never waits."""
+        """Numbers of each topic from the last look, if it is recent enough. Starts a look if due; never waits."""
         age = None if self._looked_at is None else self._clock.monotonic() - self._looked_at
         due = self._queue is not None and (age is None or age >= LOOK_SECONDS)
         if due and self._looking.acquire(blocking=False):
@@ -103,7 +106,7 @@ class Metrics:
         found: dict[str, Mapping[str, float]] = {}
         try:
             for topic in islice(self._queue.topics.all(), TOPICS_MAX):
-                with suppress(S3NotifyError):  # its own
+                with suppress(S3NotifyError):  # an error of one topic does not hide the others
                     found[topic.name] = queue_facts(self._queue, topic)
         except S3NotifyError:
             found = {}
@@ -114,17 +117,17 @@ class Metrics:
 
 _QUEUE_FACTS: Final = {
     "depth": "Entries in the queue",
-    "capacity": "Entries that fit",
-    "oldest_age_seconds": "How long the oldest entry waits",
+    "capacity": "Maximum number of entries",
+    "oldest_age_seconds": "Age of the oldest entry",
     "dead": "Dead letters",
 }
 
 
 @contextmanager
 def served(address: str | None, metrics: Metrics) -> Iterator[None]:
-    """Serve these at `http://ADDRESS/metrics` meanwhile; None: nothing is served.
+    """Serve the metrics at `http://ADDRESS/metrics` within the context; if None, nothing is served.
 
-    `address`: `HOST:PORT`. `UsageError` if it is taken, or is none.
+    `address`: `HOST:PORT`. `UsageError` if it is in use, or not an address.
     """
     if address is None:
         yield

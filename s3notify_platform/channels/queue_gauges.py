@@ -1,4 +1,4 @@
-"""How full a topic is, at a cost that does not grow with it, for metrics and Dagster's plots."""
+"""The fill level of a topic, at a bounded cost, for metrics and Dagster's plots."""
 
 from typing import Final
 
@@ -9,11 +9,11 @@ SCANNED_MAX: Final = 500
 
 
 def queue_facts(queue: NotificationQueue, topic: Topic) -> dict[str, int | float]:
-    """Facts of a topic by name: `depth`, `capacity`, `oldest_age_seconds`, `dead`; `in_flight`, `delivered`, `failed`.
+    """Numbers of a topic: `depth`, `capacity`, `oldest_age_seconds`, `dead`; `in_flight`, `delivered`, `failed`.
 
-    A topic with more than `SCANNED_MAX` entries is not scanned: its depth is what its quota counts, its age that of its
-    first segments, and the last three are not known. A few requests for each shard; if the queue is on a bucket, also
-    1 GET for each segment that is read, and 1 LIST for each 1000 dead letters.
+    A topic with more than `SCANNED_MAX` entries is not scanned: its depth is the count of its quota, its age is read
+    from its first segments, and the last three numbers are missing. A few requests for each shard; if the queue is on a
+    bucket, also 1 GET for each segment that is read, and 1 LIST for each 1000 dead letters.
     """
     shards = range(topic.settings.shards)
     counted = sum(queue.shards.counted(topic, shard) + topic.quotas[shard].base for shard in shards)

@@ -1,12 +1,13 @@
-"""The services of a queue by name: inlets, which take changes in, and outlets, which deliver them.
+"""The services of a queue by name: inlets, which receive changes, and outlets, which deliver them.
 
-A new service needs a file, and an item in `SERVICES`. The file has its settings, a `ServiceSettings`, whose `build`
-makes the service. An inlet of S3's event messages from a message queue derives them from `PullInletSettings`, and
-supplies a `ports.MessageQueue`, like `inlets/sqs_inlet.py`; any other is a `Service` of its own that passes events to
-an `Intake`, like `inlets/http_inlet.py`. The item adds
-    the command         `s3notify inlet NAME`, or `s3notify NAME` for an outlet; the settings are its options
-    the YAML            a field NAME of the component, with the same settings
-    in Dagster          the job `{source}_NAME`, and the sensor that keeps one run of it alive
+A new service needs a file, and an item in `SERVICES`. The file has the service's settings, a `ServiceSettings`, whose
+`build` makes the service. An inlet that reads S3's event messages from a message queue derives its settings from
+`PullInletSettings`, and supplies a `ports.MessageQueue`, like `inlets/sqs_inlet.py`. Any other inlet is a `Service` of
+its own that passes events to an `Intake`, like `inlets/http_inlet.py`. The item adds:
+    - The command `s3notify inlet NAME`, or `s3notify NAME` for an outlet; the settings are its options.
+    - The field NAME of the component's YAML, with the same settings.
+    - The job `{source}_NAME` in Dagster, and the sensor that keeps one run of it alive.
+
 A service's module is imported only when the service is used.
 """
 
@@ -25,12 +26,12 @@ class ServiceKind:
     name: str
     direction: Literal["inlet", "outlet"]
     settings_class: str
-    """Import path of its settings: `module:class`."""
+    """Import path of the class of its settings: `module:class`."""
     summary: str
     """One line, for help texts and for the component."""
 
     def settings(self) -> type["ServiceSettings"]:
-        """The class of its settings, imported."""
+        """The class of the service's settings, imported."""
         found: type[ServiceSettings] = resolve_name(self.settings_class)
         return found
 
@@ -44,13 +45,13 @@ SERVICES: Final = {
             name="sqs",
             direction="inlet",
             settings_class=f"{_CHANNELS}.inlets.sqs_inlet:SqsInletSettings",
-            summary="Take in S3's events from an SQS queue.",
+            summary="Receive S3's events from an SQS queue.",
         ),
         ServiceKind(
             name="http",
             direction="inlet",
             settings_class=f"{_CHANNELS}.inlets.http_inlet:HttpInletSettings",
-            summary="Take in posts of Ceph RGW and MinIO.",
+            summary="Receive events that Ceph RGW and MinIO post.",
         ),
         ServiceKind(
             name="deliver",
@@ -67,4 +68,4 @@ FRONT: Final = ServiceKind(
     settings_class=f"{_CHANNELS}.front.notification_front:FrontSettings",
     summary="Answer S3's and SNS's requests for topics and notifications.",
 )
-"""A command alone: people and programs of a bucket share it, and no source has it in its YAML."""
+"""The front is only a command: people and programs of a bucket share it, so no source has it in its YAML."""

@@ -1,4 +1,4 @@
-"""Services, which run for long: inlets, outlets and the reconciler, as commands or managed by Dagster."""
+"""Long-running services: inlets, outlets and the reconciler, as commands or managed by Dagster."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -14,7 +14,7 @@ Progress = Callable[[str], None]
 
 
 class Service(Protocol):
-    """Something that runs until it is stopped. Any number of instances may run for the same topics."""
+    """A service runs until it is stopped. Any number of instances may run for the same topics."""
 
     name: str
 
@@ -33,13 +33,13 @@ class Service(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceContext:
-    """The place of a service.
+    """The context in which a service is built.
 
-    `platform`: the bucket of queue and signals, with the credentials to use. The others are for inlets: `bucket` is the
-    one whose changes are reported; `keyspaces` are pairs, a prefix of signals and the prefix of its keys; `excluded`
-    are prefixes of the platform's own objects in `bucket` (`table.own_objects`); `sources` are the names of the
-    sources, by their `keyspaces`, where these are not the usual ones; `skipping` are the keyspaces of those that skip
-    hidden files.
+    `platform`: the bucket of queue and signals, with the credentials to use. The other fields are for inlets.
+    `bucket`: the bucket whose changes are reported. `keyspaces`: pairs of a prefix of signals and the prefix of its
+    keys. `excluded`: prefixes of the platform's own objects in `bucket` (`table.own_objects`). `sources`: names of
+    sources by their keyspace, if the keyspace is not the default. `skipping`: the keyspaces of sources that skip hidden
+    files.
     """
 
     name: str
@@ -58,7 +58,7 @@ class ServiceContext:
 class ServiceSettings:
     """Declared settings of a service (`setting`), for the component and for the command, whose help is the docstring.
 
-    Types: str, int, float, bool, a tuple of str; each may also be None. `UsageError` for values that they cannot have.
+    Types: str, int, float, bool, a tuple of str; each may also be None. `UsageError` for invalid values.
     """
 
     def __post_init__(self) -> None:

@@ -1,7 +1,7 @@
 """Everything that `s3notify init` makes and prints.
 
-`dynamo_tables`: the DynamoDB tables, and templates of them. `role_policies`: the least IAM policy of each role.
-`events`: what has S3 announce its changes.
+`dynamo_tables`: the DynamoDB tables, and templates for them. `role_policies`: the least IAM policy of each role.
+`events`: the setup by which S3 announces a bucket's changes.
 """
 
 from s3notify_platform.deploy.dynamo_tables import (

@@ -1,4 +1,4 @@
-"""The DynamoDB tables: `create_tables` makes them; `cloudformation` and `terraform` give templates of them, in JSON."""
+"""The DynamoDB tables: `create_tables` makes them; `cloudformation` and `terraform` return JSON templates for them."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -16,7 +16,7 @@ Json = dict[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tables:
-    """Names and place of the DynamoDB tables. None: not used."""
+    """Names and location of the DynamoDB tables. A table whose name is None is not used."""
 
     records: str | None = None
     leases: str | None = None
@@ -24,7 +24,7 @@ class Tables:
     endpoint_url: str | None = None
 
     def schemas(self) -> Iterator[tuple[str, DynamoConfig, TableSchema]]:
-        """Purpose, place and schema of each."""
+        """Purpose, place and schema of each table."""
         for purpose, name, schema in (
             ("records", self.records, RECORD_TABLE),
             ("leases", self.leases, LEASE_TABLE),
@@ -38,9 +38,9 @@ class Tables:
 
 
 def create_tables(tables: Tables, *, clock: Clock = SYSTEM_CLOCK) -> dict[str, bool]:
-    """Create the missing tables; by table's name, whether it was created now. Safe to repeat.
+    """Create the missing tables; returns, by the table's name, True if it was created now. Safe to repeat.
 
-    `UsageError` for an existing table with another schema, which is not changed.
+    `UsageError` for an existing table with another schema; the table is not changed.
     """
     made = {}
     for _, config, schema in tables.schemas():
@@ -51,7 +51,7 @@ def create_tables(tables: Tables, *, clock: Clock = SYSTEM_CLOCK) -> dict[str, b
 
 
 def examine_tables(tables: Tables, *, clock: Clock = SYSTEM_CLOCK) -> dict[str, tuple[str, ...]]:
-    """The problems of each table, by purpose and name. See `table_schema.examine`."""
+    """The problems of each table, by its purpose and name. See `table_schema.examine`."""
     found = {}
     for purpose, config, schema in tables.schemas():
         table = DynamoTable(config, clock=clock)
@@ -61,7 +61,7 @@ def examine_tables(tables: Tables, *, clock: Clock = SYSTEM_CLOCK) -> dict[str, 
 
 
 def cloudformation(tables: Tables) -> Json:
-    """A template with the tables. Deleting the stack keeps them."""
+    """A CloudFormation template with the tables. The tables stay if the stack is deleted."""
     resources: Json = {}
     for purpose, config, schema in tables.schemas():
         properties: Json = {

@@ -1,4 +1,4 @@
-"""The least IAM policy of each role: the actions that its code calls, on the prefixes and tables that it calls them on.
+"""The least IAM policy of each role: only the actions that its code calls, on the prefixes and tables that it uses.
 
 S3's rules behind the policies: HEAD and GET need `s3:GetObject`, and so does `If-Match` on PUT or DELETE. Without
 `s3:ListBucket` on the whole bucket, S3 answers 403, not 404, for a missing object. Objects or queues that are encrypted
@@ -20,32 +20,34 @@ from s3notify_platform.table.known import KNOWN, known_key
 from s3notify_platform.table.own_objects import own_prefixes
 
 Role = Literal["writer", "publisher", "run", "reader", "viewer", "sweep", "inlet", "outlet"]
-"""`writer` publishes objects, `publisher` with entries in the queue; `run` is the sensor and its runs, and may retry
-what is in quarantine; `reader` loads committed rows, reads the quarantine and watches the keyspace; `viewer` reads the
-tables with another engine, as Delta tables; `sweep` is the daily checks, `vacuum` and `compact`; `inlet` takes in
-changes that other systems report; `outlet` delivers to endpoints. A process with several roles needs the union, but the
-Deny of `writer` and `publisher` wins over any other policy: whoever writes objects must not also commit, and with the
-policy of a `writer` nobody changes a queue on a bucket. Writers of a whole bucket are denied to read tables in it."""
+"""`writer` publishes objects; `publisher` publishes them with entries in the queue. `run` is the sensor and its runs,
+and may retry objects in quarantine. `reader` loads committed rows, reads the quarantine and watches the keyspace.
+`viewer` reads the tables with another engine, as Delta tables. `sweep` runs the daily checks, `vacuum` and `compact`.
+`inlet` receives changes that other systems report. `outlet` delivers to endpoints.
+
+A process with several roles needs all their policies, but the Deny of `writer` and `publisher` wins over any Allow. So
+a process that writes objects cannot also commit, and a `writer` cannot change a queue on a bucket. Writers of a whole
+bucket may not read tables in it."""
 
 ROLES: Final[tuple[Role, ...]] = (
     "writer", "publisher", "run", "reader", "viewer", "sweep", "inlet", "outlet"
 )  # fmt: skip
 
 OWN: Final = ("table/*", "derived/*", "records/*", "store.json", f"{PROBE}*")
-"""What is below a source's platform prefix, except the keyspace: for no writer of objects to change."""
+"""Keys below a source's platform prefix, without the keyspace: no writer of objects may change them."""
 
 KNOWN_ACTIONS: Final[Mapping[Role, Sequence[str]]] = {
     "run": ("GetObject", "PutObject"),
     "sweep": ("GetObject", "PutObject"),
     "reader": ("GetObject",),
 }
-"""On the records of the source's tables (`table.known`), which are apart from their other objects."""
+"""Actions on the records of the source's tables (`table.known`), which are kept apart from their other objects."""
 
 VIEWED: Final = ("table/_delta_log/", "table/data/", "table/part-", "table/_s3notify/vector/", "derived/")
-"""Keys that Delta engines read below a source's platform prefix. Files of their own begin with `part-`."""
+"""Keys below a source's platform prefix that Delta engines read. Files that these engines write begin with `part-`."""
 
 CHANGES: Final = ("s3:AbortMultipartUpload", "s3:DeleteObject", "s3:DeleteObjectVersion", "s3:PutObject")
-"""Of objects, as far as a policy denies them."""
+"""Actions that change objects; a Deny names them."""
 
 SQS_ACTIONS: Final = ("ReceiveMessage", "DeleteMessage", "ChangeMessageVisibility", "GetQueueAttributes")
 
@@ -63,11 +65,11 @@ class Places:
     account: str | None = None
     queue_prefix: str = QUEUE_PREFIX
     known_bucket: str | None = None
-    """Bucket of the records of the source's tables, if it is another than the platform's."""
+    """Bucket of the records of the source's tables, if it is not the platform's bucket."""
     event_queue: str | None = None
     """Name of the SQS queue that receives the bucket's events, if there is one."""
     tags: bool = False
-    """Whether committed objects are tagged."""
+    """True if committed objects are tagged."""
 
     def __post_init__(self) -> None:
         named = self.tables.records or self.tables.leases or self.event_queue
@@ -77,14 +79,17 @@ class Places:
             )
         for prefix in (self.prefix, self.platform_prefix, self.keyspace_prefix, self.queue_prefix):
             if {"*", "?", "$"} & {*prefix}:
-                raise UsageError(f"prefix {prefix!r}: * ? and $ have a special meaning in a policy")
+                raise UsageError(
+                    f"prefix {prefix!r}: * ? and $ have a special meaning in a policy: use another prefix"
+                )
 
 
 def policy(role: Role, places: Places) -> Json:
     """The least IAM policy of a role. Pure.
 
-    Whatever the source's prefix, writers are denied to change the platform's own objects (`table.own_objects`), except
-    signals, and for a `publisher` the queue. With an empty prefix they are also denied to read them.
+    Writers get a Deny for changes of the platform's own objects (`table.own_objects`), for every prefix of a source.
+    The Deny excepts signals, and for a `publisher` the queue. If the source's prefix is empty, writers may not read
+    these objects either.
     """
     statements: list[Json] = [
         {"Effect": "Allow", "Action": sorted(actions), "Resource": resource}
@@ -113,7 +118,7 @@ class _Grants(dict[str, set[str]]):
         self.to(f"arn:{self._aws}:s3:::{bucket}", "s3:ListBucket")
 
     def reading(self, bucket: str, *prefixes: str) -> None:
-        """Read access to objects below these prefixes."""
+        """Grant read access to objects below these prefixes."""
         self.listing(bucket)
         for prefix in prefixes:
             self.objects(bucket, prefix, "GetObject")
@@ -125,7 +130,7 @@ class _Grants(dict[str, set[str]]):
             )
 
     def queue(self) -> None:
-        """The notification queue: add entries and remove them."""
+        """Grant adding and removing entries of the notification queue."""
         places = self._places
         if places.tables.records:
             self.table(places.tables.records, "GetItem", "PutItem", "DeleteItem", "Query", "UpdateItem")
@@ -136,12 +141,12 @@ class _Grants(dict[str, set[str]]):
             )
 
     def reading_queue(self) -> None:
-        """The queue's entries, read only: a change that has one is pending, not missed."""
+        """Grant reading of the queue's entries: a change with an entry is pending, not missed."""
         if not self._places.tables.records:
             self.objects(self._places.platform_bucket, self._places.queue_prefix, "GetObject")
 
     def known(self, *actions: str) -> None:
-        """The records of the source's tables; in the records table with all other records."""
+        """Grant access to the records of the source's tables; in a records table, they are among all other records."""
         places = self._places
         if actions and places.tables.records:
             self.table(places.tables.records, "GetItem")
@@ -155,14 +160,14 @@ class _Grants(dict[str, set[str]]):
                 self.listing(bucket)
 
     def tags(self) -> None:
-        """Tags of committed versions, if they get some."""
+        """Grant tagging of committed versions, if the source has tags."""
         if self._places.tags:
             actions = ("GetObjectVersionTagging", "PutObjectVersionTagging")
             self.objects(self._places.bucket, self._places.prefix, *actions)
             self.to(f"arn:{self._aws}:s3:::{self._places.bucket}", "s3:GetBucketVersioning")
 
     def events(self) -> None:
-        """The SQS queue of the bucket's events."""
+        """Grant receiving from the SQS queue of the bucket's events."""
         if self._places.event_queue:
             where = self._regional("sqs", self._places.event_queue)
             self.to(where, *(f"sqs:{action}" for action in SQS_ACTIONS))
@@ -189,13 +194,13 @@ def _grants(role: Role, places: Places) -> Mapping[str, set[str]]:
         case "run":
             grants.listing(bucket)
             grants.listing(platform)
-            # The reconciler aborts uploads of killed writers.
+            # The reconciler aborts uploads of writers that were killed.
             grants.to(
                 f"arn:{aws_partition(places.tables.region)}:s3:::{bucket}", "s3:ListBucketMultipartUploads"
             )
             grants.objects(bucket, prefix, "GetObject", "AbortMultipartUpload", "ListMultipartUploadParts")
             grants.tags()
-            # The probe tries an upload.
+            # The probe tests a multipart upload.
             grants.objects(platform, own, "GetObject", "PutObject", "DeleteObject", "AbortMultipartUpload")
             grants.objects(platform, signals, "GetObject", "PutObject")
             grants.table(places.tables.records, "GetItem", "PutItem", "DeleteItem")
@@ -221,7 +226,7 @@ def _grants(role: Role, places: Places) -> Mapping[str, set[str]]:
         case _ as unreachable:
             assert_never(unreachable)
     if signals.startswith(own):
-        # The signals are among the platform's objects: do not grant the same action twice.
+        # The signals are among the platform's objects: do not grant an action twice.
         platform_arn = f"arn:{aws_partition(places.tables.region)}:s3:::{platform}"
         on_all = grants.get(f"{platform_arn}/{own}*", set())
         grants.get(f"{platform_arn}/{signals}*", set()).difference_update(on_all)
@@ -229,9 +234,10 @@ def _grants(role: Role, places: Places) -> Mapping[str, set[str]]:
 
 
 def _denials(role: Role, places: Places) -> Iterator[Json]:
-    """Changes of the platform's objects, in every bucket that has or may have some, but signals may be moved.
+    """Deny changes of the platform's objects, except of signals, in every bucket that has or may have such objects.
 
-    Where the source's prefix covers such objects, also reading them; then signals may neither be read nor deleted.
+    If the source's prefix covers such objects, reading them is denied, too; and signals may be neither read nor
+    deleted.
     """
     arn = f"arn:{aws_partition(places.tables.region)}:s3:::"
     for bucket in dict.fromkeys(
@@ -248,7 +254,7 @@ def _denials(role: Role, places: Places) -> Iterator[Json]:
         }
         if covered:
             signals = [f"{OWN_PREFIX}*/keyspace/"]
-            # A publisher reads its queue, also one that is among the signals.
+            # A publisher reads its queue, even if the queue is among the signals.
             if places.keyspace_prefix in own and not places.queue_prefix.startswith(places.keyspace_prefix):
                 signals.append(places.keyspace_prefix)
             yield {
@@ -259,9 +265,9 @@ def _denials(role: Role, places: Places) -> Iterator[Json]:
 
 
 def _denied(role: Role, places: Places, own: Sequence[str]) -> Iterator[str]:
-    """Keys below the prefixes that are ours, but signals, and the queue if the role changes it.
+    """Keys below our prefixes, except signals, and except the queue if the role changes it.
 
-    By default several sources are below one prefix, each with its signals, which other writers move.
+    By default, several sources are below one prefix. Each has its own signals, which other writers move.
     """
     if changes_no_queue := role == "writer" or places.tables.records is not None:
         yield from (f"{QUEUE_PREFIX}*", f"{OWN_PREFIX}*/queue/*")

@@ -1,31 +1,32 @@
-r"""`RecordStore` on a bucket: each record is a small object, so the platform needs nothing but the bucket.
+r"""`RecordStore` on a bucket: each record is a small object, so the platform needs only the bucket.
 
     {prefix}{quoted partition}/{quoted key}     body: "1 {state} {write token}\n" and the value; for a
                                                 counter "1 {state} {write token},{token before},…\n"
 
-Guarantees. Of all writers that expect one version, one succeeds: create is a PUT if absent, replace a PUT
-under If-Match. Every write carries a random token, so that two writes of equal content have two ETags (the
-version is the ETag, which on many stores is the body's MD5). A write in doubt returns `Unknown`: callers look, and
-send again (`protocols.updates`). Only `add`, which has a compare-and-set loop of its own, resolves that itself: a
-counter also holds the tokens of its last writes, so an addition stays in doubt only after `PAST_TOKENS` further ones.
-That matters because counters have many concurrent writers, and Ceph RGW answers every second conflict with 500 instead
-of 412.
+Guarantees. If several writers expect the same version, one of them succeeds: create is a PUT if absent, replace is a
+PUT under If-Match. Every write carries a random token. So two writes of equal content have two ETags; the version of a
+record is its ETag, which on many stores is the body's MD5. A write in doubt returns `Unknown`: callers read the record,
+and send the write again (`protocols.updates`). Only `add`, which has its own compare-and-set loop, resolves doubt
+itself. For this, a counter also holds the tokens of its last writes. So an addition stays in doubt only after
+`PAST_TOKENS` further additions. This matters because counters have many concurrent writers, and Ceph RGW answers every
+second conflict with 500 instead of 412.
 
-Removing is a DELETE under If-Match, on a store that honours this condition, which is tried out once. On others, where
-a DELETE could remove a record that was created in between, a tombstone is written under If-Match; that decides. It
-stays, and a record can be created over it; if `keys_recur` is False no record can be there again, and the tombstone is
-deleted. A scan that finds one tries to delete it, so an interrupted removal leaves nothing permanent.
+Removal is a DELETE under If-Match if the store honours this condition, which is tested once. On other stores a DELETE
+could remove a record that was created in between. Therefore, a tombstone is written there under If-Match, and this
+write decides who has removed the record. The tombstone stays, and a record can be created over it. If `keys_recur` is
+False, no record can have this key again, and the tombstone is deleted. A scan that finds a tombstone tries to delete
+it, so an interrupted removal leaves nothing permanent.
 
-A process remembers the counters that it has written last, so one that nobody else adds to is not read again.
+A process caches the counters that it wrote last, so a counter that no other process changes is not read again.
 
 | operation | requests, undisturbed |
 |---|---|
-| create | 1 PUT; over a tombstone PUT, GET, PUT |
+| create | 1 PUT; over a tombstone: PUT, GET, PUT |
 | read | 1 GET |
 | replace | 1 PUT |
-| remove | 1 DELETE; without conditions on DELETE 1 PUT, and 1 DELETE if the key does not recur; before the first 3 |
-| scan | 1 LIST for each 1000 records, 1 GET for each wanted value that is not known; 1 DELETE a tombstone |
-| add | 1 PUT; 1 GET before it if the counter is not known, and both again for each conflict |
+| remove | 1 DELETE; without conditions on DELETE 1 PUT, and 1 DELETE if the key does not recur; 3 for the test, once |
+| scan | 1 LIST for each 1000 records, 1 GET for each wanted value that is not known; 1 DELETE for each tombstone |
+| add | 1 PUT; 1 GET before it if the counter is not cached, and both again for each conflict |
 """
 
 from collections import deque
@@ -65,27 +66,27 @@ from s3notify_platform.protocols.updates import resolve
 from s3notify_platform.stores.rules import counter_sum
 
 CREATE_ATTEMPTS = 6
-"""Rounds of one `create` that finds tombstones."""
+"""Attempts of one `create` that finds tombstones."""
 
 ADD_ATTEMPTS = 60
-"""Rounds of one `add`: with full jitter, enough for some hundred writers at once."""
+"""Attempts of one `add`: with full jitter, enough for some hundred concurrent writers."""
 
 PAST_TOKENS = 16
-"""Tokens of earlier writes that a counter keeps; 33 bytes each."""
+"""Tokens of earlier writes that a counter keeps; each has 33 bytes."""
 
 COUNTERS_KNOWN = 4096
-"""Counters that a process remembers."""
+"""Counters that a process caches."""
 
 _LIVE, _DEAD = b"live", b"-"
 _LIVE_BYTES_MIN = len(b"1 live \n") + 32
-"""A tombstone is smaller, so that a LIST shows it."""
+"""Size of the smallest live record. A tombstone is smaller, so a LIST distinguishes them."""
 
 
 def quote(name: str) -> str:
-    """A name as one path segment: ASCII letters, digits, `-` and `_` stay as they are. Pure.
+    """A name as one path segment: ASCII letters, digits, `-` and `_` stay unchanged. Pure.
 
     Every other byte becomes a mark and two hex digits. The mark depends on where the byte sorts, so quoted names
-    sort as the names do, and LIST returns records in key order.
+    sort as the names do, and LIST returns records in the order of their keys.
     """
     return "".join(
         chr(byte) if chr(byte) in _PLAIN else f"{_mark(byte)}{byte:02x}" for byte in name.encode("utf-8")
@@ -93,7 +94,7 @@ def quote(name: str) -> str:
 
 
 def unquote(quoted: str) -> str:
-    """The name that was quoted. `ValueError` if none was."""
+    """The name whose quoted form this is. `ValueError` if it is not a quoted name."""
     name = bytearray()
     rest = iter(quoted)
     for character in rest:
@@ -105,8 +106,8 @@ def unquote(quoted: str) -> str:
 
 
 _PLAIN = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_")
-# One mark for each gap between the unquoted characters, itself from that gap: "!" below "-", "." between "-" and
-# "0", and so on. "." is always followed by two digits, so no segment is "." or "..".
+# Each gap between the unquoted characters has a mark from that gap: "!" sorts below "-", "." between "-" and "0", and
+# so on. "." is always followed by two digits, so no segment is "." or "..".
 _MARKS = ((ord("-"), "!"), (ord("0"), "."), (ord("A"), "="), (ord("_"), "^"), (ord("a"), "`"), (256, "~"))
 
 
@@ -116,12 +117,12 @@ def _mark(byte: int) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Stored:
-    """A record's object, read."""
+    """A record's object, as it was read."""
 
     etag: ETag
     state: bytes
     tokens: tuple[str, ...]
-    """Of its last write; for a counter, of those before it too, newest first."""
+    """Token of the last write, first; a counter also has the tokens of earlier writes, newest first."""
     value: bytes
 
 
@@ -137,9 +138,9 @@ class ObjectRecordStore:
         keys_recur: bool | Callable[[str], bool] = True,
         parallelism: int = 1,
     ) -> None:
-        """`keys_recur`: whether a removed key may be created again, for all partitions or by partition.
+        """`keys_recur`: True if a removed key may be created again; or a function of the partition that returns this.
 
-        `parallelism`: how many records all scans of this object together read at once, in its own threads.
+        `parallelism`: how many records this object reads at a time, for all its scans together, in its own threads.
         """
         if parallelism < 1:
             raise UsageError(f"parallelism={parallelism}: must be at least 1")
@@ -150,7 +151,7 @@ class ObjectRecordStore:
         self._parallelism = parallelism
         self._delete_honours: bool | None = None
         self._counters: dict[str, _Stored] = {}
-        """As this process has written them last."""
+        """Counters by path, as this process wrote them last."""
 
     def create(self, partition: str, key: str, value: bytes) -> WriteOutcome:
         path = self._path(partition, key)
@@ -162,7 +163,7 @@ class ObjectRecordStore:
             found = self._read(path)
             if found is not None and found.state == _LIVE:
                 return outcome
-            # A tombstone, or just gone: neither is a record.
+            # The key has a tombstone, or no object any more: there is no record.
             condition = ABSENT if found is None else IfMatch(etag=found.etag)
         return Conflict()
 
@@ -174,14 +175,14 @@ class ObjectRecordStore:
         return self._write(self._path(partition, key), _LIVE, value, IfMatch(etag=ETag(expected)))
 
     def remove(self, partition: str, key: str, *, expected: Version) -> WriteOutcome:
-        """See `RecordStore.remove`. Where a tombstone is written, it is removed with that."""
+        """See `RecordStore.remove`. On a store without conditional DELETE, a tombstone is written and then deleted."""
         path, condition = self._path(partition, key), IfMatch(etag=ETag(expected))
         if self._honours_delete():
             return self._store.delete(path, precondition=condition)
         outcome = self._write(path, _DEAD, b"", condition)
         if not isinstance(outcome, Written) or outcome.etag is None:
             return outcome
-        # If that fails the tombstone stays: it reads as absent, and can be created over.
+        # If this deletion fails, the tombstone stays: it reads as absent, and a record can be created over it.
         self._delete_tombstone(partition, path, outcome.etag)
         return Written(etag=None)
 
@@ -194,10 +195,10 @@ class ObjectRecordStore:
         keys_only: Callable[[str], bool] | None = None,
         wanted: Callable[[str], bool] | None = None,
     ) -> Iterator[Record]:
-        """See `RecordStore.scan`. Not a snapshot: each record as it is about when its turn comes.
+        """See `RecordStore.scan`. Not a snapshot: each record is read shortly before it is yielded.
 
-        Up to `parallelism` of them are read ahead. LIST returns names and versions, so records that are known, or not
-        wanted, or of which only the key is needed, cost no GET.
+        Up to `parallelism` records are read ahead. LIST returns names and versions. So a record costs no GET if it is
+        known, if it is not wanted, or if only its key is needed.
         """
         below = self._below(partition)
         # A name is quoted byte by byte, so the quoted prefix is a prefix of the quoted names.
@@ -215,14 +216,14 @@ class ObjectRecordStore:
     def add(
         self, partition: str, key: str, amount: int, *, ceiling: int | None = None
     ) -> int | Conflict | Unknown:
-        """See `RecordStore.add`. `UnavailableError` if others come between for `ADD_ATTEMPTS` rounds."""
+        """See `RecordStore.add`. `UnavailableError` if other writers win `ADD_ATTEMPTS` times in a row."""
         path = self._path(partition, key)
         known = self._counters.pop(path, None)
         for _ in attempts(self._clock, ADD_ATTEMPTS, base=0.02, ceiling=0.5):
             found = known or self._read(path)
             total = _counted(found, amount, ceiling)
             if not isinstance(total, int) and known is not None:
-                found = self._read(path)  # others may have given back since
+                found = self._read(path)  # the cached total may be stale: others may have subtracted since
                 total = _counted(found, amount, ceiling)
             if not isinstance(total, int):
                 return total
@@ -234,7 +235,9 @@ class ObjectRecordStore:
                     return unknown
                 case Conflict():
                     pass
-        raise UnavailableError(f"counter {path!r} kept changing for {ADD_ATTEMPTS} rounds; nothing was added")
+        raise UnavailableError(
+            f"counter {path!r} kept changing for {ADD_ATTEMPTS} attempts; nothing was added"
+        )
 
     def _read_ahead(
         self,
@@ -243,7 +246,7 @@ class ObjectRecordStore:
         known: Mapping[str, Record],
         keys_only: Callable[[str], bool] | None,
     ) -> Iterator[tuple[ObjectMeta, _Stored | Record | None]]:
-        """The listed objects, in order, each with its known or newly read record."""
+        """The listed objects in their order, each with its known or newly read record."""
 
         def read(meta: ObjectMeta) -> _Stored | Record | None:
             name = _name(meta.key, below) if known or keys_only else ""
@@ -280,7 +283,7 @@ class ObjectRecordStore:
         return self._store.put(path, _body(state, (unique_name(self._clock),), value), precondition=condition)
 
     def _count(self, path: str, total: int, found: _Stored | None) -> WriteOutcome:
-        """Replace the counter that was found. In doubt, its tokens show whether it was applied; if not, send again."""
+        """Replace the counter. If the write is in doubt, its token shows if it was applied; if not, send it again."""
         token = unique_name(self._clock)
         past = () if found is None else found.tokens[:PAST_TOKENS]
         body = _body(_LIVE, (token, *past), b"%d" % total)
@@ -291,10 +294,12 @@ class ObjectRecordStore:
             if now is not None and token in now.tokens:
                 return Written(etag=now.etag if now.tokens[0] == token else None)
             if now is not None and past and past[0] in now.tokens[1:]:
-                return Conflict()  # the version after the expected one is another write
+                return Conflict()  # another write followed the expected version
             if (now.etag if now is not None else None) == (found.etag if found is not None else None):
                 return None
-            raise UnknownOutcomeError(f"more than {PAST_TOKENS} others have added since, or it was removed")
+            raise UnknownOutcomeError(
+                f"more than {PAST_TOKENS} other writers have added since, or the counter was removed"
+            )
 
         try:
             outcome: WriteOutcome = resolve(
@@ -327,7 +332,7 @@ class ObjectRecordStore:
         return bool(self._delete_honours)
 
     def _try_conditional_delete(self) -> bool | None:
-        """Whether the store honours a condition on DELETE; None if that could not be determined this time."""
+        """True if the store honours a condition on DELETE; None if this attempt could not determine it."""
         scratch = f"{self.prefix}.probe-{unique_name(self._clock)}"
         written = self._store.put(scratch, scratch.encode())
         if not isinstance(written, Written) or written.etag is None:
@@ -355,7 +360,7 @@ class ObjectRecordStore:
 
     def _below(self, partition: str) -> str:
         if not partition:
-            raise UsageError("a record's partition is not empty")
+            raise UsageError("a record's partition must not be empty")
         return f"{self.prefix}{quote(partition)}/"
 
     def _path(self, partition: str, key: str) -> str:
@@ -384,6 +389,6 @@ def _record(key: str, found: _Stored) -> Record:
 
 
 def _counted(found: _Stored | None, amount: int, ceiling: int | None) -> int | Conflict:
-    """The counter's new value, or the conflict that keeps it from one (`counter_sum`)."""
+    """The counter's new value, or the conflict that prevents it (`counter_sum`)."""
     live = found is not None and found.state == _LIVE
     return counter_sum(found.value if found and live else None, amount, ceiling)

@@ -5,9 +5,9 @@
     store = leased_store(bucket, *leases_of("dynamo:acme-landing-leases:5000", bucket))     # the same
     Publisher(store, prefix=…).put_if_absent(…)
 
-Guarantees. Of all writers with one precondition on a key at most one gets `Written`, if all of them use this class.
-Unconditional writes, and all reads, go straight to the store. `Unknown` is returned only if the commit itself could
-not determine the outcome of a write. Requests: those of the commit.
+Guarantees. If several writers use one precondition on a key, at most one gets `Written`, provided that all of them use
+this class. Unconditional writes and all reads go directly to the store. `Unknown` is returned only if the commit itself
+could not determine the outcome of a write. Requests: as many as the commit.
 """
 
 from collections.abc import Callable
@@ -41,14 +41,15 @@ from s3notify_platform.stores.s3 import S3ObjectStore
 
 CONNECT_SHARE: Final = 1 / 8
 READ_SHARE: Final = 1 / 4
-"""A write under a lease is sent once, and its answer is waited for at most half the lease's timeout."""
+"""Shares of the lease's timeout. A write under a lease is sent once, and waits for its answer at most half of the
+timeout."""
 
 
 @lru_cache(maxsize=32)
 def dynamo_commit(
     bucket: S3Config, leases: DynamoConfig, settings: LeaseSettings = DEFAULT_LEASES
 ) -> DynamoCommit:
-    """Commits to a bucket by the leases in a table. Its clients are created once a process. No request."""
+    """Commits to a bucket that use the leases in a DynamoDB table. Clients are created once per process. No request."""
     if bucket.scheme != "s3":
         raise UsageError(f"{bucket.place}: leases are for stores of S3's API; use commit: native")
     store = S3ObjectStore(
@@ -63,18 +64,18 @@ def dynamo_commit(
 def leased_store(
     bucket: S3Config, leases: DynamoConfig, settings: LeaseSettings = DEFAULT_LEASES
 ) -> "ConditionalStore":
-    """A bucket whose conditional writes use the leases in a table. No request.
+    """A bucket whose conditional writes use the leases in a DynamoDB table. No request.
 
-    A lease cannot cancel a write: see Limits in `protocols.conditional_commit` before you rely on it.
+    A lease cannot cancel a write: read "Limits" in `protocols.conditional_commit` before you rely on it.
     """
     return ConditionalStore(S3ObjectStore(bucket), dynamo_commit(bucket, leases, settings))
 
 
 def leases_of(text: str, bucket: S3Config) -> tuple[DynamoConfig, LeaseSettings]:
-    """The table and the times of leases that object_store's setting names, `dynamo:TABLE` or `dynamo:TABLE:MS`. Pure.
+    """The lease table and the lease times in a setting `dynamo:TABLE` or `dynamo:TABLE:MS`. Pure.
 
-    As object_store has it, the table is in the bucket's region, and reached with its credentials, and at its endpoint
-    if one is given. `UsageError` for another text.
+    The setting has the same meaning as in Rust's object_store. The table is in the bucket's region, and uses the
+    bucket's credentials, and the bucket's endpoint if one is given. `UsageError` for any other text.
     """
     found = lease_text(text)
     table = DynamoConfig(
@@ -88,7 +89,7 @@ def leases_of(text: str, bucket: S3Config) -> tuple[DynamoConfig, LeaseSettings]
 
 
 class ConditionalStore(DelegatingStore):
-    """Another store, whose conditional writes go through `commits`. Thread-safe if both are."""
+    """A store whose conditional writes go through `commits`. Thread-safe if both are."""
 
     def __init__(self, store: ObjectStore, commits: ConditionalCommit) -> None:
         super().__init__(store)
@@ -97,7 +98,7 @@ class ConditionalStore(DelegatingStore):
     def put(
         self, key: str, body: bytes, *, precondition: Precondition | None = None, metadata: Metadata = None
     ) -> WriteOutcome:
-        """See `ObjectStore.put`. Under a condition the object's metadata also names its writer."""
+        """See `ObjectStore.put`. If there is a condition, the object's metadata also names its writer."""
         match precondition:
             case None:
                 return self.store.put(key, body, metadata=metadata)
@@ -121,12 +122,14 @@ class ConditionalStore(DelegatingStore):
         precondition: Absent | None = None,
         metadata: Metadata = None,
     ) -> WriteOutcome:
-        """See `ObjectStore.copy`. Under a condition, metadata is the source's: `UsageError` for other."""
+        """See `ObjectStore.copy`. Under a condition the copy keeps the source's metadata; `UsageError` if other is
+        given.
+        """
         if precondition is None:
             return self.store.copy(source, target, metadata=metadata)
         if metadata is not None or not isinstance(source, str):
             raise UsageError(
-                f"copy of {source!r} under a condition keeps its metadata: put the object instead"
+                f"copy of {source!r} under a condition keeps the source's metadata: put the object instead"
             )
         return _outcome(lambda: self._commits.copy_if_absent(source, target))
 
@@ -138,11 +141,11 @@ class ConditionalStore(DelegatingStore):
         metadata: Metadata = None,
         source: CopySource | None = None,
     ) -> UploadId:
-        """See `Uploads.begin_upload`. None under a condition: to complete one may take longer than any lease."""
+        """See `Uploads.begin_upload`. `UsageError` with a condition: completion may take longer than any lease."""
         if precondition is not None:
             raise UsageError(
-                f"upload of {key!r} under a condition: the store has none for uploads, and a lease is too short; "
-                "upload it without a condition, or to a store that has them"
+                f"upload of {key!r} under a condition: the store has no conditions for uploads, and a lease is too "
+                "short; upload it without a condition, or to a store that has them"
             )
         return self.store.begin_upload(key, metadata=metadata, source=source)
 

@@ -1,4 +1,4 @@
-"""Counts requests, so that tests can assert "1 HEAD, at most 1 LIST", and commands can print it."""
+"""Counts requests, so that tests can assert "1 HEAD, at most 1 LIST", and commands can print the counts."""
 
 from collections import Counter
 from threading import Lock
@@ -8,9 +8,9 @@ from s3notify_platform.stores.delegating import DelegatingStore, Method
 
 
 class CountingStore(DelegatingStore):
-    """Another store, with `counts` of the calls made: GET, HEAD, PUT, DELETE, COPY, LIST, UPLOAD. Thread-safe.
+    """A wrapper of a store that has `counts` of its calls: GET, HEAD, PUT, DELETE, COPY, LIST, UPLOAD. Thread-safe.
 
-    A call counts once, whether it succeeds or not; retries inside the wrapped store are not seen.
+    A call counts once, whether or not it succeeds; retries inside the wrapped store are not counted.
     """
 
     def __init__(self, store: ObjectStore) -> None:

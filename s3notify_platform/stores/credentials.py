@@ -1,8 +1,8 @@
-"""Whose keys sign a request: looked up in the process that sends it, and again while it lives.
+"""Credentials of a request: the process that sends it looks them up, and looks them up again while it lives.
 
-So no secret travels, and keys that were changed in a profile's file reach clients, Spark's Python workers and daemons
-within `CREDENTIALS_SECONDS`. Those of a role renew themselves. Variables are those that a process was started with:
-what they hold is only changed by starting Spark, Dagster's code location and `s3notify warm` again.
+So no secret is sent to another machine. Changed keys in a profile's file reach clients, Spark's Python workers and
+daemons within `CREDENTIALS_SECONDS`. A role's keys are renewed automatically. Environment variables are fixed when a
+process starts: to change them, restart Spark, Dagster's code location and `s3notify warm`.
 """
 
 import os
@@ -32,7 +32,7 @@ from s3notify_platform.stores.config import Access
 
 
 def session_of(access: Access, clock: Clock = SYSTEM_CLOCK) -> boto3.session.Session:
-    """A session of boto3 that signs with these credentials. No request but what a role needs, when they are used."""
+    """A boto3 session that signs with these credentials. No request; 1 for a role, when its keys are first used."""
     core = botocore.session.get_session()
     core.register_component("credential_provider", CredentialResolver([_Named(access, clock)]))
     session = boto3.session.Session(botocore_session=core, region_name=access.region)
@@ -42,7 +42,7 @@ def session_of(access: Access, clock: Clock = SYSTEM_CLOCK) -> boto3.session.Ses
 
 @cache
 def _service_models() -> Loader:
-    # Read once a process: they are nine tenths of what a client costs, and each session would read its own.
+    # Read once per process: service models are nine tenths of a client's cost, and each session would read them again.
     return create_loader()
 
 
@@ -75,7 +75,7 @@ class _LookedUpAgain(Credentials):
             try:
                 self._latest = _found(self._access, self._clock) or self._latest
             except (BotoCoreError, UsageError):
-                pass  # a file that is being written; the service refuses keys that are no longer valid
+                pass  # the file may be half written; the service refuses keys that are no longer valid
             finally:
                 self._until = self._clock.monotonic() + CREDENTIALS_SECONDS
                 self._looking.release()
@@ -87,7 +87,7 @@ def _found(access: Access, clock: Clock) -> Any:
     if access.role_arn is None or own is None:
         return own
     if not isinstance(own, RefreshableCredentials):
-        # Whoever renews the role's needs the keys as they are then.
+        # The role's keys are renewed later, with the keys that are valid then.
         own = _LookedUpAgain(replace(access, role_arn=None, external_id=None), clock, own)
     create = partial(botocore.session.get_session().create_client, region_name=access.region)
     about = {"RoleSessionName": "s3notify"} | (
@@ -114,5 +114,5 @@ def _variable(access: Access, name: str) -> str:
         return value
     raise UsageError(
         f"{access.place}: this process has no environment variable {name}, or it is empty: set it where Dagster runs, "
-        "and for Spark on every machine of the cluster, before they start"
+        "and for Spark on every machine of the cluster, before these processes start"
     )

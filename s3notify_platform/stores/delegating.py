@@ -25,13 +25,13 @@ Method = Literal["GET", "HEAD", "PUT", "DELETE", "COPY", "LIST", "UPLOAD"]
 
 
 class DelegatingStore:
-    """Passes every call on to `store`, unchanged. Thread-safe if that is."""
+    """Passes every call to `store`, unchanged. Thread-safe if `store` is."""
 
     def __init__(self, store: ObjectStore) -> None:
         self.store = store
 
     def _target(self, _method: Method) -> ObjectStore:
-        """The store that a call goes to; for wrappers that treat all methods the same."""
+        """The store that a call goes to; overridden by wrappers that treat all methods the same."""
         return self.store
 
     def get(

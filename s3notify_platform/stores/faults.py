@@ -1,15 +1,15 @@
-"""What an SDK error means for the caller. Every request of `S3ObjectStore` is judged by this table.
+"""The meaning of an SDK error for the caller. Every failed request of `S3ObjectStore` is judged by this table.
 
-| seen | verdict |
+| error | verdict |
 |---|---|
 | 404 without NoSuchBucket | MISSING |
 | 412 | PRECONDITION |
 | 304 | NOT_MODIFIED |
-| no connection, 429, 503 SlowDown | NOT_APPLIED: certainly nothing happened, may be sent again |
+| no connection, 429, 503 SlowDown | NOT_APPLIED: certainly not applied, may be sent again |
 | 409, other 5xx, timeout, connection lost, unreadable answer | AMBIGUOUS: it may have been applied |
-| 400 or 403 that names a key of encryption | `UnavailableError`: it may be allowed, or enabled, again |
-| 400, 403, other 4xx | `RefusedError`: of this key, or of all; `UsageError` if nobody but a person can fix it |
-| everything else | `UsageError`: only a person can fix it |
+| 400 or 403 that names an encryption key | `UnavailableError`: the key may be allowed, or enabled, again |
+| 403, other 4xx | `RefusedError`: this key or all keys are refused |
+| everything else, such as 401, 501, NoSuchBucket | `UsageError`: only a person can fix it |
 """
 
 import re
@@ -37,14 +37,14 @@ class Verdict(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
-    """A failed request: its meaning, and its cause as text for people. Holds no secret."""
+    """A failed request: its meaning, and its cause as text for people. It holds no secret."""
 
     verdict: Verdict
     cause: str
 
 
 def judge(error: Exception, config: S3Config) -> Fault:
-    """The verdict on `error`. Raises `UsageError`, naming the fix, if no retry can help. Pure."""
+    """The verdict on `error`. Raises an error that names the remedy if a retry cannot help. Pure."""
     if isinstance(error, ClientError):
         return _judge_answer(error, config)
     cause = type(error).__name__
@@ -64,7 +64,7 @@ def _judge_answer(error: ClientError, config: S3Config) -> Fault:
         return Fault(verdict=_PLAIN[status], cause=cause)
     if status in (400, 403) and (code.startswith("KMS") or _OF_ENCRYPTION.search(message)):
         raise UnavailableError(
-            f"{config.place}: the object's key of encryption cannot be used ({cause} {message[:200]}): enable it, and "
+            f"{config.place}: the object's encryption key cannot be used ({cause} {message[:200]}): enable it, and "
             "allow kms:Decrypt and kms:GenerateDataKey"
         ) from None
     if status in (401, 403):
@@ -80,7 +80,7 @@ def _judge_answer(error: ClientError, config: S3Config) -> Fault:
 
 
 _OF_ENCRYPTION = re.compile(r"\bkms:[A-Za-z*]|:kms:|\bKMS\b|ciphertext refers to")
-"""Messages about keys of encryption. AWS answers AccessDenied if the caller may not use one."""
+"""Messages about encryption keys. AWS answers AccessDenied if the caller may not use the key."""
 
 
 _PLAIN = {
@@ -103,5 +103,5 @@ def _refusal(code: str, config: S3Config) -> str:
 
 
 def no_bucket(config: S3Config) -> UsageError:
-    """The error for a bucket that is not there."""
-    return UsageError(f"no {config.place}: create it, or correct the bucket's name or the endpoint")
+    """The error for a bucket that does not exist."""
+    return UsageError(f"no {config.place}: create the bucket, or correct its name or the endpoint")

@@ -1,4 +1,4 @@
-"""The kinds of store. Another one is a file, and an item here. It is imported when it is used."""
+"""The kinds of store. A new kind is a file, and an item here. Its modules are imported at first use."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -6,10 +6,11 @@ from typing import Final
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kind:
-    """A kind of store, by import paths of what is made of an `S3Config`, without a request.
+    """A kind of store: import paths of functions that take an `S3Config`, and send no request.
 
-    `store`: its `ports.ObjectStore`. `obstore`, if given: the client of the hot read path; else objects are read
-    through the `ObjectStore`. `tags`, if given: the tags of its objects (`stores.s3.tags.ObjectTags`).
+    `store`: makes the `ports.ObjectStore`. `obstore`, if given: makes the client of the hot read path; without it,
+    objects are read through the `ObjectStore`. `tags`, if given: makes the reader and writer of object tags
+    (`stores.s3.tags.ObjectTags`).
     """
 
     store: str
@@ -24,4 +25,4 @@ KINDS: Final[dict[str, Kind]] = {
         tags="s3notify_platform.stores.s3.tags:ObjectTags",
     )
 }
-"""By the scheme of their URLs, which is also the setting `scheme` of a source."""
+"""The kinds by the scheme of their URLs, which is also the setting `scheme` of a source."""

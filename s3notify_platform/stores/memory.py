@@ -1,7 +1,7 @@
 """The ports in memory: the model that other adapters are compared with, and the store of simulations.
 
-Every call is atomic under one lock. ETags are the MD5 of the body, as on S3: writing equal content does not
-change them.
+Every call is atomic under one lock. An ETag is the MD5 of the body, as on S3: writing equal content does not
+change it.
 """
 
 import hashlib
@@ -43,12 +43,12 @@ class _Upload:
 
 
 class MemoryObjectStore:
-    """A bucket in memory. Thread-safe; each call is atomic, and none has an unknown outcome."""
+    """A bucket in memory. Thread-safe; each call is atomic, and no call has an unknown outcome."""
 
     def __init__(
         self, *, clock: Clock = SYSTEM_CLOCK, buckets: "Mapping[str, MemoryObjectStore] | None" = None
     ) -> None:
-        """`buckets`: others of the same server, by name, from which objects may be copied."""
+        """`buckets`: the other buckets of the same server by name; objects may be copied from them."""
         self._clock = clock
         self._buckets = buckets or {}
         self._lock = Lock()
@@ -133,7 +133,7 @@ class MemoryObjectStore:
         self,
         key: str,
         *,
-        precondition: Precondition | None = None,  # noqa: ARG002 - it has them all
+        precondition: Precondition | None = None,  # noqa: ARG002 - every condition is supported
         metadata: Metadata = None,
         source: CopySource | None = None,  # noqa: ARG002 - objects have no other headers
     ) -> UploadId:
@@ -201,7 +201,7 @@ class MemoryObjectStore:
     def list(
         self, prefix: str, *, start_after: str | None = None, token: str | None = None, limit: int = MAX_PAGE
     ) -> Page:
-        """See `ObjectStore.list`. The token is the last key of the page before."""
+        """See `ObjectStore.list`. The token is the last key of the previous page."""
         check_page_limit(limit)
         with self._lock:
             keys = sorted(key for key in self._objects if key.startswith(prefix))
@@ -223,7 +223,7 @@ class MemoryObjectStore:
 
 
 class MemoryRecordStore:
-    """Records in memory. Thread-safe; a version is never used twice, even if a key is created again."""
+    """Records in memory. Thread-safe; no version is used twice, even if a key is created again."""
 
     def __init__(self) -> None:
         self._lock = Lock()
@@ -256,11 +256,11 @@ class MemoryRecordStore:
         partition: str,
         *,
         prefix: str = "",
-        known: Mapping[str, Record] | None = None,  # noqa: ARG002 - a scan reads all there is anyway
+        known: Mapping[str, Record] | None = None,  # noqa: ARG002 - a scan reads all records anyway
         keys_only: Callable[[str], bool] | None = None,
         wanted: Callable[[str], bool] | None = None,
     ) -> Iterator[Record]:
-        """See `RecordStore.scan`. A snapshot; what is known is of no use to it."""
+        """See `RecordStore.scan`. A snapshot; `known` is ignored."""
         with self._lock:
             records = [
                 replace(record, value=b"") if keys_only is not None and keys_only(key) else record

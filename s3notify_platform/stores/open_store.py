@@ -1,6 +1,6 @@
-"""The one opener of stores: all that is outside `stores` gets its stores here, and knows them as ports.
+"""The opener of stores: all code outside `stores` gets its stores here, and uses them through the ports.
 
-Another kind of store is a file, and an item in `kinds.KINDS`.
+A new kind of store is a file, and an item in `kinds.KINDS`.
 """
 
 from collections.abc import Callable
@@ -30,7 +30,7 @@ _ALIASES: Final = {"s3a": "s3"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """What a URL like s3://acme-landing/raw/ names."""
+    """The parts of a URL like s3://acme-landing/raw/."""
 
     scheme: str
     bucket: str
@@ -38,29 +38,31 @@ class Place:
 
 
 def place_of(url: str) -> Place:
-    """The place of a URL. `UsageError` for one of no kind of store, or without a bucket."""
+    """The parts of a URL. `UsageError` if its scheme is not a kind of store, or if it has no bucket."""
     found = urlsplit(url)
     scheme = _ALIASES.get(found.scheme, found.scheme)
     if scheme not in KINDS or not found.netloc:
-        raise UsageError(f"{url!r}: give s3://bucket/prefix, or another URL of {', '.join(sorted(KINDS))}")
+        raise UsageError(
+            f"{url!r} is not the URL of a bucket: give s3://bucket/prefix (schemes: {', '.join(sorted(KINDS))})"
+        )
     return Place(scheme=scheme, bucket=found.netloc, prefix=found.path.removeprefix("/"))
 
 
 def open_store(place: S3Config | str) -> ObjectStore:
-    """The store of a bucket, by how it is reached, or by a URL like s3://acme-landing. No request.
+    """The store of a bucket; `place` is its configuration, or a URL like s3://acme-landing. No request.
 
-    One store, with its connections, for each bucket and process: creating a client takes 0.1 s.
+    Each process keeps one store, with its connections, for each bucket: creating a client takes 0.1 s.
     """
     if isinstance(place, str):
         named = place_of(place)
         if named.prefix:
-            raise UsageError(f"{place!r}: a store is a whole bucket: leave out {named.prefix!r}")
+            raise UsageError(f"{place!r}: a store is a whole bucket: leave out the prefix {named.prefix!r}")
         place = S3Config(bucket=named.bucket, scheme=named.scheme)
     return _opened(place)
 
 
 def open_tags(config: S3Config) -> "ObjectTags":
-    """The tags of a bucket's objects. No request. `UsageError` for a kind of store that has none."""
+    """The reader and writer of a bucket's object tags. No request. `UsageError` if the kind of store has no tags."""
     if not (path := KINDS[config.scheme].tags):
         raise UsageError(f"{config.place}: this kind of store has no tags: leave out committed_tags")
     tags: ObjectTags = resolve_name(path)(config)
@@ -72,7 +74,7 @@ class _Refusing(Protocol):
 
 
 def refusal_of(store: ObjectStore | _Refusing, key: str) -> str:
-    """Why the store refuses to read this key; "" if it does not, or is of a kind that cannot tell. 1 GET."""
+    """The reason why the store refuses to read this key; "" if it does not refuse, or cannot say. 1 GET."""
     return store.refusal(key) if hasattr(store, "refusal") else ""
 
 
@@ -85,7 +87,7 @@ def _opened(config: S3Config) -> ObjectStore:
 
 
 def open_reader(config: S3Config) -> "S3Store | None":
-    """A client of the hot read path: obstore's. None if this kind of store has none. No request."""
+    """A client of the hot read path: obstore's. None if this kind of store has no such client. No request."""
     if not (path := KINDS[config.scheme].obstore):
         return None
     reader: S3Store = resolve_name(path)(config)
@@ -101,9 +103,10 @@ def open_records(
     keys_recur: bool | Callable[[str], bool] = True,
     parallelism: int = 1,
 ) -> RecordStore:
-    """Records: in `table` if there is one, else below `prefix` of the bucket, through `store` if given. No request.
+    """Records: in `table` if given, else below `prefix` of the bucket, through `store` if given. No request.
 
-    In the table, partitions begin with the bucket and the prefix. `keys_recur`, `parallelism`: see `ObjectRecordStore`.
+    In the table, names of partitions begin with the bucket and the prefix. `keys_recur`, `parallelism`: see
+    `ObjectRecordStore`.
     """
     if table is not None:
         return _in_table(table, f"{bucket.bucket}/{prefix}")
@@ -114,7 +117,7 @@ def open_records(
 
 @lru_cache(maxsize=32)
 def _in_table(config: DynamoConfig, scope: str) -> DynamoRecordStore:
-    """One client for each table and process: creating one takes 0.1 s."""
+    """One client for each table and process: creating a client takes 0.1 s."""
     return DynamoRecordStore(config, scope=scope)
 
 
@@ -122,7 +125,7 @@ def _in_table(config: DynamoConfig, scope: str) -> DynamoRecordStore:
 def _on_bucket(
     bucket: S3Config, prefix: str, keys_recur: bool | Callable[[str], bool], parallelism: int
 ) -> ObjectRecordStore:
-    """One for each place and process, since it knows what the store honours, and its counters."""
+    """One object for each place and process: it caches which conditions the store honours, and counters."""
     return ObjectRecordStore(open_store(bucket), prefix, keys_recur=keys_recur, parallelism=parallelism)
 
 
@@ -133,10 +136,10 @@ def queue_records(
     *,
     store: ObjectStore | None = None,
 ) -> RecordStore:
-    """The records of a bucket's notification queue: in `table` if there is one, else below `prefix` of the bucket.
+    """The records of a bucket's notification queue: in `table` if given, else below `prefix` of the bucket.
 
-    Writers, inlets, outlets and sources of one bucket must name the same place. The queue's bound is strict in both. On
-    a bucket alone a counter is changed by compare-and-set, so its writers take turns.
+    Writers, inlets, outlets and sources of one bucket must name the same place. Both places enforce the queue's quota
+    strictly. On a bucket, a counter is changed by compare-and-set, so its writers take turns.
     """
     if not prefix.endswith("/"):
         raise UsageError(f"queue_prefix {prefix!r}: end it with '/'")

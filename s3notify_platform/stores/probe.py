@@ -1,9 +1,10 @@
 """The capability probe: tries every condition on scratch objects, and decides which commit a store can carry.
 
-A store that ignores a condition answers 200 like one that honours it. So every condition is tried where it
-holds (must be applied) and where it does not (must be refused, with nothing changed), and 8 threads write
-one key at once (at most one may succeed). The platform never relies on a guarantee that the store does not give:
-`choose_commit` returns the commit that follows from the probe and the configuration, and why, or refuses.
+A store that ignores a condition answers 200, as does a store that honours it. So the probe tries every condition where
+it holds (the write must be applied), and where it does not (the write must be refused, and change nothing). Then 8
+threads write one key concurrently, and at most one may succeed. The platform never relies on a guarantee that the store
+does not give: `choose_commit` either returns the commit that fits the probe and the configuration, with the reason, or
+refuses.
 
 Requests: about 50, once; all scratch objects are deleted at the end.
 """
@@ -34,19 +35,19 @@ CommitMode = Literal["native", "dynamodb"]
 """`native`: commits use the store's own conditions. `dynamodb`: they use leases in a DynamoDB table."""
 
 PROBE: Final = ".s3notify-probe-"
-"""How the names of a probe's objects begin, after the prefix."""
+"""Start of the names of a probe's objects, after the prefix."""
 
 CommitChoice = Literal["auto", "native", "dynamodb"]
-"""What a user configures. `auto`: native if the store can, else dynamodb if a lease table is named."""
+"""The user's setting. `auto`: native if the store can carry it, else dynamodb if a lease table is named."""
 
 Mode = Literal["native", "external", "unusable"]
-"""`native`: commits can use the store's own conditions. `external`: it lacks one that they need, so only a
-commit through DynamoDB is safe. `unusable`: not reachable, or not permitted."""
+"""`native`: commits can use the store's own conditions. `external`: the store lacks a condition that commits need, so
+only a commit through DynamoDB is safe. `unusable`: not reachable, or not permitted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Capabilities:
-    """What the probe found. True for a condition: applied where it held, refused where not, one of many succeeded."""
+    """Findings of the probe. True for a condition: applied if it held, refused if not, and at most one racer won."""
 
     reachable: bool = False
     can_list: bool = False
@@ -60,12 +61,12 @@ class Capabilities:
     upload_if_absent: bool = False
     list_is_ordered: bool = False
     clock_skew_ms: int | None = None
-    """Server's wall clock minus this machine's, in whole seconds; None if the server does not send its time."""
+    """Server's wall clock minus this machine's, to the second; None if the server does not send its time."""
     problems: tuple[str, ...] = ()
 
     @property
     def mode(self) -> Mode:
-        """Which commits this store can carry."""
+        """The commits that this store can carry."""
         if not (self.reachable and self.can_list and self.can_read and self.can_write and self.can_delete):
             return "unusable"
         return "native" if self.create_if_absent and self.put_if_match else "external"
@@ -82,7 +83,7 @@ class HasServerClock(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
-    """The commit that follows, and the reason, for people."""
+    """The chosen commit, and the reason, for people."""
 
     commit: CommitMode
     reason: str
@@ -95,9 +96,9 @@ def choose_commit(
     has_lease_table: bool = False,
     has_records_table: bool = False,
 ) -> Decision:
-    """Which commit carries the platform on this store; `UsageError` with the reason if none does. Pure.
+    """The commit that carries the platform on this store; `UsageError` with the reason if no commit does. Pure.
 
-    Records (ack chains, heartbeats) live on the bucket unless there is a table for them, and need `If-Match`.
+    Records (ack chains, heartbeats) are kept on the bucket, and need `If-Match`, unless there is a table for them.
     """
     if found.mode == "unusable":
         raise UsageError("this store cannot be used: " + "; ".join(found.problems))
@@ -112,13 +113,13 @@ def choose_commit(
     }
     if missing := [table for table, is_there in needed.items() if not is_there]:
         raise UsageError(
-            f"{lacks if lacking else 'DynamoDB commit is asked for'}: name a DynamoDB {' and a '.join(missing)}, "
+            f"{lacks if lacking else 'DynamoDB commit is requested'}: name a DynamoDB {' and a '.join(missing)}, "
             "or use another store"
         )
     if wanted != "auto":
-        return Decision(commit=wanted, reason="asked for")
+        return Decision(commit=wanted, reason="requested")
     if native:
-        return Decision(commit="native", reason="the store keeps If-None-Match and If-Match on PUT")
+        return Decision(commit="native", reason="the store honours If-None-Match and If-Match on PUT")
     return Decision(commit="dynamodb", reason=f"{lacks}, and a lease table is named")
 
 
@@ -129,12 +130,12 @@ _CONDITIONS = {
 
 
 def probe(store: ObjectStore, prefix: str, *, clock: Clock = SYSTEM_CLOCK) -> Capabilities:
-    """Run the probe below `prefix`. Never raises for what the store does: that is in `problems`."""
+    """Run the probe below `prefix`. Never raises for an answer of the store: each failure is in `problems`."""
     return _Probe(store, f"{prefix}{PROBE}{unique_name(clock)}/", clock).run()
 
 
 class _Probe:
-    """One probe: its scratch prefix, and what was found so far."""
+    """One probe: its scratch prefix, and its findings so far."""
 
     def __init__(self, store: ObjectStore, prefix: str, clock: Clock) -> None:
         self._store = store
@@ -151,7 +152,7 @@ class _Probe:
         except UnavailableError as error:
             return Capabilities(problems=(str(error),))
         except S3NotifyError:
-            pass  # It answers. The next steps find what it refuses.
+            pass  # The store answers. The next steps find out which requests it refuses.
         self._check("can_list", lambda: self._store.list(self._prefix, limit=1))
         if self._check("can_write", lambda: _applied(self._put("w", b"1"))):
             self._check("can_read", self._can_read)
@@ -176,7 +177,7 @@ class _Probe:
         try:
             attempt()
         except (_Failed, S3NotifyError) as failure:
-            # One cause, such as a missing bucket, is reported once.
+            # One cause, such as a missing bucket, is reported only once.
             self._problems.setdefault(str(failure), name)
             return False
         self._held.add(name)
@@ -185,8 +186,8 @@ class _Probe:
     def _can_read(self) -> None:
         found = self._store.get(self._prefix + "w")
         head = self._store.head(self._prefix + "w")
-        _demand(isinstance(found, StoredObject) and found.body == b"1", "GET did not return what was written")
-        _demand(head is not None and head.size == 1, "HEAD did not find what was written")
+        _demand(isinstance(found, StoredObject) and found.body == b"1", "GET did not return the written body")
+        _demand(head is not None and head.size == 1, "HEAD did not find the written object")
 
     def _create_if_absent(self) -> None:
         _applied(self._put("create", b"1", ABSENT))
@@ -197,9 +198,11 @@ class _Probe:
     def _put_if_match(self) -> None:
         first = _applied(self._put("match", b"1"))
         second = _applied(self._put("match", b"2", IfMatch(etag=first)))
-        _demand(first != second, "the ETag did not move with the content")
-        _refused(self._put("match", b"3", IfMatch(etag=first)), "a PUT under an ETag that is gone")
-        _refused(self._put("never", b"3", IfMatch(etag=first)), "a PUT under the ETag of no object")
+        _demand(first != second, "the ETag did not change with the content")
+        _refused(self._put("match", b"3", IfMatch(etag=first)), "a PUT under a former ETag")
+        _refused(
+            self._put("never", b"3", IfMatch(etag=first)), "a PUT under an ETag on a key without an object"
+        )
         self._body_is("match", b"2")
         self._race("match", IfMatch(etag=second))
 
@@ -207,13 +210,11 @@ class _Probe:
         first = _applied(self._put("delete", b"1"))
         second = _applied(self._put("delete", b"2"))
         key = self._prefix + "delete"
-        _refused(
-            self._store.delete(key, precondition=IfMatch(etag=first)), "a DELETE under an ETag that is gone"
-        )
+        _refused(self._store.delete(key, precondition=IfMatch(etag=first)), "a DELETE under a former ETag")
         self._body_is("delete", b"2")
         outcome = self._store.delete(key, precondition=IfMatch(etag=second))
         _demand(isinstance(outcome, Written), f"a DELETE under the right ETag was not applied: {outcome}")
-        _demand(self._store.head(key) is None, "a deleted object is still there")
+        _demand(self._store.head(key) is None, "a deleted object still exists")
 
     def _copy_if_absent(self) -> None:
         _applied(self._put("from-1", b"1"))
@@ -232,7 +233,7 @@ class _Probe:
         try:
             part = self._store.send_part(key, upload, 1, b"2")
             outcome = self._store.complete_upload(key, upload, [part], precondition=ABSENT)
-            _refused(outcome, "an upload that ends where an object is")
+            _refused(outcome, "an upload onto an existing object")
             self._body_is("upload", b"1")
         finally:
             self._store.abort_upload(key, upload)
@@ -242,11 +243,11 @@ class _Probe:
         for name in reversed(names):
             _applied(self._put(name, b""))
         seen = [meta.key[len(self._prefix) :] for meta in list_all(self._store, self._prefix + "o/")]
-        _demand(seen == names, f"LIST returned {seen}, and in order of UTF-8 bytes it is {names}")
+        _demand(seen == names, f"LIST returned {seen}; in order of UTF-8 bytes it is {names}")
         page = self._store.list(self._prefix + "o/", start_after=self._prefix + "o/1.b", limit=2)
         after = [meta.key[len(self._prefix) :] for meta in page.objects]
         _demand(after == names[3:5], f"LIST after 'o/1.b' returned {after}, not {names[3:5]}")
-        _demand(page.next_token is not None, "LIST of a full page did not report that there is more")
+        _demand(page.next_token is not None, "LIST of a full page did not report that more keys follow")
 
     def _measure_skew(self) -> None:
         assert isinstance(self._store, HasServerClock)
@@ -257,7 +258,7 @@ class _Probe:
         for key in sorted(self._written):
             outcome = self._store.delete(key)
             _demand(isinstance(outcome, Written), f"DELETE of {key!r} was not applied: {outcome}")
-            _demand(self._store.head(key) is None, f"{key!r} is still there after its DELETE")
+            _demand(self._store.head(key) is None, f"{key!r} still exists after its DELETE")
 
     def _put(self, name: str, body: bytes, precondition: Precondition | None = None) -> WriteOutcome:
         self._written.add(self._prefix + name)
@@ -268,7 +269,7 @@ class _Probe:
         _demand(isinstance(found, StoredObject) and found.body == body, "a refused write changed the object")
 
     def _race(self, name: str, precondition: Precondition) -> None:
-        """`RACERS` writers under one precondition: at most one gets `Written`, and its body is there."""
+        """`RACERS` writers use one precondition: at most one gets `Written`, and then its body is stored."""
         bodies = [b"racer %d" % number for number in range(RACERS)]
         with ThreadPoolExecutor(RACERS) as pool:
             outcomes = list(pool.map(lambda body: self._put(name, body, precondition), bodies))
@@ -276,16 +277,16 @@ class _Probe:
             body for body, outcome in zip(bodies, outcomes, strict=True) if isinstance(outcome, Written)
         ]
         _demand(
-            len(winners) <= 1, f"{len(winners)} of {RACERS} concurrent writers were answered with success"
+            len(winners) <= 1, f"{len(winners)} of {RACERS} concurrent writers got success as their answer"
         )
         found = self._store.get(self._prefix + name)
-        _demand(isinstance(found, StoredObject), "after a race there is no object")
+        _demand(isinstance(found, StoredObject), "after concurrent writes there is no object")
         if winners:
             self._body_is(name, winners[0])
 
 
 class _Failed(Exception):  # noqa: N818 - never leaves this module
-    """A capability that the store does not have, and what showed that."""
+    """A capability that the store lacks, and the evidence."""
 
 
 def _demand(holds: bool, otherwise: str) -> None:
@@ -300,5 +301,5 @@ def _applied(outcome: WriteOutcome) -> ETag:
 
 
 def _refused(outcome: WriteOutcome, what: str) -> None:
-    # Unknown is no refusal, but no violation either: the body, read afterwards, decides.
+    # Unknown is neither a refusal nor a violation: the body, read afterwards, decides.
     _demand(not isinstance(outcome, Written), f"{what} was applied: the condition is ignored")

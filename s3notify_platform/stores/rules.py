@@ -7,11 +7,11 @@ from s3notify_platform.kernel.limits import MAX_KEY_BYTES
 from s3notify_platform.kernel.ports import Conflict
 
 MAX_PAGE: Final = 1000
-"""Keys of one page of a listing."""
+"""Maximum number of keys in one page of a listing."""
 
 
 def check_page_limit(limit: int) -> int:
-    """Return `limit` if a LIST may have that many keys; `UsageError` otherwise."""
+    """Return `limit` if a LIST may return that many keys; `UsageError` otherwise."""
     if not 1 <= limit <= MAX_PAGE:
         raise UsageError(f"limit={limit}: a page has 1 to {MAX_PAGE} objects")
     return limit
@@ -27,7 +27,7 @@ def check_key(key: str) -> str:
 
 
 def check_copy(source: str, target: str) -> None:
-    """`UsageError` if an object would be copied onto itself, as S3 refuses that."""
+    """`UsageError` if an object would be copied onto itself: S3 refuses such a copy."""
     if source == target:
         raise UsageError(f"copy of {source!r} onto itself: name another target")
 
@@ -35,7 +35,7 @@ def check_copy(source: str, target: str) -> None:
 def counter_sum(value: bytes | None, amount: int, ceiling: int | None) -> int | Conflict:
     """A counter's next value; `Conflict` if it would fall below 0, or rise above `ceiling`.
 
-    A counter that already stands above a lowered ceiling may still be lowered.
+    A counter above a lowered ceiling may still be decreased.
     """
     try:
         total = amount + (int(value) if value is not None else 0)

@@ -1,4 +1,4 @@
-"""Clients of AWS's SDK, created in one way for every service, and what all their errors have in common."""
+"""Clients of AWS's SDK, created in one way for every service, and the common part of their error handling."""
 
 from collections import Counter
 from threading import Lock
@@ -22,19 +22,19 @@ from s3notify_platform.kernel.errors import UsageError
 from s3notify_platform.stores.config import Access
 
 SDK_ERRORS: Final = (BotoCoreError, ClientError, ResponseParserError, OSError)
-"""All that a request can raise; `OSError`: a socket that failed while a body was read."""
+"""All exceptions that a request can raise; `OSError`: a socket failed while a body was read."""
 
 NEVER_SENT: Final = (EndpointConnectionError, ConnectTimeoutError, ProxyConnectionError)
-"""Certainly nothing happened."""
+"""The request was certainly not applied."""
 
 LOST: Final = (HTTPClientError, IncompleteReadError, SSLError, ResponseParserError, OSError)
 """The request may have been applied."""
 
 SENT: Final[Counter[tuple[str, str]]] = Counter()
-"""How many requests this process sent, repetitions too, by service and operation: ("s3", "PutObject")."""
+"""Number of requests that this process sent, with repetitions, by service and operation: ("s3", "PutObject")."""
 
 REPEATED: Final[Counter[str]] = Counter()
-"""How many of them repeat one that failed, or whose outcome was unknown, by service."""
+"""Number of requests that repeat a failed one, or one with an unknown outcome, by service."""
 
 _COUNTING = Lock()
 
@@ -42,9 +42,9 @@ C = TypeVar("C")
 
 
 class SdkUser(Generic[C]):
-    """An adapter with a boto3 client, which retries nothing by itself: the adapters decide what may be sent again.
+    """An adapter with a boto3 client that retries nothing by itself: the adapters decide which requests are sent again.
 
-    Thread-safe; nothing is sent, and no credential looked up, before the first call.
+    Thread-safe; before the first call, no request is sent, and no credential is looked up.
     """
 
     def __init__(self, service: str, config: Access, client: C | None = None, **settings: Any) -> None:
@@ -56,14 +56,14 @@ class SdkUser(Generic[C]):
 
     @property
     def client(self) -> C:
-        """The SDK's client, created at first use. `UsageError` for a bad configuration."""
+        """The SDK's client, created at first use. `UsageError` for an invalid configuration."""
         if (client := self._client) is not None:
             return client
         with self._client_lock:
             if self._client is None:
                 session, client = _new_client(self._service, self._access, **self._settings)
                 if session.get_credentials() is None:
-                    raise NoCredentialsError  # and keep no client: there may be some later
+                    raise NoCredentialsError  # and keep no client: credentials may be there later
                 client.meta.events.register(f"before-send.{self._service}", _count_request)
                 self._prepare(client)
                 self._client = client
@@ -71,7 +71,7 @@ class SdkUser(Generic[C]):
 
     @property
     def endpoint_url(self) -> str:
-        """Where requests go. No request. `UsageError` for a bad configuration, and without credentials."""
+        """The URL that requests go to. No request. `UsageError` for an invalid configuration or missing credentials."""
         try:
             found: str = self.client.meta.endpoint_url  # type: ignore[attr-defined] # of each of boto3's clients
         except SDK_ERRORS as error:
@@ -79,10 +79,10 @@ class SdkUser(Generic[C]):
         return found
 
     def _prepare(self, client: C) -> None:
-        """What an adapter adds to a client of its own."""
+        """For subclasses: prepare a new client, for example register handlers."""
 
     def close(self) -> None:
-        """Close the connections. The object may be used again."""
+        """Close the connections. The object may be used again afterwards."""
         with self._client_lock:
             client: Any = self._client
             self._client = None
@@ -96,13 +96,13 @@ def _count_request(*, event_name: str, **_request: object) -> None:
 
 
 def count_request(service: str, operation: str) -> None:
-    """Count a request in `SENT`: those that no client of the SDK sends."""
+    """Count in `SENT` a request that was not sent by a client of the SDK."""
     with _COUNTING:
         SENT[service, operation] += 1
 
 
 def count_repeated(service: str) -> None:
-    """Count in `REPEATED` that a request is about to be sent again."""
+    """Count in `REPEATED` a request that is about to be sent again."""
     with _COUNTING:
         REPEATED[service] += 1
 
@@ -121,7 +121,7 @@ def _new_client(
     from s3notify_platform.stores.credentials import session_of
 
     try:
-        # A separate session: creating clients from the default one is not thread-safe.
+        # A separate session: creating clients from the default session is not thread-safe.
         session = session_of(config)
         return session, session.client(
             service,  # type: ignore[call-overload] # one of many literals
@@ -147,7 +147,7 @@ def answer_of(error: ClientError) -> tuple[int, str, str]:
 
 
 def unusable(error: Exception, config: Access) -> UsageError:
-    """The error for a person: no credentials, or something else that no retry can help."""
+    """The error for a person: credentials are missing, or a retry cannot help for another reason."""
     if isinstance(error, NoCredentialsError | PartialCredentialsError):
         return UsageError(
             f"no credentials for {config.place}: name environment variables (access_key_id_env, "

@@ -1,7 +1,7 @@
 """One SQS queue as a `ports.MessageQueue`, by boto3. Each request is sent once; failed messages are returned.
 
-Every operation here may be repeated. If an answer is lost, a message only comes again, or later. SQS always delivers
-at least once, and in no order.
+Every operation here may be repeated. If an answer is lost, the only effect is that a message arrives again, or later.
+SQS always delivers at least once, and in no particular order.
 """
 
 import json
@@ -45,7 +45,7 @@ class SqsQueue(SdkUser["SQSClient"]):
     def receive(
         self, *, wait_seconds: int, visibility_seconds: int, limit: int = BATCH
     ) -> tuple[Message, ...]:
-        """See `MessageQueue.receive`. SQS waits 20 s at most."""
+        """See `MessageQueue.receive`. SQS waits at most 20 s."""
         answer = self._send(
             lambda: self.client.receive_message(
                 QueueUrl=self.config.queue_url,
@@ -66,16 +66,16 @@ class SqsQueue(SdkUser["SQSClient"]):
         )
 
     def delete(self, messages: Sequence[Message]) -> tuple[Message, ...]:
-        """See `MessageQueue.delete`. 1 request for 10."""
+        """See `MessageQueue.delete`. 1 request for each 10 messages."""
         return self._in_batches("delete_message_batch", messages)
 
     def hide(self, messages: Sequence[Message], seconds: float) -> tuple[Message, ...]:
-        """See `MessageQueue.hide`, 12 h at most. 1 request for 10."""
+        """See `MessageQueue.hide`; SQS hides messages for at most 12 h. 1 request for each 10 messages."""
         timeout = max(0, min(int(seconds), VISIBILITY_MAX_SECONDS))
         return self._in_batches("change_message_visibility_batch", messages, VisibilityTimeout=timeout)
 
     def max_receives(self) -> int | None:
-        """See `MessageQueue.max_receives`: its redrive policy."""
+        """See `MessageQueue.max_receives`: SQS has it in the queue's redrive policy. 1 request."""
         answer = self._send(
             lambda: self.client.get_queue_attributes(
                 QueueUrl=self.config.queue_url, AttributeNames=["RedrivePolicy"]

@@ -1,4 +1,4 @@
-"""One small Ceph for the tests of this stage. Where it is not installed they are skipped; `poe ceph` installs it."""
+"""One small Ceph for these tests. They are skipped if Ceph is not installed; `poe ceph` installs it."""
 
 import tempfile
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ from tests.support.site import Site
 
 @pytest.fixture(scope="session")
 def ceph() -> Iterator[Ceph]:
-    """A cluster with one gateway; each test takes buckets of its own."""
+    """A cluster with one gateway; each test makes its own buckets."""
     if missing := missing_programs():
         pytest.skip(f"Ceph is not installed ({', '.join(missing)}): poe ceph")
     with (
@@ -27,7 +27,7 @@ def ceph() -> Iterator[Ceph]:
 
 @pytest.fixture(scope="session")
 def rgw(ceph: Ceph) -> S3Server:
-    """Its gateway as an S3 server like the others."""
+    """The cluster's gateway as an S3 server like the others."""
     return ceph.server
 
 
@@ -35,7 +35,7 @@ def rgw(ceph: Ceph) -> S3Server:
 def site(
     spark: SparkSession, rgw: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Site]:
-    """A source of JSON lines below `raw/`, with its credentials by name."""
+    """A source of JSON lines below `raw/`; its credentials are in named variables."""
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("S3NOTIFY_TEST_KEY", "test")

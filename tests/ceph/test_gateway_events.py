@@ -1,4 +1,4 @@
-"""`s3notify init --events` on RGW: what a client that knows nothing of us writes is in the queue."""
+"""`s3notify init --events` on RGW: changes of a client without our code are in the queue."""
 
 import urllib.request
 from collections.abc import Iterator
@@ -31,7 +31,7 @@ THEIRS = """<NotificationConfiguration><TopicConfiguration><Id>theirs</Id><Topic
 
 @pytest.fixture
 def project(ceph: Ceph, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Project]:
-    """Behind a proxy that ends TLS: without it a gateway takes no secret of an endpoint."""
+    """A project behind a proxy that does TLS: without TLS a gateway refuses endpoints with a secret."""
     monkeypatch.chdir(tmp_path)
     for name in ("S3NOTIFY_DEFS", "DAGSTER_HOME", "AWS_PROFILE"):
         monkeypatch.delenv(name, raising=False)
@@ -45,7 +45,7 @@ def project(ceph: Ceph, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iter
 
 
 def configuration(project: Project, body: str | None = None) -> str:
-    """The bucket's notifications as the gateway has them, with what boto3 leaves out; `body` is written."""
+    """Returns the bucket's notifications in RGW's XML, which has more than boto3 shows; or writes `body`."""
     url = f"{project.endpoint_url}/{project.bucket}?notification"
     request = AWSRequest("PUT" if body else "GET", url, data=(body or "").encode())
     S3SigV4Auth(Credentials("test", "test"), "s3", "default").add_auth(request)
@@ -56,8 +56,8 @@ def configuration(project: Project, body: str | None = None) -> str:
         return answer.read().decode()
 
 
-def test_one_command_and_a_change_is_in_the_queue(project: Project, ceph: Ceph) -> None:
-    """Beside a notification of somebody else, which stays whole, and stays when ours is taken out."""
+def test_one_command_sets_up_events_of_a_gateway(project: Project, ceph: Ceph) -> None:
+    """Changes would not arrive in the queue, or another user's notification would be changed or removed."""
     with Recorder() as recorder:
         arn = ceph.client("sns").create_topic(
             Name=f"t-{project.bucket}", Attributes={"push-endpoint": recorder.url("x")}
@@ -104,8 +104,8 @@ def test_one_command_and_a_change_is_in_the_queue(project: Project, ceph: Ceph) 
         assert "Nothing is left" in project.init("--remove").output
 
 
-def test_another_receiver_is_noticed(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
-    """And a secret that has changed."""
+def test_a_changed_receiver_or_secret_is_found(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a change of receiver or secret, the gateway would post to the old one."""
     assert project.init("--receiver", "http://127.0.0.1:9/", "--yes").exit_code == 0
     assert "(posts elsewhere)" in project.init("--receiver", "http://127.0.0.1:10/", "--yes").output
     monkeypatch.setenv("S3NOTIFY_RECEIVER_SECRET", "another-secret-of-length")
@@ -114,7 +114,7 @@ def test_another_receiver_is_noticed(project: Project, monkeypatch: pytest.Monke
     project.init("--remove", "--yes")
 
 
-def test_without_tls_the_gateway_s_refusal_is_said(ceph: Ceph, project: Project) -> None:
+def test_the_gateways_refusal_without_tls_is_reported(ceph: Ceph, project: Project) -> None:
     project.endpoint_url = ceph.server.endpoint_url
     project.write("")
     ran = project.init("--receiver", "http://127.0.0.1:9/", "--yes")

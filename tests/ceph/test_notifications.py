@@ -1,6 +1,6 @@
-"""RGW's own persistent notifications: what they say, and that all of it becomes entries of our queue.
+"""RGW's own persistent notifications: their content, and the entries of our queue that they become.
 
-They are posted to a `Recorder`, which can fail on demand; `test_receiver` has them posted to our own receiver.
+They are posted to a `Recorder`, which can fail on demand. In `test_receiver` they are posted to our own receiver.
 """
 
 import json
@@ -40,7 +40,7 @@ def recorder() -> Iterator[Recorder]:
 
 @pytest.fixture(scope="module")
 def notified(ceph: Ceph, recorder: Recorder) -> S3Config:
-    """A bucket whose changes are posted to the recorder, which has seen the first."""
+    """A bucket whose changes are posted to the recorder; the first post has arrived."""
     bucket = ceph.server.make_bucket()
     ceph.notify(bucket, "rgw", recorder.url("rgw"), opaque="opaque")
     FastObjectStore(ceph.config(bucket)).put("first", b"1")
@@ -49,12 +49,12 @@ def notified(ceph: Ceph, recorder: Recorder) -> S3Config:
 
 
 def events_of(recorder: Recorder, since: int = 0) -> list[Event]:
-    """The events of what was posted after the first `since` posts."""
+    """The events in the posts after the first `since` posts."""
     return [event for post in recorder.posts("rgw")[since:] for event in decode_events(post.body).events]
 
 
-def test_posts_decode_to_what_was_done(notified: S3Config, recorder: Recorder) -> None:
-    """Keys as they are, not URL-encoded; size, ETag and bucket; creations, overwrites and removals."""
+def test_posts_decode_to_the_written_objects(notified: S3Config, recorder: Recorder) -> None:
+    """Keys would stay URL-encoded, or entries would have another size, ETag or bucket."""
     store, before = FastObjectStore(notified), len(recorder.posts("rgw"))
     known = len(set(recorder.posted_keys("rgw")))
     etags = {key: store.put(key, kind.encode()).etag for kind, key in ODD_KEYS.items()}
@@ -65,8 +65,8 @@ def test_posts_decode_to_what_was_done(notified: S3Config, recorder: Recorder) -
     assert {event.size for event in created.values()} == {len(kind) for kind in ODD_KEYS}
 
 
-def test_posts_say_what_the_object_has(notified: S3Config, recorder: Recorder, ceph: Ceph) -> None:
-    """Metadata and tags, and the rules of our topics go by them."""
+def test_posts_have_metadata_and_tags(notified: S3Config, recorder: Recorder, ceph: Ceph) -> None:
+    """Rules by metadata and tags would not work with Ceph."""
     before = len(recorder.posts("rgw"))
     s3 = ceph.client("s3")
     s3.put_object(
@@ -79,7 +79,7 @@ def test_posts_say_what_the_object_has(notified: S3Config, recorder: Recorder, c
     assert event.metadata is not None
     assert event.metadata["team"] == "sales"
     assert event.tags == {"class": "public"}
-    # Passed on as RGW says it, in its own form.
+    # Passed on unchanged, in RGW's own form.
     (record,) = json.loads(encode_events([event]))["Records"]
     assert record["eventSource"] == "ceph:s3"
     assert record["userIdentity"] == {"principalId": "test"}
@@ -89,7 +89,7 @@ def test_posts_say_what_the_object_has(notified: S3Config, recorder: Recorder, c
     assert {"key": "x-amz-meta-team", "val": "sales"} in record["s3"]["object"]["metadata"]
     assert record["s3"]["object"]["tags"] == [{"key": "class", "val": "public"}]
 
-    # In a bucket of its own: RGW would tell of its records, too.
+    # In another bucket, since RGW would report the queue's records, too.
     queue = NotificationQueue(queue_records(ceph.config(ceph.server.make_bucket())))
     sales, others = Rule(metadata=(("team", "sales"),)), Rule(metadata=(("team", "support"),))
     public, private = Rule(tags=(("class", "public"),)), Rule(tags=(("class", "private"),))
@@ -116,7 +116,7 @@ def test_posts_say_what_the_object_has(notified: S3Config, recorder: Recorder, c
 
 
 def test_sequencers_of_one_key_rise(notified: S3Config, recorder: Recorder) -> None:
-    """RGW's are in the machine's byte order; read as they stand, a later one may look earlier."""
+    """RGW's sequencers are in the machine's byte order: read in the wrong order, a later one would look earlier."""
     store, before = FastObjectStore(notified), len(recorder.posts("rgw"))
     for number in range(12):
         store.put("again", b"%d" % number)
@@ -128,8 +128,10 @@ def test_sequencers_of_one_key_rise(notified: S3Config, recorder: Recorder) -> N
     assert ends[-2].etag == ends[-1].etag
 
 
-def test_every_change_becomes_an_entry(ceph: Ceph, notified: S3Config, recorder: Recorder) -> None:
-    """Also those that an endpoint refused for a while. Asked about one prefix, RGW is silent on the queue beside it."""
+def test_every_change_below_the_prefix_becomes_an_entry(
+    ceph: Ceph, notified: S3Config, recorder: Recorder
+) -> None:
+    """Changes would be lost while an endpoint refuses posts, or the queue's own objects would be reported."""
     notified = ceph.config(ceph.server.make_bucket())
     ceph.notify(notified.bucket, "rgw", recorder.url("rgw"), prefix="raw/")
     store, before = FastObjectStore(notified), len(recorder.posts("rgw"))

@@ -8,7 +8,7 @@ pytestmark = [pytest.mark.ceph, pytest.mark.spark]
 
 
 def test_created_overwritten_and_deleted_objects_reach_the_table(site: Site) -> None:
-    """By sensor and runs: the table is the bucket at every rest, though DELETE and COPY ignore conditions."""
+    """The table would differ from the bucket, since this store ignores conditions on DELETE and COPY."""
     site.write(1, 2, 3)
     site.write(1, number=1)
     site.settle()
@@ -27,8 +27,8 @@ def test_created_overwritten_and_deleted_objects_reach_the_table(site: Site) -> 
     assert site.grid()["failed"] == set()
 
 
-def test_two_runs_on_the_same_slots_end_in_one_table(site: Site) -> None:
-    """No row twice: one commit wins, and the other run finds nothing left to do."""
+def test_two_runs_on_the_same_slots_commit_each_row_once(site: Site) -> None:
+    """A row would be in the table twice; the second run must find nothing left to do."""
     site.settle()
     site.write(3, 5)
     (request,) = site.tick()
@@ -39,7 +39,7 @@ def test_two_runs_on_the_same_slots_end_in_one_table(site: Site) -> None:
 
 
 def test_the_sweep_finds_unannounced_changes(site: Site) -> None:
-    """A full LIST against the committed state; what is lacking is asked for, and then nothing is."""
+    """An object that was written without a signal would be missing from the table for ever."""
     site.write(1)
     site.settle()
     site.write_silently(9)

@@ -1,4 +1,4 @@
-"""Keyspace, notification queue and its reconciler on a bucket of Ceph RGW alone, with real concurrency."""
+"""Keyspace, notification queue and its reconciler on a bucket of Ceph RGW, with real concurrency."""
 
 from concurrent.futures import ThreadPoolExecutor
 
@@ -49,14 +49,14 @@ def settings(**fields):
 
 
 def remaining(bucket):
-    """Objects of entries and dead letters that are left, tombstones included."""
+    """Remaining objects of entries and dead letters, tombstones included."""
     found = list_all(S3ObjectStore(bucket), QUEUE_PREFIX)
     names = [meta.key.removeprefix(QUEUE_PREFIX) for meta in found]
     return [name for name in names if name.startswith(("queue", "dead"))]
 
 
-def test_the_keyspace_tells_what_changed(bucket):
-    """1 HEAD and at most 1 LIST; published, overwritten and deleted objects each move their slot."""
+def test_a_poll_finds_changed_slots_with_two_requests(bucket):
+    """A poll would miss a change, or cost more than 1 HEAD and 1 LIST."""
     counting = CountingStore(FastObjectStore(bucket))
     publisher = Publisher(counting, prefix="k/", slots=SLOTS)
     watcher = Watcher(counting, prefix="k/", slots=SLOTS)
@@ -75,8 +75,8 @@ def test_the_keyspace_tells_what_changed(bucket):
     assert counting.counts == {"HEAD": 1}
 
 
-def test_the_bound_is_strict_among_writers_and_no_room_is_lost(bucket, queue):
-    """Half of the losers of a counter's race are answered 500: none is counted twice, or given back by half."""
+def test_the_quota_is_strict_and_no_room_is_lost(bucket, queue):
+    """RGW answers half of the conflicts with 500: room would be counted twice, or only partly given back."""
     queue.topics.create("t", settings(capacity=40, shards=1))
 
     def write(number):
@@ -98,7 +98,7 @@ def test_the_bound_is_strict_among_writers_and_no_room_is_lost(bucket, queue):
 
 
 def test_changes_are_pulled_once_and_leave_nothing(bucket, queue):
-    """Entries of the asked slots; removed ones leave no tombstone, although DELETE ignores conditions here."""
+    """Removed entries would leave tombstones, since this store ignores conditions on DELETE."""
     queue.topics.create("t", settings())
     keys = [f"raw/{n}" for n in range(60)]
 
@@ -120,8 +120,8 @@ def test_changes_are_pulled_once_and_leave_nothing(bucket, queue):
     assert queue.stats("t").counted == 0
 
 
-def test_two_workers_share_deliver_dead_letter_and_redrive(bucket, queue):
-    """Each entry delivered by its owner alone; what keeps failing is a dead letter, and comes again by hand."""
+def test_two_workers_deliver_each_entry_once(bucket, queue):
+    """An entry would be delivered by both workers, or a failed one would be lost instead of becoming a dead letter."""
     queue.topics.create("t", settings(endpoint="{}", max_attempts=2, retry_seconds=0))
     keys = [f"raw/{n}" for n in range(40)]
     queue.push_many("t", [Event(key=key) for key in keys])
@@ -158,8 +158,8 @@ def test_two_workers_share_deliver_dead_letter_and_redrive(bucket, queue):
         worker.stop()
 
 
-def test_what_a_dead_writer_reserved_is_resolved_by_head(bucket, queue):
-    """Written: committed, with what HEAD found. Not written: its room given back. Room lost: counted again."""
+def test_reservations_of_a_killed_writer_are_resolved_by_head(bucket, queue):
+    """Written objects would not be announced, or room of a killed writer would be lost."""
     store = FastObjectStore(bucket)
     queue.topics.create("t", settings())
     old = store.put("raw/old", b"1").etag
@@ -171,7 +171,7 @@ def test_what_a_dead_writer_reserved_is_resolved_by_head(bucket, queue):
     ):
         assert isinstance(queue.reserve("t", Event(key=key, op=op, writer=f"w {key}")), Reservation)
     written = store.put("raw/written", b"12", metadata={WRITER: "w raw/written"}).etag
-    # Room that a writer counted and died with.
+    # Room that a writer counted before it was killed.
     partition, key = "depth.t", f"{queue.topics.get('t').epoch}.000.0"
     counted = queue.shards.counted(queue.topics.get("t"), 0)
     assert queue.records.add(partition, key, 5) == counted + 5
@@ -189,13 +189,13 @@ def test_what_a_dead_writer_reserved_is_resolved_by_head(bucket, queue):
         reconciler.resolve_stale("t", store.head)
         return queue.stats("t").counted == 2
 
-    until(counted_again, seconds=60)  # writers that rely on the former count are waited for
+    until(counted_again, seconds=60)  # the recount waits for writers that rely on the former count
     stats = queue.stats("t")
     assert (stats.depth, stats.reserved) == (2, 0)
 
 
-def test_a_topic_is_deleted_with_all_that_is_pending(bucket, queue):
-    """Nothing of it is left, and a topic of its name begins empty."""
+def test_a_deleted_topic_leaves_no_objects(bucket, queue):
+    """A new topic with the same name would begin with old entries or a wrong count."""
     queue.topics.create("t", settings())
     queue.push_many("t", [Event(key=f"raw/{n}") for n in range(30)])
     queue.topics.delete("t")

@@ -1,4 +1,4 @@
-"""Changes that only RGW reports: its notifications, posted to our receiver, end as committed rows."""
+"""Changes that only RGW reports: its notifications, posted to our receiver, become committed rows."""
 
 import threading
 from collections.abc import Iterator
@@ -25,7 +25,7 @@ SLOTS = 16
 
 @contextmanager
 def receiving(site: Site, queue: NotificationQueue) -> Iterator[HttpInlet]:
-    """A receiver for the site's bucket, until the block ends."""
+    """A receiver for the site's bucket, which serves within the block."""
     publisher = Publisher(
         site.store, prefix=site.io.source.location.keyspace_prefix, slots=SLOTS, queued=True
     )
@@ -49,9 +49,9 @@ def receiving(site: Site, queue: NotificationQueue) -> Iterator[HttpInlet]:
 
 
 def test_posts_of_rgw_become_committed_rows(site: Site, ceph: Ceph, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Created, overwritten and deleted by a client that knows nothing of us. One receiver serves throughout:
+    """Changes of a client without our code would be missing from the table. One receiver serves during the whole test:
 
-    RGW 16 may post nothing more to an endpoint that has refused it for seconds, until its gateway is restarted.
+    RGW 16 may post nothing more to an endpoint that has refused posts for seconds, until its gateway is restarted.
     """
     monkeypatch.setenv("S3NOTIFY_TEST_RECEIVER", SECRET)
     bucket = site.component.bucket
@@ -60,7 +60,7 @@ def test_posts_of_rgw_become_committed_rows(site: Site, ceph: Ceph, monkeypatch:
     site.settle()
 
     with receiving(site, queue) as receiver:
-        # Without a filter: RGW tells of our own objects too, and nothing may come of that.
+        # Without a filter: RGW also reports our own objects, which must have no effect.
         ceph.notify(bucket, "receiver", f"http://rgw:{SECRET}@127.0.0.1:{receiver.address[1]}/")
         site.write_silently(1, 2, 3)
         until(lambda: receiver.counts()["queued"] == 3, seconds=FIRST_POST_SECONDS)

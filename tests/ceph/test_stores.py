@@ -1,4 +1,4 @@
-"""The contracts of the ports, the commits and the doctor's verdict, on Ceph RGW."""
+"""The contracts of the ports, the commits and the doctor's findings, on Ceph RGW."""
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -24,7 +24,7 @@ WRITERS = 16
 
 
 class TestObjects(ObjectStoreSuite):
-    # It ignores conditions on COPY and DELETE, and says so by no word.
+    # RGW ignores conditions on COPY and DELETE without an error.
     traits = Traits(
         copy_conditions=False,
         delete_conditions=False,
@@ -40,7 +40,7 @@ class TestObjects(ObjectStoreSuite):
 
 
 class TestFast(TestObjects):
-    """What commits and Spark tasks use."""
+    """The store that commits and Spark tasks use."""
 
     @pytest.fixture
     def store(self, rgw):
@@ -55,7 +55,7 @@ class TestRecords(RecordStoreSuite):
 
 
 class TestQueueRecords(RecordStoreSuite):
-    """As the queue has them: fast, and no tombstones of entries."""
+    """The queue's records: through obstore, and without tombstones of entries."""
 
     @pytest.fixture
     def records(self, rgw):
@@ -63,22 +63,22 @@ class TestQueueRecords(RecordStoreSuite):
         return ObjectRecordStore(store, "records/", keys_recur=keys_recur)
 
 
-def test_the_doctor_finds_native_commits_and_says_what_is_ignored(rgw, monkeypatch):
-    """Exit code 0: what commits need is there; what COPY and DELETE ignore is printed."""
+def test_the_doctor_reports_native_commits_and_ignored_conditions(rgw, monkeypatch):
+    """`s3notify doctor` would refuse Ceph, or hide that COPY and DELETE ignore conditions."""
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
     arguments = ["doctor", "--bucket", rgw.make_bucket(), "--endpoint-url", rgw.endpoint_url]
     result = CliRunner().invoke(main, arguments)
     assert result.exit_code == 0, result.output
-    assert "commit: native (the store keeps If-None-Match and If-Match on PUT)" in result.output
+    assert "commit: native (the store honours If-None-Match and If-Match on PUT)" in result.output
     assert "copy_if_absent: a COPY onto an existing object was applied" in result.output
-    assert "upload_if_absent: an upload that ends where an object is was applied" in result.output
-    assert "delete_if_match: a DELETE under an ETag that is gone was applied" in result.output
+    assert "upload_if_absent: an upload onto an existing object was applied" in result.output
+    assert "delete_if_match: a DELETE under a former ETag was applied" in result.output
 
 
 @pytest.mark.parametrize("store_of", [S3ObjectStore, FastObjectStore])
-def test_one_commit_wins_and_the_others_know(rgw, store_of):
-    """Losers get 412 or 500 here; neither may be taken for a win, or be left in doubt."""
+def test_one_commit_wins_and_the_others_get_a_conflict(rgw, store_of):
+    """RGW answers losers with 412 or 500: a loser would believe that it won, or stay in doubt."""
     store = store_of(rgw.config(rgw.make_bucket()))
     for number in range(10):
         path = f"commits/{number}"
@@ -88,7 +88,7 @@ def test_one_commit_wins_and_the_others_know(rgw, store_of):
 
 
 def race(store, write):
-    """How many of `WRITERS` commits won; the others must have lost for certain. No two bodies are equal."""
+    """Number of winners among `WRITERS` commits; the others must have lost for certain. All bodies differ."""
     gate = threading.Barrier(WRITERS)
 
     def one(_):

@@ -2,11 +2,12 @@
 
     amqps://host[:5671][/vhost][?exchange=E&routing_key=K&ack=none|broker|routable]
 
-One persistent message for each event, which the broker confirms (publisher confirms): only then is the entry released.
-Without `exchange` it is the default one, without `routing_key` the topic's name. A message that no queue gets is an
-error (`mandatory`), and is tried again; with `ack=broker` the broker drops it. With `ack=none` an entry is released
-once it has been sent: what the broker does not take is lost. `message_id` is the event's id: the same id is the same
-entry, delivered again. The broker authenticates the worker by the topic's login: `basic`, or `certificate` by TLS.
+Each event is one persistent message. An entry is released only after the broker has confirmed its message (publisher
+confirms). Without `exchange`, messages are sent to the default exchange. The default `routing_key` is the topic's name.
+With `ack=routable`, the default, a message that reaches no queue is an error (`mandatory`), and is retried; with
+`ack=broker` the broker drops it. With `ack=none` an entry is released once it was sent: a message that the broker
+refuses is lost. `message_id` is the event's id: the same id is the same entry, delivered again. The worker
+authenticates to the broker by the topic's login: `basic`, or `certificate` by TLS.
 """
 
 from collections.abc import Sequence
@@ -37,7 +38,7 @@ ACKS: Final = ("none", "broker", "routable")
 
 
 class AmqpPush(PooledPush):
-    """The connections of one worker to one broker, one for each batch in flight."""
+    """The connections of one worker to one broker, at most one for each batch in flight."""
 
     def __init__(self, endpoint: Endpoint, egress: Egress, *, clock: Clock = SYSTEM_CLOCK) -> None:
         super().__init__(endpoint, egress, clock=clock)
@@ -53,7 +54,7 @@ class AmqpPush(PooledPush):
         self._idle: list[tuple[float, Connection]] = []
 
     def post(self, topic: str, batch: Sequence[Entry]) -> Answer:
-        """See `PooledPush.post`. Sent a second time only if a kept connection had been closed."""
+        """See `PooledPush.post`. Sends a second time only if the kept connection fails."""
         deadline = self._clock.monotonic() + self.endpoint.timeout_seconds
         if (kept := self._kept()) is not None and self._publish(topic, batch, kept, deadline) is None:
             return Delivered()
@@ -76,7 +77,7 @@ class AmqpPush(PooledPush):
     def _publish(
         self, topic: str, batch: Sequence[Entry], kept: tuple[float, Connection], deadline: float
     ) -> Exception | None:
-        """None if the broker has confirmed every message."""
+        """Returns None if the broker has confirmed every message."""
         _, connection = kept
         single, opaque = FORMATS[self.endpoint.format].single, self.endpoint.opaque_data
         try:
@@ -93,7 +94,7 @@ class AmqpPush(PooledPush):
                     message_id=entry.id,
                     application_headers={"s3notify-topic": topic},
                 )
-                # By the connection's `confirm_publish`, this waits for the broker, or does not.
+                # With `confirm_publish` on the connection, this call waits for the broker's confirmation.
                 channel.basic_publish(
                     message,
                     exchange=self._exchange,
@@ -127,7 +128,7 @@ class AmqpPush(PooledPush):
         addresses = self._addresses.permitted(deadline)
         for number, address in enumerate(addresses):
             left = max(0.001, deadline - self._clock.monotonic()) / (len(addresses) - number)
-            # A literal address: there is no second lookup.
+            # A literal address, so the client does not look up the name again.
             literal = f"[{address}]" if ":" in address else address
             connection = Connection(
                 host=f"{literal}:{self.endpoint.port}",
@@ -149,12 +150,12 @@ class AmqpPush(PooledPush):
                     raise
             else:
                 return connection
-        raise AssertionError("there is an address")
+        raise AssertionError("every host has at least one address")
 
     def _tls(self) -> dict[str, Any] | bool:
         if not self.endpoint.scheme.encrypted:
             return False
-        options: dict[str, Any] = {"server_hostname": self.endpoint.host}  # which is checked
+        options: dict[str, Any] = {"server_hostname": self.endpoint.host}  # TLS verifies this name
         if self._certificates:
             options["ca_certs"] = str(self._certificates)
         if (shown := self._certificate()) is not None:
@@ -163,6 +164,6 @@ class AmqpPush(PooledPush):
 
 
 def _end(connection: Connection) -> None:
-    """Without a word to the broker, which may not answer."""
+    """Closes the connection without AMQP's handshake, since the broker may not answer."""
     with suppress(AMQPError, OSError, AttributeError):
         connection.collect()

@@ -1,9 +1,9 @@
-"""A circuit breaker: requests at full speed while the endpoint answers, one probe at a time while it does not.
+"""A circuit breaker: requests at full speed while the endpoint answers, else one probe at a time.
 
     closed ──no answer, or `REFUSED_MAX` events in a row refused──► open ──probe accepted──► closed
                                                                      └──probe failed: a longer wait──┘
 
-So entries lose no attempts in an outage: only those of a probe are taken from the queue.
+So entries lose no attempts in an outage: only the entries of a probe are taken from the queue.
 """
 
 from collections.abc import Callable
@@ -16,24 +16,24 @@ from s3notify_platform.kernel.clock import Clock, backoff_seconds
 
 PROBE_BASE_SECONDS: Final = 0.5
 PROBE_CEILING_SECONDS: Final = 10.0
-"""An endpoint that is back is noticed within this time, for one request each time."""
+"""An endpoint that works again is noticed within this time; each probe costs one request."""
 
 REFUSED_MAX: Final = 6
-"""If so many different events are refused, and none accepted in between, the endpoint is at fault."""
+"""If this many different events are refused in a row, the endpoint is at fault."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Admission:
-    """How many entries may be taken and sent now. After a `probe`, call `note` with its answer, or `release`."""
+    """The number of entries to take and send now. After a `probe`, call `note` with its answer, or `release`."""
 
     limit: int
     probe: bool = False
     wait_seconds: float = 0.0
-    """If `limit` is 0: how long to wait before the next call."""
+    """If `limit` is 0: time to wait before the next call."""
 
 
 class Circuit:
-    """The circuit of one endpoint, in one worker. Thread-safe. `report` is called with a text for each change."""
+    """The circuit of one endpoint in one worker. Thread-safe. Each change calls `report` with a text."""
 
     def __init__(
         self,
@@ -57,11 +57,11 @@ class Circuit:
 
     @property
     def is_open(self) -> bool:
-        """Whether the endpoint counts as down."""
+        """True if the endpoint counts as down."""
         return self._open
 
     def admit(self, wanted: int) -> Admission:
-        """Up to `wanted` entries; 1 if a probe is due and none is in flight; or none."""
+        """Admits `wanted` entries; an open circuit admits 1 if a probe is due and no probe is in flight, else 0."""
         with self._lock:
             if not self._open:
                 return Admission(limit=wanted)
@@ -72,12 +72,12 @@ class Circuit:
             return Admission(limit=1, probe=True)
 
     def release(self) -> None:
-        """The probe was not sent."""
+        """Give the probe back, since it was not sent."""
         with self._lock:
             self._probing = False
 
     def note(self, answer: Answer, event_id: str, *, probe: bool = False) -> None:
-        """Record the answer to a request; `event_id` is that of its first event."""
+        """Record the answer to a request; `event_id` is the id of its first event."""
         change = ""
         with self._lock:
             if probe:
@@ -94,7 +94,7 @@ class Circuit:
                     if probe or (not self._open and len(self._refused) >= REFUSED_MAX):
                         change = self._trip(f"refuses every event: {error}")
                 case Down(error=error, retry_after_seconds=seconds):
-                    # Answers to requests from before it went down say nothing new.
+                    # An answer to a request from before the outage says nothing new.
                     if probe or not self._open:
                         change = self._trip(error)
                     self._due = max(self._due, self._clock.monotonic() + seconds)

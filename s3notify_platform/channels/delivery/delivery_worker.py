@@ -2,16 +2,16 @@
 
 Guarantees
     - At least once: an entry leaves the queue when its endpoint has answered 2xx, or as a dead letter. So an event may
-      come again.
-    - Unordered, also those of one key: shards and retries overtake each other. Endpoints keep the greatest `sequencer`
-      of each key, as hexadecimal numbers, and drop events that have no greater one.
-    - An endpoint that is down or slow does not delay others: each shard has a thread; each endpoint has its own
+      arrive twice.
+    - Unordered, even for one key: shards and retries overtake each other. Endpoints keep the greatest `sequencer` of
+      each key, compared as hexadecimal numbers, and drop events whose `sequencer` is not greater.
+    - An endpoint that is down or slow does not delay others: each shard has its own thread. Each endpoint has its own
       connections, limit of requests in flight, and circuit.
-    - If it is killed, another worker serves its shards within 15 s (`Worker`); after a clean stop, within 2 s. Entries
-      in hand when it was killed may be delivered twice, with the same event ids.
+    - If a worker is killed, another worker serves its shards within 15 s (`Worker`); after a clean stop, within 2 s.
+      Entries in hand when it was killed may be delivered twice, with the same event ids.
 
-Requests to the queue: those of `Worker` every 2 s; about 10 for each segment that is delivered (see `ShardConsumer`),
-4 more for each second that this takes; and a scan of each idle shard every `poll_seconds`.
+Requests to the queue: `Worker`'s requests every 2 s; a scan of each idle shard every `poll_seconds`; about 10 for each
+delivered segment (see `ShardConsumer`), and 4 more for each second of its delivery.
 """
 
 import re
@@ -44,15 +44,15 @@ from s3notify_platform.protocols.notification_queue.owners import (
 )
 
 STOP_SECONDS: Final = 3.0
-"""For requests in flight at a clean stop. After that they are cut off, and the next owner delivers them again."""
+"""Time for requests in flight at a clean stop. Then they are cut off, and the next owner delivers them again."""
 
 PAUSE_SECONDS: Final = 0.2
 TROUBLE_SECONDS: Final = 30.0
-"""Pause before a shard with unreadable entries is tried again."""
+"""Pause before the next attempt on a shard with unreadable entries."""
 
 
 class Delivery:
-    """A `Service`: see the module. `alongside`: services that run as long as this one, like a reconciler.
+    """The service of this module. `alongside`: services that run as long as this one, like a reconciler.
 
     Threads: one for each owned shard, `concurrency` for each endpoint, one for each service alongside.
     """
@@ -71,9 +71,10 @@ class Delivery:
         alongside: Sequence[Service] = (),
         connect: Callable[[Endpoint], Push] | None = None,
     ) -> None:
-        """`egress`: the permitted networks; default: https to public addresses. `connect`: for tests.
+        """`egress`: the permitted networks; default: https to public addresses. `connect`: replaces the connections in
+        tests.
 
-        `worker`: what its name as an owner begins with; default: `name`.
+        `worker`: start of the worker's name as an owner of shards; default: `name`.
         """
         self.name = name
         self.shards: dict[tuple[str, int], ShardDelivery] = {}
@@ -117,7 +118,7 @@ class Delivery:
     def counts(self) -> Mapping[str, int]:
         """Entries delivered, failed and dead; requests sent; shards owned; and the counts of the services alongside.
 
-        `waited_ms`: of all delivered entries together, from their events' time, by the clocks of writer and worker.
+        `waited_ms`: sum over delivered entries of the time since their event, by the clocks of writer and worker.
         """
         with self._lock:
             found = dict(self._counts)
@@ -127,14 +128,14 @@ class Delivery:
         return found
 
     def beat(self) -> None:
-        """Renew the leases, and deliver their shards. Store errors are reported, and the next beat tries again."""
-        # While its turn is held, a shard takes nothing, so it can be released.
+        """Renew the leases, and deliver their shards. Store errors are reported, and the next beat retries."""
+        # A thread takes entries only under its shard's `turning` lock, so shards locked here can be released.
         still = [shard for shard in self.shards.values() if shard.turning.acquire(blocking=False)]
         busy = [shard.lease for shard in self.shards.values() if shard not in still or shard.consumer.busy]
         try:
             leases = self._worker.balance(busy)
         except (UnavailableError, UnknownOutcomeError) as error:
-            self._progress(f"the queue cannot be reached: {error}")
+            self._progress(f"the queue is not reachable: {error}")
             return
         finally:
             for shard in still:
@@ -147,7 +148,7 @@ class Delivery:
                 shard.ended.set()
         self.shards = {key: shard for key, shard in self.shards.items() if not self._over(shard)}
         for lease in leases:
-            # Only after an earlier delivery of the shard has ended, which may have the same entries in hand.
+            # An earlier delivery of the shard must have ended, since it may still hold the same entries.
             if (lease.topic, lease.shard) not in self.shards:
                 self.start(self._delivery_of(lease))
         for place, shard in enumerate(self.shards.values()):
@@ -155,7 +156,7 @@ class Delivery:
         self._forget_topics({lease.topic for lease in leases})
 
     def start(self, shard: ShardDelivery) -> None:
-        """Start to serve a shard, in a thread."""
+        """Start a thread that serves a shard."""
         self.shards[shard.lease.topic, shard.lease.shard] = shard
         self._threads[shard] = self._started(
             lambda: self._serve(shard), f"{shard.lease.topic}-{shard.lease.shard}"
@@ -246,7 +247,7 @@ class Delivery:
         try:
             self._worker.stop()
         except S3NotifyError as error:
-            self._progress(f"the shards could not be released; their leases expire: {error}")
+            self._progress(f"the shards could not be released and wait for their leases to expire: {error}")
 
     @staticmethod
     def _started(run: Callable[[], None], name: str) -> Thread:
@@ -259,31 +260,33 @@ class Delivery:
 class DeliverySettings(ServiceSettings):
     """Push all topics that have an endpoint, until SIGINT or SIGTERM.
 
-    At least once, and unordered: an event may come again, and after a later one of its key. An endpoint keeps the
-    greatest `sequencer` of each key, as hexadecimal numbers, and drops events that have no greater one.
+    Delivery is at least once and unordered: an event may arrive twice, or after a later event of its key. An endpoint
+    keeps the greatest `sequencer` of each key, compared as hexadecimal numbers, and drops events without a greater one.
 
-    Any number of these may run: they share the work, and take over from a killed one within 15 s. Secrets are read from
-    environment variables that the topics name: HMAC keys (S3NOTIFY_PUSH_…), and logins, each with the one host that it
-    may be sent to (S3NOTIFY_SEND_…, like `hooks.example.com bearer TOKEN`; also `basic USER:PASSWORD`,
-    `header NAME: VALUE`, and `certificate CERT_FILE KEY_FILE` for mTLS).
+    Any number of workers may run: they share the work, and take over from a killed worker within 15 s. Secrets are read
+    from environment variables that the topics name: HMAC keys (S3NOTIFY_PUSH_…), and logins (S3NOTIFY_SEND_…). A login
+    names the one host that it may be sent to, like `hooks.example.com bearer TOKEN`; other forms are
+    `basic USER:PASSWORD`, `header NAME: VALUE`, and `certificate CERT_FILE KEY_FILE` for mTLS.
     """
 
     allow_networks: Annotated[
         tuple[str, ...],
         About(
-            "Also permit endpoints in this network, like 10.1.0.0/16; else public addresses only. Repeatable",
+            "Also permit endpoints in this network, like 10.1.0.0/16; default: public addresses only. Repeatable",
             option="--allow-network",
         ),
     ] = ()
     allow_http: Annotated[
-        bool, About("Permit endpoints that are not encrypted, and TLS that is not verified")
+        bool, About("Permit endpoints without encryption, and TLS without verification")
     ] = False
     allow_kafka: Annotated[
-        tuple[str, ...], About("Permit Kafka brokers at this host; else none. Repeatable")
+        tuple[str, ...], About("Permit Kafka brokers at this host; default: no Kafka. Repeatable")
     ] = ()
     ca_folder: Annotated[
         str | None,
-        About("Folder of the files that topics name as ca_file, like /etc/ssl/ours; else none may"),
+        About(
+            "Folder of the files that topics name as ca_file, like /etc/ssl/ours; default: topics may name none"
+        ),
     ] = None
     poll_seconds: Annotated[
         float,
@@ -292,8 +295,8 @@ class DeliverySettings(ServiceSettings):
     heartbeat_seconds: Annotated[
         float,
         About(
-            "Between renewals of the leases. The shards of a killed worker have another within seven times as long; a "
-            "renewal costs a write and three scans",
+            "Time between renewals of the leases. Another worker takes over a killed worker's shards after at most "
+            "seven times as long; a renewal costs a write and three scans",
             unit="seconds",
             minimum=0.5,
             maximum=60,

@@ -1,8 +1,8 @@
 """The networks that a worker may connect to for its topics, and connections to checked addresses only.
 
-The creator of a topic sets its endpoint; the operator of the worker sets this, by options of the worker. So a topic
-cannot make the worker send requests to hosts that only the worker can reach: a name is resolved once, all its addresses
-must be permitted, and the connection goes to a checked address, with TLS verified for the name.
+The creator of a topic sets its endpoint; the operator of the worker sets the networks, by options of the worker. So a
+topic cannot make the worker send requests to hosts that only the worker can reach. A name is resolved once, and all its
+addresses must be permitted. The connection is made to a checked address, with TLS verified for the name.
 """
 
 import socket
@@ -23,11 +23,11 @@ _NAT64: Final = ip_network("64:ff9b::/96")
 _NEVER: Final = tuple(
     ip_network(network)
     for network in (
-        "168.63.129.16/32",  # Azure's own services, at an address that looks public
+        "168.63.129.16/32",  # Azure's own services, at a seemingly public address
         "192.0.0.0/24",  # protocol assignments; Oracle's metadata
         "192.88.99.0/24",  # 6to4 relays
-        "2001::/23",  # protocol assignments: Teredo and others that contain an address of another network
-        "2002::/16",  # 6to4: contains an IPv4 address
+        "2001::/23",  # protocol assignments: Teredo and others that embed an address of another network
+        "2002::/16",  # 6to4: embeds an IPv4 address
         "3fff::/20",  # documentation
     )
 )
@@ -35,17 +35,17 @@ _NEVER: Final = tuple(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Egress:
-    """What a worker may connect to, and read for it. Default: https, to addresses of the public internet."""
+    """The endpoints that a worker may connect to, and its files for them. Default: https to public addresses."""
 
     networks: tuple[IPv4Network | IPv6Network, ...] = ()
-    """Also permitted, even if private or loopback."""
+    """Networks that are permitted in addition, even if private or loopback."""
     allow_http: bool = False
-    """Also what is not encrypted, and TLS that is not verified."""
+    """True permits endpoints without encryption, and TLS without verification."""
     kafka_hosts: tuple[str, ...] = ()
-    """The hosts of Kafka brokers that topics may name. Their client connects to whatever addresses these name, so
-    that no network can be checked."""
+    """The hosts of Kafka brokers that topics may name. Kafka's client connects to any address that a broker returns, so
+    no network can be checked."""
     ca_folder: Path | None = None
-    """The folder of the files that topics may name as `ca_file`; None: they may name none."""
+    """The folder of the files that topics may name as `ca_file`; if None, topics may name no file."""
 
     @classmethod
     def of(
@@ -56,11 +56,11 @@ class Egress:
         ca_folder: str | None = None,
         kafka_hosts: Iterable[str] = (),
     ) -> "Egress":
-        """From CIDR notation. `UsageError` for anything else."""
+        """Parses networks in CIDR notation. `UsageError` for any other text."""
         try:
             parsed = tuple(ip_network(network) for network in networks)
         except ValueError as error:
-            raise UsageError(f"no valid network: {error}; give it like 10.1.0.0/16") from None
+            raise UsageError(f"not a valid network: {error}; give it like 10.1.0.0/16") from None
         return cls(
             networks=parsed,
             allow_http=allow_http,
@@ -69,11 +69,13 @@ class Egress:
         )
 
     def check(self, endpoint: Endpoint) -> None:
-        """`UsageError` if this worker must not connect to the endpoint, whatever its address."""
+        """`UsageError` if this worker must not connect to the endpoint, at any address."""
         if endpoint.url.startswith("kafka"):
             hosts = (broker.rpartition(":")[0].strip("[]").lower() for broker in endpoint.brokers)
             if strange := [host for host in hosts if host not in self.kafka_hosts]:
-                raise UsageError(f"{endpoint.url!r}: this worker has no --allow-kafka {strange[0]}")
+                raise UsageError(
+                    f"{endpoint.url!r}: start the worker with --allow-kafka {strange[0]} to permit this"
+                )
         if self.allow_http:
             return
         if not endpoint.scheme.encrypted:
@@ -82,15 +84,16 @@ class Egress:
             raise UsageError(f"{endpoint.url!r} has verify=false, and this worker does not allow http")
 
     def certificates(self, endpoint: Endpoint) -> Path | None:
-        """The file of certificates to trust for the endpoint; None: the system's.
+        """The file of certificates to trust for the endpoint; None means the system's.
 
-        `UsageError` if it is not in this worker's folder, links followed; that says nothing of what is elsewhere.
+        `UsageError` if it is not in this worker's folder after links are resolved; the error does not show if a file
+        exists elsewhere.
         """
         if not endpoint.ca_file:
             return None
         if self.ca_folder is None:
             raise UsageError(
-                f"{endpoint.url!r} names the ca_file {endpoint.ca_file!r}, and this worker has no --ca-folder"
+                f"{endpoint.url!r} names the ca_file {endpoint.ca_file!r}, but this worker has no --ca-folder"
             )
         folder = self.ca_folder.resolve()
         found = (folder / endpoint.ca_file).resolve()
@@ -99,10 +102,11 @@ class Egress:
         return found
 
     def permits(self, address: str) -> bool:
-        """Whether a connection to this IP address may be made. Pure.
+        """True if a connection to this IP address is permitted. Pure.
 
-        Never, unless its network is in `networks`: private, loopback, link-local (cloud metadata is there), multicast,
-        reserved, shared, documentation. An IPv4 address inside an IPv6 one is checked as an IPv4 address.
+        These are refused unless their network is in `networks`: private, loopback, link-local (including cloud
+        metadata), multicast, reserved, shared, documentation. An IPv4 address embedded in an IPv6 address is checked as
+        an IPv4 address.
         """
         found = ip_address(address.partition("%")[0])
         if self._named(found):
@@ -127,7 +131,7 @@ def _is_public(address: IPv4Address | IPv6Address) -> bool:
 
 
 class Addresses:
-    """The addresses of one host, looked up for each connection. Thread-safe."""
+    """The addresses of one host, looked up again for each connection. Thread-safe."""
 
     def __init__(self, host: str, port: int, egress: Egress, clock: Clock) -> None:
         self._host = host
@@ -138,9 +142,9 @@ class Addresses:
         self._lookup: Future[list[str]] | None = None
 
     def permitted(self, deadline: float) -> list[str]:
-        """All of them, at least one. `OSError` if one is not permitted, or the name is not resolved by the deadline.
+        """All addresses, at least one. `OSError` if one is not permitted, or the name is not resolved in time.
 
-        A lookup cannot be cut off: it is awaited until the deadline, and by all requests that need it meanwhile.
+        A lookup cannot be cancelled: all requests that need it wait for the same lookup, each until its deadline.
         """
         with self._lock:
             if self._lookup is None or self._lookup.done():
@@ -153,8 +157,8 @@ class Addresses:
         for address in addresses:
             if not self._egress.permits(address):
                 raise OSError(
-                    f"{self._host!r} is at {address}, which is not public: the operator of the worker has to allow "
-                    "its network"
+                    f"{self._host!r} is at {address}, which is not public: the operator of the worker must allow its "
+                    "network"
                 )
         if not addresses:
             raise OSError(f"{self._host!r} has no address")
@@ -162,7 +166,7 @@ class Addresses:
 
 
 def _lookup(host: str, port: int) -> "Future[list[str]]":
-    """The addresses of a name, looked up in a thread, which the end of the process does not wait for."""
+    """The addresses of a name, looked up in a daemon thread: the process can end before the lookup does."""
     future: Future[list[str]] = Future()
 
     def look() -> None:

@@ -1,22 +1,22 @@
-"""The endpoint of a topic: where its entries are pushed, and how; and the signature of requests. No requests.
+"""The endpoint of a topic: where and how its entries are pushed, and the signature of requests. No requests.
 
 The creator of a topic sets its endpoint (`Endpoint`, stored with the topic). The operator of the worker sets the
-networks that it may reach (`egress.Egress`), and the logins that it may send (`logins`).
+networks that the worker may reach (`egress.Egress`), and the logins that it may send (`logins`).
 
-Of the worker's environment a topic may name two variables: an HMAC key, `S3NOTIFY_PUSH_…`, which is never sent, and a
-login, `S3NOTIFY_SEND_…`, which is sent to the one host that the operator has written into it. Of the worker's files it
-may name one of `ca_folder`.
+A topic may name two environment variables of the worker. `S3NOTIFY_PUSH_…` is an HMAC key, which is never sent.
+`S3NOTIFY_SEND_…` is a login, which is sent only to the host that the operator has written into it. A topic may name one
+file of the worker, in its `ca_folder`.
 
-Every event has the topic's `opaque_data`, if there is any, as `opaqueData` beside `s3`, as Ceph sends it.
+Every event has the topic's `opaque_data`, if any, as `opaqueData` beside `s3`, as Ceph sends it.
 
-Over HTTP
-    POST, body: all events of a batch, in the topic's format (`messages`)
-    s3notify-topic        name of the topic
-    s3notify-event-ids    one id for each event, in order, with commas between: the same id is the same entry,
-                          delivered again
-    s3notify-signature    t=<unix seconds>,v1=<hex HMAC-SHA256 of "<t>.<event ids>.<body>"> with the shared secret
-A receiver answers 2xx once the events are durable, and checks the signature by `verify_signature`. What brokers get is
-in `amqp` and `kafka`.
+Over HTTP a batch is one POST. Its body has all events of the batch, in the topic's format (`messages`). Its headers:
+    - s3notify-topic: name of the topic.
+    - s3notify-event-ids: one id for each event, in order, separated by commas. The same id is the same entry, delivered
+      again.
+    - s3notify-signature: t=<unix seconds>,v1=<hex HMAC-SHA256 of "<t>.<event ids>.<body>"> with the shared secret.
+
+A receiver answers 2xx once the events are durable, and checks the signature by `verify_signature`. Messages to brokers
+are described in `amqp` and `kafka`.
 """
 
 import hashlib
@@ -35,19 +35,19 @@ from s3notify_platform.kernel.errors import UsageError
 from s3notify_platform.kernel.setting import About, check_settings
 
 BATCH_MAX: Final = 200
-"""Events of one request; their ids are in one header, which receivers limit to about 8 KB."""
+"""Maximum number of events in one request; their ids are in one header, which receivers limit to about 8 KB."""
 
 OPAQUE_MAX: Final = 1024
-"""Characters of opaque data, which is sent with each event."""
+"""Maximum number of characters of opaque data, which is sent with each event."""
 
 CONCURRENCY_MAX: Final = 64
 TIMEOUT_MAX_SECONDS: Final = 120.0
 
-SECRET_PREFIX: Final = "S3NOTIFY_PUSH_"  # noqa: S105 - the beginning of a variable's name
+SECRET_PREFIX: Final = "S3NOTIFY_PUSH_"  # noqa: S105 - start of a variable's name
 SECRET_BYTES_MIN: Final = 16
 
 TOLERANCE_SECONDS: Final = 300
-"""How far the clocks of sender and receiver may differ; a recorded request can be replayed for that long."""
+"""Maximum difference of the sender's and receiver's clocks; a recorded request can be replayed for that long."""
 
 _URL: Final = re.compile(r"[!#-\[\]-~]{1,2000}")
 """Printable ASCII without quotes and backslashes, which parsers treat differently."""
@@ -58,17 +58,17 @@ _BROKER: Final = re.compile(r"(?:[A-Za-z0-9._-]{1,253}|\[[0-9a-f:.]{2,45}\]):[0-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Endpoint:
-    """Where and how to push; the JSON in `TopicSettings.endpoint`. `UsageError` for what cannot work."""
+    """An endpoint and its settings; stored as the JSON in `TopicSettings.endpoint`. `UsageError` for invalid values."""
 
     url: Annotated[
         str,
         About(
             "Endpoint to push to: https://host/path, amqps://host/vhost?exchange=E&routing_key=K, "
-            "kafkas://host/topic?brokers=HOST:PORT,HOST:PORT; "
-            "without the last s of the scheme only for workers that allow it. No user or password in it"
+            "kafkas://host/topic?brokers=HOST:PORT,HOST:PORT; a scheme without its last s only for workers that allow "
+            "it. The URL has no user or password"
         ),
     ]
-    format: Annotated[str, About("Of the messages", choices=lambda: [*FORMATS])] = S3
+    format: Annotated[str, About("Format of the messages", choices=lambda: [*FORMATS])] = S3
     login_env: Annotated[
         str, About("Name of the worker's variable with the login, S3NOTIFY_SEND_…; see `deliver --help`")
     ] = ""
@@ -78,7 +78,7 @@ class Endpoint:
     batch_size: Annotated[
         int,
         About(
-            "Events of one request at most; brokers get a message for each, and confirm so many together",
+            "Maximum events of one request; a broker gets one message for each, and confirms this many together",
             unit="events",
             minimum=1,
             maximum=BATCH_MAX,
@@ -86,12 +86,14 @@ class Endpoint:
     ] = 50
     concurrency: Annotated[
         int,
-        About("In flight from one worker", unit="requests", minimum=1, maximum=CONCURRENCY_MAX),
+        About(
+            "Maximum requests in flight from one worker", unit="requests", minimum=1, maximum=CONCURRENCY_MAX
+        ),
     ] = 8
     timeout_seconds: Annotated[
         float,
         About(
-            "For one request as a whole, until the answer's status, or the confirmation of all messages",
+            "Timeout of one whole request, until the answer's status, or the confirmation of all messages",
             unit="seconds",
             minimum=0.001,
             maximum=TIMEOUT_MAX_SECONDS,
@@ -103,15 +105,17 @@ class Endpoint:
     ] = ""
     opaque_data: Annotated[
         str,
-        About("Text that each event has as `opaqueData`, as Ceph's topics have; the receiver's own business"),
+        About(
+            "Text that each event has as `opaqueData`, as with Ceph's topics; only the receiver interprets it"
+        ),
     ] = ""
     verify: Annotated[
-        bool, About("Check the certificate; without it only over HTTP, for workers that allow plain HTTP")
+        bool, About("Verify the certificate; False only over HTTP, for workers that allow plain HTTP")
     ] = True
 
     def __post_init__(self) -> None:
         if not _URL.fullmatch(self.url):
-            raise UsageError(f"endpoint {self.url[:100]!r}: printable ASCII, 2000 characters at most")
+            raise UsageError(f"endpoint {self.url[:100]!r}: use printable ASCII, at most 2000 characters")
         try:
             parts = urlsplit(self.url)
             host, port = parts.hostname, parts.port
@@ -123,36 +127,40 @@ class Endpoint:
             )
         if parts.username is not None or parts.password is not None or parts.fragment:
             raise UsageError(
-                "an endpoint's url holds no user, password or fragment: use login_env or secret_env"
+                "an endpoint's url must not contain a user, password or fragment: use login_env or secret_env"
             )
         check_settings(self, Endpoint)
         if len(self.opaque_data) > OPAQUE_MAX or not self.opaque_data.isprintable():
-            raise UsageError(f"opaque_data: at most {OPAQUE_MAX} printable characters")
+            raise UsageError(f"opaque_data: use at most {OPAQUE_MAX} printable characters")
         if self.secret_env and not re.fullmatch(f"{SECRET_PREFIX}[A-Z0-9_]+", self.secret_env):
             raise UsageError(
-                f"secret_env {self.secret_env!r}: a variable named {SECRET_PREFIX}…, A-Z, 0-9, _"
+                f"secret_env {self.secret_env!r}: name a variable {SECRET_PREFIX}…, of A-Z, 0-9 and _"
             )
         if self.login_env and not LOGIN_NAME.fullmatch(self.login_env):
-            raise UsageError(f"login_env {self.login_env!r}: a variable named {LOGIN_PREFIX}…, A-Z, 0-9, _")
+            raise UsageError(
+                f"login_env {self.login_env!r}: name a variable {LOGIN_PREFIX}…, of A-Z, 0-9 and _"
+            )
         if not parts.scheme.startswith("http"):
             self._check_broker(parts.scheme)
 
     def _check_broker(self, scheme: str) -> None:
         if self.secret_env or not self.verify:
-            raise UsageError(f"endpoint {self.url!r}: secret_env and verify=false are for http endpoints")
+            raise UsageError(
+                f"endpoint {self.url!r}: secret_env and verify=false work only for http endpoints"
+            )
         if FORMATS[self.format].headers is not None:
-            raise UsageError(f"endpoint {self.url!r}: format {self.format} is for http endpoints")
+            raise UsageError(f"endpoint {self.url!r}: format {self.format} works only for http endpoints")
         if scheme.startswith("kafka") and not all(_BROKER.fullmatch(broker) for broker in self.brokers):
-            raise UsageError(f"endpoint {self.url!r}: brokers are HOST:PORT,HOST:PORT")
+            raise UsageError(f"endpoint {self.url!r}: give brokers as HOST:PORT,HOST:PORT")
 
     @property
     def events_max(self) -> int:
-        """Events of one request at most."""
+        """Maximum number of events in one request."""
         return self.batch_size if FORMATS[self.format].headers is None else 1
 
     @property
     def brokers(self) -> tuple[str, ...]:
-        """Brokers of Kafka, each with its port, that of the url first."""
+        """Kafka's brokers, each with its port; the url's own broker is first."""
         more = parse_qs(urlsplit(self.url).query).get("brokers", [""])[0]
         listed = (one if _PORT.search(one) else f"{one}:{self.port}" for one in more.split(",") if one)
         own = f"[{self.host}]" if ":" in self.host else self.host
@@ -160,32 +168,32 @@ class Endpoint:
 
     @property
     def scheme(self) -> Scheme:
-        """Of its url."""
+        """The url's scheme."""
         return SCHEMES[urlsplit(self.url).scheme]
 
     @property
     def host(self) -> str:
-        """Of its url, in lower case."""
+        """The url's host, in lower case."""
         return urlsplit(self.url).hostname or ""
 
     @property
     def port(self) -> int:
-        """Of its url, or its scheme's."""
+        """The url's port, or its scheme's default port."""
         return urlsplit(self.url).port or self.scheme.port
 
     def dumps(self) -> str:
-        """JSON, for `TopicSettings.endpoint`; defaults are left out."""
+        """JSON for `TopicSettings.endpoint`; defaults are left out."""
         default = asdict(Endpoint(url=self.url))
         fields = {name: value for name, value in asdict(self).items() if value != default[name]}
         return json.dumps({"url": self.url, **fields}, separators=(",", ":"))
 
     @classmethod
     def loads(cls, text: str) -> "Endpoint":
-        """Inverse of `dumps`. `UsageError` for anything else."""
+        """Inverse of `dumps`. `UsageError` for any other text."""
         try:
             return cls(**json.loads(text))
         except (ValueError, TypeError) as error:
-            raise UsageError(f"no valid endpoint: {text[:200]!r} ({error})") from error
+            raise UsageError(f"not a valid endpoint: {text[:200]!r} ({error})") from error
 
 
 def check_secret(secret: bytes) -> bytes:
@@ -209,11 +217,11 @@ def verify_signature(
     now_seconds: float,
     tolerance_seconds: float = TOLERANCE_SECONDS,
 ) -> bool:
-    """Whether a request was recently signed with one of the secrets. Pure, for receivers.
+    """True if a request was recently signed with one of the secrets. Pure, for receivers.
 
-    `header`, `event_ids` and `body` are as received, `body` byte for byte. Several secrets are for the time in which
-    one is replaced. `now_seconds` is the receiver's Unix time. A recorded request can be replayed within the tolerance:
-    drop known event ids.
+    `header`, `event_ids` and `body` are as received, `body` byte for byte. Several secrets are for the time in which a
+    secret is replaced. `now_seconds` is the receiver's Unix time. A recorded request can be replayed within the
+    tolerance: drop known event ids.
     """
     fields = [part.strip().partition("=") for part in header.split(",")]
     times = [value for name, _, value in fields if name == "t"]
@@ -224,7 +232,7 @@ def verify_signature(
     if abs(now_seconds - seconds) > tolerance_seconds:
         return False
     digests = [_digest(secret, body, event_ids, seconds) for secret in secrets]
-    # Every pair is compared, so that the time it takes reveals nothing.
+    # Every pair is compared, so the time of the comparison reveals nothing.
     equal = [hmac.compare_digest(known.encode(), one.encode()) for known in digests for one in given]
     return any(equal)
 

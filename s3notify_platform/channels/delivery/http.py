@@ -1,7 +1,7 @@
 """Requests to one endpoint over HTTP(S): to the address that was checked, with bounds on time and size.
 
-Built on `http.client`, which follows no redirects and uses no proxy. Added are the check of the address (`Egress`), one
-deadline for a whole request, and kept connections.
+This module is built on `http.client`, which follows no redirects and uses no proxy. It adds the check of the address
+(`Egress`), one deadline for a whole request, and kept connections.
 """
 
 import http.client
@@ -37,10 +37,10 @@ if TYPE_CHECKING:
     from _typeshed import ReadableBuffer, WriteableBuffer
 
 ANSWER_BYTES: Final = 64 * 1024
-"""How much of an answer's body is read, so that the connection can be used again; a longer one is cut off."""
+"""Bytes of an answer's body that are read, so the connection can be used again; it is closed after a longer body."""
 
 ANSWER_SECONDS: Final = 1.0
-"""How long that may take. Only the status matters."""
+"""Time limit for reading the body. Only the status matters."""
 
 RETRY_AFTER_MAX_SECONDS: Final = 300.0
 
@@ -62,7 +62,7 @@ class HttpPush(PooledPush):
         self._open: set[_Connection] = set()
 
     def post(self, topic: str, batch: Sequence[Entry]) -> Answer:
-        """See `PooledPush.post`. Sent a second time only if a kept connection had been closed."""
+        """See `PooledPush.post`. Sends a second time only if the kept connection was closed."""
         messages = FORMATS[self.endpoint.format]
         content_type, body = messages.batch(batch, self.endpoint.opaque_data)
         ids = ",".join(entry.id for entry in batch)
@@ -89,7 +89,7 @@ class HttpPush(PooledPush):
         return answer or Down(error="the connection was closed without an answer", reached=True)
 
     def close(self) -> None:
-        """Close every connection; requests in flight end at once, without an answer."""
+        """Close every connection; requests in flight end immediately, without an answer."""
         with self._lock:
             self._closed = True
             idle, self._idle = self._idle, []
@@ -103,7 +103,7 @@ class HttpPush(PooledPush):
     def _ask(
         self, connection: "_Connection", body: bytes, headers: dict[str, str], deadline: float
     ) -> Answer | None:
-        """The answer on this connection; None if it was closed before any answer began."""
+        """The answer on this connection; None if it was closed before an answer began."""
         connection.deadline(deadline)
         try:
             connection.request("POST", self._target, body=body, headers=headers)
@@ -114,7 +114,7 @@ class HttpPush(PooledPush):
         except (OSError, http.client.HTTPException, ValueError) as error:
             self._drop(connection)
             return Down(error=f"no answer: {described(error)}", reached=True)
-        # Only the status matters; the body is read, within bounds, so that the connection can be used again.
+        # Only the status matters; the body is read, within bounds, so the connection can be used again.
         connection.deadline(min(deadline, self._clock.monotonic() + ANSWER_SECONDS))
         text = b""
         try:
@@ -150,7 +150,7 @@ class HttpPush(PooledPush):
                     connection.cut()
                 self._open.add(connection)
             return connection
-        raise AssertionError("there is an address")
+        raise AssertionError("every host has at least one address")
 
     def _kept(self) -> "_Connection | None":
         while True:
@@ -190,11 +190,11 @@ class _Connection(http.client.HTTPConnection):
         clock: Clock,
     ) -> None:
         super().__init__(host, port)
-        self.default_port = 443 if tls else 80  # which the Host header leaves out
+        self.default_port = 443 if tls else 80  # the Host header leaves this port out
         self.born = clock.monotonic()
         if seconds <= 0:
             raise TimeoutError("timed out")
-        # A literal address: there is no second lookup.
+        # A literal address, so the name is not looked up again.
         tcp = socket.create_connection((address, port), timeout=seconds)
         try:
             tcp.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -210,16 +210,16 @@ class _Connection(http.client.HTTPConnection):
         self._timed.deadline = at
 
     def connect(self) -> None:
-        raise ConnectionResetError("a connection is opened once, to the address that was checked")
+        raise ConnectionResetError("a connection is opened only once, to the address that was checked")
 
     def cut(self) -> None:
-        """Close it from another thread."""
+        """Close the connection from another thread."""
         with suppress(OSError):
             self._timed.inner.shutdown(socket.SHUT_RDWR)
 
 
 class _TimedSocket:
-    """A socket for `http.client` with one deadline for all sends and receives: a slow trickle does not extend it."""
+    """A socket for `http.client` with one deadline for all sends and receives: slow bytes do not extend it."""
 
     def __init__(self, inner: socket.socket, clock: Clock) -> None:
         self.inner = inner
@@ -242,7 +242,7 @@ class _TimedSocket:
         return io.BufferedReader(_TimedReader(self))
 
     def close(self) -> None:
-        # `http.client` may close the socket while it still reads an answer that ends with the connection.
+        # `http.client` may close the socket while it still reads an answer without a declared length.
         self._users -= 1
         if self._users == 0:
             self.inner.close()
@@ -271,7 +271,7 @@ class _TimedReader(io.RawIOBase):
 
 
 def _judge(status: int, retry_after: str | None, text: bytes) -> Answer:
-    """What a status means. Pure."""
+    """The meaning of a status. Pure."""
     if 200 <= status < 300:
         return Delivered()
     shown = "".join(c if c.isprintable() else " " for c in text[:ERROR_CHARS].decode("utf-8", "replace"))

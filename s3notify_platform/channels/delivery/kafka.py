@@ -2,14 +2,14 @@
 
     kafkas://host[:9093][/topic][?brokers=HOST:PORT,HOST:PORT][&sasl=PLAIN|SCRAM-SHA-256|SCRAM-SHA-512][&ack=none|broker]
 
-One message for each event, with the object's key as its key: changes of one object share a partition. All in-sync
-replicas acknowledge it (`acks=all`): only then is the entry released. With `ack=none` it is released once it has been
-sent: what the broker does not take is lost. Further brokers are asked if the first one is not there. Without a path it
-is the topic of our topic's name. The header `s3notify-event-id` is the event's id: the same id is the same entry,
-delivered again. The broker authenticates the worker by the topic's login, if it has one: `basic` by SASL, `certificate`
-by TLS.
+One message for each event, with the object's key as its key: changes of one object share a partition. An entry is
+released only after all in-sync replicas have acknowledged its message (`acks=all`). With `ack=none` an entry is
+released once it was sent: a message that the broker refuses is lost. If the first broker does not answer, the other
+brokers are tried. Without a path, Kafka's topic has the name of our topic. The header `s3notify-event-id` is the
+event's id: the same id is the same entry, delivered again. The worker authenticates to the broker by the topic's login,
+if it has one: `basic` by SASL, `certificate` by TLS.
 
-The client, librdkafka, connects to whatever addresses a broker names. So the operator of the worker names the hosts
+The client, librdkafka, connects to any address that a broker returns. So the operator of the worker names the hosts
 that a topic's url may have (`Egress.kafka_hosts`).
 """
 
@@ -52,7 +52,7 @@ class KafkaPush(PooledPush):
         self._topic = unquote(parts.path[1:])
         sasl = parse_qs(parts.query).get("sasl", [SASL[0]])[0]
         if sasl not in SASL:
-            raise UsageError(f"endpoint {endpoint.url!r}: sasl is one of {', '.join(SASL)}")
+            raise UsageError(f"endpoint {endpoint.url!r}: sasl must be one of {', '.join(SASL)}")
         basic = self._basic()
         protocol = ("SASL_" if basic else "") + ("SSL" if endpoint.scheme.encrypted else "PLAINTEXT")
         self._settings: dict[str, Any] = {
@@ -96,7 +96,7 @@ class KafkaPush(PooledPush):
                     headers={"s3notify-event-id": entry.id, "s3notify-topic": topic},
                     on_delivery=lambda error, _: failures.append(error),
                 )
-            # What was not acknowledged when its time is up is answered too: `message.timeout.ms`.
+            # Messages that are not acknowledged within `message.timeout.ms` are also reported as failed.
             while (
                 len(failures) < len(batch) and self._clock.monotonic() < deadline + 1.0 and not self._closed
             ):
@@ -120,7 +120,7 @@ class KafkaPush(PooledPush):
             self._forget(self._producer)
 
     def _connected(self, kafka_topic: str) -> Producer:
-        """The producer; a new one asks for the topic first, so that a broker that is not there costs no attempt."""
+        """The producer. A new one requests the topic's metadata first, so a missing broker costs no attempt."""
         with self._lock:
             if self._producer is None:
                 made = Producer(self._settings, logger=_LOG)

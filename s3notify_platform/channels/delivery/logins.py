@@ -1,15 +1,15 @@
-"""Logins that a worker shows to endpoints: bearer tokens, user and password, headers with a key, certificates.
+"""Logins that a worker sends to endpoints: bearer tokens, user and password, headers with a key, certificates.
 
-They are in variables of the worker's environment, each with the one host that it is for:
+Logins are in environment variables of the worker, each with the one host that it is for:
 
     S3NOTIFY_SEND_HOOKS='hooks.example.com bearer TOKEN'
     S3NOTIFY_SEND_HOOKS='hooks.example.com basic USER:PASSWORD'
     S3NOTIFY_SEND_HOOKS='hooks.example.com header X-Api-Key: KEY'
     S3NOTIFY_SEND_HOOKS='hooks.example.com certificate /etc/ours/client.pem /etc/ours/client.key'
 
-A topic names the variable, by `login_env`. The host is the operator's word, not the topic's: so whoever creates a topic
-cannot have another one's login sent to a host of his own. A login is sent to no host but this. With a certificate the
-worker proves by TLS who it is (mTLS): PEM files, which the operator names, not the topic.
+A topic names the variable in `login_env`. The operator, not the topic, names the host. So the creator of a topic cannot
+have another user's login sent to a host of his choice: a login is sent to no host but this one. With a certificate the
+worker proves its identity by TLS (mTLS); the operator, not the topic, names the PEM files.
 """
 
 import os
@@ -34,13 +34,13 @@ _HELP: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Login:
-    """What is sent to one host. Not shown when printed."""
+    """The login that is sent to one host. Its repr shows no secret."""
 
     headers: tuple[tuple[str, str], ...] = ()
     user: str = ""
     password: str = ""
     certificate: tuple[str, str] | None = None
-    """The files of a certificate and its key."""
+    """The paths of a certificate and its key."""
 
     def __repr__(self) -> str:
         return "Login(…)"
@@ -55,13 +55,13 @@ def login(variable: str, host: str) -> Login | None:
         return None
     value = os.environ.get(variable, "")
     if not value:
-        raise UsageError(f"set {variable} where the worker runs: {_HELP}")
+        raise UsageError(f"set {variable} where the worker runs, to {_HELP}")
     found = _VALUE.fullmatch(value.strip())
     if found is None:
-        raise UsageError(f"{variable}: give it as {_HELP}")
+        raise UsageError(f"{variable} has another form: give it as {_HELP}")
     if found["host"].lower() != host.lower():
         raise UsageError(
-            f"{variable} is not for {host!r}: its value names the one host that it may be sent to"
+            f"{variable} is not for {host!r}: its value must begin with the one host that it may be sent to"
         )
     rest = found["rest"]
     if found["kind"] == "bearer":
@@ -73,9 +73,9 @@ def login(variable: str, host: str) -> Login | None:
     if found["kind"] == "certificate":
         files = rest.split()
         if len(files) != 2:
-            raise UsageError(f"{variable}: give it as {_HELP}")
+            raise UsageError(f"{variable} has another form: give it as {_HELP}")
         return Login(certificate=(files[0], files[1]))
     header = _HEADER.fullmatch(rest)
     if header is None:
-        raise UsageError(f"{variable}: give it as {_HELP}")
+        raise UsageError(f"{variable} has another form: give it as {_HELP}")
     return Login(headers=((header["name"].lower(), header["value"]),))

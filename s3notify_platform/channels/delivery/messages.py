@@ -1,9 +1,10 @@
-"""The formats in which events are sent. A new one needs its functions, and an item in `FORMATS`. Pure.
+"""The formats in which events are sent. A new format needs its functions, and an item in `FORMATS`. Pure.
 
-    s3                    `{"Records": […]}`, as Amazon S3 sends them
-    cloudevents           CloudEvents 1.0 in JSON, with the attributes of its adapter for AWS S3; several: a JSON batch
-    cloudevents-binary    the same attributes in headers of HTTP, as Ceph sends them, and the body as of `s3`: one event
-                          of each request
+    - `s3`: `{"Records": […]}`, as Amazon S3 sends them.
+    - `cloudevents`: CloudEvents 1.0 in JSON, with the attributes of its adapter for AWS S3. Several events are a JSON
+      batch.
+    - `cloudevents-binary`: the same attributes in HTTP headers, as Ceph sends them, and the body of `s3`. Each request
+      has one event.
 
 Source: cloudevents/spec, "JSON Event Format" 1.0.2, "HTTP Protocol Binding" 1.0.2 and "AWS Simple Storage Service
 CloudEvents Adapter".
@@ -28,14 +29,14 @@ Message = tuple[str, bytes]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MessageFormat:
-    """How entries become messages. The text that both functions are given: see `Endpoint.opaque_data`."""
+    """The functions that make messages of entries. Their text argument is `Endpoint.opaque_data`."""
 
     batch: Callable[[Sequence[Entry], str], Message]
     """One message of all entries, in order."""
     single: Callable[[Entry, str], Message]
     """The message of one entry, for brokers."""
     headers: Callable[[Entry], Mapping[str, str]] | None = None
-    """Headers of HTTP that describe an entry; a request then has one entry. None: there are none."""
+    """HTTP headers that describe an entry; each request then has one entry. None if the format has no such headers."""
 
 
 def _records(entries: Sequence[Entry], opaque: str) -> Message:

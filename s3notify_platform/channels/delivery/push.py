@@ -1,4 +1,4 @@
-"""What delivery needs of an endpoint: batches are sent, and each is answered. By scheme: `http`, `amqp`, `kafka`."""
+"""The interface of an endpoint: it sends batches, and answers each. Implementations: `http`, `amqp`, `kafka`."""
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
@@ -17,7 +17,7 @@ from s3notify_platform.kernel.extras import remedy
 from s3notify_platform.protocols.notification_queue import Entry
 
 KEEP_SECONDS: Final = 60.0
-"""How long a connection is used; after that the name is resolved, and its addresses checked, again."""
+"""Lifetime of a connection; after that the name is resolved again, and its addresses are checked again."""
 
 ERROR_CHARS: Final = 200
 
@@ -29,7 +29,7 @@ class Delivered:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rejected:
-    """The endpoint processed the request and refused it: one of the events may be at fault."""
+    """The endpoint processed the request and refused it: one of its events may be at fault."""
 
     error: str
 
@@ -38,7 +38,7 @@ class Rejected:
 class Down:
     """The endpoint accepts nothing now: send nothing until the next probe.
 
-    `reached`: it may have processed the events, so the attempt counts. False: it certainly did not.
+    `reached`: True if the endpoint may have processed the events, so the attempt counts; False if it certainly did not.
     """
 
     error: str
@@ -50,10 +50,10 @@ Answer = Delivered | Rejected | Down
 
 
 class Push(Protocol):
-    """What delivery needs of an endpoint; implemented by `PooledPush`."""
+    """The endpoint's interface for delivery; implemented by `PooledPush`."""
 
     def post_many(self, topic: str, batches: Sequence[Sequence[Entry]]) -> list[Answer]:
-        """Send one request for each batch, some in parallel; an answer for each."""
+        """Send one request for each batch, some in parallel; returns an answer for each batch."""
         ...
 
     def close(self) -> None:
@@ -64,7 +64,7 @@ class Push(Protocol):
 class PooledPush:
     """Sends the batches of one worker to one endpoint in threads. Thread-safe. No request before the first `post`.
 
-    `UsageError` if the worker must not connect to it, or does not have the login or certificates that it names.
+    `UsageError` if the worker must not connect to the endpoint, or lacks the login or certificates that it names.
     """
 
     def __init__(self, endpoint: Endpoint, egress: Egress, *, clock: Clock = SYSTEM_CLOCK) -> None:
@@ -74,29 +74,29 @@ class PooledPush:
         self._login = login(endpoint.login_env, endpoint.host)
         if self._certificate() is not None and not endpoint.scheme.encrypted:
             raise UsageError(
-                f"{endpoint.login_env}: a certificate is shown by TLS, and {endpoint.url!r} has none"
+                f"{endpoint.login_env}: a certificate needs TLS, which {endpoint.url!r} does not use"
             )
         self._addresses = Addresses(endpoint.host, endpoint.port, egress, clock)
         self._pool = ThreadPoolExecutor(endpoint.concurrency, thread_name_prefix="push")
         self._closed = False
 
     def _basic(self) -> tuple[str, str] | None:
-        """User and password for a broker. `UsageError` if its login is of another kind."""
+        """User and password for a broker. `UsageError` if the login is a bearer token or a header."""
         if self._login is None or self._login.certificate is not None:
             return None
         if not self._login.user:
             raise UsageError(
-                f"{self.endpoint.login_env}: a broker needs HOST basic USER:PASSWORD, or a certificate"
+                f"{self.endpoint.login_env}: for a broker give HOST basic USER:PASSWORD, or a certificate"
             )
         return self._login.user, self._login.password
 
     def _certificate(self) -> tuple[str, str] | None:
-        """The files of the worker's certificate and its key, if the login is one."""
+        """The files of the worker's certificate and its key, if the login is a certificate."""
         return self._login.certificate if self._login is not None else None
 
     @abstractmethod
     def post(self, topic: str, batch: Sequence[Entry]) -> Answer:
-        """Send one batch; raises no network error."""
+        """Send one batch; network errors are returned as answers, not raised."""
 
     def post_many(self, topic: str, batches: Sequence[Sequence[Entry]]) -> list[Answer]:
         """See `Push.post_many`. At most `concurrency` requests in flight, over all callers."""
@@ -114,7 +114,7 @@ class PooledPush:
 
 
 def connect(endpoint: Endpoint, egress: Egress, *, clock: Clock = SYSTEM_CLOCK) -> Push:
-    """The endpoint's `Push`. `UsageError` if the worker must not connect to it, or lacks what that takes."""
+    """The endpoint's `Push`. `UsageError` if the worker must not connect to it, or lacks a login, file or library."""
     try:
         made: Push = resolve_name(endpoint.scheme.push)(endpoint, egress, clock=clock)
     except ModuleNotFoundError as error:
@@ -123,14 +123,14 @@ def connect(endpoint: Endpoint, egress: Egress, *, clock: Clock = SYSTEM_CLOCK) 
 
 
 def ack_level(endpoint: Endpoint, levels: Sequence[str]) -> str:
-    """The level that its url names as `ack`, else the last one of these. `UsageError` for another one."""
+    """The level in the endpoint's url as `ack`, else the last of `levels`. `UsageError` for an unknown level."""
     query: Mapping[str, list[str]] = parse_qs(urlsplit(endpoint.url).query)
     level = query.get("ack", [levels[-1]])[0]
     if level not in levels:
-        raise UsageError(f"endpoint {endpoint.url!r}: ack is one of {', '.join(levels)}")
+        raise UsageError(f"endpoint {endpoint.url!r}: ack must be one of {', '.join(levels)}")
     return level
 
 
 def described(error: BaseException) -> str:
-    """For a queue entry, cut."""
+    """The error as a short text for a queue entry."""
     return f"{type(error).__name__}: {error}"[:ERROR_CHARS]

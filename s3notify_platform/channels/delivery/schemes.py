@@ -1,4 +1,4 @@
-"""The schemes of endpoints. A new one needs a file with its `Push`, and an item here."""
+"""The schemes of endpoints. A new scheme needs a file with its `Push`, and an item here."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -8,10 +8,10 @@ _HERE: Final = "s3notify_platform.channels.delivery"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scheme:
-    """How endpoints of a scheme are reached."""
+    """The client of a scheme, and its defaults."""
 
     push: str
-    """Import path of its `Push`: `module:class`; its library may be an extra."""
+    """Import path of the client, a `Push`: `module:class`; its library may be an extra."""
     port: int
     encrypted: bool
 

@@ -1,10 +1,10 @@
-"""Delivery of one shard: take the entries that are due, post them, settle each by the answer.
+"""Delivery of one shard: take the entries that are due, post them, and settle each by the answer.
 
-Theory of operation. Entries that were never tried are sent in batches, those that failed before one by one. A refused
-batch is split in halves, round by round, until the event at fault is alone: the others are delivered in the same turn,
-for about 2 log2(n) more requests. A batch without an answer fails as a whole, and its entries are sent again one by
-one. If the endpoint accepts nothing, its circuit opens: the entries in hand go back to the queue, and those that it
-certainly did not process lose no attempt. From then on only one probe at a time is taken.
+Theory of operation. Entries that were never tried are sent in batches; entries that failed before are sent one by one.
+A refused batch is split in halves, round by round, until the event at fault is alone. The other events are delivered in
+the same turn, for about 2 log2(n) more requests. A batch without an answer fails as a whole, and its entries are sent
+again one by one. If the endpoint accepts nothing, its circuit opens: the entries in hand return to the queue, and
+entries that it certainly did not process lose no attempt. From then on only one probe at a time is taken.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -20,18 +20,18 @@ from s3notify_platform.kernel.errors import FencedError, UnavailableError, Unkno
 from s3notify_platform.protocols.notification_queue import DeadLettered, Entry, Failure, ShardConsumer
 
 TAKE_MAX: Final = 256
-"""Entries taken at once from one shard, as many as a segment has."""
+"""Entries taken from one shard in one turn, as many as a segment has."""
 
 SETTLE_SECONDS: Final = 1.0
-"""How often it is written to the queue what became of entries in hand. What was delivered since may be delivered twice
-if the owner is killed."""
+"""Interval at which the outcomes of entries in hand are written to the queue. If the owner is killed, entries delivered
+since the last write may be delivered twice."""
 
 IDLE_BASE_SECONDS: Final = 0.25
 POLL_SECONDS: Final = 2.0
 """Longest pause between two scans of an idle shard; a scan is 1 LIST if the queue is on a bucket."""
 
 EXPIRY_CHECK_SECONDS: Final = 30.0
-"""How often a shard is scanned for expired entries, while its endpoint accepts nothing."""
+"""Interval of scans for expired entries while the endpoint accepts nothing."""
 
 _LAPSED_SECONDS: Final = 0.25
 
@@ -40,17 +40,17 @@ Batch = tuple[Entry, ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicEndpoint:
-    """A topic's endpoint in one worker. `push` is None if this worker cannot use it."""
+    """A topic's endpoint in one worker. `push` is None if this worker cannot use the endpoint."""
 
     text: str
-    """The topic's setting from which it was made."""
+    """The topic's setting that describes the endpoint."""
     endpoint: Endpoint | None
     push: Push | None
     circuit: Circuit
 
 
 class ShardDelivery:
-    """One shard under one lease. One thread calls `turn`; any thread may use the rest."""
+    """One shard under one lease. One thread calls `turn`; any thread may use the other members."""
 
     def __init__(
         self,
@@ -62,16 +62,16 @@ class ShardDelivery:
         paused: Callable[[], bool],
         poll_seconds: float = POLL_SECONDS,
     ) -> None:
-        """`target`: the topic's current endpoint. `valid`: whether the lease is valid. `paused`: whether the topic is.
+        """`target`: returns the topic's current endpoint. `count`: adds to a counter.
 
-        `count`: adds to a counter.
+        `valid`: returns True while the lease is valid. `paused`: returns True while the topic is paused.
         """
         self.consumer = consumer
         self.lease = consumer.lease
         self.ended = Event()
         self.paused = False
         self.turning = Lock()
-        """Held during a turn. While another thread holds it, nothing is taken."""
+        """Held during a turn. While another thread holds it, no entries are taken."""
         self._target = target
         self._count = count
         self._valid = valid
@@ -83,14 +83,14 @@ class ShardDelivery:
         self._expired_at: float | None = None
 
     def turn(self) -> float:
-        """Take, post and settle once; the seconds to wait before the next turn.
+        """Take, post and settle once; returns the seconds to wait before the next turn.
 
-        Raises no errors of the store's requests or of the endpoint. `CorruptError`: an entry cannot be read.
+        Errors of the store's requests and of the endpoint are not raised. `CorruptError`: an entry cannot be read.
         """
         try:
             wait = self._turn()
         except FencedError:
-            return _LAPSED_SECONDS  # renewed late, or lost to another worker: `Worker.balance` finds out
+            return _LAPSED_SECONDS  # the lease was renewed late, or is lost: `Worker.balance` finds out
         except (UnavailableError, UnknownOutcomeError):
             self._count("store_errors", 1)
             self._troubles += 1
@@ -139,14 +139,14 @@ class ShardDelivery:
     def _deliver(
         self, entries: Sequence[Entry], target: TopicEndpoint, push: Push, endpoint: Endpoint, *, probe: bool
     ) -> None:
-        """Rounds of posts, a wave of `concurrency` at a time, until each entry is settled."""
+        """Post in rounds, `concurrency` batches at a time, until each entry is settled."""
         todo = list(grouped(entries, endpoint.events_max))
         known = _Known()
         due = self._clock.monotonic() + SETTLE_SECONDS
         try:
             while todo:
                 if self.ended.is_set():
-                    return  # stopped, or another worker owns the shard and delivers the rest
+                    return  # stopped, or another worker owns the shard and delivers the other entries
                 if not self._valid():
                     known.failed(_flat(todo), "the lease was not renewed in time", begun=False)
                     return
@@ -167,7 +167,7 @@ class ShardDelivery:
     def _post(
         self, wave: list[Batch], target: TopicEndpoint, push: Push, known: "_Known", *, probe: bool
     ) -> list[Batch]:
-        """Post these, and note what became of them; the rest, to be posted in smaller batches."""
+        """Post these batches and note their outcomes; returns the entries to post again, in smaller batches."""
         answers = push.post_many(self.lease.topic, wave)
         self._count("requests", len(wave))
         split: list[Batch] = []
@@ -200,18 +200,18 @@ class ShardDelivery:
 
 @dataclass(slots=True, kw_only=True)
 class _Known:
-    """What became of entries in hand, and is not in the queue yet."""
+    """Outcomes of entries in hand that are not written to the queue yet."""
 
     delivered: list[Entry] = field(default_factory=list)
     failures: list[Failure] = field(default_factory=list)
 
     def failed(self, batch: Batch, error: str, *, begun: bool = True) -> None:
-        """These were not delivered."""
+        """Note that these entries were not delivered."""
         self.failures.append(Failure(entries=batch, error=error, begun=begun))
 
 
 def grouped(entries: Sequence[Entry], size: int) -> Iterator[Batch]:
-    """Entries to post together: up to `size` that were never tried, and every other one alone. Pure."""
+    """Groups of entries to post together: up to `size` untried entries; each retried entry alone. Pure."""
     fresh = [entry for entry in entries if entry.attempts <= 1]
     for start in range(0, len(fresh), size):
         yield tuple(fresh[start : start + size])

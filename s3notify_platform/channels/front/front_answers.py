@@ -1,4 +1,4 @@
-"""Answers of the front: S3's and SNS's XML, and their errors, by the names that AWS and Ceph have for them. Pure."""
+"""Answers of the front: S3's and SNS's XML, and their errors by the names that AWS and Ceph use. Pure."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -41,11 +41,11 @@ _DENIALS: Final[dict[Form, dict[str, tuple[int, str]]]] = {
 
 Tree = str | Iterable["Node"]
 Node = tuple[str, Tree]
-"""The name of an element, and its text or its elements."""
+"""The name of an element, and its text or its child elements."""
 
 
 class FrontError(Exception):
-    """The request is answered by this error, of both forms."""
+    """The answer to a request that fails, for S3 and for SNS."""
 
     def __init__(self, status: int, code: str, message: str) -> None:
         super().__init__(message)
@@ -55,13 +55,13 @@ class FrontError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reply:
-    """The answer to one request, whose id it has."""
+    """The answer to one request; it contains the request's id."""
 
     form: Form
     request_id: str
 
     def error(self, error: FrontError) -> Answer:
-        """In the form's XML."""
+        """The error in the XML of S3 or SNS."""
         said: list[Node] = [("Code", error.code), ("Message", str(error))]
         identity: Node = ("RequestId", self.request_id)
         if self.form == "s3":
@@ -71,12 +71,12 @@ class Reply:
         return self._answer(error.status, body)
 
     def denied(self, error: DeniedError) -> Answer:
-        """By the form's own name for the reason."""
+        """The refusal, with the name that S3 or SNS has for the reason."""
         status, code = _DENIALS[self.form][error.reason]
         return self.error(FrontError(status, code, str(error)))
 
     def action(self, name: str, result: Iterable[Node] | None) -> Answer:
-        """The answer to an action of SNS; None: it has no result."""
+        """The answer to an action of SNS; `result` is None if the action has no result."""
         parts: list[Node] = [] if result is None else [(f"{name}Result", result)]
         parts.append(("ResponseMetadata", [("RequestId", self.request_id)]))
         return self._answer(HTTPStatus.OK, xml(f"{name}Response", parts, SNS_NAMESPACE))
@@ -86,7 +86,7 @@ class Reply:
         return self._answer(HTTPStatus.OK, xml(name, content, S3_NAMESPACE))
 
     def done(self, status: HTTPStatus = HTTPStatus.OK) -> Answer:
-        """Nothing but the status."""
+        """An answer that has only a status."""
         return self._answer(status, "")
 
     def _answer(self, status: HTTPStatus, text: str) -> Answer:
@@ -97,7 +97,7 @@ class Reply:
 
 
 def xml(name: str, content: Tree, namespace: str = "") -> str:
-    """A document. Characters that XML cannot have are replaced."""
+    """An XML document. Characters that XML cannot contain are replaced."""
     attribute = f' xmlns="{namespace}"' if namespace else ""
     return f'<?xml version="1.0" encoding="UTF-8"?>\n{_element(name, content, attribute)}'
 

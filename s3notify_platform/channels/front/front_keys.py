@@ -1,4 +1,4 @@
-"""The keys that may use the front: by name from the environment, or from a file; never on the command line."""
+"""The keys that may use the front: from named environment variables, or from a file; never from the command line."""
 
 import os
 import re
@@ -15,23 +15,23 @@ _KEY_ID: Final = re.compile(r"[\w.+=@-]{3,128}", re.ASCII)
 
 
 def keys_of(key_id_env: str, secret_env: str, file: str | None) -> dict[str, str]:
-    """Secrets by key id: those of the file, one a line, and that of the two variables, if they are set.
+    """Secrets by key id: those in the file, one in each line, and the one in the two variables, if they are set.
 
-    `UsageError` if there is none, one is malformed, or others than the file's owner may read it.
+    `UsageError` if there is no key, if a key is malformed, or if other users than the file's owner may read it.
     """
     keys = _in_file(Path(file)) if file else {}
     key_id, secret = os.environ.get(key_id_env, ""), os.environ.get(secret_env, "")
     if bool(key_id) != bool(secret):
-        raise UsageError(f"{secret_env if key_id else key_id_env} is not set: both are needed, or neither")
+        raise UsageError(f"{secret_env if key_id else key_id_env} is not set: set both variables, or neither")
     if key_id:
         keys[key_id] = secret
     if not keys:
         raise UsageError(
-            f"no key: set {key_id_env} and {secret_env}, or name a file with lines KEY_ID SECRET (--keys-file)"
+            f"no key is set: set {key_id_env} and {secret_env}, or name a file with lines KEY_ID SECRET (--keys-file)"
         )
     for known in keys:
         if not _KEY_ID.fullmatch(known):
-            raise UsageError("a key id has 3 to 128 letters, digits, and any of . _ + = @ -")
+            raise UsageError("a key id must have 3 to 128 letters, digits, and any of . _ + = @ -")
         if len(keys[known]) < SECRET_MIN or not keys[known].isascii():
             raise UsageError(
                 f"the secret of key {known!r} must have at least {SECRET_MIN} characters, all ASCII"
@@ -42,11 +42,11 @@ def keys_of(key_id_env: str, secret_env: str, file: str | None) -> dict[str, str
 def _in_file(path: Path) -> dict[str, str]:
     try:
         if stat.S_IMODE(path.stat().st_mode) & 0o077:
-            raise UsageError(f"keys file {str(path)!r}: others may read it; chmod 600 it")
+            raise UsageError(f"keys file {str(path)!r}: other users may read it: chmod 600 it")
         lines = [line.split() for line in path.read_text("utf-8").splitlines() if not line.startswith("#")]
     except (OSError, ValueError) as error:
         raise UsageError(f"keys file {str(path)!r}: {error}") from error
     pairs = [line for line in lines if line]
     if any(len(pair) != 2 for pair in pairs) or len(pairs) > KEYS_MAX:
-        raise UsageError(f"keys file {str(path)!r}: lines KEY_ID SECRET, {KEYS_MAX} at most")
+        raise UsageError(f"keys file {str(path)!r}: write at most {KEYS_MAX} lines KEY_ID SECRET")
     return {line[0]: line[1] for line in pairs}

@@ -1,8 +1,9 @@
-"""The notification configuration of one bucket, kept as rules of topics: put, get and delete.
+"""The notification configurations of one bucket, kept as rules of topics: put, get and delete.
 
-Guarantees. All is checked before anything is written. Once a put or a delete is answered, each later change is
-announced, and delivered, as it says; what is queued is delivered as before. Topics change one by one: of two puts at
-the same time, some of each may stay, and after an error some of it may be done; put it again.
+Guarantees. Everything is checked before anything is written. Once a put or a delete is answered, each later change is
+announced and delivered by the new configurations; entries in the queue are delivered as before. Topics change one by
+one. So after two concurrent puts, parts of each may remain; and after an error, parts may be done: put the
+configurations again.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -18,7 +19,7 @@ from s3notify_platform.protocols.notification_queue import NotificationQueue, Ru
 from s3notify_platform.protocols.notification_queue.topic_settings import check_topic
 
 TOPICS_AT_ONCE: Final = 8
-"""Topics that are changed in parallel: each waits until all writers know of it."""
+"""Topics that are changed in parallel: each change waits until all writers know the topic's new rules."""
 
 OnPut = Literal["replace", "merge"]
 
@@ -26,17 +27,18 @@ OnPut = Literal["replace", "merge"]
 class BucketNotifications:
     """The configurations of one bucket. Thread-safe.
 
-    They are the rules with an id and this bucket, of topics of the front (`is_of_front`); no other rule is touched.
+    A configuration is a rule with an id and this bucket, in a topic of the front (`is_of_front`); the front changes no
+    other rule.
     """
 
     def __init__(self, queue: NotificationQueue, bucket: str, on_put: OnPut) -> None:
-        """`on_put`: whether a put removes the configurations that it does not name, as on S3, or not, as in Ceph."""
+        """`on_put`: `replace`: a put removes configurations that it does not name, as on S3; `merge`: as in Ceph."""
         self._topics = queue.topics
         self._bucket = bucket
         self._on_put = on_put
 
     def get(self, identity: str = "") -> tuple[Configuration, ...]:
-        """All configurations, by topic, or the one with this id. 1 scan. `FrontError` if there is no such one."""
+        """All configurations, by topic, or the one with this id. 1 scan. `FrontError` for an unknown id."""
         found = tuple(
             Configuration(topic=topic.name, rule=rule)
             for topic in self._topics.all()
@@ -51,8 +53,8 @@ class BucketNotifications:
         raise FrontError(404, "NoSuchKey", f"There is no notification {identity[:60]!r} of this bucket.")
 
     def put(self, wanted: Iterable[Configuration]) -> None:
-        """Have the bucket these configurations; none: it has no more. 1 scan, and for each topic that changes 3
-        requests; it takes `outdated_seconds`.
+        """Replace or merge the configurations of the bucket; an empty `wanted` removes all. 1 scan, and 3 requests for
+        each topic that changes; the call takes `outdated_seconds`.
         """
         by_topic: dict[str, list[Rule]] = {}
         for each in wanted:
@@ -70,7 +72,7 @@ class BucketNotifications:
         self._change(topics, lambda rule: not merged or rule.id in named, by_topic)
 
     def delete(self, identity: str = "") -> None:
-        """Remove the configuration with this id, or all; one that is not there is no error. Requests as `put`."""
+        """Remove the configuration with this id, or all; a missing one is ignored. Requests: as many as `put`."""
         topics = {topic.name: topic for topic in self._topics.all()}
         self._change(topics, lambda rule: identity in ("", rule.id), {})
 
@@ -95,7 +97,7 @@ class BucketNotifications:
             except NotFoundError:
                 if added.get(name):
                     raise FrontError(
-                        409, "OperationAborted", f"topic {name!r} was deleted meanwhile; put it again"
+                        409, "OperationAborted", f"topic {name!r} was deleted meanwhile: put it again"
                     ) from None
 
         with ThreadPoolExecutor(TOPICS_AT_ONCE, thread_name_prefix="configure") as pool:

@@ -3,21 +3,22 @@
 | request | answer |
 |---|---|
 | `POST /`, an action of SNS: `sns_topics` | 200, or SNS's XML error |
-| `PUT /BUCKET?notification` | 200 once each later change is announced as it says; or S3's XML error |
+| `PUT /BUCKET?notification` | 200 once all later changes are announced by the new configuration; or S3's XML error |
 | `GET /BUCKET?notification`, Ceph's `?notification=ID` | 200 with all, or the one with this id; 404 NoSuchKey |
-| `DELETE /BUCKET?notification`, `?notification=ID` | 204, also if there is none |
+| `DELETE /BUCKET?notification`, `?notification=ID` | 204, also if there is no configuration |
 | another bucket | 404 NoSuchBucket |
-| any other | 501 NotImplemented: this is no store |
-| not signed as `sigv4` says | 4xx, by the form's own name for the reason |
-| the store does not answer; too much at once | 503 ServiceUnavailable with Retry-After: clients try again |
+| any other request | 501 NotImplemented: the front is not a store |
+| a signature that `sigv4` does not accept | 4xx, with the name that S3 or SNS has for the reason |
+| the store does not answer; too many requests | 503 ServiceUnavailable with Retry-After: clients try again |
 | `GET /health` | 200, without a signature |
 
-Each request may be sent again, also one whose answer was lost: it has the same effect.
+Each request may be sent again, even if its answer was lost: it has the same effect.
 
-Threat model. A client with one of the front's keys is a creator of topics (see `channels`) and decides which changes of
-the bucket they take, of the topics that this API made; it cannot see or change others, nor read an object. A worker
-connects to endpoints within its own `Egress`, as to those of `s3notify topics create`. Clients without a key have the
-share of connections of `http_server`: their bodies are read, within its bounds, since a signature is of the body too.
+Threat model. A client with one of the front's keys is a creator of topics (see `channels`). For topics that this API
+made, it decides which changes of the bucket they take. It cannot see or change other topics, nor read an object. A
+worker connects to the topics' endpoints within its own `Egress`, as for topics of `s3notify topics create`. Clients
+without a key get the share of connections that `http_server` describes. Their bodies are read, within its bounds, since
+a signature covers the body, too.
 """
 
 import asyncio
@@ -55,10 +56,10 @@ from s3notify_platform.stores.config import default_region
 log = logging.getLogger(__name__)
 
 OPERATIONS: Final = 16
-"""Requests that are worked on at a time; a change of a topic waits some seconds."""
+"""Requests that are processed in parallel; a change of a topic waits some seconds."""
 
 WAITING_MAX: Final = 64
-"""Requests that wait for that; more are refused."""
+"""Requests that wait to be processed; more requests are refused."""
 
 ANSWER_SECONDS: Final = 50.0
 """A request that is not done by then is answered 503; it may be done later. Clients wait 60 s."""
@@ -72,9 +73,9 @@ class FrontSettings(ListeningSettings):
     """Let clients of S3, SNS and Ceph make topics and notifications, for any store behind the queue.
 
     It answers CreateTopic, ListTopics, GetTopic, Get- and SetTopicAttributes, DeleteTopic, and Put, Get and
-    DeleteBucketNotificationConfiguration of --bucket, with filters by prefix, suffix and, as in Ceph, regex, metadata
-    and tags. Requests are signed (version 4) with a key of S3NOTIFY_FRONT_KEY_ID and S3NOTIFY_FRONT_SECRET, or of
-    --keys-file.
+    DeleteBucketNotificationConfiguration for --bucket, with filters by prefix, suffix and, as in Ceph, regex, metadata
+    and tags. Requests are signed (version 4) with the key in S3NOTIFY_FRONT_KEY_ID and S3NOTIFY_FRONT_SECRET, or with a
+    key in --keys-file.
 
     \b
       aws --endpoint-url https://HOST:8087 sns create-topic --name hooks \\
@@ -82,37 +83,37 @@ class FrontSettings(ListeningSettings):
       aws --endpoint-url https://HOST:8087 s3api put-bucket-notification-configuration \\
         --bucket BUCKET --notification-configuration file://notification.json
 
-    Topics that it makes are pushed by `s3notify deliver`, and take only what a notification names. Changes come from
-    publishers and inlets as to every topic. Topics that it did not make are neither shown nor changed. Its policy is
-    that of an outlet: `s3notify init SOURCE --print iam --role outlet`.
-    """  # noqa: D301 - click's own mark
+    Topics that it makes are pushed by `s3notify deliver`, and take only changes that a notification names. The changes
+    come from publishers and inlets, as for every topic. Topics that it did not make are neither shown nor changed. The
+    front's IAM policy is the policy of an outlet: `s3notify init SOURCE --print iam --role outlet`.
+    """  # noqa: D301 - \b is click's mark
 
     key_id_env: Annotated[str, About("Environment variable with the id of a key")] = "S3NOTIFY_FRONT_KEY_ID"
     secret_env: Annotated[str, About("Environment variable with that key's secret")] = "S3NOTIFY_FRONT_SECRET"  # noqa: S105 - a variable's name
     keys_file: Annotated[
         str | None,
         About(
-            "File of further keys, lines KEY_ID SECRET, that its owner alone may read, like /etc/s3notify/keys"
+            "File of further keys, lines KEY_ID SECRET, that only its owner may read, like /etc/s3notify/keys"
         ),
     ] = None
     arn_region: Annotated[
-        str, About("Region in the ARNs of topics; Ceph's is its zone group. Default: that of the bucket")
+        str, About("Region in the ARNs of topics; Ceph's is its zone group. Default: the bucket's region")
     ] = ""
     on_put: Annotated[
         Literal["replace", "merge"],
-        About("What a put does with configurations that it does not name: S3 replaces them, Ceph keeps them"),
+        About("Action on configurations that a put does not name: S3 replaces them, Ceph keeps them (merge)"),
     ] = "replace"
-    port: Annotated[int, About("Port to listen on; 0: a free one", minimum=0, maximum=65_535)] = 8087
+    port: Annotated[int, About("Port to listen on; 0: any free port", minimum=0, maximum=65_535)] = 8087
     max_body_bytes: Annotated[int, About("Largest body", unit="bytes", minimum=1024, maximum=2**20)] = 2**18
 
     def build(self, context: ServiceContext) -> Service:
-        """See `ServiceSettings.build`. `UsageError` without a key, or off loopback without TLS."""
+        """See `ServiceSettings.build`. `UsageError` without a key, or to listen beyond loopback without TLS."""
         region = self.arn_region or context.platform.region or default_region()
         return NotificationFront(self, context.queue, bucket=context.bucket, region=region)
 
 
 class NotificationFront:
-    """A `Service`: the topics of one queue, and the notifications of one bucket. `address` is where it listens."""
+    """A service: the topics of one queue, and the notifications of one bucket. `address`: its listening address."""
 
     name = "serve-notifications"
 
@@ -125,7 +126,7 @@ class NotificationFront:
         region: str,
         limits: Limits | None = None,
     ) -> None:
-        """`region`: of the ARNs. `limits`: the server's; default: those of the settings."""
+        """`region`: the region in ARNs. `limits`: the server's bounds; the default is the settings' bounds."""
         self._keys = keys_of(settings.key_id_env, settings.secret_env, settings.keys_file)
         self._listener = Listener(self, settings, limits)
         self._clock = queue.clock
@@ -141,7 +142,7 @@ class NotificationFront:
         self.address = ("", 0)
 
     def run(self, stop: Stop, progress: Progress) -> None:
-        """See `Service.run`. A change in progress is abandoned 5 s after the stop; it may be done in part."""
+        """See `Service.run`. A change in progress is abandoned 5 s after the stop; it may be partly done."""
         self._pool = ThreadPoolExecutor(OPERATIONS, thread_name_prefix="front")
         try:
             asyncio.run(
@@ -154,7 +155,7 @@ class NotificationFront:
             self.ready.clear()
 
     def counts(self) -> Mapping[str, int]:
-        """Requests by what became of them."""
+        """Requests by outcome."""
         with self._lock:
             return {kind: self._counts[kind] for kind in ("ok", "invalid", "denied", "unavailable")}
 
@@ -165,7 +166,7 @@ class NotificationFront:
     # The server's side, on its event loop.
 
     def admit(self, head: Head) -> Answer | None:
-        """See `Application.admit`. By its head alone a request is refused, never believed."""
+        """See `Application.admit`. A request can be refused by its head alone, but not admitted."""
         if head.path == "/health" and head.method in ("GET", "HEAD"):
             return Answer(status=HTTPStatus.OK, text="" if head.method == "HEAD" else "ok")
         reply = self._reply(head)
@@ -191,16 +192,16 @@ class NotificationFront:
         return Answer(status=answer.status, text=answer.text, headers=answer.headers, admits=True)
 
     async def _worked_on(self, reply: Reply, head: Head, body: bytes) -> Answer:
-        assert self._pool is not None, "it runs"
+        assert self._pool is not None, "the service runs"
         if self._working >= WAITING_MAX:
-            return reply.error(_unavailable("too many requests at once"))
+            return reply.error(_unavailable("too many requests"))
         self._working += 1
         work = asyncio.get_running_loop().run_in_executor(self._pool, self._answer, reply, head, body)
         work.add_done_callback(self._worked)
         try:
             return await asyncio.wait_for(asyncio.shield(work), ANSWER_SECONDS)
         except TimeoutError:
-            return reply.error(_unavailable("the store is slow; it may be done later"))
+            return reply.error(_unavailable("the store is slow; the request may be done later"))
 
     def _worked(self, _: object) -> None:
         self._working -= 1
@@ -220,7 +221,7 @@ class NotificationFront:
         with self._lock:
             self._counts[kind] += 1
 
-    # The workers' side.
+    # The workers' side, in their threads.
 
     def _answer(self, reply: Reply, head: Head, body: bytes) -> Answer:
         try:
@@ -232,9 +233,9 @@ class NotificationFront:
         except (UnavailableError, UnknownOutcomeError) as error:
             self._log.warning("a request was not done: %s", error)
             return reply.error(_unavailable("the store did not answer"))
-        except S3NotifyError as error:  # an operator has to correct it
+        except S3NotifyError as error:  # an operator must fix the cause
             self._log.warning("a request was not done: %s", error)
-        except Exception:  # noqa: BLE001 - a defect that one request meets must not end the others
+        except Exception:  # noqa: BLE001 - a defect in one request must not end the others
             self._log.warning("a request failed", exc_info=True)
         return reply.error(FrontError(500, "InternalError", "We encountered an internal error: see the log."))
 
@@ -245,12 +246,12 @@ class NotificationFront:
             raise FrontError(
                 501,
                 "NotImplemented",
-                "Only the notification configuration of a bucket is here: send others to it",
+                "Only the notification configuration of a bucket is here: send other requests to the store",
             )
         if bucket != self._bucket:
             raise FrontError(404, "NoSuchBucket", "The specified bucket does not exist")
         if "x-amz-expected-bucket-owner" in head.headers:
-            raise FrontError(501, "NotImplemented", "Owners of buckets are not known here")
+            raise FrontError(501, "NotImplemented", "This service does not know the owners of buckets")
         if head.method == "GET":
             found = self._notifications.get(identity)
             return reply.document("NotificationConfiguration", document_of(found, self._topics.arn))
@@ -258,7 +259,11 @@ class NotificationFront:
             self._notifications.delete(identity)
             return reply.done(HTTPStatus.NO_CONTENT)
         if identity:
-            raise FrontError(400, "InvalidArgument", "A put is of all: ?notification has no value")
+            raise FrontError(
+                400,
+                "InvalidArgument",
+                "A put replaces all configurations: send ?notification without a value",
+            )
         self._notifications.put(
             configurations_in(
                 body, self._bucket, named=self._topics.named, fresh_id=lambda: unique_name(self._clock)[:32]
@@ -267,7 +272,7 @@ class NotificationFront:
         return reply.done()
 
     def _bucket_of(self, head: Head) -> str | None:
-        """The bucket of a path, or, if its path is `/`, that of a host name that begins with ours."""
+        """The bucket in the path; if the path is `/`, our bucket if the host name begins with it."""
         name, _, key = head.path.removeprefix("/").partition("/")
         if not name and head.headers.get("host", "").startswith(f"{self._bucket}."):
             return self._bucket
@@ -279,7 +284,7 @@ def _unavailable(why: str) -> FrontError:
 
 
 def _parameters(head: Head, body: bytes) -> dict[str, str]:
-    """Parameters of an action: those of the body, a form, and those of the query."""
+    """Parameters of an action: those in the body, which is a form, and those in the query."""
     kind = head.headers.get("content-type", _FORM).partition(";")[0].strip().lower()
     if body and kind != _FORM:
         raise FrontError(400, "InvalidParameter", f"Invalid parameter: the body is not {_FORM}")
@@ -289,5 +294,7 @@ def _parameters(head: Head, body: bytes) -> dict[str, str]:
         raise FrontError(400, "InvalidParameter", "Invalid parameter: the body is not URL-encoded") from None
     pairs = [*pairs_of(head.query), *pairs_of(text.replace("+", " "))]
     if len(pairs) > _PARAMETERS_MAX:
-        raise FrontError(400, "InvalidParameter", f"Invalid parameter: more than {_PARAMETERS_MAX}")
+        raise FrontError(
+            400, "InvalidParameter", f"Invalid parameter: more than {_PARAMETERS_MAX} parameters"
+        )
     return action_parameters(pairs)

@@ -1,8 +1,8 @@
-"""S3's notification configuration of a bucket, read and written as XML: each is a rule, with an id, of a topic. Pure.
+"""S3's notification configurations of a bucket, read and written as XML. Each is a rule, with an id, of a topic. Pure.
 
-TopicConfigurations are taken, with S3's prefix and suffix, and with Ceph's `regex` and filters by metadata
-(`S3Metadata`) and tags (`S3Tags`). Without an Event it takes all changes, as in Ceph; without an Id it gets one, as on
-S3.
+Only TopicConfigurations are accepted, with S3's prefix and suffix, and with Ceph's `regex` and filters by metadata
+(`S3Metadata`) and tags (`S3Tags`). A configuration without an Event takes all changes, as in Ceph; one without an Id
+gets an id, as on S3.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -22,7 +22,7 @@ _FILTERS: Final = {"S3Key": "key", "S3Metadata": "metadata", "S3Tags": "tags"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Configuration:
-    """One configuration of a bucket: what goes to which topic. The rule's id is its id."""
+    """One configuration of a bucket: a topic, and the changes that it gets. The rule's id is the configuration's id."""
 
     topic: str
     rule: Rule
@@ -31,9 +31,10 @@ class Configuration:
 def configurations_in(
     body: bytes, bucket: str, *, named: Callable[[str], str | None], fresh_id: Callable[[], str]
 ) -> tuple[Configuration, ...]:
-    """The configurations of a document. `FrontError` for what is none, or cannot be a rule.
+    """The configurations in a document. `FrontError` if it is not valid, or cannot be expressed as rules.
 
-    `named`: the topic's name in an ARN, None for what is none. `fresh_id`: an id for one that has none.
+    `named`: returns the topic's name in an ARN, or None if it is not an ARN. `fresh_id`: returns an id for a
+    configuration without one.
     """
     root = _parsed(body)
     found = []
@@ -44,7 +45,7 @@ def configurations_in(
             )
         found.append(_configuration(element, bucket, named, fresh_id))
     if len(found) > RULES_MAX:
-        raise _invalid(f"{len(found)} configurations: at most {RULES_MAX}")
+        raise _invalid(f"{len(found)} configurations: give at most {RULES_MAX}")
     ids = [each.rule.id for each in found]
     if twice := next((one for one in ids if ids.count(one) > 1), None):
         raise _invalid(f"Same ID used for multiple configurations: {twice!r}")
@@ -52,7 +53,7 @@ def configurations_in(
 
 
 def document_of(configurations: Iterable[Configuration], arn: Callable[[str], str]) -> list[Node]:
-    """The content of a NotificationConfiguration. `arn`: of a topic by its name."""
+    """The content of a NotificationConfiguration. `arn`: returns the ARN of a topic's name."""
     return [("TopicConfiguration", _elements(each, arn(each.topic))) for each in configurations]
 
 
@@ -65,7 +66,7 @@ def _configuration(
     if others := {*parts} - {"Id", "Topic", "Event", "Filter"}:
         raise _invalid(f"{min(others)[:60]} is not supported in a TopicConfiguration")
     if max((len(parts.get(name, ())) for name in ("Id", "Topic", "Filter")), default=0) > 1:
-        raise _malformed("Id, Topic and Filter are given once")
+        raise _malformed("Id, Topic and Filter may be given only once")
     arn = _text(parts["Topic"][0]) if "Topic" in parts else ""
     identity = _text(parts["Id"][0]) if "Id" in parts else fresh_id()
     if not identity:
@@ -88,7 +89,7 @@ def _configuration(
         raise _invalid(f"configuration {identity[:60]!r}: {error}") from None
     if (topic := named(arn)) is None:
         raise _invalid(
-            f"The ARN is not well formed: {arn[:100]!r}; a topic's is like arn:aws:sns:REGION::NAME"
+            f"The ARN is not well formed: {arn[:100]!r}; give a topic's ARN, like arn:aws:sns:REGION::NAME"
         )
     return Configuration(topic=topic, rule=rule)
 
@@ -98,11 +99,11 @@ def _filters(element: ET.Element) -> dict[str, list[tuple[str, str]]]:
     for part in element:
         kind = _FILTERS.get(_tag(part))
         if kind is None or kind in found:
-            raise _invalid(f"{_tag(part)[:60]}: a Filter has one of each of {', '.join(_FILTERS)}")
+            raise _invalid(f"{_tag(part)[:60]}: a Filter has at most one of each of {', '.join(_FILTERS)}")
         pairs = [{_tag(field): _text(field) for field in rule} for rule in part]
         if any(_tag(rule) != "FilterRule" for rule in part) or any({*p} != {"Name", "Value"} for p in pairs):
             raise _malformed("a filter has FilterRules, each with a Name and a Value")
-        # S3 answers `Prefix`, and takes it so too; names of tags are as they are.
+        # S3 answers `Prefix`, and accepts this spelling, too; names of tags are case-sensitive.
         lower = kind != "tags"
         found[kind] = [(p["Name"].lower() if lower else p["Name"], p["Value"]) for p in pairs]
     return found
@@ -127,18 +128,18 @@ def _elements(configuration: Configuration, arn: str) -> Sequence[Node]:
 def _parsed(body: bytes) -> ET.Element:
     try:
         text = body.decode("utf-8")
-        if "<!DOCTYPE" in text or "<!ENTITY" in text:  # nor are any entities expanded
+        if "<!DOCTYPE" in text or "<!ENTITY" in text:  # so no entity is ever expanded
             raise _malformed("a document type is not accepted")
-        root = ET.fromstring(text)  # noqa: S314 - without a document type there is nothing to expand
+        root = ET.fromstring(text)  # noqa: S314 - without a document type there is no entity to expand
     except (ET.ParseError, ValueError):
-        raise _malformed("it is no XML in UTF-8") from None
+        raise _malformed("it is not XML in UTF-8") from None
     if _tag(root) != "NotificationConfiguration":
         raise _malformed("a NotificationConfiguration is expected")
     return root
 
 
 def _tag(element: ET.Element) -> str:
-    """Its name, in whatever namespace."""
+    """The element's name, without its namespace."""
     return str(element.tag).rpartition("}")[2]
 
 

@@ -1,13 +1,14 @@
-"""AWS Signature Version 4 of a request, read and verified: in the header, or in the query of a presigned URL. Pure.
+"""AWS Signature Version 4 of a request: parsed and verified, in the header or in the query of a presigned URL. Pure.
 
-A request is believed if
-    - its key is known, and the signature over method, path, query, signed headers and body is that of the key's secret;
+A request is accepted if
+    - its key is known, and its signature over method, path, query, signed headers and body was made with the key's
+      secret;
     - `host`, and each `x-amz-…` header that it has, is signed;
-    - it was signed within `SKEW_SECONDS` of this machine's clock; a presigned one, until it expires;
-    - the body is signed: by its hash. Only a presigned request of S3 without a body may leave that out.
+    - it was signed within `SKEW_SECONDS` of this machine's clock; or it is presigned, and has not expired;
+    - the body is signed by its hash. Only a presigned request of S3 without a body may leave out the hash.
 
-A recorded request can be sent again within that time, by whoever can read it: use TLS. Signatures of version 2, of
-chunks, and of temporary credentials are refused. Any region may be named.
+Anybody who can read a request can send it again within that time: use TLS. Signatures of version 2, signatures of
+chunks, and temporary credentials are refused. Any region may be named.
 
 Source: "Signature Version 4 signing process", AWS General Reference.
 """
@@ -43,7 +44,7 @@ Reason = Literal["missing", "malformed", "version", "token", "key", "signature",
 
 
 class DeniedError(Exception):
-    """The request is not believed."""
+    """The request is refused: it is not properly signed."""
 
     def __init__(self, reason: Reason, message: str) -> None:
         super().__init__(message)
@@ -52,24 +53,24 @@ class DeniedError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Signed:
-    """The signature of a request, as it stands there."""
+    """The parsed signature of a request, not verified yet."""
 
     key_id: str
     stamp: str
-    """When it was signed, like 20260102T030405Z."""
+    """Time of the signature, like 20260102T030405Z."""
     scope: str
     service: str
     headers: tuple[str, ...]
     signature: str
     presigned_seconds: int | None
-    """How long a presigned URL is good; None: it is signed in its header."""
+    """Lifetime of a presigned URL; None if the signature is in the header."""
 
     def check_time(self, now_ms: int) -> None:
-        """`DeniedError` unless it may be answered at this Unix time."""
+        """`DeniedError` unless the signature is valid at this Unix time."""
         try:
             signed = datetime.strptime(self.stamp, "%Y%m%dT%H%M%SZ").replace(tzinfo=UTC)
         except ValueError:
-            raise DeniedError("malformed", f"{self.stamp} is no time") from None
+            raise DeniedError("malformed", f"{self.stamp} is not a time") from None
         now = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=now_ms)
         age = (now - signed).total_seconds()
         good = SKEW_SECONDS if self.presigned_seconds is None else self.presigned_seconds
@@ -82,12 +83,12 @@ class Signed:
 
 
 def signed_of(head: Head) -> Signed:
-    """How a request is signed. `DeniedError` if it is not, or in a way that is not accepted."""
+    """The signature of a request. `DeniedError` if the request has no signature, or one of another kind."""
     query = dict(pairs_of(head.query))
     value = head.headers.get("authorization", "")
     if "x-amz-security-token" in head.headers or "X-Amz-Security-Token" in query:
         raise DeniedError(
-            "token", "There are no temporary credentials here: sign with a key of this service."
+            "token", "Temporary credentials are not supported here: sign with a key of this service."
         )
     if value.startswith(f"{ALGORITHM} "):
         fields = dict(_field(part) for part in value[len(ALGORITHM) :].split(","))
@@ -114,7 +115,7 @@ def signed_of(head: Head) -> Signed:
 
 
 def check_signature(signed: Signed, head: Head, body: bytes, secret: str) -> None:
-    """`DeniedError` unless head and body are as they were signed with this secret. Takes the same time either way."""
+    """`DeniedError` unless head and body were signed with this secret. Takes the same time in both cases."""
     actual = hashlib.sha256(body).hexdigest()
     claimed = head.headers.get(_BODY_HASH)
     presigned = signed.presigned_seconds is not None
@@ -124,20 +125,20 @@ def check_signature(signed: Signed, head: Head, body: bytes, secret: str) -> Non
         actual = _UNSIGNED
     elif claimed is not None and not _HEX.fullmatch(claimed):
         raise DeniedError(
-            "body", f"The body must be signed, in one piece: {_BODY_HASH} is its SHA-256 in hex"
+            "body", f"The body must be signed in one piece: {_BODY_HASH} must be its SHA-256 in hex"
         )
     if not hmac.compare_digest(_signature(signed, head, claimed or actual, secret), signed.signature):
         raise DeniedError(
             "signature",
             "The request signature we calculated does not match the signature you provided. Check your key and "
-            "signing method, and that a proxy in front leaves the Host header as it is.",
+            "signing method, and make sure that a proxy in front does not change the Host header.",
         )
     if claimed not in (None, actual):
         raise DeniedError("body", f"The provided {_BODY_HASH} header does not match what was computed.")
 
 
 def pairs_of(query: str) -> list[tuple[str, str]]:
-    """Names and values of a query as it was sent, decoded; whatever is no UTF-8 stays distinct."""
+    """The decoded names and values of a query; bytes that are not UTF-8 stay distinct."""
     pairs = (part.partition("=") for part in query.split("&") if part)
     return [(_decoded(name), _decoded(value)) for name, _, value in pairs]
 
@@ -152,7 +153,7 @@ def _signed(head: Head, given: Mapping[str, str], stamp: str, presigned_seconds:
         raise DeniedError("malformed", "SignedHeaders or Signature is malformed")
     if not _STAMP.fullmatch(stamp) or not stamp.startswith(credential[2]):
         raise DeniedError(
-            "malformed", "X-Amz-Date is missing, malformed, or of another day than the credential"
+            "malformed", "X-Amz-Date is missing or malformed, or its day differs from the credential's day"
         )
     if credential[4] not in SERVICES:
         raise DeniedError("malformed", f"The credential is for service {credential[4]!r}, not s3 or sns")
@@ -193,7 +194,7 @@ def _signature(signed: Signed, head: Head, body_hash: str, secret: str) -> str:
 
 
 def _bytes(text: str) -> bytes:
-    return text.encode("latin-1", "replace")  # as heads are decoded
+    return text.encode("latin-1", "replace")  # heads are decoded as latin-1
 
 
 def _decoded(text: str) -> str:

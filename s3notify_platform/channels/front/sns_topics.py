@@ -1,7 +1,7 @@
 """SNS's actions on topics: CreateTopic, DeleteTopic, ListTopics, Get- and SetTopicAttributes, and Ceph's GetTopic.
 
-A topic of the front takes only what a bucket's notification configuration names (`without_rules: none`). Other topics,
-like those of sources, are not shown and not changed. An ARN is arn:aws:sns:REGION::NAME.
+A topic of the front takes only changes that a bucket's notification configuration names (`without_rules: none`). Other
+topics, like those of sources, are neither shown nor changed. An ARN is arn:aws:sns:REGION::NAME.
 """
 
 import json
@@ -19,7 +19,7 @@ from s3notify_platform.protocols.notification_queue import NotificationQueue, To
 from s3notify_platform.protocols.notification_queue.topic_settings import TOPIC_NAME, check_topic
 
 PAGE: Final = 100
-"""Topics of one answer, as on SNS."""
+"""Maximum number of topics in one answer, as on SNS."""
 
 ATTRIBUTES_MAX: Final = 50
 
@@ -30,12 +30,12 @@ Parameters = Mapping[str, str]
 
 
 def is_of_front(topic: Topic) -> bool:
-    """Whether the front shows and changes a topic."""
+    """True if the front shows and changes this topic."""
     return topic.settings.without_rules == "none"
 
 
 class SnsTopics:
-    """The topics of one queue, by SNS's actions. Thread-safe."""
+    """The topics of one queue, managed by SNS's actions. Thread-safe."""
 
     def __init__(self, queue: NotificationQueue, region: str) -> None:
         self._topics = queue.topics
@@ -50,15 +50,16 @@ class SnsTopics:
         }
 
     def answer(self, parameters: Parameters, reply: Reply) -> Answer:
-        """The answer to an action. `FrontError`, and the errors of the store.
+        """The answer to an action. Raises `FrontError`, and errors of the store.
 
-        Requests: 1 scan or read, to create 3, to change 2, to delete those of `Topics.delete`, which wait.
+        Requests: 1 scan or read; 3 to create a topic; 2 to change it. A deletion sends as many as `Topics.delete`,
+        which waits.
         """
         name = parameters.get("Action", "")
         if (action := self._actions.get(name)) is None:
             known = ", ".join(self._actions)
             raise FrontError(
-                400, "InvalidAction", f"The action {name[:60]!r} is not valid here; there are {known}"
+                400, "InvalidAction", f"The action {name[:60]!r} is not valid here; valid actions are {known}"
             )
         return action(parameters, reply)
 
@@ -67,7 +68,7 @@ class SnsTopics:
         return f"arn:aws:sns:{self._region}::{name}"
 
     def named(self, arn: str) -> str | None:
-        """The name in an ARN, "" if that is of another region or account; None for what is none."""
+        """The name in an ARN; "" if the ARN is of another region or account; None if it is not an ARN of SNS."""
         if (found := _ARN.fullmatch(arn)) is None:
             return None
         return found[3] if (found[1], found[2]) == (self._region, "") else ""
@@ -77,7 +78,7 @@ class SnsTopics:
     def _create(self, parameters: Parameters, reply: Reply) -> Answer:
         name, given = parameters.get("Name", ""), _entries(parameters)
         if not TOPIC_NAME.fullmatch(name):
-            raise invalid("Topic Name Reason: 1 to 63 of a-z, 0-9, - and _")
+            raise invalid("Topic Name Reason: use 1 to 63 of a-z, 0-9, - and _")
         _check_known(parameters, "Name")
         found = self._topics.find(name)
         if found is None:
@@ -85,12 +86,12 @@ class SnsTopics:
             try:
                 self._topics.create(name, wanted)
             except ConflictError:
-                found = self._topics.get(name)  # of another request, at the same time
+                found = self._topics.get(name)  # a concurrent request created it
         if found is not None:
             if not is_of_front(found):
                 raise invalid(
-                    "Attributes Reason: Topic already exists with different attributes: it takes all changes of "
-                    f"its bucket; `s3notify topics update {name} --without-rules none` makes it one of this API"
+                    "Attributes Reason: Topic already exists with different attributes: it takes all changes of its "
+                    f"bucket; run `s3notify topics update {name} --without-rules none` to use it in this API"
                 )
             if given:
                 self._revise(name, lambda before: _settings(name, given, before))
@@ -100,7 +101,7 @@ class SnsTopics:
         name, found = self._named_in(parameters)
         if found is not None and (not is_of_front(found) or found.tables):
             raise FrontError(
-                403, "AuthorizationError", f"Topic {name!r} is not one of this API, or serves a table"
+                403, "AuthorizationError", f"Topic {name!r} was not made by this API, or serves a table"
             )
         if found is not None:
             with suppress(NotFoundError):  # deleted by another request: no error, as in SNS
@@ -137,7 +138,7 @@ class SnsTopics:
             others = {key: old for key, old in attributes_of(before).items() if key != name}
             return _settings(topic.name, others | {name: value}, before)
 
-        changed(topic.settings)  # what it refuses is refused before anything is written
+        changed(topic.settings)  # invalid settings are refused before anything is written
         self._revise(topic.name, changed)
         return reply.action("SetTopicAttributes", None)
 
@@ -152,7 +153,7 @@ class SnsTopics:
     def _named_in(self, parameters: Parameters) -> tuple[str, Topic | None]:
         arn = parameters.get("TopicArn", "")
         if (name := self.named(arn)) is None:
-            raise invalid(f"TopicArn Reason: {arn[:100]!r} is none; it is like {self.arn('NAME')}")
+            raise invalid(f"TopicArn Reason: {arn[:100]!r} is not an ARN like {self.arn('NAME')}")
         return name, self._topics.find(name) if TOPIC_NAME.fullmatch(name) else None
 
     def _revise(self, name: str, change: Callable[[TopicSettings], TopicSettings]) -> None:
@@ -173,7 +174,7 @@ class SnsTopics:
 
 
 def invalid(what: str) -> FrontError:
-    """A parameter that cannot be, in SNS's words."""
+    """The error for an invalid parameter, in SNS's words."""
     return FrontError(400, "InvalidParameter", f"Invalid parameter: {what}")
 
 
@@ -199,7 +200,9 @@ def _entries(parameters: Parameters) -> dict[str, str]:
         if found := _ENTRY.fullmatch(name):
             pairs.setdefault(found[1], {})[found[2]] = value
     if len(pairs) > ATTRIBUTES_MAX or any(len(pair) != 2 for pair in pairs.values()):
-        raise invalid(f"Attributes Reason: a key and a value for each, {ATTRIBUTES_MAX} at most")
+        raise invalid(
+            f"Attributes Reason: give a key and a value for each, and at most {ATTRIBUTES_MAX} attributes"
+        )
     named = {pair["key"]: pair["value"] for pair in pairs.values()}
     if len(named) < len(pairs):
         raise invalid("Attributes Reason: an attribute is given twice")
@@ -209,7 +212,7 @@ def _entries(parameters: Parameters) -> dict[str, str]:
 def _check_known(parameters: Parameters, *known: str) -> None:
     for name in parameters:
         if name not in ("Action", "Version", *known) and not _ENTRY.fullmatch(name):
-            raise invalid(f"{name[:60]} Reason: it is not supported here")
+            raise invalid(f"{name[:60]} Reason: this parameter is not supported here")
 
 
 def _settings(name: str, given: Mapping[str, str], before: TopicSettings | None = None) -> TopicSettings:
@@ -222,11 +225,11 @@ def _settings(name: str, given: Mapping[str, str], before: TopicSettings | None 
 
 
 def action_parameters(pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
-    """The parameters of an action, without those of a presigned URL. `FrontError` if one is given twice."""
+    """The parameters of an action, without those of a presigned URL. `FrontError` if a parameter is given twice."""
     found: dict[str, str] = {}
     for name, value in pairs:
         if name in found:
-            raise invalid(f"{name[:60]} Reason: it is given twice")
+            raise invalid(f"{name[:60]} Reason: this parameter is given twice")
         if not name.startswith("X-Amz-"):
             found[name] = value
     return found

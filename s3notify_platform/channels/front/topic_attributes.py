@@ -1,19 +1,23 @@
-"""A topic's attributes, as Ceph names them, and the settings that they stand for. Pure.
+"""A topic's attributes by Ceph's names, and the settings that they mean. Pure.
 
-    push-endpoint                   http[s]://…, amqp[s]://host/vhost, kafka[s]://host/topic; without a user or password
-    persistent                      true, and true if it is missing: each topic is a queue
-    OpaqueData                      text that each record has as `opaqueData`
-    verify-ssl, ca-location         http: whether the certificate is checked; a file in the worker's --ca-folder
-    cloudevents                     http: whether messages are CloudEvents, in headers
-    amqp-exchange                   the routing key is the topic's name
-    amqp-ack-level                  none, broker, routable (if it is missing)
-    kafka-ack-level                 none, broker (if it is missing)
-    kafka-brokers, use-ssl          kafka: further brokers, HOST[:PORT],…; as kafkas://
-    time_to_live, max_retries, retry_sleep_duration     seconds, deliveries, seconds; None: this package's defaults
-    login-env, secret-env           ours: the names of the worker's variables (`Endpoint`), in place of secrets
+| attribute | value |
+|---|---|
+| push-endpoint | http[s]://…, amqp[s]://host/vhost, kafka[s]://host/topic; without a user or password |
+| persistent | true, which is the default: each topic is a queue |
+| OpaqueData | text that each record has as `opaqueData` |
+| verify-ssl | HTTP only: true if the certificate is verified |
+| ca-location | a file of certificates in the worker's --ca-folder |
+| cloudevents | HTTP only: true if messages are CloudEvents, with their attributes in headers |
+| amqp-exchange | the exchange; the routing key is the topic's name |
+| amqp-ack-level | none, broker, routable (default) |
+| kafka-ack-level | none, broker (default) |
+| kafka-brokers | further brokers, HOST[:PORT],… |
+| use-ssl | Kafka only: true means kafkas:// |
+| time_to_live, max_retries, retry_sleep_duration | seconds, deliveries, seconds; `None` means this package's default |
+| login-env, secret-env | our own: names of the worker's variables (`Endpoint`), in place of secrets |
 
-Whatever else is named is refused, as is a topic that is not to be persistent: an event is reported after its write, so
-that the write cannot wait for it.
+Other attributes are refused. A topic with persistent=false is refused, too: an event is reported after its write, so
+the write cannot wait for its delivery.
 """
 
 from collections.abc import Mapping
@@ -43,30 +47,30 @@ _IN_QUERY: Final = {
     "amqp": {"amqp-exchange": "exchange", "amqp-ack-level": "ack"},
     "kafka": {"kafka-brokers": "brokers", "kafka-ack-level": "ack"},
 }
-"""Attributes that a url of ours has in its query, by its scheme."""
+"""Attributes that become query parameters of the endpoint's url, by its scheme."""
 
 NAMES: Final = (*_TEXTS, *_BOOLEANS, *_ACKS, *_NUMBERS)
 
 _CLOUD_EVENTS: Final = "cloudevents-binary"
 _KAFKA_PORT: Final = 9092
-"""Ceph's, also with `use-ssl`."""
+"""Ceph's default port, also with `use-ssl`."""
 
 
 def settings_of(given: Mapping[str, str], before: TopicSettings = _PLAIN) -> TopicSettings:
-    """The settings of a topic with these attributes, and no others. Its rules, and what has no attribute, stay.
+    """The settings of a topic with exactly these attributes. Its rules, and settings without an attribute, stay.
 
-    `UsageError` for attributes that there are not, or that cannot work.
+    `UsageError` for attributes that do not exist, or that cannot work.
     """
     for name in given:
         if name not in NAMES:
-            raise UsageError(f"there is no attribute {name[:60]!r}; there are {', '.join(NAMES)}")
+            raise UsageError(f"there is no attribute {name[:60]!r}: use one of {', '.join(NAMES)}")
     for name, levels in _ACKS.items():
         if given.get(name) and given[name] not in levels:
             raise UsageError(f"{name}: use one of {', '.join(levels)}")
     flags = {name: _flag(name, given[name]) for name in _BOOLEANS if name in given}
     if not flags.get("persistent", True):
         raise UsageError(
-            "persistent: every topic is; an event is reported after its write, which cannot wait"
+            "persistent: only true is possible, since an event is reported after its write, which cannot wait"
         )
     ttl = _number(given, "time_to_live")
     attempts, retry = _number(given, "max_retries"), _number(given, "retry_sleep_duration")
@@ -80,7 +84,7 @@ def settings_of(given: Mapping[str, str], before: TopicSettings = _PLAIN) -> Top
 
 
 def attributes_of(settings: TopicSettings) -> dict[str, str]:
-    """The attributes that stand for these settings: `settings_of` them gives the same, in effect."""
+    """The attributes that mean these settings: `settings_of` returns equivalent settings for them."""
     found: dict[str, str] = {"persistent": "true"}
     if settings.endpoint:
         endpoint = Endpoint.loads(settings.endpoint)
@@ -120,7 +124,7 @@ def _endpoint(given: Mapping[str, str], flags: Mapping[str, bool]) -> str:
         for theirs, ours in _in_query(parts.scheme).items()
         if given.get(theirs)
     ]
-    if query or flags.get("use-ssl"):  # else as it was given, for parsers differ
+    if query or flags.get("use-ssl"):  # else the url stays unchanged, since URL parsers differ
         url = parts._replace(query="&".join(filter(None, (parts.query, *query)))).geturl()
     return Endpoint(
         url=url,
@@ -135,7 +139,7 @@ def _endpoint(given: Mapping[str, str], flags: Mapping[str, bool]) -> str:
 
 def _no_endpoint(given: Mapping[str, str]) -> str:
     if lonely := [name for name in _TEXTS if given.get(name) and name != "push-endpoint"]:
-        raise UsageError(f"{', '.join(lonely)}: give a push-endpoint too")
+        raise UsageError(f"{', '.join(lonely)}: give a push-endpoint, too")
     return ""
 
 
@@ -145,7 +149,7 @@ def _in_query(scheme: str) -> Mapping[str, str]:
 
 def _flag(name: str, value: str) -> bool:
     if value.lower() not in ("true", "false"):
-        raise UsageError(f"{name}: true or false")
+        raise UsageError(f"{name}: give true or false")
     return value.lower() == "true"
 
 
@@ -154,5 +158,5 @@ def _number(given: Mapping[str, str], name: str) -> int | None:
     if value in ("", "None"):
         return None
     if not (value.isascii() and value.isdecimal() and len(value) < 10):
-        raise UsageError(f"{name}: a whole number, or None")
+        raise UsageError(f"{name}: give a whole number, or None")
     return int(value)

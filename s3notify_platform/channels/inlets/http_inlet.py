@@ -1,39 +1,42 @@
-"""Inlet over HTTP: the S3 event posts of Ceph RGW, MinIO, and other senders of S3 event messages.
+"""Inlet over HTTP for the S3 event posts of Ceph RGW, MinIO, and other senders of S3 event messages.
 
 Guarantees. 200 means that every change in the post is durable in its topics, and signalled. After any other answer, or
-none, the sender has to send it again; duplicates are harmless.
+no answer, the sender must send the post again; duplicates do no damage.
 
 | answer | when |
 |---|---|
-| 200 | durable; also if nothing in it concerns this inlet |
-| 400 | no S3 event message: do not send it again. It is kept as poison with its reason |
+| 200 | durable; also if no event in it concerns this inlet |
+| 400 | not an S3 event message: do not send it again. It is kept as poison with its reason |
 | 401 | the secret is missing or wrong; the body is not read |
 | 404, 405 | not a POST to `/` |
 | 408, 413, 431 | too slow, too large |
-| 503 with Retry-After | a topic is full, the store is unavailable, or all connections are taken |
+| 503 with Retry-After | a topic is full, the store is unavailable, or all connections are in use |
 
-All connections of one address that have not shown the secret yet take a quarter of `max_connections` at most, each for
-3 s; see `http_server`. Behind a proxy all have its address: `trusted_proxies` names it, and then each of its clients
-has that share (`proxies`). With `plain_http` and without `trusted_proxies` there is no share, only `max_connections`:
-whoever reaches the proxy may take all of them, for 3 s each, and the inlet says so when it starts.
+Connections that have not sent the secret yet get at most a quarter of `max_connections` for each address, and 3 s each;
+see `http_server`. Behind a proxy all senders have its address. `trusted_proxies` names the proxy, and then each of its
+clients gets that share (`proxies`). With `plain_http` and without `trusted_proxies` there is no share for each address,
+only `max_connections`: anybody who reaches the proxy may take all connections, for 3 s each. The inlet warns of this
+when it starts.
 
-Authentication is mandatory: a secret from a named environment variable, in one of
-    authorization: Bearer SECRET, authorization: SECRET     MinIO's `auth_token`, with or without `Bearer`
-    authorization: Basic …                                  the password is the secret, with any user name: Ceph's
-                                                            endpoint `https://user:SECRET@host:port/`
-    x-s3notify-secret: SECRET                               everything else
-Several variables may be named, so that a secret can be changed without interruption. It listens on loopback; on other
-addresses only with TLS, or with `plain_http`, if a proxy in front does TLS.
+Authentication is mandatory. The secret comes from a named environment variable. A request has it in one of these
+headers:
+    - `authorization: Bearer SECRET` or `authorization: SECRET`: MinIO's `auth_token`, with or without `Bearer`.
+    - `authorization: Basic …`: the password is the secret, the user name is ignored. Ceph sends it for an endpoint
+      `https://user:SECRET@host:port/`.
+    - `x-s3notify-secret: SECRET`: all other senders.
 
-Posts that arrive while others are processed are taken together as a batch: Ceph sends one record in each post, and a
-batch counts its entries, and signals its slots, once. `GET /health` answers 200, without a secret, while the inlet
-serves.
+Several variables may be named, so that a secret can be changed without interruption. The inlet listens on loopback. It
+listens on other addresses only with TLS, or with `plain_http` if a proxy in front does TLS.
+
+Posts that arrive while others are processed are processed together as a batch. Ceph sends one record in each post; a
+batch needs only one count of its entries, and one signal for each slot. `GET /health` answers 200, without a secret,
+while the inlet serves.
 
 Setup of the sender. Ceph: a topic with `push-endpoint` and `persistent=true`, and the bucket's notification to it. Ceph
-accepts an endpoint with a password only in a request over TLS. It repeats posts until they are answered 2xx, malformed
-ones too: see `s3notify inlet poison`. RGW 16 sends its first post up to 30 s later. After an endpoint failed for some
-seconds, it may send nothing to it until the gateway is restarted; the sweep finds such changes. MinIO: `notify_webhook`
-with `endpoint`, `auth_token` and a `queue_dir`, then `mc event add … --event put,delete,ilm`.
+accepts an endpoint with a password only in a request over TLS. It repeats posts until they are answered 2xx, even
+malformed posts: see `s3notify inlet poison`. RGW 16 sends its first post up to 30 s later. After an endpoint failed for
+some seconds, the gateway may send nothing to it until it is restarted; the sweep finds such changes. MinIO:
+`notify_webhook` with `endpoint`, `auth_token` and a `queue_dir`, then `mc event add … --event put,delete,ilm`.
 """
 
 import asyncio
@@ -63,27 +66,29 @@ from s3notify_platform.protocols.notification_queue import Event, decode_events
 log = logging.getLogger(__name__)
 
 SECRET_MIN: Final = 16
-"""Characters of a secret."""
+"""Minimum number of characters of a secret."""
 
 WORKERS: Final = 2
-"""Batches processed in parallel. With the queue on a bucket, more would only wait for each other."""
+"""Batches processed in parallel. If the queue is on a bucket, more workers would only wait for each other."""
 
 BATCH_EVENTS: Final = 500
-"""About how many events are in one batch."""
+"""Approximate number of events in one batch."""
 
 ANSWER_SECONDS: Final = 60.0
-"""A post that is not durable by then is answered 503; dropped if it still waits, else it may become durable later."""
+"""A post that is not durable by then is answered 503. If it still waits, it is dropped; else it may become durable
+later.
+"""
 
 JOIN_SECONDS: Final = 1.0
-"""Time for a worker to end whose posts have been answered; after that it is abandoned."""
+"""Time for a worker to end after its posts were answered; then it is abandoned."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class HttpInletSettings(ListeningSettings):
-    """Take in S3 event posts of Ceph RGW, MinIO, and others; 200 only when a change is durable.
+    """Receive S3 event posts of Ceph RGW, MinIO, and others; 200 only when a change is durable.
 
-    The secret, of 16 characters or more, comes as `Authorization: Bearer SECRET` or bare (MinIO's auth_token), as
-    the password of basic authentication (Ceph), or as `X-S3Notify-Secret`.
+    Senders give the secret, of 16 characters or more, as `Authorization: Bearer SECRET` or without `Bearer` (MinIO's
+    auth_token), as the password of basic authentication (Ceph), or as `X-S3Notify-Secret`.
 
     `s3notify init NAME --events --receiver https://HOST:PORT/` sets up Ceph, and prints commands for MinIO. By hand:
 
@@ -95,9 +100,9 @@ class HttpInletSettings(ListeningSettings):
               queue_dir=/var/lib/minio/events
             mc event add ALIAS/BUCKET arn:minio:sqs::1:webhook --event put,delete,ilm --prefix raw/
 
-    `GET /health` answers 200 while it serves. Malformed posts are answered 400, and kept: see
+    `GET /health` answers 200 while the inlet serves. Malformed posts are answered 400, and kept: see
     `s3notify inlet poison`.
-    """  # noqa: D301 - click's own mark
+    """  # noqa: D301 - \b is click's mark
 
     secret_envs: Annotated[
         tuple[str, ...],
@@ -108,16 +113,18 @@ class HttpInletSettings(ListeningSettings):
     ] = ("S3NOTIFY_RECEIVER_SECRET",)
 
     def build(self, context: ServiceContext) -> Service:
-        """See `ServiceSettings.build`. `UsageError` without a secret, or off loopback without TLS."""
+        """See `ServiceSettings.build`. `UsageError` without a secret, or to listen beyond loopback without TLS."""
         return HttpInlet(self, intake_of(context))
 
     def secrets(self) -> tuple[bytes, ...]:
-        """Digests of the secrets."""
+        """SHA-256 digests of the secrets."""
         found = [os.environ[name] for name in self.secret_envs if os.environ.get(name)]
         if not found:
-            raise UsageError(f"no secret: set the environment variable {' or '.join(self.secret_envs)}")
+            raise UsageError(
+                f"no secret is set: set the environment variable {' or '.join(self.secret_envs)}"
+            )
         if any(len(secret) < SECRET_MIN or not secret.isascii() for secret in found):
-            raise UsageError(f"a secret must have at least {SECRET_MIN} characters, all ASCII")
+            raise UsageError(f"a secret needs at least {SECRET_MIN} characters, all ASCII")
         return tuple(_digest(secret) for secret in found)
 
 
@@ -136,12 +143,12 @@ class _Post:
 
 
 class HttpInlet:
-    """A `Service`: posts to one intake. `address` is where it listens, once `ready` is set."""
+    """A service that passes posts to one intake. `address` is its listening address, once `ready` is set."""
 
     name = "http"
 
     def __init__(self, settings: HttpInletSettings, intake: Intake, limits: Limits | None = None) -> None:
-        """`limits`: the server's; default: those of the settings."""
+        """`limits`: the server's bounds; the default is the settings' bounds."""
         self._settings = settings
         self._secrets = settings.secrets()
         self._listener = Listener(self, settings, limits)
@@ -222,7 +229,7 @@ class HttpInlet:
             self._more.notify()
         try:
             return await post.answer
-        except asyncio.CancelledError:  # it is answered otherwise: nobody waits for it any more
+        except asyncio.CancelledError:  # too late: the post is answered without its outcome
             with self._more, suppress(ValueError):
                 self._posts.remove(post)
             raise
@@ -241,7 +248,7 @@ class HttpInlet:
         self.address = address
         self.ready.set()
 
-    # The workers' side.
+    # The workers' side, in their threads.
 
     def _work(self) -> None:
         while True:
@@ -261,7 +268,7 @@ class HttpInlet:
         try:
             accepted = self._intake.accept([event for post in batch for event in post.events], origin="http")
         except S3NotifyError as error:
-            # Only an operator can fix it: the service ends with this error.
+            # Only an operator can fix this: the service ends with this error.
             self._fatal = error
             for post in batch:
                 post.resolve(_later("see the inlet's log", 30.0))
@@ -286,7 +293,9 @@ class HttpInlet:
         except S3NotifyError as error:
             self._log.warning("a malformed post could not be kept: %s", error)
             return _later("the store is unavailable", 1.0)
-        text = "no S3 event message" + ("" if kept else "; not kept, since too many are kept already")
+        text = "not an S3 event message" + (
+            "" if kept else "; not kept, since too much poison is kept already"
+        )
         return Answer(status=HTTPStatus.BAD_REQUEST, text=text)
 
     def _count(self, kind: str) -> None:
@@ -317,7 +326,7 @@ def _secret_of(head: Head) -> str:
 
 
 def _is_known(secret: str, digests: Sequence[bytes]) -> bool:
-    """Whether the secret matches; takes the same time for any secret, and whichever digest it matches."""
+    """True if the secret matches. Takes the same time for any secret, and for a match with any digest."""
     found = _digest(secret)
     return sum(hmac.compare_digest(found, digest) for digest in digests) > 0
 

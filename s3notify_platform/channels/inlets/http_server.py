@@ -1,23 +1,25 @@
 """A small HTTP/1.1 server for posts: every phase of a connection has a deadline, and every size a bound.
 
-Why not one of the usual servers: uvicorn and the standard library have no deadline for a slow client's request head or
-body, and waitress has no TLS. h11 implements the protocol; this module adds connections, deadlines and bounds.
+Common servers do not suffice: uvicorn and the standard library have no deadline for a slow client's request head or
+body, and waitress has no TLS. Here h11 implements the protocol; this module adds connections, deadlines and bounds.
 
-| what | bound |
+| subject | bound |
 |---|---|
 | connections, counted when they are accepted | `connections`; one more is closed, without TLS after a 503 |
-| of them, those of one address (IPv6: /64) that had no request admitted yet | `strangers`; one more likewise |
-| from accepting to the head of the first admitted request, TLS included | `stranger_seconds` (408) |
-| a later request, from its first byte to its last; the body of the first; writing an answer | `request_seconds` (408) |
+| connections of one address (IPv6: /64) without an admitted request so far | `strangers`; one more is closed, too |
+| from acceptance to the head of the first admitted request, TLS included | `stranger_seconds` (408) |
+| a later request, from its first byte to its last; the first one's body; writing an answer | `request_seconds` (408) |
 | between two requests | `idle_seconds` |
-| request head; body | about `head_bytes` (431); `body_bytes` (413), and never more than its declared length |
+| request head; body | about `head_bytes` (431); `body_bytes` (413), and never more than the declared length |
 
-A request is admitted by its head alone: the body of a refused one is not read. So whoever has no secret holds at most
-`strangers` connections of each address, each for `stranger_seconds`. An application whose requests prove who sent them
-by their body too (a signature) has it read within these bounds (`UNPROVEN`), and admits by its answer.
+A request is admitted by its head alone: the body of a refused request is not read. So a client without a secret holds
+at most `strangers` connections for each address, each for `stranger_seconds`. In some applications the body, too, is
+needed to prove the sender (a signature). Such an application returns `UNPROVEN`, so the body is read within these
+bounds, and then admits the request by its answer.
 
-A connection of a trusted proxy counts for the client of its last request (`proxies`), and for nobody before that: HTTP
-proxies send whole heads. The request of a client that has `strangers` already is refused by 503; an admitted one never.
+A connection of a trusted proxy counts for the client of its last request (`proxies`). Before its first request it
+counts for nobody: HTTP proxies send whole heads. If a client has `strangers` connections already, its request is
+refused with 503; this never affects an admitted request.
 """
 
 import asyncio
@@ -52,7 +54,7 @@ _DRAIN_BYTES: Final = 256 * 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """Bounds of a server; see the table above. A body is held in memory: `connections * body_bytes` at most."""
+    """Bounds of a server; see the module's table. Bodies are held in memory: at most `connections * body_bytes`."""
 
     connections: int = 128
     strangers: int = 32
@@ -65,9 +67,9 @@ class Limits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Head:
-    """Method, path, query as it was sent, and headers by lower-case name; of several with one name, the last.
+    """Method, path, query as it was sent, and headers by lower-case name. If a header is repeated, the last one counts.
 
-    Of the headers of proxies all, with commas between them.
+    Repeated headers of proxies are joined by commas.
     """
 
     method: str
@@ -77,13 +79,13 @@ class Head:
 
     @property
     def has_body(self) -> bool:
-        """Whether a body follows."""
+        """True if a body follows."""
         return "transfer-encoding" in self.headers or self.headers.get("content-length", "0") != "0"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """The answer to a request. `admits`: the request, with its body, has proved what its head alone could not."""
+    """The answer to a request. `admits`: the request proved its sender by its body."""
 
     status: HTTPStatus
     text: str = ""
@@ -92,18 +94,18 @@ class Answer:
 
 
 UNPROVEN: Final = Answer(status=HTTPStatus.CONTINUE)
-"""Instead of an early answer: the body is read, and until an answer `admits`, the connection is a stranger's."""
+"""Returned in place of an early answer: the body is read, and only an answer that `admits` admits the connection."""
 
 
 class Application(Protocol):
     """The application of a server. Both methods are called on its event loop."""
 
     def admit(self, head: Head) -> Answer | None:
-        """The answer, if the body need not be read; None to go on, `UNPROVEN` if the body has to be read for it."""
+        """The answer if the body is not needed; None to admit the request; `UNPROVEN` if the body is needed first."""
         ...
 
     async def handle(self, head: Head, body: bytes) -> Answer:
-        """The answer to an admitted request. The application limits its time itself."""
+        """The answer to a request with its body. The application limits its time itself."""
         ...
 
 
@@ -115,14 +117,14 @@ class _RefusedError(Exception):
 
 @dataclass(slots=True, kw_only=True)
 class _Stranger:
-    """The peer of a connection, and the address that the connection counts for while nothing was admitted."""
+    """The peer of a connection, and the address that the connection counts for until a request is admitted."""
 
     peer: str
     address: str | None = None
 
 
 class SparseLog:
-    """A logger of at most one line in `LOG_SECONDS`, since whoever connects can cause as many as they like."""
+    """A logger of at most one line in `LOG_SECONDS`, since clients could cause any number of lines."""
 
     def __init__(self, log: logging.Logger, clock: Clock = SYSTEM_CLOCK) -> None:
         self._log = log
@@ -131,7 +133,7 @@ class SparseLog:
         self._left_out = 0
 
     def warning(self, text: str, *values: object, exc_info: bool = False) -> None:
-        """Log this, with the number of lines that were left out before; or leave it out."""
+        """Log this line, with the number of lines left out before it; or leave it out."""
         if self._clock.monotonic() < self._next_at:
             self._left_out += 1
             return
@@ -141,7 +143,7 @@ class SparseLog:
 
 
 class HttpServer:
-    """Serves an application on one address, until it is closed."""
+    """Serves an application on one address until it is closed."""
 
     def __init__(
         self, application: Application, limits: Limits, proxies: TrustedProxies = NO_PROXIES
@@ -159,7 +161,7 @@ class HttpServer:
         self._log = SparseLog(log)
 
     async def start(self, host: str, port: int, tls: ssl.SSLContext | None) -> tuple[str, int]:
-        """Listen; returns the actual address. `OSError` if it cannot listen there."""
+        """Listen; returns the actual address. `OSError` if listening there fails."""
         loop = asyncio.get_running_loop()
         self._tls = tls
         try:
@@ -174,7 +176,7 @@ class HttpServer:
         return str(actual[0]), int(actual[1])
 
     async def close(self, grace_seconds: float) -> None:
-        """Accept no more connections, close the idle ones, and the busy ones after `grace_seconds`."""
+        """Accept no more connections; close idle connections now, and busy ones after `grace_seconds`."""
         self._closing = True
         for task in self._accepting | (self._open - self._busy):
             task.cancel()
@@ -198,7 +200,7 @@ class HttpServer:
                 peer, (host, *_) = await loop.sock_accept(listener)
             except OSError as error:
                 self._log.warning("a connection could not be accepted: %s", error)
-                await asyncio.sleep(_ACCEPT_SECONDS)  # there may be no file descriptor left
+                await asyncio.sleep(_ACCEPT_SECONDS)  # perhaps no file descriptor is free
                 continue
             stranger = _Stranger(peer=host)
             direct = not self._proxies.has(host)
@@ -211,7 +213,7 @@ class HttpServer:
 
     async def _connected(self, peer: socket.socket, stranger: _Stranger) -> None:
         task = asyncio.current_task()
-        assert task is not None, "each connection has one"
+        assert task is not None, "each connection has a task"
         loop = asyncio.get_running_loop()
         connection = None
         try:
@@ -229,8 +231,8 @@ class HttpServer:
                     self._limits.idle_seconds if connection.admitted else self._limits.stranger_seconds
                 )
         except (OSError, TimeoutError, h11.ProtocolError, asyncio.CancelledError):
-            pass  # the connection ends: the peer sends again what was not answered
-        except Exception:  # noqa: BLE001 - a defect that one connection meets must not end the others
+            pass  # the connection ends: the peer sends unanswered requests again
+        except Exception:  # noqa: BLE001 - a defect in one connection must not end the others
             self._log.warning("a connection failed", exc_info=True)
         finally:
             if connection is not None:
@@ -240,7 +242,7 @@ class HttpServer:
             self._open.discard(task)
 
     def _count(self, stranger: _Stranger, address: str) -> bool:
-        """Count its connection for this address, and no other; False, and for none, if that has enough of them."""
+        """Count its connection for this address only. False if the address has too many; then it counts for none."""
         self._forget(stranger)
         if self._strangers[address] >= self._limits.strangers:
             return False
@@ -249,7 +251,7 @@ class HttpServer:
         return True
 
     def _forget(self, stranger: _Stranger) -> None:
-        """One stranger less at its address."""
+        """Count its connection for no address any more."""
         if (address := stranger.address) is None:
             return
         stranger.address = None
@@ -258,7 +260,7 @@ class HttpServer:
             del self._strangers[address]
 
     async def _serve(self, connection: "_Connection", ends: float, stranger: _Stranger) -> bool:
-        """Serve one request; whether the connection can have another one."""
+        """Serve one request; returns True if the connection can have another request."""
         try:
             async with asyncio.timeout_at(ends) as deadline:
                 head = await connection.head()
@@ -302,12 +304,12 @@ class _Connection:
         self._writer = writer
         self._limits = limits
         self.admitted = False
-        """Whether one of its requests was admitted."""
+        """True once one of its requests was admitted."""
         self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=limits.head_bytes)
 
     @classmethod
     async def opened(cls, peer: socket.socket, tls: ssl.SSLContext | None, limits: Limits) -> Self:
-        """The connection of an accepted socket, after the handshake. The caller limits the time."""
+        """The connection of an accepted socket, after the TLS handshake. The caller limits the time."""
         loop = asyncio.get_running_loop()
         reader = asyncio.StreamReader(limit=_CHUNK)
         protocol = asyncio.StreamReaderProtocol(reader)
@@ -315,7 +317,7 @@ class _Connection:
         return cls(reader, asyncio.StreamWriter(transport, protocol, reader, loop), limits)
 
     async def close(self) -> None:
-        """Close, after the answer was sent, if the peer reads it soon."""
+        """Close the connection after the answer was sent; a peer that reads slowly may lose the answer."""
         self._writer.close()
         with suppress(OSError, TimeoutError, asyncio.CancelledError):
             async with asyncio.timeout(_DRAIN_SECONDS):
@@ -323,7 +325,7 @@ class _Connection:
         self._writer.transport.abort()
 
     async def await_request(self, ends: float) -> bool:
-        """Wait for the first byte of a request; False if there is none in time, or the peer has disconnected."""
+        """Wait for the first byte of a request; False if none arrives in time, or the peer has disconnected."""
         if self._http.our_state is h11.DONE:
             self._http.start_next_cycle()
         if self._http.trailing_data[0]:
@@ -337,10 +339,10 @@ class _Connection:
         return False
 
     async def head(self) -> Head:
-        """The request's head."""
+        """The head of the request."""
         event = await self._next()
         if not isinstance(event, h11.Request):
-            raise h11.RemoteProtocolError("no request")
+            raise h11.RemoteProtocolError("not a request")
         headers: dict[str, str] = {}
         for name, value in (
             (name.decode("latin-1"), value.decode("latin-1")) for name, value in event.headers
@@ -353,7 +355,7 @@ class _Connection:
         return Head(method=event.method.decode("latin-1"), path=path, headers=headers, query=query)
 
     async def body(self) -> bytes:
-        """The whole body; first answers 100 if the peer waits for that."""
+        """The whole body; answers 100 first if the peer waits for that."""
         if self._http.they_are_waiting_for_100_continue:
             await self._send(h11.InformationalResponse(status_code=100, headers=[]))
         body = bytearray()
@@ -366,7 +368,7 @@ class _Connection:
         return bytes(body)
 
     async def answer(self, answer: Answer, *, keep: bool = False) -> bool:
-        """Answer; whether the connection can have another request."""
+        """Send the answer; returns True if the connection can have another request."""
         text = f"{answer.text}\n".encode() if answer.text else b""
         headers = {
             "content-type": "text/plain; charset=utf-8",
@@ -382,7 +384,7 @@ class _Connection:
         return self._http.our_state is h11.DONE and self._http.their_state is h11.DONE
 
     async def refuse(self, answer: Answer) -> None:
-        """Answer, and close. Reads for a moment what the peer still sends, or it might never see the answer."""
+        """Answer and close. Reads the peer's remaining bytes for a moment, else it might never see the answer."""
         if self._http.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
             return
         await self.answer(answer)
@@ -394,7 +396,7 @@ class _Connection:
 
     async def _next(self) -> object:
         while (event := self._http.next_event()) is h11.NEED_DATA:
-            # At most `head_bytes` at once, or h11 would accept a complete head of any size.
+            # At most `head_bytes` per read, else h11 would accept a complete head of any size.
             self._http.receive_data(await self._reader.read(self._limits.head_bytes))
         return event
 

@@ -1,17 +1,17 @@
-"""Intake, shared by all inlets: reported changes become entries of every topic that takes them, then signals.
+"""Intake, shared by all inlets: reported changes become entries of every matching topic, then signals.
 
-Guarantees. An event with the outcome queued or duplicate is durable in every topic that takes its key, and the signal
-of its slot has moved after that: the sender may drop it. Events that came out full or unavailable have to be reported
-again. Repeated or reordered reports are harmless: an entry only names the object to read.
+Guarantees. An event with the outcome queued or duplicate is durable in every matching topic, and afterwards the signal
+of its slot has moved: the sender may drop the event. Events with the outcome full or unavailable must be reported
+again. Repeated or reordered reports do no damage: an entry only names the object to read.
 
 Duplicates. An event with a sequencer is identified by key, operation, sequencer and ETag. If this process has completed
 the same event among its last `MEMORY` steps, the event is dropped. Steps (each topic, each keyspace) are remembered one
-by one, so that a full topic does not cost the others a second entry. An event without a sequencer never counts as a
-duplicate: of A, B, A the last change would be missed. Nor is an event with an older sequencer dropped: sequencers come
-from the clock of one gateway (MinIO and Ceph run several, and Ceph writes the bytes in little-endian order), so that
-the event that looks older may be the later change.
+by one, so a full topic does not cause a second entry in other topics. An event without a sequencer never counts as a
+duplicate: if an object changes from A to B and back to A, the last change would be missed. An event with an older
+sequencer is not dropped either. Sequencers come from the clock of one gateway: MinIO and Ceph run several, and Ceph
+writes the bytes in little-endian order. So the event with the smaller sequencer may be the later change.
 
-Requests for a batch of n events in s slots: 1 scan of the topics; for each topic those of `push_many`; for each
+Requests for a batch of n events in s slots: 1 scan of the topics; for each topic as many as `push_many`; for each
 keyspace s + 1 PUTs.
 """
 
@@ -39,14 +39,14 @@ from s3notify_platform.protocols.notification_queue import (
 from s3notify_platform.stores.open_store import open_store
 
 MEMORY: Final = 100_000
-"""How many steps are remembered; about 15 MB."""
+"""Number of steps that are remembered; about 15 MB."""
 
 FIELD_MAX: Final = 200
-"""Characters of an ETag, a sequencer or an event name. Amazon's have up to 38, 20 and 41."""
+"""Maximum characters of an ETag, a sequencer or an event name. Amazon's have up to 38, 20 and 41."""
 
 VERSION_MAX: Final = 1024
 CONFIGURATION_MAX: Final = 255
-"""Characters of the ids of a version and of a notification configuration, as S3 limits them."""
+"""Maximum characters of the ids of a version and of a notification configuration, as on S3."""
 
 RETRY_AFTER_SECONDS: Final = 1.0
 POISON_RETRY_SECONDS: Final = 60.0
@@ -54,18 +54,18 @@ POISON_RETRY_SECONDS: Final = 60.0
 _RETRY = (UnavailableError, UnknownOutcomeError)
 
 Outcome = Literal["queued", "duplicate", "ignored", "failed", "full", "unavailable"]
-"""The outcome of an event. Queued, duplicate: everything is done. Ignored: of another bucket, or no topic takes it.
-Failed: it can never be queued, and is kept as poison. Full, unavailable: report it again."""
+"""The outcome of an event. Queued, duplicate: everything is done. Ignored: the event is of another bucket, or no topic
+takes it. Failed: it can never be queued, and is kept as poison. Full, unavailable: report it again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Accepted:
-    """An outcome for each event, in their order. `retry_after_seconds` is set if some have to be reported again."""
+    """An outcome for each event, in their order. `retry_after_seconds` is set if some must be reported again."""
 
     outcomes: tuple[Outcome, ...]
     retry_after_seconds: float | None = None
     cause: str = ""
-    """The reason, as text."""
+    """The reason why events must be reported again, as text."""
 
     @property
     def counts(self) -> Mapping[str, int]:
@@ -83,15 +83,15 @@ class _Report:
     event: Event
     identity: bytes | None
     taken: bool = False
-    """Whether some topic takes it."""
+    """True if at least one topic takes the event."""
     queued_at: int = 0
-    """Tick of its newest entry; 0: there is none."""
+    """Tick of its newest entry; 0: it has no entry."""
     news: bool = False
-    """Whether a step was done that had not been done before."""
+    """True if a step was done for the first time."""
     outcome: Outcome | None = None
 
     def is_at_least(self, outcome: Outcome) -> None:
-        """Of several failures, keep the one that has the event reported again."""
+        """Record a failure. Of several failures, the outcome that requires another report is kept."""
         if _RANK[outcome] > _RANK[self.outcome]:
             self.outcome = outcome
 
@@ -107,10 +107,10 @@ class _Retry:
 
 
 class _Memory:
-    """When each of the last steps was done, in ticks. Thread-safe.
+    """The time of each of the last steps, in ticks. Thread-safe.
 
-    An entry's tick is drawn once it is durable, a signal's before it is sent: a signal with a greater tick came after
-    the entry.
+    An entry's tick is drawn once the entry is durable; a signal's tick is drawn before the signal is sent. So a signal
+    with a greater tick was sent after the entry became durable.
     """
 
     def __init__(self, limit: int) -> None:
@@ -125,7 +125,7 @@ class _Memory:
             return self._ticks
 
     def when(self, step: str, report: _Report) -> int:
-        """The tick of a step; 0 if it was not done, or is no longer remembered."""
+        """The tick of a step; 0 if the step was not done, or is no longer remembered."""
         with self._lock:
             return self._done.get((step, report.identity), 0) if report.identity is not None else 0
 
@@ -142,8 +142,8 @@ class _Memory:
 class Intake:
     """Puts the reported changes of one bucket into its queue, and signals its keyspaces. Thread-safe.
 
-    `excluded`: prefixes of the platform's own objects, whose changes are ignored. Otherwise, if a topic takes all keys
-    of the bucket that holds the queue, each of its entries would cause another one.
+    `excluded`: prefixes of the platform's own objects, whose changes are ignored. Otherwise a topic for all keys of the
+    bucket that holds the queue would never end: each of its entries would cause another entry.
     """
 
     def __init__(
@@ -156,7 +156,7 @@ class Intake:
         memory: int = MEMORY,
     ) -> None:
         if not bucket or "" in excluded:
-            raise UsageError("an intake needs the name of one bucket, and no empty prefix to exclude")
+            raise UsageError("an intake needs the name of one bucket, and `excluded` without an empty prefix")
         self.bucket = bucket
         self.poison = PoisonStore(queue)
         self._queue = queue
@@ -167,7 +167,7 @@ class Intake:
         self._counts: Counter[str] = Counter()
 
     def accept(self, events: Iterable[Event], *, origin: str = "") -> Accepted:
-        """Queue and signal new events; return when they are durable, or cannot be made durable now.
+        """Queue and signal new events; returns when they are durable, or cannot be made durable now.
 
         `UsageError` for problems that only an operator can fix: a missing bucket, refused credentials.
         """
@@ -197,9 +197,9 @@ class Intake:
         )
 
     def counts(self) -> Mapping[str, int]:
-        """Events since this process began: received, and by outcome; those reported again count again.
+        """Events since this process began: received, and by outcome. An event that is reported again counts again.
 
-        `behind_ms`: of all queued ones together, since their time, by the clocks of the store and of this machine.
+        `behind_ms`: sum over queued events of the time since the event, by the clocks of the store and of this machine.
         """
         with self._lock:
             counts = self._counts.copy()
@@ -209,7 +209,7 @@ class Intake:
     def _by_topic(self, reports: Sequence[_Report], trouble: _Retry, origin: str) -> dict[str, list[_Report]]:
         wanted: dict[str, list[_Report]] = {}
         try:
-            # Read after the changes happened: the consumer of a topic created later lists first, and finds them.
+            # Read after the changes happened: the consumer of a later topic lists first, and so finds the changes.
             topics, down = checked(self._queue.see_topics(), self._targets), False
         except _RETRY as error:
             topics, down = (), True
@@ -266,7 +266,7 @@ class Intake:
                     assert_never(unreachable)
 
     def _signal(self, step: str, target: Keyspace, reports: Sequence[_Report], trouble: _Retry) -> None:
-        """Signal events that have an entry, even if another topic was full: that one is signalled again later."""
+        """Signal events that have an entry, even if another topic was full: that topic's entry is signalled later."""
         began = self._memory.tick()
         lacking = [
             report
@@ -298,7 +298,7 @@ class Intake:
                 report.is_at_least("failed")
             else:
                 report.is_at_least("full")
-                trouble.note("too much poison is kept: inspect and discard it", POISON_RETRY_SECONDS)
+                trouble.note("too much poison is kept: inspect and discard some of it", POISON_RETRY_SECONDS)
         except _RETRY as error:
             report.is_at_least("unavailable")
             trouble.note(str(error))
@@ -353,17 +353,18 @@ def _identity(event: Event) -> bytes | None:
 
 
 def _unfit(event: Event) -> str:
-    """Why no topic can take the event; empty if one may."""
+    """The reason why no topic can take the event; empty if it is valid."""
     if reason := unaddressable(event.key):
         return f"S3 clients cannot address its key: {reason}"
     if max(len(event.etag or ""), len(event.sequencer), len(event.name)) > FIELD_MAX:
         return f"its ETag, sequencer or event name has more than {FIELD_MAX} characters"
     if len(event.version_id) > VERSION_MAX or len(event.configuration_id) > CONFIGURATION_MAX:
         return (
-            f"its version id has more than {VERSION_MAX}, or configuration id {CONFIGURATION_MAX} characters"
+            f"its version id has more than {VERSION_MAX} characters, or its configuration id more than "
+            f"{CONFIGURATION_MAX}"
         )
     if not f"{event.version_id}{event.configuration_id}".isprintable():
-        return "its version id or configuration id is no text"
+        return "its version id or configuration id has unprintable characters"
     plain = f"{event.etag or ''}{event.sequencer}{event.name}".isascii()
     if not plain or not 0 <= (event.size or 0) < 2**63:
         return "its ETag, sequencer, event name or size is invalid"

@@ -1,4 +1,4 @@
-"""Services that listen for HTTP: the settings that they have in common, and the loop that serves until the stop."""
+"""Services that listen for HTTP: their common settings, and the loop that serves until the stop."""
 
 import asyncio
 import ipaddress
@@ -22,12 +22,12 @@ _PROGRESS_SECONDS: Final = 10.0
 
 @dataclass(frozen=True, kw_only=True)
 class ListeningSettings(ServiceSettings):
-    """Where a service listens, and its bounds."""
+    """The address that a service listens on, and its bounds."""
 
     host: Annotated[str, About("Address to listen on")] = "127.0.0.1"
-    port: Annotated[int, About("Port to listen on; 0: a free one", minimum=0, maximum=65_535)] = 8086
+    port: Annotated[int, About("Port to listen on; 0: any free port", minimum=0, maximum=65_535)] = 8086
     cert_file: Annotated[str | None, About("File of the TLS certificate, PEM, like /etc/inlet.pem")] = None
-    key_file: Annotated[str | None, About("File of its private key, PEM, like /etc/inlet.key")] = None
+    key_file: Annotated[str | None, About("File of the certificate's key, PEM, like /etc/inlet.key")] = None
     plain_http: Annotated[
         bool, About("Accept plain HTTP on any address, since a proxy in front does TLS")
     ] = False
@@ -35,7 +35,7 @@ class ListeningSettings(ServiceSettings):
         tuple[str, ...],
         About(
             "Address or network of a proxy in front, like 10.1.0.0/16, whose X-Forwarded-For or Forwarded names the "
-            "sender. Repeatable. It must set that header itself",
+            "sender. Repeatable. The proxy must set that header itself",
             option="--trusted-proxy",
         ),
     ] = ()
@@ -43,12 +43,12 @@ class ListeningSettings(ServiceSettings):
         2**20
     )
     max_connections: Annotated[
-        int, About("Connections at a time at most", unit="connections", minimum=1, maximum=10_000)
+        int, About("Maximum number of connections", unit="connections", minimum=1, maximum=10_000)
     ] = 128
 
     @property
     def address_limit(self) -> bool:
-        """Whether connections are limited by address: not if all may have the address of a proxy nobody named."""
+        """True if connections are limited by address. False if they may all have the address of an unnamed proxy."""
         return bool(self.trusted_proxies) or not self.plain_http
 
     def limits(self) -> Limits:
@@ -67,7 +67,7 @@ class ListeningSettings(ServiceSettings):
                 raise UsageError("TLS needs both a certificate and a key")
             if not (self.plain_http or _is_loopback(self.host)):
                 raise UsageError(
-                    f"{self.host} is no loopback address: give a certificate and a key, or allow plain HTTP if a "
+                    f"{self.host} is not a loopback address: give a certificate and a key, or allow plain HTTP if a "
                     "proxy in front does TLS"
                 )
             return None
@@ -80,12 +80,12 @@ class ListeningSettings(ServiceSettings):
 
 
 class Listener:
-    """Serves an application where its settings say. `UsageError` for settings that are unsafe or cannot work."""
+    """Serves an application at the address in its settings. `UsageError` for unsafe or impossible settings."""
 
     def __init__(
         self, application: Application, settings: ListeningSettings, limits: Limits | None = None
     ) -> None:
-        """`limits`: default: those of the settings."""
+        """`limits`: the server's bounds; the default is the settings' bounds."""
         self._application = application
         self._settings = settings
         self._tls = settings.tls()
@@ -100,7 +100,7 @@ class Listener:
         counts: Callable[[], Mapping[str, int]],
         ready: Callable[[tuple[str, int]], None],
     ) -> None:
-        """Listen, call `ready` with the address, report counts from time to time, and return once it has `ended`."""
+        """Listen, call `ready` with the address, report counts every 10 s, and return once `ended` returns True."""
         settings = self._settings
         server = HttpServer(self._application, self._limits, self._proxies)
         try:
@@ -112,7 +112,7 @@ class Listener:
         if not settings.address_limit:
             progress(
                 "warning: plain_http without trusted_proxies: connections are not limited by address, so strangers "
-                "who reach the proxy may take all of them; name it: --trusted-proxy ADDRESS"
+                "who reach the proxy may take all of them; name the proxy: --trusted-proxy ADDRESS"
             )
         ready((host, port))
         loop = asyncio.get_running_loop()

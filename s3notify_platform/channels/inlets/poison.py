@@ -1,11 +1,12 @@
-"""Poison: messages that an inlet cannot process, kept with the queue, with a reason, until a person has inspected them.
+"""Poison: messages that an inlet cannot process. They are kept with the queue until a person has inspected them.
 
-A message that is no S3 event message, or an event that no topic can hold, fails on every retry, and must not block
-the others. It is kept here, and only then removed from its origin.
+A message that is not an S3 event message, and an event that no topic can hold, fail on every retry, and must not block
+other messages. So they are kept here with a reason, and only then removed from their origin.
 
-Storage (partition / key; JSON)
-    poison / {32 hex digits of its SHA-256}     origin, reason, time, length, and the first `MAX_POISON_BYTES`
-    poison-count / all                          how many there are, which is limited
+| partition / key of the record | JSON value |
+|---|---|
+| poison / {32 hex digits of the message's SHA-256} | origin, reason, time, length, and the first `MAX_POISON_BYTES` |
+| poison-count / all | the number of kept messages, which is limited |
 
 The same bytes are kept once, however often they are received.
 """
@@ -35,7 +36,7 @@ REMEMBERED: Final = 1000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoisonMessage:
-    """A kept message. `body` is only its beginning if `length`, in bytes, is greater."""
+    """A kept message. If `length`, in bytes, is greater than the size of `body`, `body` is only its beginning."""
 
     id: str
     origin: str
@@ -57,7 +58,7 @@ class PoisonStore:
         self._lock = Lock()
 
     def keep(self, body: bytes, *, origin: str, reason: str) -> bool:
-        """Keep a message; False if there are `limit` already. 2 requests (3 on a bucket), none if kept before.
+        """Keep a message; False if `limit` messages are kept. 2 requests (3 on a bucket), 0 if it was kept before.
 
         `UnavailableError`, `UnknownOutcomeError`: try again.
         """
@@ -77,7 +78,7 @@ class PoisonStore:
                 "body": b64encode(body[:MAX_POISON_BYTES]).decode("ascii"),
             }
             if not isinstance(self._updates.create(POISON, name, json.dumps(value).encode("ascii")), Stored):
-                self._count(-1)  # another inlet was first
+                self._count(-1)  # another inlet has kept it first
         with self._lock:
             self._kept[name] = None
             while len(self._kept) > REMEMBERED:
@@ -89,7 +90,7 @@ class PoisonStore:
         return tuple(_decode(record) for record in self._records.scan(POISON))
 
     def discard(self, ids: frozenset[str] | None = None) -> int:
-        """Remove all kept messages, or these; how many. One scan, 2 requests for each."""
+        """Remove all kept messages, or only `ids`; returns the number removed. 1 scan, and 2 requests for each."""
         removed = 0
         for record in self._records.scan(POISON):
             if ids is not None and record.key not in ids:
@@ -102,7 +103,7 @@ class PoisonStore:
         return removed
 
     def _count(self, amount: int) -> bool:
-        """Change the count; False: full. If an answer is lost, the count may be too high."""
+        """Change the count; False: the limit is reached. If an answer is lost, the count may become too high."""
         for attempt in attempts(self._clock, ATTEMPTS):
             try:
                 outcome = self._records.add(
@@ -114,7 +115,7 @@ class PoisonStore:
             else:
                 if isinstance(outcome, int | Conflict) or amount < 0:
                     return isinstance(outcome, int)
-        raise UnavailableError("poison could not be counted; try again")
+        raise UnavailableError("poison could not be counted: try again")
 
 
 def _decode(record: Record) -> PoisonMessage:
@@ -129,4 +130,4 @@ def _decode(record: Record) -> PoisonMessage:
             body=b64decode(fields["body"], validate=True),
         )
     except (ValueError, KeyError, TypeError) as error:
-        raise CorruptError(f"poison {record.key!r} holds {record.value[:80]!r}") from error
+        raise CorruptError(f"poison {record.key!r} cannot be decoded: {record.value[:80]!r}") from error

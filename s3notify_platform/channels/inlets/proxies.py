@@ -1,9 +1,11 @@
-"""The address that a request counts for: the peer's, or, behind trusted proxies, that of the proxy's client.
+"""The address that a request counts for: the peer's address, or, behind trusted proxies, the proxy's client.
 
-A proxy appends the address of its client to `X-Forwarded-For`, or to `Forwarded` (RFC 7239). Whatever stands to the
-left came from that client, so only what trusted proxies have written counts: the right-most address that is not one of
-theirs. A request counts for the proxy itself if it has neither header, if what is read is no IP address (`unknown`,
-`_hidden`, `unix:`, malformed), or if both headers are there and disagree: one of them may be the client's own.
+A proxy appends the address of its client to `X-Forwarded-For`, or to `Forwarded` (RFC 7239). Everything to the left of
+it was sent by that client. So only text from trusted proxies counts: the right-most address that is not a trusted
+proxy's. A request counts for the proxy itself in three cases:
+    - It has neither header.
+    - The address is not an IP address (`unknown`, `_hidden`, `unix:`, malformed).
+    - It has both headers, and they disagree: one of them may be the client's own.
 """
 
 import re
@@ -22,10 +24,10 @@ from typing import Final
 from s3notify_platform.kernel.errors import UsageError
 
 FORWARDED: Final = ("x-forwarded-for", "forwarded")
-"""The headers. Several of one name are one list."""
+"""The headers of proxies. Repeated headers of one name are one list."""
 
 IPV6_BITS: Final = 64
-"""Bits of an IPv6 address that count: one customer has all addresses of such a network."""
+"""Bits of an IPv6 address that count: one customer has all addresses of a /64 network."""
 
 _PAIR: Final = re.compile(r"""[ \t]*([\w!#$%&'*+.^`|~-]+)=(?:"((?:[^"\\]|\\.)*)"|([^\s",;]*))[ \t]*([;,]?)""")
 _WITH_PORT: Final = re.compile(r"\[([^\]]*)\](?::\w+)?|([^:]*):\w+")
@@ -35,27 +37,27 @@ _Address = IPv4Address | IPv6Address
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrustedProxies:
-    """The networks of proxies whose headers are believed; none: no header is looked at."""
+    """The networks of trusted proxies. If empty, no header is read."""
 
     networks: tuple[IPv4Network | IPv6Network, ...] = ()
 
     @classmethod
     def of(cls, given: Iterable[str]) -> "TrustedProxies":
-        """From addresses and CIDR notation. `UsageError` for anything else, and for a network of everybody."""
+        """Parses addresses and networks in CIDR notation. `UsageError` for other texts, and for a /0 network."""
         try:
             networks = tuple(ip_network(one) for one in given)
         except ValueError as error:
             raise UsageError(
-                f"no trusted proxy: {error}; give its address, or a network like 10.1.0.0/16"
+                f"not a trusted proxy: {error}; give its address, or a network like 10.1.0.0/16"
             ) from None
         if not all(network.prefixlen for network in networks):
             raise UsageError(
-                "every address as a trusted proxy: anybody could take any address; name the proxies"
+                "a /0 network as trusted proxy would let everybody choose an address: name only the proxies"
             )
         return cls(networks=networks)
 
     def has(self, peer: str) -> bool:
-        """Whether this is the address of a trusted proxy."""
+        """True if this is the address of a trusted proxy."""
         address = _address(peer)
         return address is not None and any(address in network for network in self.networks)
 
@@ -85,7 +87,9 @@ NO_PROXIES: Final = TrustedProxies()
 
 
 def counted(address: str) -> str:
-    """The address or network that counts: IPv6 by its network, IPv4 in IPv6 as IPv4."""
+    """The address or network that counts: the /64 network of an IPv6 address; an IPv4 address within IPv6 counts as
+    IPv4.
+    """
     found = _address(address)
     if isinstance(found, IPv6Address):
         return str(IPv6Network((int(found), IPV6_BITS), strict=False))
@@ -103,7 +107,7 @@ def _address(text: str) -> _Address | None:
 
 
 def _hops(forwarded: str) -> Iterator[str]:
-    """The `for` of each element; one empty text as the last for what is malformed."""
+    """The `for` of each element; the last one is an empty text if the header is malformed."""
     at, hop = 0, ""
     while at < len(forwarded):
         if (pair := _PAIR.match(forwarded, at)) is None:

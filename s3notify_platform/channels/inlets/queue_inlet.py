@@ -1,26 +1,27 @@
 """The inlet from any message queue: receive messages, pass them to the intake, delete or hide them.
 
 Steps
-    1. Messages are received, up to `GATHER` at a time while there are more.
+    1. Messages are received, up to `GATHER` at a time while more are available.
     2. While they are processed, a heartbeat keeps them hidden from other inlets.
-    3. Their events go through `Intake.accept`: durable in every topic, and signalled.
+    3. Their events are passed to `Intake.accept`: they become durable in every topic, and signalled.
     4. Only then is a message deleted.
 
-A message that was not deleted is received again, so that no crash loses a change; duplicates are harmless.
+A message that was not deleted is received again, so no crash loses a change; duplicates do no damage.
 
 Outcomes of a message
-    All events queued, duplicate, ignored or kept as poison: it is deleted.
-    A topic is full: it is hidden for a while, longer each time up to 15 minutes, and received again. The other topics
-    have their entry.
-    The store is unavailable: it is kept in memory and tried again. Nothing new is received meanwhile, so that an outage
-    does not use up the receives after which the message service moves a message to its dead letters.
-    It is no S3 event message: it is left to the dead letters of the message service, if there are any; else kept as
-    poison with its reason, and deleted.
-    An unexpected error: it is received again; from the `MAX_RECEIVES`th time on, it is treated like the one before.
-    A clean stop: messages in progress are made visible again at once.
+    - All events queued, duplicate, ignored or kept as poison: the message is deleted.
+    - A topic is full: the message is hidden, and received again later. The time grows with each receive, up to 15
+      minutes. The other topics have their entry.
+    - The store is unavailable: the message is kept in memory and retried. No new message is received meanwhile, so that
+      an outage does not use up receives: after too many, the message service moves a message to its dead letters.
+    - The message is not an S3 event message: it is left to the dead letters of the message service. If the service has
+      no dead letters, the message is kept as poison with its reason, and deleted.
+    - An unexpected error: the message is received again; from the `MAX_RECEIVES`th receive on, it is treated like a
+      message that is not an S3 event message.
+    - A clean stop: messages in progress become visible again immediately.
 
-Any number of inlets may share a queue. Requests: 1 receive every `WAIT_SECONDS` if idle; 100 messages, in batches of
-10, take 10 receives, 10 deletes and one `accept`.
+Any number of inlets may share a queue. Requests: 1 receive every `WAIT_SECONDS` if idle; for 100 messages, in batches
+of 10, 10 receives, 10 deletes and one `accept`.
 """
 
 import logging
@@ -44,13 +45,13 @@ from s3notify_platform.protocols.notification_queue import Event, decode_events
 log = logging.getLogger(__name__)
 
 WAIT_SECONDS: Final = 5
-"""How long one receive waits, and so how long a clean stop may take."""
+"""Time that one receive waits, and so the time that a clean stop may take."""
 
 VISIBILITY_SECONDS: Final = 60
-"""How long messages stay hidden after their inlet was killed."""
+"""Time for which messages stay hidden after their inlet was killed."""
 
 GATHER: Final = 100
-"""How many messages are processed together."""
+"""Maximum number of messages that are processed together."""
 
 FULL_BASE_SECONDS: Final = 5.0
 FULL_CEILING_SECONDS: Final = 900.0
@@ -69,7 +70,7 @@ class _Read:
 
 
 class PullInlet:
-    """A `Service`: messages of one queue to one intake. `run` must not be called concurrently."""
+    """A service that passes messages of one queue to one intake. `run` must not be called concurrently."""
 
     def __init__(
         self,
@@ -85,7 +86,7 @@ class PullInlet:
     ) -> None:
         if wait_seconds < 0 or visibility_seconds < 3 or gather < 1 or max_receives < 1:
             raise UsageError(
-                "wait_seconds must be at least 0, visibility_seconds 3, gather and max_receives 1"
+                "wait_seconds must be at least 0, visibility_seconds at least 3, gather and max_receives at least 1"
             )
         self.name = name
         self._queue = queue
@@ -102,7 +103,7 @@ class PullInlet:
         self._counts: Counter[str] = Counter()
 
     def run(self, stop: Stop, progress: Progress) -> None:
-        """See `Service.run`. Ends within `WAIT_SECONDS` and the current `accept`."""
+        """See `Service.run`. Ends after at most `WAIT_SECONDS` and the current `accept`."""
         attempt = 0
         reported = ""
         started = False
@@ -133,7 +134,7 @@ class PullInlet:
             self._give_back()
 
     def counts(self) -> Mapping[str, int]:
-        """Messages received, deleted, set aside as poison and failed; and events by outcome."""
+        """Messages received, deleted, kept as poison and failed; and events by outcome."""
         with self._lock:
             mine = {
                 f"messages_{kind}": self._counts[kind] for kind in ("received", "deleted", "poison", "failed")
@@ -141,9 +142,9 @@ class PullInlet:
         return {**mine, **self._intake.counts()}
 
     def handle(self, messages: Sequence[Message]) -> tuple[str, float] | None:
-        """Process messages once. If the store is unavailable: the reason, and the seconds to wait; else None.
+        """Process messages once. Returns None, or, if the store is unavailable, the reason and the seconds to wait.
 
-        Finished messages are deleted or put back; the others have to be handled again.
+        Finished messages are deleted or put back; call this again for the other messages.
         """
         held = self._held_of(messages)
         read = []
@@ -160,13 +161,13 @@ class PullInlet:
         except _RETRY as error:
             return str(error), 1.0
         except S3NotifyError:
-            raise  # only a person can fix it: the message is not at fault
-        except Exception:  # one message must not block the others: find out which one it is
+            raise  # only a person can fix this: the message is not at fault
+        except Exception:  # one message must not block the others: find the message at fault
             log.exception("a batch of %d messages could not be handled; each is tried alone", len(read))
         return self._accept_singly(read)
 
     def _receive(self) -> list[Message]:
-        """The available messages, up to `gather`; waits for the first ones only."""
+        """The available messages, up to `gather`. Only the first receive waits."""
         messages: dict[str, Message] = {}
         wait = self._wait_seconds
         while len(messages) < self._gather:
@@ -205,7 +206,7 @@ class PullInlet:
         return reported
 
     def _report_counts(self, progress: Progress) -> None:
-        """Report the counts, every `PROGRESS_SECONDS`."""
+        """Report the counts every `PROGRESS_SECONDS`."""
         now = self._clock.monotonic()
         if self._reported_at is None or now - self._reported_at >= PROGRESS_SECONDS:
             self._reported_at = now
@@ -244,7 +245,7 @@ class PullInlet:
                 with self._lock:
                     self._counts["failed"] += 1
                 if one.message.receives >= self._max_receives:
-                    reason = f"handled {one.message.receives} times: {type(error).__name__}: {error}"
+                    reason = f"failed {one.message.receives} times: {type(error).__name__}: {error}"
                     trouble = self._set_aside(one.message, reason) or trouble
                 else:
                     self._release([one.message])
@@ -270,7 +271,7 @@ class PullInlet:
         return None
 
     def _put_back(self, messages: Sequence[Message]) -> None:
-        """Hide messages so that they are received again later, after a longer time with each receive."""
+        """Hide messages for a while; the time grows with each receive. Then they are received again."""
         self._release(messages)
         for receives in sorted({message.receives for message in messages}):
             grown = min(FULL_BASE_SECONDS * 2 ** min(receives - 1, 20), FULL_CEILING_SECONDS)
@@ -280,7 +281,7 @@ class PullInlet:
             )
 
     def _delete(self, messages: Sequence[Message]) -> None:
-        """Delete messages. One that cannot be deleted is received again, and recognised as a duplicate."""
+        """Delete messages. A message whose deletion fails is received again, and recognised as a duplicate."""
         self._release(messages)
         left: Sequence[Message] = messages
         for _ in attempts(self._clock, DELETE_ATTEMPTS):
@@ -305,7 +306,7 @@ class PullInlet:
         self._queue.hide(left, 0)
 
     def _beat(self, ended: Stop) -> None:
-        """Keep messages in progress hidden. A failed beat costs a duplicate at most."""
+        """Keep messages in progress hidden. A failed beat costs at most a duplicate."""
         while not ended.wait(self._visibility_seconds / 3):
             with self._lock:
                 held = list(self._held.values())
@@ -317,12 +318,12 @@ class PullInlet:
 
 @dataclass(frozen=True, kw_only=True)
 class PullInletSettings(ServiceSettings):
-    """Settings of an inlet from a message queue; inlets derive their own."""
+    """Settings of an inlet from a message queue; inlets derive their own settings from them."""
 
     visibility_seconds: Annotated[
         int,
         About(
-            "After how long another inlet gets the messages of a killed one",
+            "Time after which another inlet gets the messages of a killed one",
             unit="seconds",
             minimum=3,
             maximum=43_200,
@@ -330,7 +331,7 @@ class PullInletSettings(ServiceSettings):
     ] = VISIBILITY_SECONDS
 
     def messages(self, context: ServiceContext) -> MessageQueue:
-        """The queue to receive from. No request."""
+        """The message queue to receive from. No request."""
         raise NotImplementedError
 
     def build(self, context: ServiceContext) -> Service:

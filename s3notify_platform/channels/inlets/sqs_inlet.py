@@ -1,6 +1,6 @@
-"""Inlet from SQS: S3's notifications, as S3, SNS or EventBridge put them into a queue. The loop is in `queue_inlet`.
+"""Inlet from SQS: S3's notifications, as S3, SNS or EventBridge put them into a queue. `queue_inlet` has the loop.
 
-SQS hides 120,000 messages at most, and delivers no more while so many are hidden.
+SQS hides at most 120,000 messages, and delivers no more while so many are hidden.
 """
 
 from dataclasses import dataclass
@@ -16,16 +16,17 @@ from s3notify_platform.stores.sqs import SqsQueue
 
 @dataclass(frozen=True, kw_only=True)
 class SqsInletSettings(PullInletSettings):
-    """Take in S3's event notifications from an SQS queue: as S3 sends them, by SNS, or by EventBridge.
+    """Receive S3's event notifications from an SQS queue: sent by S3 directly, by SNS, or by EventBridge.
 
-    `s3notify init NAME --events` sets it up once: the queue, which lets only the source's bucket send to it, and the
-    bucket's notification for the source's keys. By hand: let s3.amazonaws.com send to the queue (sqs:SendMessage, on
-    condition that aws:SourceArn is the bucket), have it keep messages for 14 days, and have the bucket notify it of
-    s3:ObjectCreated:*, s3:ObjectRemoved:* and s3:LifecycleExpiration:*, filtered by the source's prefix: else the
-    platform's own objects in the same bucket are reported too; they are ignored, but cost requests.
+    `s3notify init NAME --events` sets this up once: the queue, which allows only the source's bucket to send to it, and
+    the bucket's notification for the source's keys. By hand: allow s3.amazonaws.com to send to the queue
+    (sqs:SendMessage, on condition that aws:SourceArn is the bucket), and let the queue keep messages for 14 days. Let
+    the bucket notify the queue of s3:ObjectCreated:*, s3:ObjectRemoved:* and s3:LifecycleExpiration:*, filtered by the
+    source's prefix. Without the filter, the platform's own objects in the same bucket are reported, too; they are
+    ignored, but cost requests.
 
-    A redrive policy should allow 100 receives or more, since a full topic uses receives too. Without one, messages that
-    cannot be parsed go to `s3notify inlet poison`.
+    A redrive policy should allow 100 receives or more, since a full topic uses receives, too. Without a redrive policy,
+    messages that cannot be parsed are kept by `s3notify inlet poison`.
 
     Permissions: `s3notify init NAME --print iam --role inlet`.
     """
@@ -39,7 +40,7 @@ class SqsInletSettings(PullInletSettings):
     ] = None
     endpoint_url: Annotated[
         str | None,
-        About("SQS endpoint, like http://127.0.0.1:9324; AWS if not given", option="--queue-endpoint-url"),
+        About("SQS endpoint, like http://127.0.0.1:9324; default: AWS", option="--queue-endpoint-url"),
     ] = None
 
     def messages(self, context: ServiceContext) -> MessageQueue:

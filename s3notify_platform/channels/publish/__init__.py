@@ -1,1 +1,1 @@
-"""Writers: the publisher whose changes are announced in the notification queue before they are made."""
+"""The publisher for writers: it announces its changes in the notification queue before it makes them."""

@@ -1,4 +1,4 @@
-"""Changes that are announced after they were made: to topics that are new, or where their reservation has expired."""
+"""Changes that are announced after they were made: to new topics, or to topics in which a reservation expired."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
@@ -17,7 +17,7 @@ from s3notify_platform.kernel.errors import (
 from s3notify_platform.protocols.notification_queue import NotificationQueue, QuotaExceeded, Topic
 
 ATTEMPTS: Final = 5
-"""How often a writer tries again, if topics change meanwhile, or refuse a change that has to be announced."""
+"""Attempts of a writer, if topics change meanwhile, or refuse a change that must be announced."""
 
 
 class LateAnnouncements:
@@ -29,9 +29,9 @@ class LateAnnouncements:
         self._bucket = bucket
 
     def announce(self, works: Sequence[PendingChange]) -> None:
-        """Announce changes to topics that are new since they were reserved.
+        """Announce changes to topics that were created after the changes were reserved.
 
-        Before the commits: as long as there is a reservation, the reconciler does this if the writer is killed.
+        Call it before the commits: while there is a reservation, the reconciler does this if the writer is killed.
         """
         touched = [work for work in works if work.happened is not False]
         topics = self._topics_after(touched) if touched else ()
@@ -52,14 +52,14 @@ class LateAnnouncements:
             self.reserve_again(topic, [work for work in unannounced if not work.happened])
 
     def _topics_after(self, works: Sequence[PendingChange]) -> tuple[Topic, ...] | None:
-        """The topics that take these changes; None if they could not be read. The signal is then not marked.
+        """The topics that take these changes; None if the topics could not be read: then the signal is not marked.
 
-        No request where all changes are reserved, and happened while this process could rely on the topics that it
-        knows. A topic is not waited out for those without a reservation, nor for those in doubt, which may happen yet.
+        No request if all changes are reserved, and happened while this process's knowledge of the topics was valid. The
+        topics are read if a change has no reservation, or is in doubt and so may happen later.
         """
         reserved = all(work.held and work.happened for work in works)
         moment = max(work.answered for work in works) if reserved else None
-        # Others than outages an operator has to fix; the caller still has to get the outcomes of the writes.
+        # Errors other than outages need an operator; the caller must still get the outcomes of the writes.
         with suppress(S3NotifyError):
             return answered(
                 lambda: self._queue.see_topics() if moment is None else self._queue.topics_as_of(moment),
@@ -69,8 +69,8 @@ class LateAnnouncements:
         return None
 
     def push_again(self, topic: str, works: Sequence[PendingChange]) -> None:
-        """Push changes whose reservation was resolved meanwhile, or that a new topic has to get. There is no
-        reservation for the reconciler. The topic may be full now, or the event too large for it.
+        """Push changes whose reservation was resolved meanwhile, or that are missing in a new topic. The reconciler has
+        no reservation for them. The topic may be full now, or the event too large for it.
         """
         todo = list(works)
         for _ in attempts(self._clock, ATTEMPTS, base=0.5):
@@ -82,7 +82,7 @@ class LateAnnouncements:
                 events = [replace(work.event, etag=work.etag) for work in todo]
                 outcomes = self._queue.push_many(topic, events)
             except NotFoundError:
-                return  # it was deleted: it has no consumer
+                return  # the topic was deleted: it has no consumer
             except (UnavailableError, UnknownOutcomeError):
                 pass
             else:
@@ -95,9 +95,9 @@ class LateAnnouncements:
             work.announced, work.left = False, True
 
     def reserve_again(self, topic: str, works: Iterable[PendingChange]) -> None:
-        """For writes still in doubt: a new reservation, which the reconciler resolves later.
+        """Make new reservations for writes still in doubt; the reconciler resolves them later.
 
-        If that fails too, the caller gets `Unknown`, and the signal is not marked.
+        If that fails, too, the caller gets `Unknown`, and the signal is not marked.
         """
         for work in works:
             with suppress(S3NotifyError):

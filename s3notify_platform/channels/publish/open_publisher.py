@@ -1,4 +1,4 @@
-"""A publisher from names alone, for programs that write."""
+"""A publisher made from names, for programs that write."""
 
 from typing import Any
 
@@ -14,9 +14,9 @@ from s3notify_platform.stores.open_store import open_store, queue_records
 def open_publisher(source: str, *, bucket: str, keys: Keys | None = None, **settings: Any) -> QueuedPublisher:
     """A publisher of objects of `bucket` that the source named `source` reads. No request; share it between threads.
 
-    `settings`: those that the source has, like platform_bucket, keyspace_prefix, records_table, slots, region,
-    endpoint_url, profile. Credentials are boto3's, or `keys`. `UsageError` for settings that cannot be. Several sources
-    of a bucket: `QueuedPublisher`.
+    `settings`: the source's settings, like platform_bucket, keyspace_prefix, records_table, slots, region,
+    endpoint_url, profile. Credentials are boto3's, or `keys`. `UsageError` for invalid settings. For several sources of
+    a bucket use `QueuedPublisher`.
     """
     values = values_in({"name": source, "bucket": bucket, **settings}, SETTINGS)
     place = LocationSettings(**given_of(values, LocationSettings))

@@ -1,4 +1,4 @@
-"""A change on its way through the publisher, and its outcome."""
+"""A change that is being published, and its outcome."""
 
 from dataclasses import dataclass, field
 from math import inf
@@ -11,9 +11,9 @@ from s3notify_platform.protocols.notification_queue import Event, Reservation
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refused:
-    """Certainly not written: publish it again after `retry_after_seconds`.
+    """Certainly not written: publish the change again after `retry_after_seconds`.
 
-    `topic` is the one that is full. Empty: the write did not begin in time.
+    `topic`: name of the full topic; "" if the write did not begin in time.
     """
 
     retry_after_seconds: float
@@ -31,19 +31,19 @@ class PendingChange:
     event: Event
     held: list[Reservation] = field(default_factory=list)
     began: float = 0.0
-    """The time before which nothing was reserved, by the queue's clock."""
+    """A time by the queue's clock before the first reservation was made."""
     outcome: PublishOutcome | UsageError | None = None
     happened: bool | None = None
     answered: float = inf
-    """By when the change had happened, by the queue's clock; infinite while that is not known."""
+    """A time by the queue's clock at which the change had happened; infinite if unknown."""
     taken: bool = False
-    """Whether some topic takes it; also True if the topics are not known."""
+    """True if some topic takes the change; also if the topics are not known."""
     announced: bool = False
-    """Whether it is in every topic that takes it, and in at least one."""
+    """True if the change is in at least one topic, and in every topic that takes it."""
     left: bool = False
-    """Whether it is left to the reconciler, which announces it as long as there is a reservation."""
+    """True if the change is left to the reconciler, which announces it while there is a reservation."""
     unsignalled: str = ""
-    """Why its signal did not move."""
+    """The reason why its signal did not move."""
 
     @property
     def etag(self) -> ETag | None:

@@ -6,42 +6,43 @@
         case Refused(retry_after_seconds=seconds): …        # nothing was written
 
 Steps, for one change or a batch
-    1. Reserve, in every topic that takes the key. If one is full, the change is refused in all of them.
-    2. Write, if the reservations are still fresh. The object carries the id of its writer (`s3notify-writer`), which
-       the reservations name.
+    1. Reserve, in every topic that takes the key. If a topic is full, the change is refused in all of them.
+    2. Write, if the reservations are still fresh. The object has the id of its writer (`s3notify-writer`), which the
+       reservations name.
     3. If the outcome is unknown: HEAD. If the object has our id (or is absent, after a delete), the write happened.
-    4. Look at the topics: as they are known, if the writes are reserved and were answered in time (within 2 s from the
-       start of that read); else read them. If a write happened, announce it to topics that are new: the consumer of a
-       new topic lists what was there before all writers had to know the topic, and the write may be later.
+    4. Look at the topics. The known topics suffice if the writes are reserved and were answered within 2 s after the
+       start of the last read; else read the topics again. If a write happened, announce it to new topics: their
+       consumers list only the objects that existed before all writers had to know the topic.
     5. If the write happened, commit the entries. If not, abort them. If it is in doubt, or a new topic could not take
-       it, leave them for the reconciler. If a reservation was resolved meanwhile, push the change again.
-    6. Move the signal of each touched slot, marked as queued, then the root (`signals: root`: alone, if all queued).
+       it, leave the entries to the reconciler. If a reservation was resolved meanwhile, push the change again.
+    6. Move the signal of each touched slot, marked as queued, then the root. With `signals: root`, move only the root
+       if all changes are queued.
 
-Large objects (`put_file`, `put_stream`, `copy`) are step 2 by a multipart upload, which the reservations name, and that
-is completed if they are still fresh. They are renewed while it goes on. Killed in between: the reconciler aborts it.
+Large objects (`put_file`, `put_stream`, `copy`) are written in step 2 by a multipart upload, which the reservations
+name. The reservations are renewed during the upload, and it is completed only if they are still fresh. If the writer is
+killed before that, the reconciler aborts the upload.
 
 Threads of a process share steps 1 and 4 to 6 (`kernel.group_commit`): changes that they make at about the same time are
-one reservation, and a batch's worth of commits and signals. Each writes its own objects meanwhile.
+one reservation, and one batch of commits and signals. Meanwhile, each thread writes its own objects.
 
 If the writer is killed between any two steps, the reconciler resolves the reservations by HEAD, announces the changes
-to the topics that exist then, and moves the signals. If no topic takes the key, or the queue could not be
-reached, the signal is not marked, like that of an unqueued writer: consumers then list.
+to the topics that exist then, and moves the signals. If no topic takes the key, or the queue was not reachable, the
+signal is not marked, like the signal of an unqueued writer: then consumers list.
 
 Limit. If a writer without a reservation is killed between its write and the end of step 4, its change is not announced,
-as after an unqueued writer that is killed before its signal; the sweep finds the object. A writer has no reservation if
-it knew no topic for its key, because the first one was created less than 2 s before the write began, or later; or if
-all topics that it knew were deleted since.
+and only the sweep finds the object. A writer has no reservation if the first topic for its key was created less than
+2 s before the write began, or later; or if all topics that it knew have been deleted since.
 
 | requests, for n changes in s slots and t topics | |
 |---|---|
-| the topics | 1 scan each 2 s; where a write is not reserved, or not answered in time, 1 more after it |
-| reserve, commit | t × 2 writes, for each 256 changes and where the shard has room |
-| room | t × 1 `add` (bucket alone: 1 or 2), for up to 32 changes at a time |
+| the topics | 1 scan each 2 s; if a write is not reserved, or not answered in time, 1 more after it |
+| reserve, commit | t × 2 writes for each 256 changes that fit into one shard |
+| room | t × 1 `add` (bucket alone: 1 or 2), for up to 32 changes together |
 | objects, signals | n + s + 1 PUT; `signals: root`: n + 1 |
-| a new topic | as `NotificationQueue.push_many` |
+| a new topic | as many as `NotificationQueue.push_many` |
 | refused, or a conflict | 1 `add` for each shard |
 | unknown outcome | 1 HEAD |
-| an upload of p parts | p + 1 more, and t each 13 s |
+| an upload of p parts | p + 1 more, and t every 13 s |
 """
 
 from collections import defaultdict
@@ -97,10 +98,10 @@ from s3notify_platform.protocols.updates import WRITER, written_by
 class QueuedPublisher(LargeObjects[PublishOutcome]):
     """Writes objects, announces them in the queue, moves signals. Thread-safe: threads that share it share requests.
 
-    Outcomes are those of the object writes, or `Refused`. Raised: `UnavailableError` or `UnknownOutcomeError` if
-    nothing could be reserved, and nothing was written; `UsageError` for an invalid change, which was not written,
-    while the others of its batch were; `NotSignalledError` for changes that happened and may not be announced
-    everywhere: call `announce(error.keys)`, or leave it to the reconciler.
+    Outcomes are those of the object writes, or `Refused`. `UnavailableError` or `UnknownOutcomeError`: nothing could be
+    reserved, and nothing was written. `UsageError`: a change is invalid; it was not written, but the other changes of
+    its batch were. `NotSignalledError`: changes happened that may not be announced everywhere: call
+    `announce(error.keys)`, or leave them to the reconciler.
     """
 
     def __init__(
@@ -114,11 +115,11 @@ class QueuedPublisher(LargeObjects[PublishOutcome]):
         linger_seconds: float = LINGER_SECONDS,
     ) -> None:
         """`bucket`: name of the bucket that `publisher` writes to, as in the topics' settings. `topic`: the name of the
-        source whose signals it moves; if that is known, a topic of this name with other slots is refused.
+        source whose signals it moves; if it is given, a topic of this name with another number of slots is refused.
 
-        `others`: further sources of the bucket, with their own signals. Changes of a source that is left out are
-        signalled later, by the reconciler. `linger_seconds`: how long a thread waits, before it reserves and before it
-        commits, for other threads that are at work, to share the requests with them.
+        `others`: further sources of the bucket, with their own signals. Changes of a source that is missing here are
+        signalled later, by the reconciler. `linger_seconds`: time that a thread waits for other busy threads before it
+        reserves, and before it commits; the waiting threads share the requests.
         """
         self._publisher = publisher
         self._keyspaces = (Keyspace(publisher=publisher, topic=topic), *others)
@@ -138,9 +139,8 @@ class QueuedPublisher(LargeObjects[PublishOutcome]):
         precondition: Precondition | None = None,
         metadata: Mapping[str, str] | None = None,
     ) -> PublishOutcome:
-        """Write one object. With one topic, 5 requests in sequence; 1 more for each 2 s and for each 32 puts, seldom
-        both at once, and 3 or 4 more at first. All but two of them, the object and its slot's signal, are shared with
-        the threads that do so at the same time.
+        """Write one object. With one topic, 5 requests in sequence; 1 more for each 2 s and for each 32 puts; 3 or 4
+        more at first. Concurrent threads share all requests except two: the object, and its slot's signal.
         """
         return self.publish([Put(key=key, body=body, precondition=precondition, metadata=metadata)])[0]
 
@@ -157,15 +157,15 @@ class QueuedPublisher(LargeObjects[PublishOutcome]):
         return self.put(key, body, precondition=IfMatch(etag=etag), metadata=metadata)
 
     def delete(self, key: str, *, precondition: IfMatch | None = None) -> PublishOutcome:
-        """Delete one object; requests as `put`. A delete has no id: absence of the object proves it."""
+        """Delete one object. Requests: as many as `put`. No writer's id is needed: absence proves the deletion."""
         return self.publish([Delete(key=key, precondition=precondition)])[0]
 
     def publish(self, changes: Iterable[Change]) -> tuple[PublishOutcome, ...]:
-        """Apply all changes, an outcome for each. If a topic has room for some only, the first ones get it.
+        """Apply all changes; returns an outcome for each. If a topic has room for some only, the first ones get it.
 
         Requests: see the module. After the last entry, the signal of each touched slot moves once, and the root once.
-        Writes begin within a third of the queue's `stale_seconds` (40 s); changes of a large batch that do not begin
-        by then are `Refused` with 0 s to wait. Bodies are held in memory.
+        Writes begin within a third of the queue's `stale_seconds` (40 s); later ones of a large batch are `Refused`
+        with 0 s to wait. Bodies are held in memory.
         """
         batch = tuple(changes)
         self._publisher.check(batch)
@@ -180,7 +180,7 @@ class QueuedPublisher(LargeObjects[PublishOutcome]):
         return self._publisher.source(bucket, key)
 
     def _large(self, change: Put | LargePut) -> PublishOutcome:
-        """As `publish`, but without other threads: nobody waits for an upload."""
+        """Like `publish`, but without other threads: no thread waits for an upload."""
         if isinstance(change, Put):
             return self.publish([change])[0]
         self._publisher.check([change])
@@ -193,7 +193,7 @@ class QueuedPublisher(LargeObjects[PublishOutcome]):
             try:
                 upload(self._publisher, self._queue, work, change)
             except UnknownOutcomeError:
-                raise  # the reconciler looks for what may have begun, as long as there is the reservation
+                raise  # the reconciler looks for an upload that may have begun, while there is the reservation
             except Exception:
                 self._abort([work])
                 raise
@@ -204,11 +204,12 @@ class QueuedPublisher(LargeObjects[PublishOutcome]):
         return work.result()
 
     def announce(self, keys: Iterable[str]) -> None:
-        """Announce objects of other writers, or that were not announced: the version that a HEAD finds, or a delete.
+        """Announce objects that were not announced, like those of other writers: the current version, or a delete.
 
-        Rules of topics count but for their events, which are not known; those by tags take none of these changes.
-        Safe to repeat. 1 HEAD for each key, then 1 scan of the topics, a push in each that takes it, the signals.
-        `QuotaExceededError`, `UnavailableError`, `UnknownOutcomeError`, `NotSignalledError`: announce them all again.
+        Rules of topics apply, except rules by event, which is not known; topics with rules by tags take none of these
+        changes. Safe to repeat. 1 HEAD for each key, then 1 scan of the topics, a push to each topic that takes it, the
+        signals. `QuotaExceededError`, `UnavailableError`, `UnknownOutcomeError`, `NotSignalledError`: announce all keys
+        again.
         """
         wanted = tuple(dict.fromkeys(keys))
         events = self._queue.shards.in_parallel(self._found, wanted)
@@ -221,7 +222,7 @@ class QueuedPublisher(LargeObjects[PublishOutcome]):
             try:
                 outcomes = self._queue.push_many(topic, wanted_there)
             except NotFoundError:
-                continue  # it was deleted: it has no consumer
+                continue  # the topic was deleted: it has no consumer
             for outcome in outcomes:
                 if isinstance(outcome, QuotaExceeded):
                     raise QuotaExceededError(f"topic {topic!r} is full", outcome.retry_after_seconds)
@@ -259,12 +260,12 @@ class QueuedPublisher(LargeObjects[PublishOutcome]):
     # 1. Reserve.
 
     def _reserve(self, calls: Sequence[Sequence[PendingChange]]) -> None:
-        """Reserve in all topics of each change, or refuse it."""
+        """Reserve each change in all its topics, or refuse it."""
         works = [work for call in calls for work in call]
         try:
             self._reserve_all(works)
         except UsageError:
-            # Of one call, perhaps: the others are not to blame.
+            # Perhaps only one call is at fault: the other calls must succeed.
             if len(calls) == 1:
                 raise
             for call in calls:
@@ -279,11 +280,11 @@ class QueuedPublisher(LargeObjects[PublishOutcome]):
             began = self._clock.monotonic()
             for work in works:
                 work.held, work.began = [], began
-            with suppress(NotFoundError):  # of a topic that was deleted, or made again
+            with suppress(NotFoundError):  # a topic was deleted, or created again
                 self._reserve_once(works)
                 return
         raise UnavailableError(
-            f"the topics of bucket {self._bucket!r} keep changing; nothing was written, try again"
+            f"the topics of bucket {self._bucket!r} keep changing; nothing was written: try again"
         )
 
     def _reserve_once(self, works: Sequence[PendingChange]) -> None:
@@ -333,13 +334,13 @@ class QueuedPublisher(LargeObjects[PublishOutcome]):
         for work in holding:
             work.held = []
 
-    # 2 and 3. Write, and look.
+    # 2 and 3. Write, and check the outcome.
 
     def _write(self, works: Sequence[PendingChange]) -> None:
         todo = [work for work in works if work.outcome is None]
 
         def write(work: PendingChange) -> None:
-            # Checked for each: a long batch may outlive its reservations.
+            # Checked for each write: a long batch may outlive its reservations.
             if not self._queue.fresh_since(work.began):
                 work.outcome, work.happened = Refused(retry_after_seconds=0.0), False
                 return
@@ -364,7 +365,7 @@ class QueuedPublisher(LargeObjects[PublishOutcome]):
         if isinstance(work.change, Delete):
             if found is None:
                 work.happened = True
-                # Under a precondition another writer may have deleted it.
+                # With a precondition another writer may have deleted it.
                 if work.change.precondition is None:
                     work.outcome = Written(etag=None)
         elif found is not None and written_by(found, work.event.writer):
@@ -405,7 +406,7 @@ class QueuedPublisher(LargeObjects[PublishOutcome]):
     def _move(
         self, keys: Sequence[str], queued: Collection[str], done: Iterable[Event]
     ) -> NotSignalledError | None:
-        """Move the signals in every keyspace; one error for all keys whose signal did not move."""
+        """Move the signals in every keyspace; returns one error for all keys whose signal did not move."""
         named = named_in_root(self._queue, self._bucket, done if queued else ())
         missing, cause = set[str](), ""
         for keyspace in self._keyspaces:
@@ -419,7 +420,7 @@ class QueuedPublisher(LargeObjects[PublishOutcome]):
         return NotSignalledError(cause, tuple(key for key in keys if key in missing)) if missing else None
 
     def _signal(self, works: Sequence[PendingChange]) -> None:
-        # A write that may have happened moves its signal, like that of an unqueued writer.
+        # A write that may have happened moves its signal, like the signal of an unqueued writer.
         moved = [work for work in works if work.happened is not False]
         unqueued = {work.event.key for work in moved if not work.announced}
         keys = list(dict.fromkeys(work.event.key for work in moved))
@@ -443,7 +444,7 @@ class QueuedPublisher(LargeObjects[PublishOutcome]):
             for work in works
         )
         raise NotSignalledError(
-            f"{len(keys)} written keys not announced, first {keys[0]!r}: {message}; announce them again",
+            f"{len(keys)} written keys are not announced, first {keys[0]!r}: {message}; announce them again",
             keys,
             outcomes,
         )

@@ -1,4 +1,4 @@
-"""Large objects in the queue's publisher: their reservations are kept fresh while an upload goes on."""
+"""Large objects in the queue's publisher: their reservations are renewed during an upload."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -17,13 +17,13 @@ from s3notify_platform.protocols.notification_queue import (
 )
 
 BEATS = 3
-"""Renewals while a reservation counts as fresh."""
+"""Number of renewals in the time in which a reservation counts as fresh."""
 
 
 def upload(publisher: Publisher, queue: NotificationQueue, work: PendingChange, change: LargePut) -> None:
-    """Write the object of a change that is reserved; sets its outcome. Errors: see `keyspace.uploads.written`.
+    """Write the object of a reserved change, and set the change's outcome. Errors: see `keyspace.uploads.written`.
 
-    What was uploaded for longer than its reservation lasted is `Refused`; it certainly was not written.
+    An upload that outlasted its reservation is `Refused`; the object was certainly not written.
     """
     uploaded = 0
 
@@ -52,7 +52,7 @@ class LapsedError(FencedError):
 
 
 class Renewal:
-    """Called by the publisher of an upload (`keyspace.uploads.Keep`). Names the upload in the reservations at first.
+    """Renews the reservations of an upload (`keyspace.uploads.Keep`). The first renewal also names the upload in them.
 
     Requests: 1 for each topic at first, and every 13 s (a ninth of the topic's `stale_seconds`).
     """
@@ -63,7 +63,7 @@ class Renewal:
         self._beats = 0
 
     def __call__(self, upload: UploadId) -> None:
-        """Renew if it is due. Raises if the upload must not go on; nothing was written then."""
+        """Renew if it is due. Raises if the upload must not continue; then nothing was written."""
         work, now = self._work, self._queue.clock.monotonic()
         if not work.held or (self._beats and now - work.began < self._queue.fresh_seconds() / BEATS):
             return
@@ -81,7 +81,7 @@ class Renewal:
         work.event, work.began = replace(work.event, upload=mark), now
 
     def _renewed(self, reservation: Reservation, mark: Upload) -> Reservation | None:
-        """None if its topic was deleted."""
+        """The renewed reservation; None if its topic was deleted."""
         renewed = self._queue.renew(reservation, mark)
         if not isinstance(renewed, Expired):
             return renewed

@@ -2,21 +2,21 @@
 
 | left by a killed writer | recognised by | after |
 |---|---|---|
-| a reservation, its object written or not | HEAD (`Reconciler`) | `stale_seconds`, and a pass or two |
-| a multipart upload | its reservation, which names it; aborted before the HEAD | the same |
-| an entry, its slot never signalled | the signal has not moved since before the entry | `unsignalled_seconds` |
-| the same, if others moved that signal, or this process is new | it is still there | `doubtful_seconds` |
+| a reservation, its object written or not | HEAD (`Reconciler`) | `stale_seconds`, and one or two passes |
+| a multipart upload | its reservation, which names it; aborted before the HEAD | the same time |
+| an entry whose slot was never signalled | the signal has not moved since before the entry | `unsignalled_seconds` |
+| such an entry, if others moved that signal, or this process is new | it still exists | `doubtful_seconds` |
 
-Each is then signalled, marked as queued, and again every `doubtful_seconds` while it stays. A needless signal costs a
-batch that finds nothing; to avoid that, the signals are watched. One instance is enough, several are harmless, and any
-may be killed at any time: the next one starts over.
+For each of these, the slot is signalled, marked as queued, and again every `doubtful_seconds` while the entry exists. A
+needless signal causes a batch that finds nothing; to avoid this, the reconciler watches the signals. One instance is
+enough, several are allowed, and any may be killed at any time: the next one starts over.
 
 Requests of a pass over t topics of h shards, if there is nothing to do: 1 scan of the topics, t × (1 + h) reads, and
-for each keyspace 1 HEAD (1 LIST more if its root moved). With default settings, two topics, and the queue on a bucket
-that is about 22 requests a pass: 0.13 million a day by a pass every 15 s, half of that in Dagster, every 30 s. Waiting
-entries cost a LIST for each 1000 and shard, one GET each when they change, and about 1 KB of memory. A signal is 1 PUT
-for each slot and 1 for the root. A reservation whose write happened costs 1 scan of the topics, and a push in each
-newer topic that takes its key.
+for each keyspace 1 HEAD (1 LIST more if its root moved). With default settings, two topics, and the queue on a bucket,
+this is about 22 requests for each pass. A pass every 15 s costs 0.13 million requests a day; Dagster's pass every 30 s
+costs half of that. Waiting entries cost a LIST for each 1000 and shard, one GET each when they change, and about 1 KB
+of memory. A signal is 1 PUT for each slot and 1 for the root. A reservation whose write happened costs 1 scan of the
+topics, and a push to each newer topic that takes its key.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -61,10 +61,10 @@ from s3notify_platform.stores.open_store import open_store, queue_records
 PASS_SECONDS: Final = 15.0
 
 UNSIGNALLED_SECONDS: Final = 30.0
-"""After so long, a committed entry whose signal did not move is signalled. No guarantee depends on it."""
+"""Age at which a committed entry is signalled if its signal did not move. No guarantee depends on it."""
 
 DOUBTFUL_SECONDS: Final = 300.0
-"""After so long, a committed entry that nobody has consumed is signalled, even if its signal moved."""
+"""Age at which a committed entry that was not consumed is signalled, even if its signal moved."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,12 +79,12 @@ class ReconcilerReport:
     signalled: int = 0
     """Keys whose slots were signalled."""
     errors: tuple[str, ...] = ()
-    """Requests that failed; the next pass tries them again."""
+    """Requests that failed; the next pass repeats them."""
 
 
 @dataclass(slots=True, kw_only=True)
 class WaitingEntry:
-    """A committed entry: by keyspace, since when it waits, and its signal at first."""
+    """A committed entry: by keyspace, the start of its wait, and its first known signal."""
 
     since: dict[int, float]
     unmoved: dict[int, bytes]
@@ -106,7 +106,7 @@ class ReconcilerService:
     """Reconciles all topics of one bucket: as a `Service`, or pass by pass. Reuse the instance: it keeps state between
     passes.
 
-    `objects` is the bucket; `keyspaces` are those whose signals it moves, each for the keys below its prefix.
+    `objects`: the bucket. `keyspaces`: the keyspaces whose signals it moves, each for the keys below its prefix.
     """
 
     name = "reconcile"
@@ -139,12 +139,12 @@ class ReconcilerService:
             ("passes", "committed", "aborted", "recounted", "signalled", "failed", "working_ms"), 0
         )
         self._unannounced: set[str] = set()
-        """Keys to signal that are not announced in every topic."""
+        """Keys to signal that could not be announced in every topic."""
         self._turn = Lock()
         self._due_at: float | None = None
 
     def include(self, keyspace: Keyspace) -> None:
-        """From the next pass on, move the signals of this keyspace, too. No request."""
+        """Include this keyspace from the next pass on: its signals are moved, too. No request."""
         self._keyspaces += (WatchedKeyspace(keyspace=keyspace, watcher=keyspace.publisher.watcher()),)
 
     def run(self, stop: Flag, progress: Progress) -> None:
@@ -160,7 +160,7 @@ class ReconcilerService:
         return dict(self._counts)
 
     def reconcile_when_due(self) -> ReconcilerReport | None:
-        """One pass, if the last one began `pass_seconds` ago, and no other thread makes one; else None at once.
+        """One pass if the last one began `pass_seconds` ago, and no other thread runs one; else None, immediately.
 
         For a sensor in a long-lived process: call it in every tick, on the same object (`shared_reconciler`).
         """
@@ -170,14 +170,14 @@ class ReconcilerService:
             now = self._clock.monotonic()
             if self._due_at is not None and now < self._due_at:
                 return None
-            # A caller that comes slightly early still gets its pass.
+            # 0.9: a caller that comes slightly early still gets its pass.
             self._due_at = now + 0.9 * self._pass_seconds
             return self._reconcile()
         finally:
             self._turn.release()
 
     def reconcile(self) -> ReconcilerReport:
-        """One pass, now. Raises `UsageError` for what only an operator can fix; outages are in `errors`."""
+        """One pass, now. `UsageError` for problems that only an operator can fix; outages are in `errors`."""
         with self._turn:
             return self._reconcile()
 
@@ -206,7 +206,7 @@ class ReconcilerService:
                 _note(errors, topic.name, error)
                 continue
             reconciled.append(came_to)
-            # Owners of pushed topics need no signal.
+            # Only pulled topics need signals: pushed ones are scanned by their delivery worker.
             self._look_at(topic.name, came_to, pulled=not topic.settings.endpoint)
         signalled = sum(self._signal(watched, errors) for watched in self._keyspaces)
         self._unannounced &= set[str]().union(*(watched.rescans for watched in self._keyspaces))
@@ -227,7 +227,7 @@ class ReconcilerService:
         return report
 
     def _poll(self, errors: list[str]) -> None:
-        """Poll the signals before the entries are read: an entry that is new in this pass may have moved its signal
+        """Poll the signals before the entries are read. So an entry that is new in this pass may have moved its signal
         since the previous pass, but not earlier.
         """
         for watched in self._keyspaces:
@@ -239,30 +239,30 @@ class ReconcilerService:
                 _note(errors, "signals", error)
 
     def _abort_upload(self, event: Event) -> None:
-        """Abort the upload of a writer that is gone; if none is named, those of its key that are empty and nobody's.
+        """Abort the upload of a killed writer. If its id is unknown, abort empty uploads of the key without an owner.
 
-        1 request; else 1 for each upload of the key, 1 scan of the topics, and 1 of each shard that takes it.
+        1 request; without an id, 1 for each upload of the key, 1 scan of the topics, and 1 of each shard that takes it.
         """
         upload = event.upload.id if event.upload is not None else None
-        with suppress(RefusedError):  # nobody allows it; a lifecycle rule may do it
+        with suppress(RefusedError):  # this process has no permission; a lifecycle rule may do it
             if upload:
                 self._objects.abort_upload(event.key, upload)
             elif empty := self._objects.empty_uploads(event.key):
-                # Read after them: whoever began one of them, and has named it, keeps it.
+                # Read after the uploads: a writer that has begun one of them and named it keeps it.
                 for orphan in set(empty) - self._queue.uploads_of(self._bucket, event.key):
                     self._objects.abort_upload(event.key, orphan)
 
     def _announce_to_others(self, event: Event) -> None:
-        """Topics that are younger than the reservation, to which its writer would have announced it.
+        """Announce the event to topics that are younger than the reservation, as its writer would have done.
 
-        None for an inlet's reservation (`announced_to` is empty): the inlet receives its message again. A topic that
-        takes no event so large is left out: the signal is not marked, so that its consumer lists.
+        Not for an inlet's reservation (`announced_to` is empty): the inlet receives its message again. A topic for
+        which the event is too large gets no entry: the signal is not marked, so the topic's consumer lists.
         """
         if not event.announced_to:
             return
         takers = self._queue.takers(self._queue.see_topics(), self._bucket, event)
         others = [topic for topic in takers if topic.epoch not in event.announced_to]
-        # Listed here too, so that if this process is killed, its own reservations are not announced to others again.
+        # Added here, too: if this process is killed, its own reservations are not announced to the others again.
         event = replace(event, announced_to=(*event.announced_to, *(other.epoch for other in others)))
         held: list[Reservation] = []
         try:
@@ -276,7 +276,7 @@ class ReconcilerService:
                         raise UnavailableError(f"topic {other.name!r} is full")
                     held.append(room)
         except S3NotifyError:
-            # If one is full, all of them wait, so that the others do not get an entry in each pass.
+            # If one topic is full, all of them wait, so that the others do not get an entry in each pass.
             self._queue.abort_many(held)
             raise
         if not all(isinstance(outcome, EntryCommitted) for outcome in self._queue.commit_many(held)):
@@ -297,7 +297,7 @@ class ReconcilerService:
                 age = now - found.since.setdefault(number, now)
                 unmoved = found.unmoved.get(number) == self._digest(watched, watched.watcher.state, entry)
                 if age >= self._doubtful_seconds or (unmoved and age >= self._unsignalled_seconds):
-                    # And again later, in case the consumer misses this signal too.
+                    # Repeated later, in case the consumer misses this signal, too.
                     found.since[number] = now
                     found.unmoved.pop(number, None)
                     watched.rescans.add(entry.event.key)
@@ -321,7 +321,7 @@ class ReconcilerService:
         )
 
     def _digest(self, watched: WatchedKeyspace, state: WatcherState, entry: Entry) -> bytes:
-        """The signal that moves after the entry: the root, where that moves alone."""
+        """The signal that moves after the entry: the slot's, or the root if the root moves alone."""
         if watched.watcher.alone:
             return digest_of(ETag(state.root_etag or ""))
         return state.seen(watched.keyspace.publisher.slot_of(entry.event.key))
@@ -350,7 +350,7 @@ def reconciler_over(
 ) -> ReconcilerService:
     """The reconciler of a bucket's queue. No request before its first pass.
 
-    `platform` is where the signals are; `keyspaces` are pairs: a prefix of signals, and the prefix of its keys.
+    `platform`: the bucket of the signals. `keyspaces`: pairs of a prefix of signals and the prefix of its keys.
     """
     spaces = [_keyspace(bucket, platform, signals, prefix, slots) for signals, prefix in keyspaces]
     return ReconcilerService(queue, open_store(bucket), spaces, bucket=bucket.bucket)
@@ -374,9 +374,9 @@ def shared_reconciler(
     queue_prefix: str = QUEUE_PREFIX,
     table: DynamoConfig | None = None,
 ) -> ReconcilerService:
-    """The one reconciler of this process for this queue, which moves the signals of these keyspaces, too. No request.
+    """The process's only reconciler of this queue; it moves the signals of these keyspaces, too. No request.
 
-    Many sources on one queue cost as many polls, but not as many scans of all its topics. A sensor calls its
+    Many sources on one queue need as many polls, but share one scan of its topics. A sensor calls its
     `reconcile_when_due` in each tick.
     """
     place = (bucket, platform, queue_prefix, table)
@@ -399,7 +399,7 @@ def _note(errors: list[str], what: str, error: S3NotifyError) -> None:
 
 
 def _summary(reconciled: ReconcilerReport) -> str:
-    """One line about a pass; empty if it did nothing."""
+    """One line about a pass; empty if the pass did nothing."""
     names = ("committed", "aborted", "recounted", "signalled")
     done = [f"{getattr(reconciled, name)} {name}" for name in names if getattr(reconciled, name)]
     return "; ".join([*done, *reconciled.errors])

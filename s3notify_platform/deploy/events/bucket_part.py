@@ -1,4 +1,4 @@
-"""The bucket's own part: its notification to the queue or topic, or the switch that sends its events to EventBridge."""
+"""The bucket's part: its notification to the queue or topic, or the switch that sends its events to EventBridge."""
 
 from dataclasses import dataclass
 
@@ -8,7 +8,7 @@ from s3notify_platform.stores.aws.bucket_notifications import BucketEvents, Buck
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class NotificationPart:
-    """The bucket's notification; those that have other ids stay as they are."""
+    """The bucket's notification; notifications with other ids stay unchanged."""
 
     bucket: BucketEvents
     notification: Notification
@@ -16,7 +16,7 @@ class NotificationPart:
 
     @property
     def title(self) -> str:
-        """The notification, for people."""
+        """The notification's title, for people."""
         keys = f"keys below {self.notification.prefix!r}" if self.notification.prefix else "all keys"
         return f"notification {self.notification.id!r} of bucket {self.bucket.config.bucket!r}: {keys}"
 
@@ -26,7 +26,7 @@ class NotificationPart:
         return "" if found == self.notification else "is another" if found else "is missing"
 
     def make(self) -> None:
-        """See `Part`. Requests of `BucketEvents.change`."""
+        """See `Part`. Requests: as many as `BucketEvents.change`."""
 
         def edit(found: BucketNotifications) -> BucketNotifications:
             check_apart(found, self.notification)
@@ -39,20 +39,20 @@ class NotificationPart:
         return self.title if self.bucket.read().find(self.notification.id) else ""
 
     def remove(self) -> None:
-        """See `Part`. Requests of `BucketEvents.change`."""
+        """See `Part`. Requests: as many as `BucketEvents.change`."""
         self.bucket.change(lambda found: found.without(self.notification.id), owner=self.owner)
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class EventBridgeSwitch:
-    """Whether the bucket's events go to EventBridge. Others may rely on it, so it stays on when the rest is removed."""
+    """The bucket's events are sent to EventBridge. Others may rely on that, so removal leaves it switched on."""
 
     bucket: BucketEvents
     owner: str
 
     @property
     def title(self) -> str:
-        """The switch, for people."""
+        """The switch's title, for people."""
         return f"bucket {self.bucket.config.bucket!r} sends its events to EventBridge, for $1 a million"
 
     def lacks(self) -> str:
@@ -60,7 +60,7 @@ class EventBridgeSwitch:
         return "" if self.bucket.read().eventbridge else "is off"
 
     def make(self) -> None:
-        """See `Part`. Requests of `BucketEvents.change`."""
+        """See `Part`. Requests: as many as `BucketEvents.change`."""
         self.bucket.change(lambda found: found.to_eventbridge(), owner=self.owner)
 
     def remains(self) -> str:
@@ -72,15 +72,17 @@ class EventBridgeSwitch:
 
 
 def check_apart(found: BucketNotifications, wanted: Notification) -> None:
-    """`UsageError` if S3 would refuse the notification, since another one takes some of its events. Pure."""
+    """`UsageError` if S3 would refuse the notification, because another one matches some of its events. Pure."""
     others = [one for one in found.each if one.id != wanted.id and one.overlaps(wanted)]
     if not others:
         return
     by_sns = [one for one in others if one.kind == "topic" and one.covers(wanted)]
     how = (
-        "--by sns subscribes the queue to its topic" if by_sns else "--by eventbridge goes beside all others"
+        "--by sns subscribes the queue to its topic"
+        if by_sns
+        else "--by eventbridge works beside all other notifications"
     )
     raise UsageError(
-        f"the bucket's notification {others[0]} takes some of the same events, and S3 refuses two for the same: {how}; "
-        "or narrow its prefix"
+        f"the bucket's notification {others[0]} matches some of the same events, and S3 refuses that: {how}; or narrow "
+        "its prefix"
     )

@@ -1,4 +1,4 @@
-"""A part of what announces changes, and those that a document of several writers has one item of."""
+"""The interface of a part of the setup, and the part that is one statement of a policy with several writers."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -9,15 +9,15 @@ from s3notify_platform.kernel.clock import SYSTEM_CLOCK, Clock
 from s3notify_platform.kernel.errors import ConflictError
 
 STATEMENT_ATTEMPTS: Final = 10
-"""About 15 s: AWS may go on showing for some seconds what was there before."""
+"""About 15 s: for some seconds AWS may return the previous policy."""
 
 Json = dict[str, Any]
 
 
 def allowing(name: str, *, service: str, action: str, resource: Any, source: Any, account: Any = "") -> Json:
-    """The statement that allows a service one action, for one source, in `account` if it is given. Pure.
+    """The statement that allows a service one action, for one source, in `account` if given. Pure.
 
-    ARNs and account are texts, or what stands for them in a template.
+    ARNs and account are texts, or a template's references to them.
     """
     condition: Json = {"ArnEquals": {"aws:SourceArn": source}}
     if account:
@@ -33,36 +33,37 @@ def allowing(name: str, *, service: str, action: str, resource: Any, source: Any
 
 
 class Part(Protocol):
-    """One thing that is there or is not. Looks send reads alone; `make` and `remove` may be repeated."""
+    """A resource that may exist. `lacks` and `remains` only read; `make` and `remove` may be repeated."""
 
     @property
     def title(self) -> str:
-        """The thing, for people."""
+        """The resource's title, for people."""
         ...
 
     def lacks(self) -> str:
-        """The difference to how it has to be, like "is missing"; "" if there is none."""
+        """The difference from the wanted state, like "is missing"; "" if there is no difference."""
         ...
 
     def make(self) -> None:
-        """Make it as it has to be."""
+        """Bring the resource to the wanted state."""
         ...
 
     def remains(self) -> str:
-        """The things that `remove` takes out, for people; "" if there is nothing."""
+        """The resources that `remove` deletes, for people; "" if there are none left."""
         ...
 
     def remove(self) -> None:
-        """Take out what was made here."""
+        """Delete what `make` made."""
         ...
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class StatementPart:
-    """One statement of a policy that may have others, by its `Sid`.
+    """One statement of a policy that may have other statements, found by its `Sid`.
 
-    `read` gives the policy, None if what it is of does not exist; `write` replaces it whole. There is no condition for
-    that: what others write within the milliseconds between is lost, and what undoes ours is seen by the look after it.
+    `read` returns the policy, or None if its resource does not exist; `write` replaces the whole policy. AWS has no
+    condition for this write: a change that others write in the milliseconds in between is lost. If others undo our
+    change, the next look notices it.
     """
 
     title: str
@@ -77,7 +78,7 @@ class StatementPart:
         return "" if policy is not None and self._ours(policy) == [self.statement] else "is missing"
 
     def make(self) -> None:
-        """See `Part`. 1 read; else 2, and 1 write."""
+        """See `Part`. 1 read if nothing changes; else 2 reads and 1 write."""
         self._change([self.statement])
 
     def remains(self) -> str:
@@ -86,23 +87,23 @@ class StatementPart:
         return self.title if policy is not None and self._ours(policy) else ""
 
     def remove(self) -> None:
-        """See `Part`. 1 read; else 2, and 1 write."""
+        """See `Part`. 1 read if nothing changes; else 2 reads and 1 write."""
         self._change([])
 
     def _ours(self, policy: Json) -> list[Json]:
         return [one for one in policy["Statement"] if one.get("Sid") == self.statement["Sid"]]
 
     def _change(self, wanted: list[Json]) -> None:
-        """Have the policy say these statements of ours."""
+        """Replace our statements in the policy by `wanted`."""
         for _ in attempts(self.clock, STATEMENT_ATTEMPTS, base=0.5):
             policy = self.read()
             if policy is None and wanted:
-                continue  # it was made a moment ago
+                continue  # the resource was just made, and AWS does not show it yet
             ours = self._ours(policy) if policy is not None else []
             if policy is None or ours == wanted:
                 return
             others = [one for one in policy["Statement"] if one not in ours]
             self.write({**policy, "Statement": [*others, *wanted]})
         raise ConflictError(
-            f"{self.title}: AWS does not show yet what was written, or others keep changing it: repeat this"
+            f"{self.title}: AWS does not show the new policy yet, or others keep changing it: repeat this command"
         )

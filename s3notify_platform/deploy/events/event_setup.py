@@ -1,4 +1,4 @@
-"""The parts of one source's events, by the way that they take: what is planned, made, looked at and removed."""
+"""The parts of one source's events, for each way to the queue: planned, made, checked and removed."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ from s3notify_platform.stores.aws.bucket_notifications import BucketEvents, Noti
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Planned:
-    """A part, and what it lacks or what is left of it; "" if nothing."""
+    """A part, and its state: what it lacks, or what is left of it; "" if nothing."""
 
     part: Part
     state: str
@@ -26,7 +26,7 @@ class Planned:
 
 @dataclass(frozen=True, kw_only=True)
 class EventSetup:
-    """The events of a source on AWS, or on what is like it. No request but by its methods."""
+    """The events of a source on AWS, or on a compatible server. Only its methods send requests."""
 
     site: EventSite
     clock: Clock = SYSTEM_CLOCK
@@ -42,9 +42,9 @@ class EventSetup:
         return Queue(site=self.site, sqs=self.site.requests("sqs", clock=self.clock), clock=self.clock)
 
     def way_in_place(self) -> tuple[Way, str] | None:
-        """How events come to the queue, as far as that was set up here, and the ARN of who sends; None: not at all.
+        """The way by which events reach the queue, and the sender's ARN; None if nothing was set up here.
 
-        The queue's policy is written before all that sends to it, and removed after it. 3 requests.
+        The queue's policy is written before every part that sends to the queue, and removed after it. 3 requests.
         """
         policy = self.queue.policy()
         for one in (policy or {}).get("Statement", ()):
@@ -57,20 +57,20 @@ class EventSetup:
         return ("sns" if own.kind == "topic" else "sqs"), own.arn
 
     def parts(self, way: Way) -> tuple[Part, ...]:
-        """The parts, in the order that they are made in. Requests of `way_in_place`; 1 more for SNS.
+        """The parts, in the order in which they are made. Requests: as many as `way_in_place`; 1 more for SNS.
 
         `UsageError` if another way was set up.
         """
         if (there := self.way_in_place()) is not None and there[0] != way:
             raise UsageError(
-                f"events of source {self.site.source!r} already come by {there[0]}: `s3notify init {self.site.source} "
-                f"--events --remove` first, then --by {way}"
+                f"events of source {self.site.source!r} already arrive by {there[0]}: run `s3notify init "
+                f"{self.site.source} --events --remove` first, then --by {way}"
             )
         topic_arn = (there[1] if there else self._topic()) if way == "sns" else ""
         return self.parts_by(way, topic_arn)
 
     def parts_by(self, way: Way, topic_arn: str = "") -> tuple[Part, ...]:
-        """The parts of a way; by SNS through this topic, which is made here or is another one's. No request."""
+        """The parts of a way. For SNS, `topic_arn` is the topic, which is made here or exists. No request."""
         site, queue, owner = self.site, self.queue, self.site.bucket_account
         match way:
             case "sqs":
@@ -84,13 +84,13 @@ class EventSetup:
                 return queue, sender, rule, EventBridgeSwitch(bucket=self.bucket, owner=owner)
 
     def _topic(self) -> str:
-        """The topic that the bucket announces all of these keys to already; else the one that is made. 1 request."""
+        """The topic to which the bucket announces all these keys already; else the topic to make. 1 request."""
         wanted = self.site.notification("topic", self.site.topic_arn)
         taken = [one.arn for one in self.bucket.read().each if one.kind == "topic" and one.covers(wanted)]
         return taken[0] if taken else self.site.topic_arn
 
     def check(self, parts: Sequence[Part]) -> None:
-        """`UsageError` if S3 would refuse the notification that is among the parts. 1 request, or none."""
+        """`UsageError` if S3 would refuse the notification among the parts. 1 request; 0 without a notification."""
         for part in parts:
             if isinstance(part, NotificationPart):
                 check_apart(self.bucket.read(), part.notification)
@@ -115,12 +115,12 @@ class EventSetup:
 
 
 def planned(parts: Sequence[Part], ask: Callable[[Part], str]) -> list[Planned]:
-    """Each part, and what it lacks, or what is left of it, as `ask` finds. Requests of the parts' looks."""
+    """Each part with its state, which `ask` returns. Requests: as many as `ask`."""
     return [Planned(part=part, state=ask(part)) for part in parts]
 
 
 def problem_of(parts: Sequence[Part]) -> str:
-    """The first part that is not as it has to be, for people; "" if all are. Requests of the parts' looks."""
+    """The first part that differs from the wanted state, for people; "" if none does. Requests: as many as `lacks`."""
     return next((f"{part.title}: {lacks}" for part in parts if (lacks := part.lacks())), "")
 
 
@@ -128,7 +128,7 @@ Announced = Literal["announced", "eventbridge", "nothing"]
 
 
 def announced(bucket: BucketEvents, prefix: str) -> tuple[Announced, Notification | None]:
-    """Whether the bucket sends events of keys below this prefix to anybody: a notification, or EventBridge. 1 GET."""
+    """The way by which the bucket sends events of keys below this prefix: a notification, or EventBridge. 1 GET."""
     found = bucket.read()
     near = [one for one in found.each if prefix.startswith(one.prefix) or one.prefix.startswith(prefix)]
     if near:

@@ -1,4 +1,4 @@
-"""The names and places of what announces the changes of one source."""
+"""The names and places of the resources that announce the changes of one source."""
 
 import json
 import re
@@ -13,29 +13,30 @@ from s3notify_platform.stores.aws.service_requests import ServiceConfig, Service
 from s3notify_platform.stores.config import S3Config, aws_partition
 
 Way = Literal["sqs", "sns", "eventbridge"]
-"""How events of a bucket on AWS come to the queue."""
+"""The service by which events of a bucket on AWS reach the queue."""
 
 SENDERS: Final[dict[str, Way]] = {
     "s3.amazonaws.com": "sqs",
     "sns.amazonaws.com": "sns",
     "events.amazonaws.com": "eventbridge",
 }
-"""The service that the queue's policy lets in, and the way."""
+"""The way of events, by the service that the queue's policy allows."""
 
 AWS_EVENTS: Final = ("s3:LifecycleExpiration:*", "s3:ObjectCreated:*", "s3:ObjectRemoved:*")
 TAG: Final = "s3notify"
-"""Tag of what was made here; its value is the name."""
+"""Tag of resources that were made here; its value is their name."""
 
 _SOURCE_MAX: Final = 46
-"""Characters of the source's name in that of a rule, which has 64 at most."""
+"""Characters of the source's name in the name of a rule, which has at most 64."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventSite:
-    """Where the events of one source come from, and where they go to. No request.
+    """The origin of one source's events, and their destination. No request.
 
-    `account`: that of queue, topic and rule; `bucket_account`: that of the bucket; 12 digits each. `services_url`: the
-    endpoint of SQS, SNS, EventBridge; None: AWS's. `event_queue`: the queue's name, if not the usual one.
+    `account`: the account of queue, topic and rule; `bucket_account`: the bucket's account; 12 digits each.
+    `services_url`: the endpoint of SQS, SNS and EventBridge; None means AWS's. `event_queue`: the queue's name, if it
+    is not the default.
     """
 
     source: str
@@ -52,11 +53,11 @@ class EventSite:
     def __post_init__(self) -> None:
         if self.event_queue and not re.fullmatch(r"[A-Za-z0-9_-]{1,80}", self.event_queue):
             raise UsageError(
-                f"queue {self.event_queue!r}: 1 to 80 letters, digits, - and _ (S3 sends to no FIFO queue)"
+                f"queue {self.event_queue!r}: use 1 to 80 letters, digits, - and _ (S3 sends to no FIFO queue)"
             )
         if self.bucket.bucket.startswith("arn:"):
             raise UsageError(
-                f"{self.bucket.bucket}: events are those of a bucket: give its name, not an access point"
+                f"{self.bucket.bucket}: only a bucket sends events: give its name, not an access point"
             )
         for account in filter(None, (self.account, self.bucket_account)):
             if not re.fullmatch(r"\d{12}", account):
@@ -64,7 +65,7 @@ class EventSite:
 
     @property
     def name(self) -> str:
-        """The name of all that is made: of the source, and of where it keeps its own objects and its queue."""
+        """The name of everything that is made, derived from the source and the places of its objects and its queue."""
         place = [self.bucket.bucket, self.platform_bucket, self.platform_prefix, self.queue_prefix]
         digest = blake2b(json.dumps(place).encode(), digest_size=4).hexdigest()
         return f"s3notify-{self.source[:_SOURCE_MAX]}-{digest}"
@@ -101,7 +102,7 @@ class EventSite:
         )
 
     def pattern(self) -> dict[str, Any]:
-        """The events that the rule takes."""
+        """The events that the rule matches."""
         key = {"object": {"key": [{"prefix": self.prefix}]}} if self.prefix else {}
         return {
             "source": ["aws.s3"],
@@ -110,7 +111,7 @@ class EventSite:
         }
 
     def requests(self, service: str, *, clock: Clock = SYSTEM_CLOCK) -> ServiceRequests:
-        """Requests to a service: `sqs`, `sns`, `events`, `sts`. No request."""
+        """A client of a service: `sqs`, `sns`, `events`, `sts`. No request."""
         return service_of(service, self.bucket, self.services_url, clock=clock)
 
     def _arn(self, service: str, resource: str) -> str:
@@ -121,19 +122,19 @@ class EventSite:
 def service_of(
     service: str, bucket: S3Config, url: str | None, *, clock: Clock = SYSTEM_CLOCK
 ) -> ServiceRequests:
-    """Requests to a service beside this bucket, in its region and by its credentials. No request."""
+    """A client of a service in this bucket's region, with its credentials. No request."""
     config = ServiceConfig(name=service, region=bucket.region, endpoint_url=url, **bucket.credentials)
     return ServiceRequests(config, clock=clock)
 
 
 def account_of(bucket: S3Config, url: str | None) -> str:
-    """The account whose credentials these are. 1 request to STS, which anybody may send."""
+    """The account of the credentials. 1 request to STS, which needs no permission."""
     try:
         found = service_of("sts", bucket, url).ask("get_caller_identity") or {}
     except RefusedError as error:
         raise UsageError(
-            f"{error}: events need AWS, or a store that has its SQS at --queue-endpoint-url, and --account"
+            f"{error}: events need AWS, or a store with its own SQS: give --queue-endpoint-url and --account"
         ) from error
     if not (account := found.get("Account")):
-        raise UsageError("STS does not say whose credentials these are: give --account")
+        raise UsageError("STS does not return the account of these credentials: give --account")
     return str(account)

@@ -1,7 +1,7 @@
-"""Templates of what announces a bucket's changes, for those who make it by Terraform or CloudFormation.
+"""Templates of the event setup, for users who make it by Terraform or CloudFormation.
 
-`s3notify init NAME --events` finds what they made, and makes what is missing: with CloudFormation that is the bucket's
-notification, which can only be said where a template makes the bucket itself.
+`s3notify init NAME --events` finds the resources that a template made, and makes the missing ones. With CloudFormation
+the bucket's notification is missing, because only the template that makes the bucket can contain it.
 """
 
 import json
@@ -18,7 +18,7 @@ _ACCOUNT: Final = "${data.aws_caller_identity.s3notify.account_id}"
 
 
 def terraform_events(site: EventSite, way: Way, others: BucketNotifications) -> Json:
-    """In Terraform's JSON syntax. `others`: the bucket's notifications, since its resource replaces all. Pure."""
+    """Terraform's JSON. `others`: the bucket's current notifications, since the resource replaces all. Pure."""
     queue, topic = f"${{aws_sqs_queue.{_NAME}.arn}}", f"${{aws_sns_topic.{_NAME}.arn}}"
     rule = f"${{aws_cloudwatch_event_rule.{_NAME}.arn}}"
     sending = _sending(
@@ -44,7 +44,7 @@ def terraform_events(site: EventSite, way: Way, others: BucketNotifications) -> 
         },
     }
     notification: Json = {
-        "//": "This resource is all notifications of the bucket: keep one of it for each bucket, with others' blocks.",
+        "//": "This resource is all notifications of the bucket: have one per bucket, and add others' blocks to it.",
         "bucket": site.bucket.bucket,
         "depends_on": [f"aws_sqs_queue_policy.{_NAME}"],
         **_terraform_others(site, others),
@@ -91,7 +91,7 @@ def terraform_events(site: EventSite, way: Way, others: BucketNotifications) -> 
 
 
 def cloudformation_events(site: EventSite, way: Way) -> Json:
-    """A template of all but the bucket's own part, which `s3notify init NAME --events` makes afterwards. Pure."""
+    """A template without the bucket's own part, which `s3notify init NAME --events` makes afterwards. Pure."""
     queue, topic = {"Fn::GetAtt": ["Queue", "Arn"]}, {"Ref": "Topic"}
     account = {"Ref": "AWS::AccountId"}
     rule = {"Fn::GetAtt": ["Rule", "Arn"]}

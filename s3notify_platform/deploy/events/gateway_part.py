@@ -1,6 +1,6 @@
 """The parts on Ceph RGW: a topic that posts to our HTTP inlet, and the bucket's notification to it.
 
-RGW keeps a secret of an endpoint only if it comes over TLS, and shows it over TLS alone.
+RGW accepts an endpoint with a secret only over TLS, and shows it only over TLS.
 """
 
 import json
@@ -17,11 +17,11 @@ from s3notify_platform.stores.aws.service_requests import ServiceRequests
 
 _EVENTS: Final = frozenset(("s3:ObjectCreated:*", "s3:ObjectRemoved:*"))
 _LIFECYCLE: Final = "s3:ObjectLifecycle:Expiration:Current"
-"""Gateways before Reef know no such event."""
+"""Gateways before Reef do not know this event."""
 
 
 def receiver_url(url: str, secret: str) -> str:
-    """The inlet's URL with its secret as password. `UsageError` for what a gateway cannot post to. Pure."""
+    """The inlet's URL with its secret as password. `UsageError` if a gateway cannot post to the URL. Pure."""
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname or parts.username:
         raise UsageError(f"receiver {url!r}: give the inlet's URL, like https://inlet.example.com:8086/")
@@ -30,7 +30,7 @@ def receiver_url(url: str, secret: str) -> str:
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class GatewayTopic:
-    """The topic, which posts each change until it is answered. `receiver`: the inlet's URL without its secret."""
+    """The topic, which posts each change until the inlet answers. `receiver`: the inlet's URL without its secret."""
 
     name: str
     receiver: str
@@ -39,37 +39,40 @@ class GatewayTopic:
 
     @property
     def title(self) -> str:
-        """The topic, for people."""
-        return f"topic {self.name!r} of the gateway, kept there until {self.receiver or 'the inlet'} has answered"
+        """The topic's title, for people."""
+        return (
+            f"topic {self.name!r} of the gateway, which keeps each change until {self.receiver or 'the inlet'} has "
+            "answered"
+        )
 
     def arn(self) -> str | None:
-        """Its ARN, as the gateway has it; None: there is no such topic. 1 request for each page of topics."""
+        """The topic's ARN at the gateway; None if there is no such topic. 1 request for each page of topics."""
         listed = (str(one["TopicArn"]) for one in self.sns.pages("list_topics", "Topics"))
         return next((arn for arn in listed if arn.rpartition(":")[2] == self.name), None)
 
     def lacks(self) -> str:
-        """See `Part`. Requests of `arn`, and 1. Where it posts to is compared if the gateway shows that."""
+        """See `Part`. 1 request more than `arn`. The receiver is compared if the gateway shows it."""
         if (arn := self.arn()) is None:
             return "is missing"
         shown = self._endpoint(arn) if self.receiver else ""
         return "posts elsewhere" if shown and shown != receiver_url(self.receiver, self.secret) else ""
 
     def make(self) -> None:
-        """See `Part`: also with another receiver or secret than before. 1 request."""
+        """See `Part`. Also replaces a different receiver or secret. 1 request."""
         attributes = {"push-endpoint": receiver_url(self.receiver, self.secret), "persistent": "true"}
         self.sns.ask("create_topic", Name=self.name, Attributes=attributes)
 
     def remains(self) -> str:
-        """See `Part`. Requests of `arn`."""
-        return f"topic {self.name!r} of the gateway, and what waits in it" if self.arn() else ""
+        """See `Part`. Requests: as many as `arn`."""
+        return f"topic {self.name!r} of the gateway, and the changes that wait in it" if self.arn() else ""
 
     def remove(self) -> None:
-        """See `Part`. Requests of `arn`, and 1."""
+        """See `Part`. 1 request more than `arn`."""
         if arn := self.arn():
             self.sns.ask("delete_topic", TopicArn=arn)
 
     def _endpoint(self, arn: str) -> str:
-        """The URL that it posts to; "" if the gateway does not show it, as without TLS."""
+        """The URL that the topic posts to; "" if the gateway does not show it: without TLS it does not."""
         try:
             found = self.sns.ask("get_topic_attributes", TopicArn=arn) or {}
             return str(json.loads(found["Attributes"]["EndPoint"])["EndpointAddress"])
@@ -79,7 +82,7 @@ class GatewayTopic:
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class GatewayNotification:
-    """The bucket's notification to the topic. The gateway keeps those of others by their own ids."""
+    """The bucket's notification to the topic. The gateway keeps other notifications by their own ids."""
 
     topic: GatewayTopic
     bucket: BucketEvents
@@ -87,7 +90,7 @@ class GatewayNotification:
 
     @property
     def title(self) -> str:
-        """The notification, for people."""
+        """The notification's title, for people."""
         keys = f"keys below {self.prefix!r}" if self.prefix else "all keys"
         return f"notification {self.topic.name!r} of bucket {self.bucket.config.bucket!r}: {keys}"
 
@@ -100,9 +103,9 @@ class GatewayNotification:
         return "" if right and found.arn.rpartition(":")[2] == self.topic.name else "is another"
 
     def make(self) -> None:
-        """See `Part`. Requests of `BucketEvents.change` and of the topic's `arn`."""
+        """See `Part`. Requests: as many as `BucketEvents.change` and the topic's `arn`."""
         if (arn := self.topic.arn()) is None:
-            raise UsageError(f"{self.topic.title}: somebody has removed it meanwhile: repeat this")
+            raise UsageError(f"{self.topic.title}: it was removed meanwhile: repeat this command")
         try:
             self._make(arn, _EVENTS | {_LIFECYCLE})
         except RefusedError:
@@ -113,7 +116,7 @@ class GatewayNotification:
         return self.title if self.bucket.read().find(self.topic.name) else ""
 
     def remove(self) -> None:
-        """See `Part`. Requests of `BucketEvents.change`."""
+        """See `Part`. Requests: as many as `BucketEvents.change`."""
         self.bucket.change(lambda found: found.without(self.topic.name), only=self.topic.name)
 
     def _make(self, arn: str, events: frozenset[str]) -> None:
@@ -129,9 +132,9 @@ def gateway_parts(
     secret: str = "",
     clock: Clock = SYSTEM_CLOCK,
 ) -> tuple[Part, ...]:
-    """The parts, in the order that they are made in. `receiver` and `secret` are for making them alone. No request.
+    """The parts, in the order in which they are made. Only `make` needs `receiver` and `secret`. No request.
 
-    `UsageError` for a receiver that a gateway cannot post to.
+    `UsageError` if a gateway cannot post to the receiver.
     """
     if receiver:
         receiver_url(receiver, secret)

@@ -1,4 +1,4 @@
-"""MinIO: its endpoints are made by its administrator alone, so the commands are for a person to type."""
+"""MinIO: only its administrator can make endpoints, so these commands are printed for a person to type."""
 
 from shlex import quote
 
@@ -8,7 +8,7 @@ EVENTS = "put,delete,ilm"
 
 
 def making(site: EventSite, receiver: str, secret_env: str) -> list[str]:
-    """The commands that have the bucket's changes posted to the HTTP inlet at `receiver`. Pure."""
+    """The commands by which MinIO posts the bucket's changes to the HTTP inlet at `receiver`. Pure."""
     target = _target(site)
     return [
         (
@@ -21,7 +21,7 @@ def making(site: EventSite, receiver: str, secret_env: str) -> list[str]:
 
 
 def removing(site: EventSite) -> list[str]:
-    """The commands that end it. Pure."""
+    """The commands that remove this setup. Pure."""
     return [
         f"mc event remove {_event(site)} --event {EVENTS}{_prefix(site)}",
         f"mc admin config reset ALIAS notify_webhook:{_target(site)}",

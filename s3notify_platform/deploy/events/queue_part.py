@@ -1,4 +1,4 @@
-"""The SQS queue that events come to, and the statement of its policy that lets one sender in."""
+"""The SQS queue that receives events, and the statement of its policy that allows one sender."""
 
 import json
 from dataclasses import dataclass
@@ -11,58 +11,58 @@ from s3notify_platform.kernel.clock import SYSTEM_CLOCK, Clock
 from s3notify_platform.stores.aws.service_requests import ServiceRequests, policy_in
 
 RETENTION_SECONDS: Final = 14 * 24 * 3600
-"""SQS keeps a message no longer."""
+"""SQS's own limit for keeping a message."""
 
 SHOWN_ATTEMPTS: Final = 8
-"""Looks at a queue that was made."""
+"""Attempts until SQS shows a new queue."""
 
 ATTRIBUTES: Final = {"MessageRetentionPeriod": str(RETENTION_SECONDS), "ReceiveMessageWaitTimeSeconds": "20"}
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Queue:
-    """The queue as SQS has it."""
+    """The source's queue at SQS."""
 
     site: EventSite
     sqs: ServiceRequests
     clock: Clock = SYSTEM_CLOCK
 
     def url(self) -> str | None:
-        """Its URL; None: there is no such queue. 1 request."""
+        """The queue's URL; None if there is no such queue. 1 request."""
         found = self.sqs.ask("get_queue_url", QueueName=self.site.queue_name)
         return str(found["QueueUrl"]) if found else None
 
     def attributes(self, *names: str) -> dict[str, str] | None:
-        """Attributes of it; None: there is no such queue. 2 requests."""
+        """Some of the queue's attributes; None if there is no such queue. 2 requests."""
         if (url := self.url()) is None:
             return None
         found = self.sqs.ask("get_queue_attributes", QueueUrl=url, AttributeNames=list(names))
         return None if found is None else dict(found.get("Attributes", {}))
 
     def waiting(self) -> int | None:
-        """About how many messages nobody has received yet; None: there is no such queue. 2 requests."""
+        """The approximate number of messages not received yet; None if there is no such queue. 2 requests."""
         found = self.attributes("ApproximateNumberOfMessages")
         return None if found is None else int(found.get("ApproximateNumberOfMessages", "0"))
 
     def policy(self) -> Json | None:
-        """Its policy, with no statement if it has none; None: there is no such queue. 2 requests."""
+        """The queue's policy, without statements if it has no policy; None if there is no such queue. 2 requests."""
         found = self.attributes("Policy")
         return None if found is None else policy_in(found.get("Policy"), f"queue {self.site.queue_name!r}")
 
     def set_policy(self, policy: Json) -> None:
-        """Replace its policy. 2 requests."""
+        """Replace the queue's policy. 2 requests."""
         if (url := self.url()) is not None:
             text = json.dumps(policy) if policy["Statement"] else ""
             self.sqs.ask("set_queue_attributes", QueueUrl=url, Attributes={"Policy": text})
 
     def is_ours(self) -> bool:
-        """Whether it was made here. 2 requests."""
+        """True if the queue was made here. 2 requests."""
         found = self.sqs.ask("list_queue_tags", QueueUrl=url) if (url := self.url()) else None
         return found is not None and found.get("Tags", {}).get(TAG) == self.site.name
 
     @property
     def title(self) -> str:
-        """The queue, for people."""
+        """The queue's title, for people."""
         return f"SQS queue {self.site.queue_name!r}, which keeps messages for 14 days"
 
     def lacks(self) -> str:
@@ -70,9 +70,9 @@ class Queue:
         return "" if self.url() else "is missing"
 
     def make(self) -> None:
-        """See `Part`. One that exists stays. 1 request; else 3, or as many as it takes until SQS shows it.
+        """See `Part`. An existing queue stays unchanged. 1 request; else at least 3, until SQS shows the new queue.
 
-        SQS refuses the name of one that was deleted for 60 s.
+        For 60 s, SQS refuses the name of a queue that was deleted.
         """
         for _ in attempts(self.clock, SHOWN_ATTEMPTS, base=0.5):
             if self.url() is not None:
@@ -81,10 +81,10 @@ class Queue:
             self.sqs.ask("create_queue", QueueName=self.site.queue_name, Attributes=ATTRIBUTES, tags=tags)
 
     def remains(self) -> str:
-        """See `Part`: one that was there before stays. 5 requests."""
+        """See `Part`. A queue that was not made here stays. 5 requests."""
         if not self.is_ours():
             return ""
-        return f"SQS queue {self.site.queue_name!r}, and the messages that wait in it: about {self.waiting() or 0}"
+        return f"SQS queue {self.site.queue_name!r}, and the messages in it: about {self.waiting() or 0}"
 
     def remove(self) -> None:
         """See `Part`. 2 requests or 3."""
@@ -93,10 +93,10 @@ class Queue:
 
 
 def sending(queue: Queue, service: str, source_arn: str, account: str = "") -> StatementPart:
-    """The statement that lets `service` send for `source_arn`, in `account` if it is given, and nobody else."""
+    """The statement that allows only `service` to send, for `source_arn`, and in `account` if given."""
     site = queue.site
     return StatementPart(
-        title=f"policy of the queue: {service} may send to it for {source_arn} alone",
+        title=f"policy of the queue: only {service} may send to it, for {source_arn}",
         statement=allowing(
             site.name,
             service=service,

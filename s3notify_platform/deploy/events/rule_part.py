@@ -1,4 +1,4 @@
-"""The way by EventBridge: a rule of the default bus, with the queue as its target."""
+"""The parts for EventBridge: a rule of the default bus, with the queue as its target."""
 
 import json
 from dataclasses import dataclass
@@ -10,23 +10,23 @@ from s3notify_platform.stores.aws.service_requests import ServiceRequests
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class RulePart:
-    """The rule, and its target."""
+    """The rule and its target."""
 
     site: EventSite
     events: ServiceRequests
 
     @property
     def title(self) -> str:
-        """The rule, for people."""
+        """The rule's title, for people."""
         keys = f"keys below {self.site.prefix!r}" if self.site.prefix else "all keys"
-        return f"EventBridge rule {self.site.name!r}: {keys} of the bucket go to the queue"
+        return f"EventBridge rule {self.site.name!r}: events of {keys} of the bucket are sent to the queue"
 
     def lacks(self) -> str:
         """See `Part`. 1 request or 2."""
         if (found := self.events.ask("describe_rule", Name=self.site.name)) is None:
             return "is missing"
         if _parsed(found.get("EventPattern")) != self.site.pattern():
-            return "takes other events"
+            return "matches other events"
         if found.get("State") != "ENABLED":
             return "is switched off"
         targets = self._targets()
@@ -35,7 +35,7 @@ class RulePart:
         )
 
     def make(self) -> None:
-        """See `Part`. 2 requests, and those of `lacks`."""
+        """See `Part`. 2 requests more than `lacks`."""
         if not self.lacks():
             return
         self.events.ask(
@@ -44,16 +44,16 @@ class RulePart:
             EventPattern=json.dumps(self.site.pattern()),
             State="ENABLED",
             Description=f"Changes of source {self.site.source} in bucket {self.site.bucket.bucket}",
-            # EventBridge leaves the tags of a rule that exists as they are.
+            # EventBridge does not change the tags of an existing rule.
             Tags=[{"Key": TAG, "Value": self.site.name}],
         )
         target = {"Id": self.site.name, "Arn": self.site.queue_arn}
         done = self.events.ask("put_targets", Rule=self.site.name, Targets=[target])
         if done is None or done.get("FailedEntryCount"):
-            raise UsageError(f"rule {self.site.name!r} does not take the queue as target: {done}")
+            raise UsageError(f"rule {self.site.name!r} does not accept the queue as target: {done}")
 
     def remains(self) -> str:
-        """See `Part`: one that was made elsewhere stays. 1 request."""
+        """See `Part`. A rule that was not made here stays. 1 request."""
         return f"EventBridge rule {self.site.name!r}" if self._is_ours() else ""
 
     def remove(self) -> None:

@@ -1,4 +1,4 @@
-"""The way by SNS: a topic of the bucket's events, and the queue's subscription to it."""
+"""The parts for SNS: a topic that receives the bucket's events, and the queue's subscription to it."""
 
 import json
 from dataclasses import dataclass
@@ -19,12 +19,12 @@ class Topic:
     clock: Clock = SYSTEM_CLOCK
 
     def policy(self) -> Json | None:
-        """Its policy; None: there is no such topic. 1 request."""
+        """The topic's policy; None if there is no such topic. 1 request."""
         found = self.sns.ask("get_topic_attributes", TopicArn=self.site.topic_arn)
         return found and policy_in(found["Attributes"].get("Policy"), f"topic {self.site.topic_arn}")
 
     def set_policy(self, policy: Json) -> None:
-        """Replace its policy. 1 request."""
+        """Replace the topic's policy. 1 request."""
         self.sns.ask(
             "set_topic_attributes",
             TopicArn=self.site.topic_arn,
@@ -34,7 +34,7 @@ class Topic:
 
     @property
     def title(self) -> str:
-        """The topic, for people."""
+        """The topic's title, for people."""
         return f"SNS topic {self.site.name!r}"
 
     def lacks(self) -> str:
@@ -47,7 +47,7 @@ class Topic:
             self.sns.ask("create_topic", Name=self.site.name, Tags=[{"Key": TAG, "Value": self.site.name}])
 
     def remains(self) -> str:
-        """See `Part`. `UsageError` while it has other subscribers, which would hear nothing more. 2 requests or 3."""
+        """See `Part`. `UsageError` if it has other subscribers: they would lose its events. 2 or 3 requests."""
         if not self._is_ours():
             return ""
         others = [
@@ -69,9 +69,9 @@ class Topic:
             self.sns.ask("delete_topic", TopicArn=self.site.topic_arn)
 
     def publishing(self) -> StatementPart:
-        """The statement of its policy that lets the bucket publish, and nobody else."""
+        """The statement of the topic's policy that allows only the bucket to publish."""
         return StatementPart(
-            title=f"policy of the topic: s3.amazonaws.com may publish for {self.site.bucket_arn} alone",
+            title=f"policy of the topic: only s3.amazonaws.com may publish, for {self.site.bucket_arn}",
             statement=allowing(
                 self.site.name,
                 service="s3.amazonaws.com",
@@ -98,7 +98,7 @@ class Topic:
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class SubscriptionPart:
-    """The queue's subscription to a topic, also to one of others: messages come as S3 wrote them."""
+    """The queue's subscription to a topic, ours or another one. Messages arrive unchanged, as S3 wrote them."""
 
     site: EventSite
     sns: ServiceRequests
@@ -106,15 +106,15 @@ class SubscriptionPart:
 
     @property
     def title(self) -> str:
-        """The subscription, for people."""
+        """The subscription's title, for people."""
         return f"subscription of the queue to {self.topic_arn}"
 
     def lacks(self) -> str:
-        """See `Part`. 1 request for 100 subscriptions."""
+        """See `Part`. 1 request for each 100 subscriptions."""
         return "" if self._arn() else "is missing"
 
     def make(self) -> None:
-        """See `Part`. As many requests, and 1."""
+        """See `Part`. 1 request for each 100 subscriptions, and 1."""
         if not self._arn():
             self.sns.ask(
                 "subscribe",
@@ -126,11 +126,11 @@ class SubscriptionPart:
             )
 
     def remains(self) -> str:
-        """See `Part`. 1 request for 100 subscriptions."""
+        """See `Part`. 1 request for each 100 subscriptions."""
         return self.title if self._arn() else ""
 
     def remove(self) -> None:
-        """See `Part`. As many requests, and 1."""
+        """See `Part`. 1 request for each 100 subscriptions, and 1."""
         if arn := self._arn():
             self.sns.ask("unsubscribe", SubscriptionArn=arn)
 

@@ -1,11 +1,13 @@
-"""The event notifications of a bucket. S3 has one document of them all, and writes it without a condition.
+"""The event notifications of a bucket. S3 keeps them all in one document, and overwrites it without a condition.
 
-A change reads it, edits it, writes all of it, and looks afterwards, twice: the document as it is then decides, also
-after a lost answer. A change that another writer makes within the milliseconds between a read and its write would be
-undone unseen, as with every tool that writes this document; one that undoes ours is seen, and ours is made again.
-Notifications of others are written back as S3 gave them.
+A change reads the document, edits it, and writes it as a whole. Then it reads the document twice more: its content
+decides if the change succeeded, also after a lost answer. If another writer changes the document in the milliseconds
+between a read and its write, that change is undone unnoticed, as with every tool that writes this document. If another
+writer undoes our change, this is noticed, and our change is made again. Other notifications are written back as S3
+returned them.
 
-Ceph RGW keeps each notification by its id: a write adds or replaces those that it has, and one is removed by its id.
+Ceph RGW keeps each notification by its id. A write adds or replaces the notifications that it contains, and removes
+none. A notification is removed by its id.
 """
 
 from collections.abc import Callable, Mapping
@@ -27,7 +29,7 @@ from s3notify_platform.stores.sdk import SDK_ERRORS, count_request, unusable
 
 CHANGE_ATTEMPTS: Final = 12
 SETTLE_SECONDS: Final = 2.0
-"""Between a write and the second look. Two that write at once differ by less."""
+"""Time between a write and the second look. Concurrent changes happen within a shorter time."""
 
 Kind = Literal["queue", "topic", "function"]
 Server = Literal["aws", "rgw", "minio"]
@@ -42,7 +44,7 @@ _EVENTBRIDGE: Final = "EventBridgeConfiguration"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Notification:
-    """One notification: events of keys with this prefix and suffix go to this queue, topic or function."""
+    """One notification: events of keys with this prefix and suffix are sent to this queue, topic or function."""
 
     id: str
     kind: Kind
@@ -52,14 +54,14 @@ class Notification:
     suffix: str = ""
 
     def overlaps(self, other: "Notification") -> bool:
-        """Whether S3 refuses both beside each other: some event of some key would be of both. Pure."""
+        """True if S3 refuses to have both: some event of some key would match both. Pure."""
         events = any(_same_event(one, two) for one in self.events for two in other.events)
         prefixes = self.prefix.startswith(other.prefix) or other.prefix.startswith(self.prefix)
         suffixes = self.suffix.endswith(other.suffix) or other.suffix.endswith(self.suffix)
         return events and prefixes and suffixes
 
     def covers(self, other: "Notification") -> bool:
-        """Whether it announces all that the other one does. Pure."""
+        """True if it announces everything that the other one announces. Pure."""
         events = all(any(_includes(mine, event) for mine in self.events) for event in other.events)
         return events and other.prefix.startswith(self.prefix) and other.suffix.endswith(self.suffix)
 
@@ -70,20 +72,20 @@ class Notification:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BucketNotifications:
-    """All notifications of a bucket, as they were read, or as they are to be written."""
+    """All notifications of a bucket, as they were read, or as they will be written."""
 
     stored: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def each(self) -> tuple[Notification, ...]:
-        """The notifications, of all kinds."""
+        """The notifications of all kinds."""
         return tuple(
             _read(kind, one) for kind, (name, _) in _FIELDS.items() for one in self.stored.get(name, ())
         )
 
     @property
     def eventbridge(self) -> bool:
-        """Whether all events of the bucket also go to EventBridge."""
+        """True if all events of the bucket are also sent to EventBridge."""
         return _EVENTBRIDGE in self.stored
 
     def find(self, name: str) -> Notification | None:
@@ -91,7 +93,7 @@ class BucketNotifications:
         return next((one for one in self.each if one.id == name), None)
 
     def without(self, name: str) -> "BucketNotifications":
-        """All but the one with this id."""
+        """All notifications except the one with this id."""
         left = {
             field: [one for one in self.stored[field] if one.get("Id") != name]
             for field, _ in _FIELDS.values()
@@ -101,7 +103,7 @@ class BucketNotifications:
         return BucketNotifications(stored=others | {field: found for field, found in left.items() if found})
 
     def having(self, one: Notification) -> "BucketNotifications":
-        """The same with this one, which replaces another of its id; unchanged if it is there."""
+        """All notifications and `one`, which replaces a notification with its id; `self` if nothing changes."""
         if self.find(one.id) == one:
             return self
         others, (field, _) = self.without(one.id), _FIELDS[one.kind]
@@ -110,15 +112,15 @@ class BucketNotifications:
         )
 
     def to_eventbridge(self) -> "BucketNotifications":
-        """The same with EventBridge switched on."""
+        """All notifications with EventBridge switched on."""
         return self if self.eventbridge else replace(self, stored={**self.stored, _EVENTBRIDGE: {}})
 
 
 class BucketEvents(S3Requests):
-    """The notifications of one bucket. Thread-safe. `RefusedError`: no permission, or no store that has them."""
+    """The notifications of one bucket. Thread-safe. `RefusedError`: no permission, or no support in the store."""
 
     def server(self) -> Server:
-        """Which store this is, by its answer's headers; `aws` also for what is like it. 1 HEAD."""
+        """The kind of server, by the headers of its answer; `aws` also for unknown servers. 1 HEAD."""
         found: Any = self._sent(lambda: self.client.head_bucket(Bucket=self.config.bucket))
         headers = {
             name.lower(): str(value) for name, value in found["ResponseMetadata"]["HTTPHeaders"].items()
@@ -131,7 +133,7 @@ class BucketEvents(S3Requests):
         return "rgw" if ceph or headers.get("x-amz-request-id", "").startswith("tx0000") else "aws"
 
     def read(self) -> BucketNotifications:
-        """The notifications as they are. 1 GET."""
+        """The current notifications. 1 GET."""
         found: Any = self._sent(
             lambda: self.client.get_bucket_notification_configuration(Bucket=self.config.bucket)
         )
@@ -144,11 +146,12 @@ class BucketEvents(S3Requests):
         owner: str | None = None,
         only: str | None = None,
     ) -> bool:
-        """Edit the notifications until they are so, also after the second look; False if they were.
+        """Edit the notifications until the edit holds, also at the second look. Returns False if it held before.
 
-        `edit` is called on each read, and returns what it was given if that is right. `owner`: the account that the
-        bucket has to be of. `only`: on RGW, the id of the one that changes. `ConflictError`: others keep undoing it.
-        `RefusedError` for what S3 does not take. 1 GET; else 3 or more, and a PUT, and `SETTLE_SECONDS`.
+        `edit` is called on each read document, and returns its argument if no change is needed. `owner`: the account
+        that must own the bucket. `only`: on RGW, the id of the notification that changes. `ConflictError`: other
+        writers keep undoing the change. `RefusedError`: S3 refuses the new document. Requests: 1 GET if nothing
+        changes; else at least 3 GETs and a PUT, and a wait of `SETTLE_SECONDS`.
         """
         failed: S3NotifyError | None = None
         written = looked = False
@@ -166,16 +169,16 @@ class BucketEvents(S3Requests):
             try:
                 self._write(wanted, owner=owner, only=only)
             except RefusedError as error:
-                # A queue's policy that was just written may not be known to S3 yet.
+                # S3 may not see a new policy of the queue yet.
                 if "Unable to validate" not in str(error) or attempt + 1 == CHANGE_ATTEMPTS:
                     raise
                 failed = error
             except UnavailableError as error:
-                failed = error  # the next look finds out
+                failed = error  # the next read shows if it was applied
             else:
                 failed = None
         raise failed or ConflictError(
-            f"{self.config.place}: others keep changing its notifications: end what does, and repeat this"
+            f"{self.config.place}: other writers keep changing its notifications: stop them, and repeat this command"
         )
 
     def _write(self, wanted: BucketNotifications, *, owner: str | None, only: str | None) -> None:
@@ -188,14 +191,14 @@ class BucketEvents(S3Requests):
         self._sent(
             lambda: self.client.put_bucket_notification_configuration(
                 Bucket=self.config.bucket,
-                NotificationConfiguration=wanted.stored,  # type: ignore[arg-type] # as it was read
+                NotificationConfiguration=wanted.stored,  # type: ignore[arg-type] # S3's own form
                 **arguments,
             ),
             attempts=1,
         )
 
     def _remove(self, name: str) -> None:
-        """RGW's own request, which boto3 has no name for."""
+        """Remove one notification by RGW's own request, which boto3 does not have."""
         url = f"{self.endpoint_url.rstrip('/')}/{self.config.bucket}?notification={quote(name, safe='')}"
         request = AWSRequest("DELETE", url)
         try:
@@ -244,7 +247,7 @@ def _written(one: Notification) -> dict[str, Any]:
 
 
 def _includes(one: str, other: str) -> bool:
-    """Whether an event's name, maybe with a star, stands for the other one too."""
+    """True if an event's name, perhaps with a star, covers the other name."""
     return one == other or (one.endswith("*") and other.startswith(one[:-1]))
 
 

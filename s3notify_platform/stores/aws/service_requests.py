@@ -1,4 +1,4 @@
-"""Requests to services of AWS by which queues, topics and rules are set up. Each of them may be sent again."""
+"""Requests to AWS services that set up queues, topics and rules. Each of them may be sent again."""
 
 import json
 from collections.abc import Iterator
@@ -48,7 +48,7 @@ PAGES_MAX: Final = 100
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceConfig(Access):
-    """How a service is reached: `sqs`, `sns`, `events` or `sts`."""
+    """Access to one service: `sqs`, `sns`, `events` or `sts`."""
 
     service: ClassVar[str] = ""
 
@@ -61,7 +61,7 @@ class ServiceConfig(Access):
 
 
 class ServiceRequests(SdkUser[Any]):
-    """One service. Thread-safe. All that is asked of it can be repeated, so that a lost answer is no matter."""
+    """One service. Thread-safe. Every request to it can be repeated, so a lost answer has no consequence."""
 
     def __init__(self, config: ServiceConfig, *, clock: Clock = SYSTEM_CLOCK, **settings: float) -> None:
         super().__init__(config.name, config, **settings)
@@ -69,10 +69,10 @@ class ServiceRequests(SdkUser[Any]):
         self._clock = clock
 
     def ask(self, operation: str, **arguments: Any) -> dict[str, Any] | None:
-        """The answer; None: what is asked about does not exist.
+        """The answer; None if the resource does not exist.
 
-        1 request, up to `ATTEMPTS` while the service is unavailable. `RefusedError`: no permission, or a wrong
-        argument. `UnavailableError`: it may have been applied; repeat.
+        1 request; up to `ATTEMPTS` while the service is unavailable. `RefusedError`: no permission, or a wrong
+        argument. `UnavailableError`: the request may have been applied; repeat it.
         """
         cause = ""
         for attempt in attempts(self._clock, ATTEMPTS):
@@ -88,7 +88,7 @@ class ServiceRequests(SdkUser[Any]):
         raise UnavailableError(f"{self.config.place} is unavailable: {cause}")
 
     def pages(self, operation: str, field: str, **arguments: Any) -> Iterator[Any]:
-        """The items of a listing, page by page. Requests as `ask` for each page."""
+        """The items of a listing, page by page. Requests: for each page as many as `ask`."""
         token: dict[str, str] = {}
         for _ in range(PAGES_MAX):
             answer = self.ask(operation, **arguments, **token)
@@ -98,7 +98,7 @@ class ServiceRequests(SdkUser[Any]):
             token = {"NextToken": answer["NextToken"]}
 
     def _cause(self, error: Exception) -> str | None:
-        """Why to ask again; None: what is asked about does not exist. Else raises."""
+        """The reason to send the request again; None if the resource does not exist. Raises other errors."""
         if isinstance(error, ClientError):
             status, code, message = answer_of(error)
             kind = code.rpartition(".")[2]
@@ -113,12 +113,12 @@ class ServiceRequests(SdkUser[Any]):
 
 
 def policy_in(text: object, place: str) -> dict[str, Any]:
-    """A policy as a service has it, an empty one if there is none. `UsageError` for what is no policy."""
+    """A service's policy; an empty one if the service has no policy. `UsageError` if the text is not a policy."""
     if not text:
         return {"Version": "2012-10-17", "Statement": []}
     try:
         policy = json.loads(str(text))
         statements = policy["Statement"]
     except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise UsageError(f"{place}: its policy cannot be read: correct it") from error
+        raise UsageError(f"{place}: its policy is not valid JSON with a Statement: correct it") from error
     return {**policy, "Statement": statements if isinstance(statements, list) else [statements]}

@@ -1,13 +1,13 @@
 """One DynamoDB table, reduced to the few calls that the adapters need.
 
-Guarantees. A write is sent once, and has one of three outcomes: `Applied`, `Refused` with the item that was there,
-`Unknown`. It is sent again only if the server certainly did nothing with it. Reads are consistent, and sent up to
+Guarantees. A write is sent once, and has one of three outcomes: `Applied`, `Refused` with the item that was found, or
+`Unknown`. It is sent again only if the server certainly did not apply it. Reads are consistent, and sent up to
 `attempts` times, with backoff and jitter.
 
 | answer | verdict |
 |---|---|
 | ConditionalCheckFailed, also as the reason of a cancelled transaction | `Refused` |
-| throttled, transaction conflict, no connection | nothing happened: sent again, finally `UnavailableError` |
+| throttled, transaction conflict, no connection | not applied: sent again, finally `UnavailableError` |
 | 5xx, timeout, connection lost, unreadable answer | write: `Unknown`; read: sent again |
 | everything else | `UsageError`: only a person can fix it |
 """
@@ -56,14 +56,14 @@ _REFUSED = frozenset({"ConditionalCheckFailedException", "ConditionalCheckFailed
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Applied:
-    """The write is applied; `attributes` as `ReturnValues` requested them."""
+    """The write was applied; `attributes` are those that `ReturnValues` requested."""
 
     attributes: Item = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refused:
-    """A condition did not hold, and nothing was written. `found` is the item there, if the server returns it."""
+    """A condition did not hold, and nothing was written. `found` is the existing item, if the server returns it."""
 
     found: Item | None = None
 
@@ -72,7 +72,7 @@ Outcome = Applied | Refused | Unknown
 
 
 def port_outcome(outcome: Outcome, etag: ETag | None) -> WriteOutcome:
-    """The outcome as the ports say it; `etag` is that of the item if it was written."""
+    """The outcome in the ports' classes; `etag` is the item's ETag if it was written."""
     match outcome:
         case Applied():
             return Written(etag=etag)
@@ -83,7 +83,7 @@ def port_outcome(outcome: Outcome, etag: ETag | None) -> WriteOutcome:
 
 
 def absent(attribute: str) -> dict[str, Any]:
-    """The condition that there is no item, by an attribute that each has."""
+    """The condition that no item exists, by an attribute that each item has."""
     return {
         "ConditionExpression": "attribute_not_exists(#key)",
         "ExpressionAttributeNames": {"#key": attribute},
@@ -108,7 +108,7 @@ class DynamoTable(SdkUser["DynamoDBClient"]):
         self._attempts = attempts
 
     def get(self, key: Item) -> Item | None:
-        """The item of this key, consistently read. 1 request."""
+        """The item with this key, read consistently. 1 request."""
         found = self._read(
             lambda: self.client.get_item(TableName=self.config.table, Key=key, ConsistentRead=True)
         )
@@ -116,7 +116,7 @@ class DynamoTable(SdkUser["DynamoDBClient"]):
         return item
 
     def get_together(self, keys: Sequence[Item]) -> list[Item | None]:
-        """Up to 100 items as they were at one moment. 1 request, which costs double."""
+        """Up to 100 items, read at one moment. 1 request, which costs double."""
         gets: Any = [{"Get": {"TableName": self.config.table, "Key": key}} for key in keys]
         found = self._read(lambda: self.client.transact_get_items(TransactItems=gets))
         return [answer.get("Item") for answer in found["Responses"]]
@@ -124,7 +124,7 @@ class DynamoTable(SdkUser["DynamoDBClient"]):
     def query(self, attribute: str, value: str, *, sorted_by: str = "", prefix: str = "") -> Iterator[Item]:
         """Every item with this partition key, in order of the sort key. 1 request for each megabyte.
 
-        With `prefix`, those whose sort key, the attribute `sorted_by`, begins with it.
+        With `prefix`, only items whose sort key begins with it; `sorted_by` names the sort key's attribute.
         """
         condition, names, values = "#k = :v", {"#k": attribute}, {":v": {"S": value}}
         if prefix:
@@ -138,12 +138,12 @@ class DynamoTable(SdkUser["DynamoDBClient"]):
         )
 
     def inspect(self, call: "Callable[[DynamoDBClient], T]") -> T:
-        """Any other call that is safe to repeat, with the client."""
+        """Run any other call that is safe to repeat; `call` gets the client."""
         answer: T = self._read(lambda: call(self.client))
         return answer
 
     def keys(self, attribute: str) -> Iterator[str]:
-        """A string attribute of every item of the table, in no order. 1 request for each megabyte."""
+        """A string attribute of every item of the table, in no particular order. 1 request for each megabyte."""
         items = self._pages("scan", ProjectionExpression="#k", ExpressionAttributeNames={"#k": attribute})
         return (item[attribute]["S"] for item in items)
 
@@ -157,7 +157,7 @@ class DynamoTable(SdkUser["DynamoDBClient"]):
             arguments["ExclusiveStartKey"] = last
 
     def write(self, call: WriteCall, **arguments: Any) -> Outcome:
-        """One write, under the condition that it contains. `TableName` is added except for transactions.
+        """One write, under the condition in its arguments. `TableName` is added, except for transactions.
 
         A refused transaction has no `found`.
         """
@@ -196,7 +196,7 @@ class DynamoTable(SdkUser["DynamoDBClient"]):
 
 
 def _judge(error: Exception, config: DynamoConfig) -> Refused | Unknown | str:
-    """What a failed request means; a text if certainly nothing happened. `UsageError` if no retry can help."""
+    """The meaning of a failed request: a text if it was certainly not applied. `UsageError` if no retry can help."""
     if isinstance(error, NoCredentialsError | PartialCredentialsError):
         raise unusable(error, config) from None
     if isinstance(error, NEVER_SENT):

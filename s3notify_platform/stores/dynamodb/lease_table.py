@@ -1,16 +1,18 @@
 """`Leases` on a DynamoDB table, with the same items as object_store's DynamoCommit, so both can use one table.
 
-    path        S  partition key: the object's key
-    etag        S  sort key: `*`, or the ETag with its quotes
-    generation  N
-    timeout     N  milliseconds; 0: done
-    ttl         N  unix seconds: the table's TTL attribute
-    writer      S  ours only: who put it. object_store reads no attribute of a type other than S and N
+| attribute | type | value |
+|---|---|---|
+| path | S | the object's key; this is the partition key |
+| etag | S | `*`, or the ETag with its quotes; this is the sort key |
+| generation | N | the lease's generation |
+| timeout | N | milliseconds; 0: the commit is done |
+| ttl | N | unix seconds; this is the table's TTL attribute |
+| writer | S | our own: the id of the lease's writer, as a string, since object_store can parse only S and N |
 
-Guarantees. Each put is one conditional request: of all that replace one lease, at most one is granted. A lost answer is
-`Unknown`; when the caller puts the lease again, it recognises its own by the writer.
+Guarantees. Each put is one conditional request: if several writers replace one lease, at most one is granted. A lost
+answer is `Unknown`; when the caller puts the lease again, it recognises its own lease by the writer.
 
-Requests: 1 each, and 1 more if a server refuses a put without returning the existing item.
+Requests: 1 for each call, and 1 more if a server refuses a put without returning the existing item.
 """
 
 from typing import TYPE_CHECKING, Any, Final, assert_never

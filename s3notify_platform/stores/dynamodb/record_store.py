@@ -1,24 +1,26 @@
 r"""`RecordStore` on a DynamoDB table: for high rates, and for buckets that lack `If-Match`.
 
-    partition  S  partition key: `{scope}{partition}`
-    key        S  sort key, which DynamoDB orders by its UTF-8 bytes: so records are scanned in key order
-    version    S  32 hex digits, drawn for each write
-    value      B  of a record
-    count      N  of a counter, in place of `value`
+| attribute | type | value |
+|---|---|---|
+| partition | S | `{scope}{partition}`; this is the partition key |
+| key | S | the record's key; this is the sort key, which DynamoDB orders by UTF-8 bytes, so scans are in key order |
+| version | S | 32 hex digits, drawn for each write |
+| value | B | value of a record |
+| count | N | value of a counter, in place of `value` |
 
-Guarantees. Every write is one conditional request with a token of its own (the version). So of all writers that
-expect one version, at most one succeeds. A write in doubt is `Unknown`, and never sent again here: callers look
-(`protocols.updates`). An addition in doubt is looked for once, by its token. Reads are consistent.
-Several sources share a table by different scopes.
+Guarantees. Every write is one conditional request with its own token, the version. So if several writers expect one
+version, at most one succeeds. A write in doubt is `Unknown`, and never sent again here: callers read the record
+(`protocols.updates`). After an addition in doubt, the counter is read once, and the token shows if it was applied.
+Reads are consistent. Several sources share a table by different scopes.
 
 | operation | requests, undisturbed |
 |---|---|
 | create, read, replace, remove, add | 1 |
 | scan | 1 for each megabyte |
 
-Limits. An item has at most 400 KB, a scope with its partition 2048 bytes, a key 1024: anything larger is refused
-with `UsageError` before it is sent. Only records made by `add` are counters. If the network delays the request of a
-creation, it may take effect after the record was removed, under a version that was returned to nobody.
+Limits. An item has at most 400 KB, a scope with its partition 2048 bytes, a key 1024 bytes: larger ones are refused
+with `UsageError` before they are sent. Only records made by `add` are counters. If the network delays the request of a
+creation, it may take effect after the record was removed, under a version that no caller knows.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -50,11 +52,11 @@ PARTITION_MAX_BYTES: Final = 2048
 KEY_MAX_BYTES: Final = 1024
 
 _OVERHEAD_BYTES: Final = len("partitionkeyvalueversion") + 32
-"""Names of the attributes, and the version."""
+"""Bytes of the attributes' names, and of the version."""
 
 
 class DynamoRecordStore:
-    """Records in one table, or in the part of it that `scope` names. Thread-safe; no request before a call."""
+    """Records in one table; `scope` names the part of the table to use. Thread-safe; no request before a call."""
 
     def __init__(
         self,
@@ -92,13 +94,13 @@ class DynamoRecordStore:
         partition: str,
         *,
         prefix: str = "",
-        known: Mapping[str, Record] | None = None,  # noqa: ARG002 - a scan reads all there is anyway
+        known: Mapping[str, Record] | None = None,  # noqa: ARG002 - a scan reads all records anyway
         keys_only: Callable[[str], bool] | None = None,
         wanted: Callable[[str], bool] | None = None,
     ) -> Iterator[Record]:
-        """See `RecordStore.scan`. Not a snapshot: each page is as it is when its turn comes.
+        """See `RecordStore.scan`. Not a snapshot: each page is read when its first record is due.
 
-        A page holds whole records, so `known` is not used, and what is not `wanted` is read too.
+        A page holds whole records. So `known` is ignored, and records that are not `wanted` are read too.
         """
         for item in self._table.query(
             "partition", self._partition(partition), sorted_by="key", prefix=prefix
@@ -112,7 +114,7 @@ class DynamoRecordStore:
     def add(
         self, partition: str, key: str, amount: int, *, ceiling: int | None = None
     ) -> int | Conflict | Unknown:
-        """See `RecordStore.add`. `Unknown` if the answer was lost and somebody has added since."""
+        """See `RecordStore.add`. `Unknown` if the answer was lost and another writer has added since."""
         place = self._key(partition, key)
         if amount < 0:
             condition, bound = "#count >= :bound", -amount
@@ -142,7 +144,7 @@ class DynamoRecordStore:
                 return int(attributes["count"]["N"])
             case Refused(found=found):
                 if (item := found or self._table.get(place)) is not None and "count" not in item:
-                    raise CorruptError(f"{place}: holds {_record(item).value[:60]!r}, which is no counter")
+                    raise CorruptError(f"{place}: holds {_record(item).value[:60]!r}, which is not a counter")
                 return Conflict()
             case Unknown():
                 return self._counted(place, token) or outcome
@@ -150,7 +152,7 @@ class DynamoRecordStore:
                 assert_never(unreachable)
 
     def _counted(self, place: Item, token: str) -> int | None:
-        """The counter, if its last addition was this one. An addition is sent once: twice might count twice."""
+        """The counter, if its last addition was this one. An addition is sent only once: two could count twice."""
         try:
             item = self._table.get(place)
         except UnavailableError:
@@ -161,20 +163,20 @@ class DynamoRecordStore:
     def _put(self, place: Mapping[str, Any], value: bytes, expected: Version | None) -> WriteOutcome:
         size = sum(len(name["S"].encode()) for name in place.values()) + len(value) + _OVERHEAD_BYTES
         if size > ITEM_MAX_BYTES:
-            raise UsageError(f"{place}: a record of {size} bytes; DynamoDB takes {ITEM_MAX_BYTES}")
-        # Each attempt has its own token: one that is applied after a removal restores no earlier version.
+            raise UsageError(f"{place}: a record of {size} bytes; DynamoDB accepts {ITEM_MAX_BYTES}")
+        # Each attempt has its own token: an attempt that is applied after a removal restores no earlier version.
         token = unique_name(self._clock)
         item = {**place, "value": {"B": value}, "version": {"S": token}}
         return _outcome(self._table.write("put_item", Item=item, **_condition(expected)), ETag(token))
 
     def _partition(self, partition: str) -> str:
         if not partition:
-            raise UsageError("a record's partition is not empty")
+            raise UsageError("a record's partition must not be empty")
         return _checked(f"{self._scope}{partition}", PARTITION_MAX_BYTES)
 
     def _key(self, partition: str, key: str) -> dict[str, Any]:
         if not key:
-            raise UsageError("a record's key is not empty")
+            raise UsageError("a record's key must not be empty")
         return {"partition": {"S": self._partition(partition)}, "key": {"S": _checked(key, KEY_MAX_BYTES)}}
 
 
@@ -184,7 +186,9 @@ def _checked(name: str, limit: int) -> str:
     except UnicodeEncodeError:
         raise UsageError(f"{name[:60]!r} is not UTF-8: rename the record") from None
     if size > limit:
-        raise UsageError(f"{name[:60]!r}… has {size} bytes; DynamoDB takes {limit} here: use a shorter name")
+        raise UsageError(
+            f"{name[:60]!r}… has {size} bytes; DynamoDB accepts {limit} here: use a shorter name"
+        )
     return name
 
 

@@ -1,7 +1,7 @@
-"""The schema of a DynamoDB table: how it is created, and what `s3notify doctor` checks.
+"""The schema of a DynamoDB table, for its creation and for the checks of `s3notify doctor`.
 
-Tables are billed by request, so an idle one costs its storage only. Creating is idempotent: an existing table with
-the same keys is left as it is; one with other keys is refused, never changed.
+Tables are billed by request, so an idle table costs only its storage. Creation is idempotent: an existing table with
+the same keys is left unchanged; a table with other keys is refused, never changed.
 """
 
 from dataclasses import dataclass
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 
 CREATE_ATTEMPTS: Final = 120
 POLL_CEILING_SECONDS: Final = 2.0
-"""Together two minutes on average; AWS takes about 10 s."""
+"""All attempts together take two minutes on average; AWS takes about 10 s."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableSchema:
-    """Key attributes, all of them strings, and the attribute (unix seconds) that items expire by, if any."""
+    """Key attributes, which are all strings, and the attribute (unix seconds) by which items expire, if any."""
 
     partition_key: str
     sort_key: str | None = None
@@ -30,13 +30,13 @@ class TableSchema:
 
     @property
     def keys(self) -> list[dict[str, str]]:
-        """The keys in the form of DynamoDB and CloudFormation."""
+        """The keys in the form that DynamoDB and CloudFormation use."""
         names = [(self.partition_key, "HASH"), *([(self.sort_key, "RANGE")] if self.sort_key else [])]
         return [{"AttributeName": name, "KeyType": kind} for name, kind in names]
 
     @property
     def attributes(self) -> list[dict[str, str]]:
-        """The types of the keys, in the same form."""
+        """The types of the keys, in the form that DynamoDB and CloudFormation use."""
         return [{"AttributeName": key["AttributeName"], "AttributeType": "S"} for key in self.keys]
 
     def __str__(self) -> str:
@@ -44,15 +44,15 @@ class TableSchema:
 
 
 def create_table(table: DynamoTable, schema: TableSchema, *, clock: Clock = SYSTEM_CLOCK) -> bool:
-    """Create the table and wait until it can be used; False if it existed. About 4 requests.
+    """Create the table and wait until it can be used; returns False if it existed. About 4 requests.
 
-    `UsageError` if it exists with other keys, or expires by another attribute: it is left as it is.
+    `UsageError` if it exists with other keys, or expires by another attribute: it is left unchanged.
     """
     created = False
     for _ in attempts(clock, CREATE_ATTEMPTS, ceiling=POLL_CEILING_SECONDS):
         found = describe(table)
         if found is None:
-            # The next round finds out whether this worked.
+            # The next attempt finds out if this worked.
             created |= table.inspect(lambda client: _create(client, table.config.table, schema))
             continue
         if wrong := _wrong_keys(found, schema):
@@ -63,9 +63,9 @@ def create_table(table: DynamoTable, schema: TableSchema, *, clock: Clock = SYST
 
 
 def examine(table: DynamoTable, schema: TableSchema, *, clock: Clock = SYSTEM_CLOCK) -> tuple[str, ...]:
-    """The problems of the table, as texts for people; none if it can be used. 6 requests.
+    """The problems of the table, as texts for people; empty if it can be used. 6 requests.
 
-    Puts an item under a condition twice, of which one must be refused, and removes it.
+    Puts an item twice under a condition; the second put must be refused. Then removes the item.
     """
     try:
         found = describe(table)
@@ -75,16 +75,16 @@ def examine(table: DynamoTable, schema: TableSchema, *, clock: Clock = SYSTEM_CL
             return (wrong,)
         problems = []
         if schema.ttl is not None and _ttl(table) != schema.ttl:
-            problems.append(f"does not expire items by {schema.ttl!r}: `s3notify init` switches that on")
+            problems.append(f"does not expire items by {schema.ttl!r}: run `s3notify init` to switch this on")
         if not _keeps_conditions(table, schema, clock):
-            problems.append("does not keep conditions on puts: no commit is safe on it")
+            problems.append("does not honour conditions on puts: no commit is safe on it")
         return tuple(problems)
     except S3NotifyError as error:
         return (str(error),)
 
 
 def describe(table: DynamoTable) -> Item | None:
-    """DynamoDB's own description of the table; None if there is none. 1 request."""
+    """DynamoDB's own description of the table; None if the table does not exist. 1 request."""
 
     def ask(client: "DynamoDBClient") -> Any:
         try:
@@ -127,11 +127,14 @@ def _ttl(table: DynamoTable) -> str | None:
 
 
 def _expires(table: DynamoTable, schema: TableSchema) -> bool:
-    """Whether items expire as they should. If not, expiry is switched on, and the next round checks again."""
+    """True if items expire by the schema's attribute. If not, switches expiry on; the next attempt checks again."""
     if schema.ttl is None or (found := _ttl(table)) == schema.ttl:
         return True
     if found is not None:
-        raise UsageError(f"{table.config.place} expires items by {found!r}, not {schema.ttl!r}")
+        raise UsageError(
+            f"{table.config.place} expires items by {found!r}, not {schema.ttl!r}: switch its TTL off, or name "
+            "another table"
+        )
     wanted: Any = {"Enabled": True, "AttributeName": schema.ttl}
     table.inspect(
         lambda client: client.update_time_to_live(

@@ -1,28 +1,28 @@
-r"""Ack chains in the table of the npm package xor-ack-dynamodb, so that its users and ours can stamp the same chains.
+r"""Ack chains in the table of the npm package xor-ack-dynamodb: its users and ours can stamp the same chains.
 
     {partition_key}: tag               stamp (binary)                      the package's item, its only one
     {partition_key}: tag "\0s3notify"  record, version, ttl (once closed)  ours: names, operations, tombstone
 
-That package replaces its whole item with every stamp, so it cannot hold our fields, and deletes it when the XOR is
-zero. The two items of a chain are read in one transaction and written in one transaction, each under the condition
-that it is unchanged. The version of a record covers both.
+The package replaces its whole item with every stamp, so that item cannot hold our fields. The package deletes its item
+when the XOR is zero. The two items of a chain are read in one transaction. They are written in one transaction, each
+under the condition that it is unchanged. The version of a record covers both items.
 
 | found | read as |
 |---|---|
-| its item alone | a chain that the package began: only a stamp. Our first write adds our item |
-| both, ours open | a chain with all that our item holds, and the stamp that was written last |
-| ours alone, open | acked: the package reached zero and deleted its item (or its user deleted the tag) |
-| ours alone, closed | the tombstone: closing a chain deletes the package's item |
+| only the package's item | a chain that the package began: only a stamp. Our first write adds our item |
+| both, ours open | a chain with everything in our item, and the stamp that was written last |
+| only ours, open | acked: the package reached zero and deleted its item (or its user deleted the tag) |
+| only ours, closed | the tombstone: closing a chain deletes the package's item |
 | both, ours closed | a chain that the package began again under the tag |
 
-Guarantees. As `RecordStore` says, for the records of `SharedChains`. If the package writes between our read and our
-write, our write is a conflict; if we write between its read and its write, it gets `StaleLocalData`.
+Guarantees. The records of `SharedChains` have all guarantees of `RecordStore`. If the package writes between our read
+and our write, our write is a conflict; if we write between its read and its write, the package gets `StaleLocalData`.
 
-Limits. The package has no operation ids, names, deadlines and failures. What it stamps twice is applied twice, and a
-chain that we fail does not exist for it. While an item is in a transaction of ours, the package's write to it may be
-refused with `TransactionConflictException`, which its caller has to try again. The package must not begin a tag again
-while our item of it is open. `ttl` only frees space (unix seconds; switch TTL on for that attribute, or call
-`SharedChains.purge`). Items in the table that hold no chain are refused.
+Limits. The package has no operation ids, names, deadlines and failures. If it stamps twice, both stamps are applied. It
+does not see that a chain has failed: the chain does not exist for it. While an item is in a transaction of ours, the
+package's write to it may be refused with `TransactionConflictException`; its caller must retry. The package must not
+begin a tag again while our item of this tag is open. `ttl` (unix seconds) only frees space: switch TTL on for that
+attribute, or call `SharedChains.purge`. Items in the table that hold no chain are refused.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -50,7 +50,7 @@ TAGS_TOGETHER: Final = 25
 class XorAckTable:
     """A `RecordStore` for `SharedChains(records, partition=partition)`. Thread-safe.
 
-    create, read, replace, remove: 1 request each, a transaction of two items. scan: 1 request a megabyte of
+    create, read, replace, remove: 1 request each, a transaction of two items. scan: 1 request for each megabyte of the
     table, and 1 for each `TAGS_TOGETHER` chains.
     """
 
@@ -97,11 +97,11 @@ class XorAckTable:
         partition: str,
         *,
         prefix: str = "",
-        known: Mapping[str, Record] | None = None,  # noqa: ARG002 - a scan reads all there is anyway
+        known: Mapping[str, Record] | None = None,  # noqa: ARG002 - a scan reads all records anyway
         keys_only: Callable[[str], bool] | None = None,  # noqa: ARG002 - as above
         wanted: Callable[[str], bool] | None = None,
     ) -> Iterator[Record]:
-        """See `RecordStore.scan`. Each chain as it is when its turn comes."""
+        """See `RecordStore.scan`. Not a snapshot: chains are read `TAGS_TOGETHER` at a time."""
         if partition != self._partition:
             return
         found = {key.removesuffix(SUFFIX) for key in self._table.keys(self._key)}
@@ -116,7 +116,7 @@ class XorAckTable:
     def add(
         self, partition: str, key: str, amount: int, *, ceiling: int | None = None
     ) -> int | Conflict | Unknown:
-        """There are no counters in this table: `UsageError`."""
+        """Not supported, since this table has no counters: `UsageError`."""
         raise UsageError(
             f"{partition}/{key}: the table of ack chains keeps no counters ({amount}, {ceiling})"
         )
@@ -124,17 +124,17 @@ class XorAckTable:
     def _tag(self, partition: str, key: str) -> str:
         if partition != self._partition:
             raise UsageError(
-                f"this table keeps the ack chains of partition {self._partition!r} alone, not {partition!r}"
+                f"this table keeps only the ack chains of partition {self._partition!r}, not those of {partition!r}"
             )
         if not key or "\0" in key:
-            raise UsageError(f"ack chain {key!r}: a tag is not empty, and has no NUL here")
+            raise UsageError(f"ack chain {key!r}: a tag must not be empty, and must not contain NUL here")
         return key
 
     def _both(self, tag: str) -> list[Item]:
         return [{self._key: {"S": tag}}, {self._key: {"S": tag + SUFFIX}}]
 
     def _write(self, tag: str, chain: Chain, *, stamp: str, version: str) -> WriteOutcome:
-        """Write the chain over items with this stamp and version; `NONE`: there is no item."""
+        """Write the chain over items with this stamp and version; `NONE`: the item must not exist."""
         drawn = unique_name(self._clock)
         ours: dict[str, Any] = {
             "record": {"B": encode(replace(chain, stamp=b""))},
@@ -152,7 +152,7 @@ class XorAckTable:
         return self._transact(theirs, self._put(tag + SUFFIX, ours, version=version), etag=etag)
 
     def _transact(self, *changes: Mapping[str, Any], etag: ETag | None) -> WriteOutcome:
-        # Each transaction has its own token, so one that is sent again is applied once.
+        # Each transaction has its own token, so it is applied once even if it is sent again.
         outcome = self._table.write(
             "transact_write_items", TransactItems=list(changes), ClientRequestToken=unique_name(self._clock)
         )
@@ -184,7 +184,7 @@ def _taken_apart(version: Version) -> tuple[str, str]:
 
 
 def _record(tag: str, theirs: Item | None, ours: Item | None) -> Record | None:
-    """The chain that two items form, by the table above."""
+    """The chain that two items form, by the table in the module's docstring."""
     if theirs is None and ours is None:
         return None
     try:
@@ -197,7 +197,7 @@ def _record(tag: str, theirs: Item | None, ours: Item | None) -> Record | None:
         ours_open = chain is not None and chain.status == "open"
         chain = replace(chain, stamp=stamp) if chain and ours_open else Chain(identity="", stamp=stamp)
     elif chain is not None and chain.status == "open":
-        # The time when it was finished is unknown: the tombstone's time counts from its creation.
+        # The time of its end is unknown: the tombstone's time counts from the chain's creation.
         chain = acked(replace(chain, last=b""), chain.created_ms + int(TOMBSTONE_SECONDS * 1000))
     assert chain is not None
     return Record(

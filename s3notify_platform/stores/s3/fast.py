@@ -1,8 +1,8 @@
 """`ObjectStore` over S3 for many small objects: GET, HEAD and PUT by obstore, at a fraction of boto3's CPU.
 
 Requests that obstore cannot express, and most failures, go to `S3ObjectStore`, which retries and determines the
-outcome. A PUT under a condition is sent once; if it neither succeeds nor is refused, it is `Unknown`. ETags are sent
-unquoted, as Ceph RGW requires.
+outcome. A PUT under a condition is sent once; if it is neither applied nor refused, the outcome is `Unknown`. ETags are
+sent unquoted, as Ceph RGW requires.
 """
 
 from functools import cached_property
@@ -36,14 +36,14 @@ if TYPE_CHECKING:
 
 _NO_KEY: Final = "<Code>NoSuchKey</Code>"
 _NO_BUCKET: Final = "NoSuchBucket"
-"""In an answer of 404, which obstore has in its error's text; where it has not, `S3ObjectStore` asks again."""
+"""Parts of a 404's body, which obstore puts into its error's text; without them, the request is sent again by boto3."""
 
 
 class FastObjectStore(DelegatingStore):
-    """One bucket. Thread-safe; nothing is sent before the first call.
+    """One bucket. Thread-safe; no request is sent before the first call.
 
-    Never deletes by obstore, which knows no condition and sends DeleteObjects: Ceph RGW 16 crashes on that in a bucket
-    with notifications.
+    It never deletes by obstore, which supports no condition and sends DeleteObjects: Ceph RGW 16 crashes on that
+    request in a bucket with notifications.
     """
 
     def __init__(self, config: S3Config) -> None:
@@ -51,10 +51,10 @@ class FastObjectStore(DelegatingStore):
         super().__init__(self._s3)
         self.config = config
         self._bucket_exists = False
-        """The bucket has answered before. It may have been removed since."""
+        """True if the bucket has answered before. It may have been removed since."""
 
     def _fits(self, key: str) -> bool:
-        """Whether obstore sends this key as it is. Buckets with an ARN, and on AWS those with dots, are boto3's."""
+        """True if obstore can send this key. Bucket ARNs, and on AWS bucket names with dots, are left to boto3."""
         bucket, dotted = self.config.bucket, "." in self.config.bucket and self.config.endpoint is None
         return fits_obstore(check_key(key)) and not bucket.startswith("arn:") and not dotted
 
@@ -97,7 +97,7 @@ class FastObjectStore(DelegatingStore):
             try:
                 found = meta_of(key, obstore.get(self._fast, key, options={"head": True}))
             except FileNotFoundError:
-                # An answer to HEAD says no code: the bucket may be what is missing.
+                # An answer to HEAD has no code: perhaps the bucket is missing.
                 if self._bucket_exists:
                     return None
                 count_repeated("s3")
@@ -163,7 +163,7 @@ class FastObjectStore(DelegatingStore):
             # 412, or 409 while another write is in progress. In both cases the creation was not applied.
             return Conflict() if isinstance(precondition, Absent) else _unknown(error)
         except (BaseError, OSError) as error:
-            # Certainly not applied. `S3ObjectStore` finds out whether key or bucket is missing, or access refused.
+            # Certainly not applied. `S3ObjectStore` finds out if the key, the bucket or a permission is missing.
             refused = isinstance(error, FileNotFoundError | PermissionDeniedError | UnauthenticatedError)
             if precondition is None or refused:
                 count_repeated("s3")

@@ -1,7 +1,7 @@
-"""Reads the answer to ListObjectsV2 at a small part of botocore's CPU, which is 50 µs a key and most of a listing.
+"""Reads the answer to ListObjectsV2 with less CPU than botocore, which needs 50 µs a key: most of a listing's time.
 
-Keys are as they were written: they come URL-encoded, so that nothing in an answer can be taken for another element.
-What is not as expected (keys not encoded, an element missing) is left to botocore.
+Keys are returned as they were written. They arrive URL-encoded, so no text in an answer can be mistaken for an element.
+Unexpected answers (keys not encoded, an element missing) are left to botocore.
 """
 
 import html
@@ -14,7 +14,7 @@ from xml.etree import ElementTree as ET
 from s3notify_platform.kernel.ports import ETag, ListedColumns, Page
 
 PAGE: Final = "S3NotifyPage"
-"""Where botocore's answer has the page, if it was read here."""
+"""Field of botocore's answer that holds the page, if it was read here."""
 
 _KEYS: Final = re.compile(rb"<Key>([^<]+)</Key>")
 _ETAGS: Final = re.compile(rb"<ETag>([^<]*)</ETag>")
@@ -34,12 +34,12 @@ def read_listing(
 
 
 def page_of(body: bytes) -> Page | None:
-    """The page that an answer is; None if it has no objects, or is to be read by botocore. 2 µs a key."""
+    """The page in an answer; None if it has no objects, or if botocore has to read it. 2 µs a key."""
     begin, end = body.find(_FIRST), body.rfind(_LAST) + len(_LAST)
     if not 0 <= begin < end:
         return None
     try:
-        root = ET.fromstring(body[:begin] + body[end:])  # noqa: S314 - what botocore does with it as well
+        root = ET.fromstring(body[:begin] + body[end:])  # noqa: S314 - botocore parses it in the same way
     except ET.ParseError:
         return None
     about = {element.tag.rpartition("}")[2]: element.text or "" for element in root}
@@ -50,7 +50,7 @@ def page_of(body: bytes) -> Page | None:
     if about.get("EncodingType") != "url" or (about.get("IsTruncated") == "true") != (token is not None):
         return None
     try:
-        # What a server leaves unencoded, XML escapes: Ceph RGW an apostrophe.
+        # Characters that a server does not encode are escaped by XML: Ceph RGW does this with an apostrophe.
         names = html.unescape(b"\n".join(keys).decode()).split("\n")
         tags = html.unescape(b"\n".join(etags).decode()).split("\n")
         modified = _milliseconds(times)
@@ -72,7 +72,7 @@ def page_of(body: bytes) -> Page | None:
 def _milliseconds(times: list[bytes]) -> list[int]:
     try:
         import numpy as np
-    except ImportError:  # where tables are not read, listings are short
+    except ImportError:  # numpy is missing only where no tables are read; listings are short there
         return [round(datetime.fromisoformat(f"{time.decode()}Z").timestamp() * 1000) for time in times]
     found: list[int] = np.array(times).astype("datetime64[ms]").astype(np.int64).tolist()
     return found

@@ -29,7 +29,7 @@ _CONTENT_HEADERS: Final = (
 
 
 class S3Uploads(S3Requests):
-    """Uploads to one bucket. Thread-safe. What may be repeated is sent up to `attempts` times."""
+    """Uploads to one bucket. Thread-safe. Requests that may be repeated are sent up to `attempts` times."""
 
     def source(self, bucket: str, key: str) -> CopySource | None:
         found: Any = self._send(
@@ -46,7 +46,7 @@ class S3Uploads(S3Requests):
         self,
         key: str,
         *,
-        precondition: Precondition | None = None,  # noqa: ARG002 - known when it is completed
+        precondition: Precondition | None = None,  # noqa: ARG002 - sent when the upload is completed
         metadata: Metadata = None,
         source: CopySource | None = None,
     ) -> UploadId:
@@ -63,13 +63,13 @@ class S3Uploads(S3Requests):
         if isinstance(begun, Fault):
             if begun.verdict is Verdict.AMBIGUOUS:
                 raise UnknownOutcomeError(
-                    f"upload of {key!r}: it may have begun ({begun.cause}): begin another"
+                    f"upload of {key!r}: it may have begun ({begun.cause}): begin another upload"
                 )
             raise self._unavailable(begun)
         upload = str(begun["UploadId"])
         if not 1 <= len(upload) <= UPLOAD_ID_MAX:
             raise UsageError(
-                f"{self.config.place}: an upload id of {len(upload)} characters; {UPLOAD_ID_MAX} are kept"
+                f"{self.config.place}: an upload id of {len(upload)} characters; at most {UPLOAD_ID_MAX} are supported"
             )
         return UploadId(upload)
 
@@ -123,9 +123,9 @@ class S3Uploads(S3Requests):
         if not isinstance(completed, Fault):
             if completed.get("ETag"):
                 return Written(etag=etag_of(completed))
-            found = self.source("", key)  # Ceph says none
-            return Written(etag=found.meta.etag) if found else Unknown(cause="completed, and not there")
-        # If-Match on an object that is gone is a 404, too.
+            found = self.source("", key)  # Ceph's answer has no ETag
+            return Written(etag=found.meta.etag) if found else Unknown(cause="completed, but not found")
+        # A 404 can also mean If-Match on an object that no longer exists.
         gone = "NoSuchUpload" in completed.cause or not isinstance(precondition, IfMatch)
         if completed.verdict is Verdict.MISSING and gone:
             raise NotFoundError(f"no upload {upload!r} of {key!r} in {self.config.place}")
@@ -139,8 +139,8 @@ class S3Uploads(S3Requests):
             raise self._unavailable(aborted)
 
     def empty_uploads(self, key: str) -> tuple[UploadId, ...]:
-        """See `Uploads.empty_uploads`. Of more than 1000, the first ones."""
-        # The key itself sorts before all that it begins.
+        """See `Uploads.empty_uploads`. If there are more than 1000 uploads, only the first 1000 are examined."""
+        # The key itself sorts before all keys that begin with it.
         found: Any = self._send(
             lambda: self.client.list_multipart_uploads(
                 Bucket=self.config.bucket, Prefix=key, EncodingType="url"
@@ -167,7 +167,7 @@ class S3Uploads(S3Requests):
 
 
 def meta_of(key: str, answer: Any) -> ObjectMeta:
-    """What a GET or HEAD of the SDK says of an object."""
+    """The metadata in the SDK's answer to a GET or HEAD."""
     return ObjectMeta(
         key=key,
         etag=etag_of(answer),

@@ -1,6 +1,6 @@
 """The hot read path: obstore, several times the throughput of boto3 for many small objects.
 
-It takes paths, not keys, and some keys are not valid paths. `fits_obstore` says which keys it can read;
+obstore uses paths instead of keys, and some keys are not valid paths. `fits_obstore` says which keys it can read;
 `S3ObjectStore` reads the others, more slowly.
 """
 
@@ -32,16 +32,16 @@ _UNFIT: Final = re.compile(r"[\x00-\x1f\x7f]|(^|/)\.{0,2}(/|\Z)")
 
 
 def fits_obstore(key: str) -> bool:
-    """Whether obstore reads exactly this key. Pure.
+    """True if obstore reads exactly this key. Pure.
 
     False for control characters, empty segments (so also a `/` at either end) and the segments `.` and `..`.
-    All other characters that were tried work: `%`, `*`, `?`, `#`, spaces, emoji.
+    All other tested characters work: `%`, `*`, `?`, `#`, spaces, emoji.
     """
     return not _UNFIT.search(key)
 
 
 def meta_of(key: str, found: "GetResult") -> ObjectMeta:
-    """What a GET's headers say of the object, of which it may have asked for a range. No request."""
+    """The object's metadata in the headers of a GET, which may have requested only a range. No request."""
     meta = found.meta
     return ObjectMeta(
         key=key,
@@ -54,9 +54,9 @@ def meta_of(key: str, found: "GetResult") -> ObjectMeta:
 
 
 def obstore_store(config: S3Config, *, read_seconds: float = 30.0, attempts: int = 5) -> "S3Store":
-    """An obstore store of `config`'s bucket. No request. `UsageError` if no credentials are found.
+    """An obstore client of `config`'s bucket. No request. `UsageError` if no credentials are found.
 
-    Its credentials are found as boto3's are, so that both clients act as the same user.
+    Its credentials are found as boto3's are, so both clients act as the same user.
     """
     from obstore.store import S3Store
 
@@ -89,7 +89,7 @@ def _credentials(config: S3Config) -> Any:
         session = session_of(config)
         if session.get_credentials() is None:
             raise NoCredentialsError
-        # obstore asks again in the last five minutes of what it is given.
+        # obstore asks for credentials again when at most five minutes of their lifetime are left.
         return Boto3CredentialProvider(session, ttl=timedelta(seconds=300 + CREDENTIALS_SECONDS))
     except BotoCoreError as error:
         raise unusable(error, config) from error

@@ -1,4 +1,4 @@
-"""Requests to one bucket: the client, what is sent again and what not, and what their failures mean."""
+"""Requests to one bucket: the client, the rules of retries, and the outcomes of failed requests."""
 
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -40,7 +40,7 @@ class S3Requests(SdkUser["S3Client"]):
             config,
             client,
             **settings,
-            # Stores other than AWS support neither the newer checksums nor bucket names as host names.
+            # Stores other than AWS support neither the newer checksums nor bucket names within host names.
             request_checksum_calculation="when_required",
             response_checksum_validation="when_required",
             s3={"addressing_style": "path" if config.endpoint_url else "auto"},
@@ -70,7 +70,7 @@ class S3Requests(SdkUser["S3Client"]):
     def _send(
         self, request: Callable[[], T], *, conditional: bool = False, attempts: int | None = None
     ) -> T | Fault:
-        """Send, and send again where that is safe. Returns the answer, or the fault after the last attempt."""
+        """Send, and retry if that is safe. Returns the answer, or the fault of the last attempt."""
         maybe_applied, fault = None, Fault(verdict=Verdict.NOT_APPLIED, cause="never sent")
         most = attempts or self._attempts
         for attempt in the_attempts(
@@ -95,7 +95,7 @@ class S3Requests(SdkUser["S3Client"]):
     def _outcome(self, fault: Fault) -> WriteOutcome:
         match fault.verdict:
             case Verdict.PRECONDITION | Verdict.MISSING:
-                # If-Match on an object that is gone is a 404 on AWS.
+                # AWS answers 404 to If-Match on an object that no longer exists.
                 return Conflict()
             case Verdict.AMBIGUOUS:
                 return Unknown(cause=f"{fault.cause} from {self.config.place}")
@@ -114,7 +114,7 @@ class S3Requests(SdkUser["S3Client"]):
 
 
 def _with(headers: Mapping[str, str]) -> Callable[..., None]:
-    """A handler of botocore's event `before-call` that adds these headers, before the request is signed."""
+    """A handler of botocore's event `before-call` that adds these headers before the request is signed."""
 
     def add(params: dict[str, Any], **_: object) -> None:
         params["headers"].update(headers)
@@ -131,5 +131,5 @@ def metadata_of(key: str, metadata: Metadata) -> dict[str, str]:
 
 
 def etag_of(answer: Any) -> ETag:
-    """The ETag of an answer, or of a part of one."""
+    """The ETag in an answer, or in an element of an answer."""
     return ETag(answer["ETag"].strip('"'))

@@ -1,15 +1,15 @@
 """`ObjectStore` over the S3 API, by boto3: AWS, Ceph RGW and others. The hot path is in `fast`.
 
 Guarantees. A conditional write is sent once, and has one of three outcomes: applied, refused, unknown (see the table in
-`stores.faults`). It is sent again only if the store certainly did nothing with it. Reads and unconditional writes are
+`stores.faults`). It is sent again only if the store certainly did not apply it. Reads and unconditional writes are
 sent up to `attempts` times, with backoff and jitter. An unconditional write that was sent twice may take effect twice;
-where that matters, write under a condition.
+if that matters, write under a condition.
 
-Requests: one a call, plus the retries. The first HEAD that finds no object is followed by one request for the bucket,
-because a HEAD does not distinguish a missing key from a missing bucket.
+Requests: one for each call, plus retries. The first HEAD that finds no object is followed by one request for the
+bucket, because a HEAD does not distinguish a missing key from a missing bucket.
 
-ETags are sent unquoted in If-Match of PUT and DELETE: Ceph RGW answers 412 to a quoted one, and the others accept
-both.
+ETags are sent unquoted in If-Match of PUT and DELETE: Ceph RGW answers 412 to a quoted ETag, and other stores accept
+both forms.
 """
 
 from contextlib import suppress
@@ -48,7 +48,7 @@ class S3ObjectStore(S3Uploads):
     def get(
         self, key: str, *, if_match: ETag | None = None, if_none_match: ETag | None = None
     ) -> StoredObject | NotModified | Conflict | None:
-        """See `ObjectStore.get`. Body and metadata are of one version."""
+        """See `ObjectStore.get`. Body and metadata belong to one version."""
         arguments: dict[str, Any] = {}
         if if_match is not None:
             arguments["IfMatch"] = f'"{if_match}"'
@@ -97,9 +97,9 @@ class S3ObjectStore(S3Uploads):
         raise self._unavailable(found)
 
     def refusal(self, key: str) -> str:
-        """Why the store refuses to give the object under `key`; "" if it does not. 1 GET, whose body is not read.
+        """The reason why the store refuses to return the object; "" if it does not. 1 GET; the body is not read.
 
-        `UnavailableError` if that cannot be known now, or a key of encryption is in the way.
+        `UnavailableError` if the store cannot say it now, or if an encryption key cannot be used.
         """
 
         def begin() -> None:
@@ -144,7 +144,7 @@ class S3ObjectStore(S3Uploads):
         return self._outcome(written) if isinstance(written, Fault) else Written(etag=etag_of(written))
 
     def delete(self, key: str, *, precondition: IfMatch | None = None) -> WriteOutcome:
-        """See `ObjectStore.delete`. Some stores ignore the condition: `stores.probe` finds out."""
+        """See `ObjectStore.delete`. Some stores ignore the condition: `stores.probe` finds these."""
         arguments: dict[str, Any] = {} if precondition is None else {"IfMatch": precondition.etag}
         deleted: Any = self._send(
             lambda: self.client.delete_object(Bucket=self.config.bucket, Key=check_key(key), **arguments),
@@ -166,8 +166,8 @@ class S3ObjectStore(S3Uploads):
     ) -> WriteOutcome:
         """See `ObjectStore.copy`. Up to 5 GB. Some stores ignore the condition.
 
-        With `metadata`, a source that is overwritten meanwhile may give the body of one version and the
-        headers of the one before; not so a `CopySource`.
+        If `metadata` is given and the source is overwritten meanwhile, the copy may have the body of one version and
+        the headers of the previous one. This cannot happen with a `CopySource`.
         """
         arguments: dict[str, Any] = {} if precondition is None else {"IfNoneMatch": "*"}
         origin = source if isinstance(source, CopySource) else None
@@ -182,7 +182,7 @@ class S3ObjectStore(S3Uploads):
             arguments["CopySourceIfMatch"] = source.meta.etag
         if origin is not None and metadata is not None:
             kept = origin.meta.metadata if origin is not source else {}
-            # All of it, since replacing one piece of metadata replaces them all.
+            # Kept metadata and headers are sent too, since REPLACE replaces all of them.
             arguments |= {
                 "MetadataDirective": "REPLACE",
                 "Metadata": metadata_of(target, {**kept, **(metadata or {})}),
@@ -192,7 +192,7 @@ class S3ObjectStore(S3Uploads):
             lambda: self.client.copy_object(
                 Bucket=self.config.bucket, Key=target, CopySource=place, **arguments
             ),
-            # A copy of one version is sent once: after an answer that was lost, its source may have changed.
+            # A copy of one version is sent once: after a lost answer, its source may have changed.
             conditional=precondition is not None or isinstance(source, CopySource),
         )
         if not isinstance(copied, Fault):
@@ -200,13 +200,13 @@ class S3ObjectStore(S3Uploads):
         if copied.verdict is Verdict.MISSING:
             raise self._no_source(place["Key"])
         if copied.verdict is Verdict.PRECONDITION and precondition is None:
-            raise ConflictError(f"copy: {place['Key']!r} has changed since it was looked at; copy it again")
+            raise ConflictError(f"copy: {place['Key']!r} has changed since it was read; copy it again")
         return self._outcome(copied)
 
     def list(
         self, prefix: str, *, start_after: str | None = None, token: str | None = None, limit: int = 1000
     ) -> Page:
-        """See `ObjectStore.list`: ListObjectsV2. Keys are asked for URL-encoded."""
+        """See `ObjectStore.list`: ListObjectsV2. Keys are requested URL-encoded."""
         arguments: dict[str, Any] = {"Prefix": prefix, "MaxKeys": check_page_limit(limit)}
         if token is not None:
             arguments["ContinuationToken"] = token
@@ -219,7 +219,9 @@ class S3ObjectStore(S3Uploads):
             return page
         token = answer.get("NextContinuationToken")
         if answer["IsTruncated"] and not token:
-            raise UnavailableError(f"{self.config.place}: a listing says that it goes on, and not where")
+            raise UnavailableError(
+                f"{self.config.place}: a truncated listing has no continuation token: try again"
+            )
         objects = tuple(
             ObjectMeta(
                 key=entry["Key"],
@@ -232,14 +234,14 @@ class S3ObjectStore(S3Uploads):
         return Page(objects=objects, next_token=token if answer["IsTruncated"] else None)
 
     def create_bucket(self) -> None:
-        """Create the bucket, if this account does not own it already. 1 request."""
+        """Create the bucket unless this account owns it already. 1 request."""
         region = self.config.region
         arguments: dict[str, Any] = {}
         if self.config.endpoint_url is None and region != "us-east-1":
             arguments["CreateBucketConfiguration"] = {"LocationConstraint": region}
 
         def create() -> None:
-            # Both answer 409, which elsewhere means that the outcome is unknown.
+            # The server answers 409 here, which elsewhere means that the outcome is unknown.
             with suppress(self.client.exceptions.BucketAlreadyOwnedByYou):
                 self.client.create_bucket(Bucket=self.config.bucket, **arguments)
 
@@ -248,7 +250,7 @@ class S3ObjectStore(S3Uploads):
             raise self._unavailable(created)
 
     def server_date_ms(self) -> int | None:
-        """The server's wall clock, to the second, from one HEAD of the bucket; None if it does not send its time."""
+        """The server's wall clock to the second, by one HEAD of the bucket; None if it does not send its time."""
         answer: Any = self._send(lambda: self.client.head_bucket(Bucket=self.config.bucket))
         if isinstance(answer, Fault):
             return None

@@ -1,4 +1,4 @@
-"""Whether events arrive: a probe through the intake of an inlet, or the newest object."""
+"""Arrival of events: a probe through the intake of an inlet, or the newest object."""
 
 from typing import Any
 
@@ -20,7 +20,7 @@ SIGNALS = "_s3notify/orders/keyspace/"
 
 
 class Reporting(HandClock):
-    """A clock with which time passes, and what was written is reported to an intake when its time has come."""
+    """A clock whose sleeps report written objects to an intake once they are due."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -36,7 +36,7 @@ class Reporting(HandClock):
 
 
 class Bucket(MemoryObjectStore):
-    """What is written below `raw/` is reported `late` seconds afterwards; None: never."""
+    """A bucket that reports objects below `raw/` after `late` seconds; never if `late` is None."""
 
     def __init__(self, clock: Reporting, late: float | None) -> None:
         super().__init__(clock=clock)
@@ -64,12 +64,12 @@ class Site:
         return probe_arrival(self.queue, bucket or self.bucket, clock=self.clock, **(given | more))
 
     def keys(self) -> set[str]:
-        """Of all objects but the queue's own."""
+        """Keys of all objects except the queue's own."""
         return {meta.key for meta in list_all(self.bucket, "") if not meta.key.startswith("_s3notify/queue/")}
 
 
-def test_seconds_until_it_is_in_the_queue() -> None:
-    """Nothing is left of it, and neither the source's topic nor its signals have seen any of it."""
+def test_the_probe_measures_the_seconds_until_the_queue_has_the_change() -> None:
+    """The probe would leave objects behind, or cause a batch of the source."""
     site = Site(late=1.0)
     site.queue.topics.create("orders", TopicSettings(slots=4, shards=1, bucket="b", prefix="raw/"))
     found = site.probe()
@@ -80,8 +80,8 @@ def test_seconds_until_it_is_in_the_queue() -> None:
     assert site.keys() == set()
 
 
-def test_nothing_comes() -> None:
-    """It waits as long as it is to, and no longer once that is hopeless; nothing is left."""
+def test_the_probe_gives_up_after_its_time_or_if_hopeless() -> None:
+    """`s3notify doctor` would wait for ever, or leave objects behind, if no event arrives."""
     site = Site(late=None)
     began = site.clock.now
     assert site.probe() is None
@@ -100,8 +100,8 @@ def test_nothing_comes() -> None:
     assert site.queue.topics.all() == ()
 
 
-def test_the_next_probe_takes_over_what_a_killed_one_left() -> None:
-    """Its topic, with an entry."""
+def test_the_next_probe_takes_over_the_topic_of_a_killed_one() -> None:
+    """The topic of a killed probe, with an entry, would make all later probes fail."""
     site = Site()
     settings = TopicSettings(slots=1, shards=1, bucket="b", prefix=f"raw/{PROBE}")
     site.queue.topics.create(f"{TOPIC}orders", settings)
@@ -113,7 +113,7 @@ def test_the_next_probe_takes_over_what_a_killed_one_left() -> None:
 
 
 class Failing(MemoryObjectStore):
-    """Writes fail like this."""
+    """A bucket whose writes return or raise `outcome`."""
 
     def __init__(self, outcome: Any) -> None:
         super().__init__()
@@ -129,7 +129,7 @@ class Failing(MemoryObjectStore):
         self.deleted.append(key)
 
 
-def test_a_bucket_that_may_not_be_written_to() -> None:
+def test_a_bucket_without_write_permission_is_reported() -> None:
     site, bucket = Site(), Failing(RefusedError("no"))
     with pytest.raises(RefusedError):
         site.probe(bucket)
@@ -137,7 +137,7 @@ def test_a_bucket_that_may_not_be_written_to() -> None:
     assert bucket.deleted == []
 
 
-def test_what_may_have_been_written_is_deleted() -> None:
+def test_a_probe_object_in_doubt_is_deleted() -> None:
     site, bucket = Site(), Failing(Unknown(cause="lost"))
     with pytest.raises(UnavailableError, match="lost"):
         site.probe(bucket)
@@ -146,8 +146,8 @@ def test_what_may_have_been_written_is_deleted() -> None:
 
 
 @pytest.mark.parametrize("root", [False, True])
-def test_the_newest_object(root: bool) -> None:
-    """By the times of the store: how much later its slot's signal has moved, or the root."""
+def test_the_newest_objects_signal_gives_its_delay(root: bool) -> None:
+    """`s3notify doctor` would report a wrong delay, or none, for sources whose bucket it may not write to."""
     site = Site(late=None)
 
     def newest() -> Any:

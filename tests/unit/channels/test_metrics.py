@@ -1,4 +1,4 @@
-"""`/metrics`: what a service counts, how full the queue is, what was sent; and where it is served."""
+"""`/metrics`: a service's counts, the queue's fill level, requests; and the address that serves them."""
 
 import urllib.request
 from collections.abc import Iterator, Mapping
@@ -27,7 +27,7 @@ from tests.support.waiting import until
 
 
 def page(metrics: Metrics) -> Mapping[tuple[str, ...], float]:
-    """The samples, as a client reads them: the value by name and the values of labels."""
+    """The samples of the page: the value by name and by the values of labels."""
     (port,) = free_ports(1, SYSTEM_CLOCK)
     with (
         served(f"127.0.0.1:{port}", metrics),
@@ -48,8 +48,8 @@ def queue_of_one(records: Any, clock: HandClock) -> NotificationQueue:
     return queue
 
 
-def test_counts_are_shown() -> None:
-    """By kind: what only grows, what goes down too, and time in seconds."""
+def test_counts_are_counters_gauges_or_seconds() -> None:
+    """Rates and means could not be computed from the page."""
     found = page(Metrics("deliver", lambda: {"delivered": 3, "waited_ms": 1500, "shards": 2}))
     assert found["s3notify_deliver_delivered_total",] == 3
     assert found["s3notify_deliver_waited_seconds_total",] == 1.5
@@ -59,8 +59,8 @@ def test_counts_are_shown() -> None:
 DEPTH = ("s3notify_queue_depth", "orders")
 
 
-def test_the_queue_is_looked_at_once_a_minute() -> None:
-    """However often the page is read, and beside it."""
+def test_the_queue_is_read_at_most_once_a_minute() -> None:
+    """Each scrape would send requests, and wait for them."""
     clock = HandClock()
     records = CountedRecords(MemoryRecordStore())
     queue = queue_of_one(records, clock)
@@ -78,17 +78,17 @@ def test_the_queue_is_looked_at_once_a_minute() -> None:
 
 
 def test_dead_letters_are_counted_by_their_keys() -> None:
-    """There may be many: their bodies are not read."""
+    """A page would read the bodies of all dead letters, of which there may be many."""
     records = MemoryRecordStore()
     queue = NotificationQueue(records)
     queue.topics.create("orders", TopicSettings(bucket="b", capacity=100))
     for number in range(3):
         records.create(dead_partition("orders"), f"{number:03d}.x", b"no letter")
-    assert queue_facts(queue, queue.topics.get("orders"))["dead"] == 3, "what is no letter cannot be read"
+    assert queue_facts(queue, queue.topics.get("orders"))["dead"] == 3, "these bodies cannot be decoded"
 
 
-def test_a_store_that_does_not_answer_delays_no_page() -> None:
-    """What needs no store is shown, now and later; what was found before, until it is too old."""
+def test_a_hanging_store_does_not_delay_the_page() -> None:
+    """Counts would be missing during an outage, or the queue's numbers would be shown for ever."""
     clock = HandClock()
     hangs, goes_on = Event(), Event()
 
@@ -113,8 +113,8 @@ def test_a_store_that_does_not_answer_delays_no_page() -> None:
     until(lambda: DEPTH in page(metrics))
 
 
-def test_an_outage_shows_no_old_figures() -> None:
-    """The counts go on."""
+def test_an_outage_removes_the_queues_numbers() -> None:
+    """Old numbers would look like current ones; the counts stay on the page."""
     clock = HandClock()
     away: list[bool] = []
     store = FaultyStore(MemoryRecordStore(), lambda _: Fault.THROTTLED if away else Fault.NONE)
@@ -127,8 +127,7 @@ def test_an_outage_shows_no_old_figures() -> None:
 
 
 @pytest.mark.server
-def test_requests_are_counted(ministack: S3Server) -> None:
-    """By boto3's client and without it."""
+def test_requests_of_boto3_and_obstore_are_counted(ministack: S3Server) -> None:
     store = S3ObjectStore(ministack.config(ministack.make_bucket()))
     before = page(Metrics("http", dict))
     store.put("a", b"1")
@@ -141,12 +140,12 @@ def test_requests_are_counted(ministack: S3Server) -> None:
 
 
 @pytest.mark.parametrize("address", ["9464", "localhost:", ":1", "localhost:x", "localhost:70000"])
-def test_what_is_no_address_is_refused(address: str) -> None:
+def test_an_invalid_address_is_refused(address: str) -> None:
     with pytest.raises(UsageError, match="HOST:PORT"), served(address, Metrics("http", dict)):
         pass
 
 
-def test_a_taken_port_is_refused() -> None:
+def test_a_port_in_use_is_refused() -> None:
     (port,) = free_ports(1, SYSTEM_CLOCK)
     metrics = Metrics("http", dict)
     with (

@@ -1,4 +1,4 @@
-"""The registry of services: what a new one takes, and what comes from its line."""
+"""The registry of services: one item makes a command, a field of the YAML, and a job."""
 
 import json
 import socket
@@ -29,13 +29,13 @@ TOY = ServiceKind(
     name="toy",
     direction="inlet",
     settings_class="tests.support.toy_inlet:ToyInletSettings",
-    summary="Take in what the toy service reports.",
+    summary="Receive changes that the toy service reports.",
 )
 
 
 @pytest.fixture
 def toy(monkeypatch):
-    """The line, and a queue with three messages."""
+    """The registered toy inlet, and its queue with three messages."""
     monkeypatch.setitem(SERVICES, TOY.name, TOY)
     events = [Event(key=f"raw/{n}", bucket="b", sequencer=str(n)) for n in range(3)]
     queue = ToyQueue([encode_events([event]).decode() for event in events])
@@ -43,8 +43,8 @@ def toy(monkeypatch):
     return queue
 
 
-def test_a_toy_inlet_is_a_file_and_a_line(toy, monkeypatch):
-    """What its service reports becomes entries and signals, and is then deleted there."""
+def test_a_new_inlet_needs_only_a_file_and_an_item(toy, monkeypatch):
+    """A new inlet would need more code to queue, signal and delete the messages of its service."""
     objects = MemoryObjectStore()
     monkeypatch.setattr("s3notify_platform.channels.inlets.intake.open_store", lambda _: objects)
     queue = NotificationQueue(MemoryRecordStore(), parallelism=1)
@@ -63,9 +63,10 @@ def test_a_toy_inlet_is_a_file_and_a_line(toy, monkeypatch):
     assert inlet.counts()["queued"] == 3
 
 
-def test_it_has_a_command(toy, monkeypatch):
-    """Its settings are the options; bounds are checked."""
-    assert "Take in what the toy service reports." in CliRunner().invoke(main, ["inlet", "--help"]).stdout
+def test_a_registered_service_has_a_command(toy, monkeypatch):
+    """A new service would need code in `cli` for its options and their bounds."""
+    listed = CliRunner().invoke(main, ["inlet", "--help"]).stdout
+    assert "Receive changes that the toy service reports." in listed
     shown = CliRunner().invoke(main, ["inlet", "toy", "--help"]).stdout
     assert "--queue-name" in shown
     assert "--visibility-seconds" in shown
@@ -94,8 +95,8 @@ def test_it_has_a_command(toy, monkeypatch):
     assert CliRunner().invoke(main, ["toy", "--help"]).exit_code == 2
 
 
-def test_it_has_a_field_of_the_component(toy):
-    """With the same settings."""
+def test_a_registered_service_has_a_field_of_the_component(toy):
+    """A new service could not be configured in the YAML, or with other settings than its command."""
     attributes = attributes_of(*SERVICES)
     assert [*attributes][-4:] == ["sqs", "http", "deliver", "toy"]
     given = {"name": "orders", "bucket": "b", "toy": {"queue_name": "changes", "visibility_seconds": 9}}
@@ -106,8 +107,8 @@ def test_it_has_a_field_of_the_component(toy):
 
 
 @pytest.mark.parametrize("kind", SERVICES.values(), ids=SERVICES)
-def test_each_service_that_is_registered_can_be_had(kind):
-    """Its settings say of each field what it is, and its command can be shown."""
+def test_each_registered_service_shows_its_help(kind):
+    """A setting without a description, or a service whose module fails to import, would break its command."""
     settings = kind.settings()
     assert issubclass(settings, ServiceSettings)
     assert all(setting.about.description for setting in settings_of(settings))
@@ -117,8 +118,8 @@ def test_each_service_that_is_registered_can_be_had(kind):
     assert settings.__doc__.split(":")[0].split(".")[0] in " ".join(result.stdout.split())
 
 
-def test_the_heartbeat_of_deliveries_is_a_setting():
-    """Command and YAML have it; others wait in proportion, as the worker's record tells them."""
+def test_the_heartbeat_sets_lease_and_expiry_in_proportion():
+    """With slower heartbeats, leases would expire between two of them."""
     assert "--heartbeat-seconds" in CliRunner().invoke(main, ["deliver", "--help"]).stdout
     records = MemoryRecordStore()
     context = ServiceContext(

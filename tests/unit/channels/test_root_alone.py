@@ -1,4 +1,4 @@
-"""Topics with `signals: root`: what publisher, inlets and reconciler move, and when they move slots all the same."""
+"""Topics with `signals: root`: publisher, inlets and reconciler move only the root, with exceptions."""
 
 import pytest
 
@@ -15,7 +15,7 @@ from tests.support.queued_publisher import KS, World
 
 @pytest.fixture
 def world():
-    """A source `t` of which the root moves alone."""
+    """A source `t` whose root is moved alone."""
     world = World()
     world.topic(signals="root")
     return world
@@ -28,7 +28,7 @@ def opened(world, objects=None, records=None, topic="t", others=()):
 
 
 def signals(world, prefix=KS):
-    """The names of the signals that are there."""
+    """The names of the existing signals."""
     return {meta.key.removeprefix(prefix) for meta in world.objects.list(prefix).objects}
 
 
@@ -36,8 +36,8 @@ def slots(*keys):
     return {str(slot_of(key)) for key in keys} | {"_"}
 
 
-def test_a_put_moves_the_root_alone(world):
-    """After its entry; one PUT less than where slots are signalled."""
+def test_a_put_moves_only_the_root(world):
+    """A put would need one PUT more, or the root would move before the entry is there."""
     faulty = FaultyStore(world.objects)
     opened(world, faulty).put("a", b"1")
     assert [f"{call.method} {call.key}" for call, _ in faulty.calls] == ["put a", f"put {KS}_"]
@@ -48,13 +48,13 @@ def test_a_put_moves_the_root_alone(world):
 
 
 @pytest.mark.parametrize("topic", ["", "other"])
-def test_not_by_a_topic_that_is_not_its_source_s(world, topic):
+def test_a_publisher_of_another_source_moves_the_slot(world, topic):
     opened(world, topic=topic).put("a", b"1")
     assert signals(world) == slots("a")
 
 
-def test_each_source_as_its_own_topic_has_it(world):
-    """One of two moves its root alone, the other one its slots, too."""
+def test_each_source_is_signalled_as_its_own_topic_says(world):
+    """A source whose topic says `signals: slots` would miss changes."""
     world.topic("slots", prefix="raw/")
     other = Publisher(world.objects, prefix="other/", parallelism=1)
     both = [Keyspace(publisher=other, prefix="raw/", topic="slots")]
@@ -62,8 +62,8 @@ def test_each_source_as_its_own_topic_has_it(world):
     assert (signals(world), signals(world, "other/")) == ({"_"}, slots("raw/a"))
 
 
-def test_a_change_that_its_topic_does_not_take_moves_its_slot(world):
-    """By a rule, say: no entry names it to the source's consumer, who may list."""
+def test_a_change_that_the_topic_does_not_take_moves_its_slot(world):
+    """The source's consumer would not find a change that a rule of its topic excludes: it has no entry."""
     world.queue.topics.delete("t")
     world.topic(signals="root", rules=(Rule(suffix=".csv"),))
     world.topic("all")
@@ -74,7 +74,7 @@ def test_a_change_that_its_topic_does_not_take_moves_its_slot(world):
 
 
 def test_a_change_that_is_not_announced_moves_its_slot(world):
-    """The queue did not answer after the write."""
+    """The consumer would find neither an entry nor a signal of the change."""
 
     def schedule(call):
         return Fault.REFUSED if call.method == "replace" and world.objects.head("a") else Fault.NONE
@@ -85,19 +85,19 @@ def test_a_change_that_is_not_announced_moves_its_slot(world):
     assert signals(world) == slots("a")
 
 
-def test_another_life_of_the_topic_may_differ(world):
-    """It is read after the write, so a writer that goes on does as the topic of now says."""
+def test_a_topic_that_was_created_again_decides_with_its_new_settings(world):
+    """A running writer would signal as the deleted topic said, and the consumer would miss changes."""
     publisher = opened(world)
     publisher.put("a", b"1")
     world.queue.topics.delete("t")
     publisher.put("a", b"2")
-    assert signals(world) == slots("a"), "there is none"
+    assert signals(world) == slots("a"), "the topic is deleted"
     world.topic(signals="slots")
     publisher.put("b", b"3")
     assert signals(world) == slots("a", "b")
 
 
-def test_inlets_move_the_root_alone():
+def test_an_inlet_moves_only_the_root():
     site = Site(
         targets=(("", SIGNALS, "orders"),),
         orders=TopicSettings(bucket="b", signals="root", rules=(Rule(prefix="k"),)),
@@ -116,19 +116,19 @@ def reconciler(world):
     return ReconcilerService(queue, world.objects, [Keyspace(publisher=publisher)], bucket="b")
 
 
-def test_a_reconciler_leaves_alone_what_the_root_has_announced(world, reconciler):
+def test_the_reconciler_does_not_repeat_a_signal_of_the_root(world, reconciler):
     opened(world).put("a", b"1")
     reconciler.reconcile()
     opened(world).put("b", b"1")
     for _ in range(3):
         reconciler.reconcile()
         world.clock.now += UNSIGNALLED_SECONDS / 2
-    # What was there before the first pass may not be announced; any root announces it.
+    # An entry from before the first pass may lack its signal; any movement of the root makes it found.
     assert signals(world) == {"_"}
 
 
-def test_a_reconciler_signals_what_no_root_has_announced(world, reconciler):
-    """A writer died between its commit and the root."""
+def test_the_reconciler_signals_entries_that_no_root_has_signalled(world, reconciler):
+    """The change of a writer that was killed between its commit and the root would not be found."""
     opened(world).put("a", b"1")
     reconciler.reconcile()
     with pytest.raises(CrashedError):

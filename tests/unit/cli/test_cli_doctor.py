@@ -26,7 +26,7 @@ def test_a_good_store(doctor, ministack):
         "--bucket", bucket, "--endpoint-url", ministack.endpoint_url, "--platform-prefix", "scratch/"
     )
     assert result.exit_code == 0, result.output
-    assert "commit: native (the store keeps If-None-Match and If-Match on PUT)" in result.output
+    assert "commit: native (the store honours If-None-Match and If-Match on PUT)" in result.output
     assert "records: on the bucket" in result.output
     assert "copy_if_absent: a COPY onto an existing object was applied" in result.output
 
@@ -103,9 +103,9 @@ def test_the_choice_is_the_users(doctor, ministack):
     good = ["--bucket", ministack.make_bucket(), "--endpoint-url", ministack.endpoint_url]
     lease_table = ["--lease-table", leases.table, "--dynamodb-endpoint-url", ministack.endpoint_url]
     assert "commit: native" in doctor(*good, *lease_table).output
-    assert "commit: dynamodb (asked for)" in doctor(*good, *lease_table, "--commit", "dynamodb").output
+    assert "commit: dynamodb (requested)" in doctor(*good, *lease_table, "--commit", "dynamodb").output
     as_text = doctor(*good, *lease_table[2:], "--commit", f"dynamo:{leases.table}:5000").output
-    assert "commit: dynamodb (asked for)" in as_text
+    assert "commit: dynamodb (requested)" in as_text
     assert f"leases table {leases.table!r} is correct" in as_text
 
 

@@ -117,7 +117,7 @@ def test_the_other_ways(project: Project, by: str) -> None:
     assert f"by {by}:" in project.init().output
     other = project.init("--by", "sqs")
     assert other.exit_code == 1
-    assert f"already come by {by}" in other.output
+    assert f"already arrive by {by}" in other.output
     gone = project.init("--remove", "--yes")
     assert gone.exit_code == 0, gone.output
     assert ("goes on sending its events to EventBridge" in gone.output) is (by == "eventbridge")

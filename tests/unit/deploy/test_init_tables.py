@@ -1,4 +1,4 @@
-"""What `s3notify init` makes and prints: tables, templates, policies."""
+"""Output of `s3notify init`: tables, templates, policies."""
 
 import json
 from dataclasses import replace
@@ -36,8 +36,8 @@ def run(*arguments):
 
 
 @pytest.mark.usefixtures("moto_aws")
-def test_init_makes_what_is_named_and_is_safe_to_repeat():
-    """Both schemas, billed by request, leases with their TTL; the second time nothing is done."""
+def test_init_makes_tables_and_can_be_repeated():
+    """Tables would have another schema, fixed costs or no TTL; or a repetition would fail."""
     first = run(*NAMED)
     assert first.exit_code == 0, first.output
     assert first.output.splitlines() == ["table 'records': created", "table 'leases': created"]
@@ -56,8 +56,8 @@ def test_init_makes_what_is_named_and_is_safe_to_repeat():
 
 
 @pytest.mark.usefixtures("moto_aws")
-def test_init_refuses_a_table_of_another_schema():
-    """It is named, with both schemas, and left as it is."""
+def test_init_refuses_a_table_with_another_schema():
+    """A table of another program would be used or changed."""
     other = TableSchema(partition_key="tagID")
     table = DynamoTable(DynamoConfig(table="records"))
     create_table(table, other)
@@ -70,7 +70,7 @@ def test_init_refuses_a_table_of_another_schema():
 
 @pytest.mark.usefixtures("moto_aws")
 def test_expiry_by_another_attribute_is_refused():
-    """Somebody else's items would never expire, or ours would too soon."""
+    """Another program's items would not expire any more, or ours too early."""
     table = DynamoTable(DynamoConfig(table="t"))
     create_table(table, TableSchema(partition_key="path", ttl="other"))
     with pytest.raises(UsageError, match="'other', not 'ttl'"):
@@ -78,8 +78,8 @@ def test_expiry_by_another_attribute_is_refused():
 
 
 @pytest.mark.usefixtures("moto_aws")
-def test_examine_names_what_is_wrong():
-    """Missing, other keys, no TTL; nothing for a good one, and the table is as empty as before."""
+def test_examine_reports_all_problems_of_a_table():
+    """`s3notify doctor` would accept a table without TTL or with other keys, or leave an item in it."""
     table = DynamoTable(DynamoConfig(table="t"))
     wanted = TableSchema(partition_key="path", sort_key="etag", ttl="ttl")
     assert examine(table, wanted) == ("does not exist: create it with `s3notify init`",)
@@ -95,7 +95,7 @@ def test_examine_names_what_is_wrong():
 
 @pytest.mark.usefixtures("moto_aws")
 def test_examine_finds_ignored_conditions(monkeypatch):
-    """A server that takes any put is no table to commit by."""
+    """Commits by leases in a table that ignores conditions would overwrite each other."""
     table = DynamoTable(DynamoConfig(table="t"))
     create_table(table, RECORD_TABLE)
     write = DynamoTable.write
@@ -107,14 +107,14 @@ def test_examine_finds_ignored_conditions(monkeypatch):
 
     monkeypatch.setattr(DynamoTable, "write", ignoring)
     (problem,) = examine(table, RECORD_TABLE)
-    assert "does not keep conditions" in problem
+    assert "does not honour conditions" in problem
 
 
-def test_cloudformation_is_valid():
-    """By AWS's own linter, and it says what `init` makes."""
+def test_the_cloudformation_template_equals_the_tables_of_init():
+    """CloudFormation would refuse the template, or make other tables than `s3notify init`."""
     result = run(*NAMED, "--print", "cloudformation")
     assert result.exit_code == 0, result.output
-    # Beside defects it gives advice, by rules that begin with I.
+    # Rules that begin with I are advice, not defects.
     assert [match for match in lint_all(result.output) if not match.rule.id.startswith("I")] == []
     template = json.loads(result.output)
     assert template == cloudformation(Tables(records="records", leases="leases"))
@@ -124,8 +124,8 @@ def test_cloudformation_is_valid():
     assert tables["leases"]["TimeToLiveSpecification"] == {"AttributeName": "ttl", "Enabled": True}
 
 
-def test_terraform_says_the_same():
-    """Keys, billing and TTL of both tables, in its JSON syntax."""
+def test_the_terraform_template_equals_the_tables_of_init():
+    """Terraform would make other tables than `s3notify init`."""
     result = run(*NAMED, "--print", "terraform")
     assert result.exit_code == 0, result.output
     assert json.loads(result.output) == terraform(TABLES)
@@ -158,8 +158,8 @@ RESOURCES = {
 
 
 @pytest.mark.parametrize("role", ROLES)
-def test_policies_name_every_resource(role):
-    """Exactly these; no wildcard but at the end of a prefix; no action but single ones."""
+def test_policies_name_exactly_the_needed_resources(role):
+    """A role would miss a permission, or get one by a wildcard."""
     granted = [statement for statement in policy(role, PLACES)["Statement"] if statement["Effect"] == "Allow"]
     assert {one["Resource"].removeprefix("arn:aws:") for one in granted} == RESOURCES[role]
     for statement in granted:
@@ -172,8 +172,8 @@ def allowed(role, places):
     return {s["Resource"]: s["Action"] for s in statements if s["Effect"] == "Allow"}
 
 
-def test_who_needs_the_queue_of_notifications():
-    """In the table if there is one, else below its prefix of the platform's bucket."""
+def test_roles_of_the_queue_may_use_it_in_a_table_or_on_a_bucket():
+    """A publisher, inlet or outlet could not use the queue, or another role could."""
     queue = "arn:aws:s3:::platform/_s3notify/queue/*"
     for role in ("publisher", "inlet", "outlet"):
         by_table = allowed(role, PLACES)
@@ -190,8 +190,8 @@ def test_who_needs_the_queue_of_notifications():
 @pytest.mark.parametrize("role", ["writer", "publisher"])
 @pytest.mark.parametrize("prefix", ["", "raw/", "_s3", "_s3notify/orders/"])
 @pytest.mark.parametrize("own", ["_s3notify/orders/", "elsewhere/of/ours/"])
-def test_writers_never_change_what_the_platform_has_made(role, prefix, own):
-    """Whatever their prefix: logs, files, records and settings are denied; objects, signals and queue are not."""
+def test_writers_may_not_change_the_platforms_objects(role, prefix, own):
+    """A writer could change tables by writing their objects; its own objects, signals and queue must stay permitted."""
     places = Places(
         bucket="b", prefix=prefix, platform_bucket="b", platform_prefix=own, keyspace_prefix=f"{own}keyspace/",
         tables=Tables(),
@@ -216,8 +216,7 @@ def test_writers_never_change_what_the_platform_has_made(role, prefix, own):
     assert refused(granted, needed) == set()
 
 
-def test_policies_without_tables_name_none():
-    """On a bucket alone."""
+def test_policies_without_tables_do_not_name_dynamodb():
     bare = Places(
         bucket="b",
         prefix="",
@@ -231,7 +230,7 @@ def test_policies_without_tables_name_none():
 
 
 def test_policies_in_other_partitions():
-    """China's and the government's regions have ARNs of their own."""
+    """In regions of China and the US government, whose ARNs have another partition, the policies would not work."""
     for region, partition in (("cn-north-1", "aws-cn"), ("us-gov-west-1", "aws-us-gov")):
         tables = Tables(records="r", region=region)
         places = Places(
@@ -252,8 +251,8 @@ def test_policies_in_other_partitions():
         assert all(arn.startswith(f"arn:{partition}:") for denial in denied for arn in denial["Resource"])
 
 
-def test_who_may_tag():
-    """Runs of a source that asks for it, versions of its own objects only; as the command prints it."""
+def test_only_runs_of_a_source_with_tags_may_tag():
+    """Tagging would fail, or other roles and sources could change tags."""
     assert not any("Tagging" in str(allowed(role, PLACES)) for role in ROLES)
     tagging = replace(PLACES, tags=True)
     for role in ROLES:
@@ -267,7 +266,6 @@ def test_who_may_tag():
 
 
 def test_init_prints_policies():
-    """All roles, or the one asked for, with the defaults of a source."""
     common = ["--print", "iam", "--bucket", "landing", "--prefix", "raw/", "orders"]
     result = run(*common)
     assert result.exit_code == 0, result.output
@@ -292,15 +290,15 @@ def test_init_prints_policies():
         (["--print", "iam", "orders", "--bucket", "b", "--queue-prefix", "a?/"], "have a special meaning"),
     ],
 )
-def test_init_says_what_is_missing(arguments, reason):
-    """Before anything is done."""
+def test_init_reports_missing_arguments(arguments, reason):
+    """Tables would be made, or a useless policy printed, before the error is found."""
     result = run(*arguments)
     assert result.exit_code != 0
     assert reason in result.output
 
 
-def test_records_of_the_tables():
-    """Runs and the sweep write them; in the bucket that is named for it, and not at all with a records table."""
+def test_runs_and_sweeps_may_write_the_records_of_tables():
+    """A run could not record its table in the known bucket, or would get access that a records table makes needless."""
     bare = replace(PLACES, tables=Tables())
     for known in ("orders", "orders.2e*"):
         arn = f"arn:aws:s3:::platform/_s3notify-known/{known}"

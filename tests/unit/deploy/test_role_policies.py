@@ -1,4 +1,4 @@
-"""Each role's policy, simulated: what it may do with every kind of object, in every layout of buckets and prefixes."""
+"""Each role's policy, simulated: its permissions on every kind of object, in every layout of buckets and prefixes."""
 
 from dataclasses import replace
 from itertools import product
@@ -29,7 +29,7 @@ EXPECTED = {
     "inlet": {"signals": "P", "queue": "PDG"},
     "outlet": {"queue": "PDG"},
 }  # fmt: skip
-"""By role and kind of object: nobody else changes what is ours, and only writers change objects of the source."""
+"""Expected actions by role and kind of object: only writers change the source's objects, and never the platform's."""
 
 BUCKETS = {
     "one": ("b", "b", None),
@@ -58,7 +58,7 @@ def layouts(platform_prefixes=PLATFORM):
 
 
 def objects(places):
-    """Of every kind: bucket and key, as the code names them."""
+    """Kind, bucket and key of each kind of object, as the code names them."""
     location = Location(
         name="orders",
         platform=S3Config(bucket=places.platform_bucket),
@@ -104,7 +104,7 @@ def objects(places):
 
 
 def elsewhere(role, places):
-    """What no role of this source changes: of other sources, and in places that this layout does not use."""
+    """Objects that no role of this source may change: other sources' objects, and unused places."""
     for bucket in {places.bucket, places.platform_bucket, places.known_bucket or places.bucket}:
         for key in (
             "table/_delta_log/1",
@@ -122,8 +122,8 @@ def elsewhere(role, places):
 
 
 @pytest.mark.parametrize("role", ROLES)
-def test_each_role_may_do_what_it_needs_and_no_more(role):
-    """Every kind of object, by every role, in every layout; runs also read what their source's prefix covers."""
+def test_each_role_has_exactly_the_needed_permissions(role):
+    """A role would miss a permission, or have one too many; runs may also read all keys below the source's prefix."""
     writes = role in ("writer", "publisher")
     for places in layouts():
         granted = policy(role, places)
@@ -131,7 +131,7 @@ def test_each_role_may_do_what_it_needs_and_no_more(role):
         for kind, bucket, key in objects(places):
             expected = set(EXPECTED[role].get(kind, ""))
             if kind == "signals" and nested and {"P", "D"} <= set(EXPECTED[role].get("own", "")):
-                expected = set("PDG")  # granted with all that is below the platform's prefix
+                expected = set("PDG")  # granted with everything below the platform's prefix
             if role == "run" and bucket == places.bucket and key.startswith(places.prefix):
                 expected |= {"G"}
             found = {
@@ -147,7 +147,7 @@ def test_each_role_may_do_what_it_needs_and_no_more(role):
 
 
 def test_readers_of_a_table_may_read_its_record_in_dynamodb():
-    """Without it no process of ours opens the table; other engines need none of our records."""
+    """None of our processes could open the table; other engines need no record."""
     for places in (each for each in layouts() if each.tables.records):
         table = f"arn:aws:dynamodb:{places.tables.region}:{places.account}:table/{places.tables.records}"
         for role in ("run", "sweep", "reader"):
@@ -157,8 +157,8 @@ def test_readers_of_a_table_may_read_its_record_in_dynamodb():
 
 
 @pytest.mark.parametrize("role", ["writer", "publisher"])
-def test_policies_deny_what_listings_and_inlets_leave_out(role):
-    """Any object below the prefixes that are a source's own, unless its signals or its queue are among them."""
+def test_policies_deny_writes_to_all_own_prefixes(role):
+    """A writer could write objects below a prefix that listings and inlets ignore as the platform's own."""
     for places in layouts((*PLATFORM, "_s3notify/")):
         granted = policy(role, places)
         granted["Statement"].append({"Effect": "Allow", "Action": [*ACTIONS.values()], "Resource": "*"})
@@ -180,8 +180,8 @@ def test_policies_deny_what_listings_and_inlets_leave_out(role):
 
 
 @pytest.mark.parametrize("prefix", ["raw/", "_s3notify-raw/"])
-def test_writers_of_a_prefix_may_also_read_tables(prefix):
-    """As far as another policy grants it: a program may read one source, and write another one's objects."""
+def test_a_writer_may_read_tables_if_another_policy_permits_it(prefix):
+    """A program that reads one source's table and writes another source's objects could not run."""
     places = next(
         places for places in layouts() if places.prefix == "raw/" and places.bucket == places.platform_bucket
     )
@@ -193,8 +193,8 @@ def test_writers_of_a_prefix_may_also_read_tables(prefix):
 
 
 @pytest.mark.parametrize("role", ["writer", "publisher"])
-def test_uploads_and_versions_of_ours_are_denied_too(role):
-    """Whatever other policy the writer has."""
+def test_writers_may_not_delete_versions_or_abort_uploads_of_the_platform(role):
+    """With another policy, a writer could delete old versions of table files, or abort their uploads."""
     for places in layouts((*PLATFORM, "_s3notify/")):
         granted = policy(role, places)
         granted["Statement"].append(
@@ -208,8 +208,8 @@ def test_uploads_and_versions_of_ours_are_denied_too(role):
 
 
 @pytest.mark.parametrize("role", ["writer", "publisher"])
-def test_in_another_bucket_a_name_of_ours_is_the_source_s(role):
-    """As long as it is none of the usual ones."""
+def test_names_of_the_platform_are_free_in_another_bucket(role):
+    """A writer could not write such keys to its own bucket, although the platform uses them only in another one."""
     for places in layouts(("of/ours/",)):
         if places.prefix == "" and places.bucket != places.platform_bucket:
             for key in ("signals/7", "queues/1", "of/ours/table/data/1"):
@@ -218,8 +218,8 @@ def test_in_another_bucket_a_name_of_ours_is_the_source_s(role):
 
 
 @pytest.mark.parametrize("role", ["writer", "publisher"])
-def test_all_that_is_ours_below_one_prefix(role):
-    """Signals, queue and tables: each is granted and denied by itself."""
+def test_signals_queue_and_tables_below_one_prefix_are_separate(role):
+    """A grant for signals would include the queue, or a denial for tables would include the signals."""
     places = Places(
         bucket="b", prefix="", platform_bucket="b", platform_prefix="own/", keyspace_prefix="own/",
         queue_prefix="own/queue/", tables=Tables(region="us-east-1"),
@@ -235,8 +235,8 @@ OTHER = ("s3:AbortMultipartUpload", "s3:DeleteObjectVersion")
 
 
 @pytest.mark.parametrize("role", ROLES)
-def test_no_grant_names_a_bucket_that_the_layout_does_not_have(role):
-    """And none that only repeats."""
+def test_no_grant_names_a_bucket_outside_the_layout(role):
+    """A policy would have statements for unused buckets, or statements that only repeat others."""
     for places in layouts():
         granted = policy(role, places)
         buckets = {places.bucket, places.platform_bucket, places.known_bucket}

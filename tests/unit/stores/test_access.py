@@ -1,4 +1,4 @@
-"""How requests are sent as another role, at the requester's cost, and encrypted under a key: by both clients."""
+"""Access by both clients: as another role, at the requester's cost, and encrypted with a key."""
 
 import http.server
 import threading
@@ -24,7 +24,7 @@ ASSUMED = """<AssumeRoleResponse xmlns="https://sts.amazonaws.com/doc/2011-06-15
 
 
 class Recorded:
-    """A server that answers everything, and what it was asked."""
+    """A server that answers every request, and records it."""
 
     def __init__(self) -> None:
         self.asked: list[tuple[str, dict[str, str], bytes]] = []
@@ -72,8 +72,8 @@ def recorded(monkeypatch: pytest.MonkeyPatch) -> Iterator[Recorded]:
 
 
 @pytest.mark.parametrize("kind", [S3ObjectStore, FastObjectStore])
-def test_as_another_role(recorded: Recorded, kind: type[Any]) -> None:
-    """Assumed with our own keys and the external id; requests are signed by what it gave."""
+def test_requests_are_signed_by_the_assumed_role(recorded: Recorded, kind: type[Any]) -> None:
+    """Requests would be sent as our own user, or the role would be refused without its external id."""
     config = S3Config(bucket="b", endpoint_url=recorded.url, role_arn=ROLE, external_id="theirs")
     kind(config).get("k")
     (assumed,) = (ask for ask in recorded.asked if ask[0] == "POST")
@@ -86,8 +86,8 @@ def test_as_another_role(recorded: Recorded, kind: type[Any]) -> None:
 
 
 @pytest.mark.parametrize("kind", [S3ObjectStore, FastObjectStore])
-def test_the_requester_pays(recorded: Recorded, kind: type[Any]) -> None:
-    """Every request says so, signed."""
+def test_each_request_is_sent_as_requester_pays(recorded: Recorded, kind: type[Any]) -> None:
+    """S3 would refuse requests to a bucket whose requester pays."""
     store = kind(S3Config(bucket="b", endpoint_url=recorded.url, requester_pays=True))
     store.get("k")
     store.head("k")
@@ -98,8 +98,8 @@ def test_the_requester_pays(recorded: Recorded, kind: type[Any]) -> None:
 
 
 @pytest.mark.parametrize("kind", [S3ObjectStore, FastObjectStore])
-def test_encrypted_under_a_key(recorded: Recorded, kind: type[Any]) -> None:
-    """What is written names the key; what is read does not."""
+def test_written_objects_are_encrypted_with_the_key(recorded: Recorded, kind: type[Any]) -> None:
+    """Objects would be encrypted with another key, or reads would be refused for naming it."""
     store = kind(S3Config(bucket="b", endpoint_url=recorded.url, kms_key_id="alias/ours"))
     store.put("k", b"1")
     store.get("k")
@@ -110,8 +110,8 @@ def test_encrypted_under_a_key(recorded: Recorded, kind: type[Any]) -> None:
     assert "x-amz-server-side-encryption" not in read
 
 
-def test_from_the_component_to_the_configuration() -> None:
-    """All of it arrives; what would have no effect is refused by name."""
+def test_settings_of_the_component_reach_the_store() -> None:
+    """A setting of the component would be ignored without an error."""
     component = S3NotifyComponent(
         name="orders",
         bucket="b",
@@ -134,15 +134,15 @@ def test_from_the_component_to_the_configuration() -> None:
         DynamoConfig(table="t", external_id="x")
 
 
-def test_a_role_is_looked_up_where_it_is_used(recorded: Recorded) -> None:
-    """Nothing is asked for before the first request."""
+def test_a_role_is_assumed_at_the_first_request(recorded: Recorded) -> None:
+    """Loading a definition would send requests to STS."""
     session_of(S3Config(bucket="b", role_arn=ROLE)).get_credentials()
     assert recorded.asked == []
 
 
 @pytest.mark.parametrize("variable", ["AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3"])
-def test_the_endpoint_of_aws_s_variables_is_named(monkeypatch: pytest.MonkeyPatch, variable: str) -> None:
-    """Errors and `status` name the server that is asked, not AWS; a given one goes before."""
+def test_messages_name_the_endpoint_of_aws_variables(monkeypatch: pytest.MonkeyPatch, variable: str) -> None:
+    """Errors and `s3notify status` would name AWS although another server is used; a given endpoint wins."""
     for name in ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3"):
         monkeypatch.delenv(name, raising=False)
     config = S3Config(bucket="b", region="r")

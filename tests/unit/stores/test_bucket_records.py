@@ -1,4 +1,4 @@
-"""Records on a bucket: names, request costs, and writes whose outcome is lost."""
+"""Records on a bucket: names, request costs, and writes in doubt."""
 
 from collections import deque
 from threading import Barrier
@@ -27,7 +27,7 @@ NAMES = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 
 
 class LossyStore(CountingStore):
-    """Loses what `losses` says of the next PUTs and DELETEs: `request` (not applied), `response` (applied)."""
+    """A store that loses the next PUTs and DELETEs: `request` means not applied, `response` applied."""
 
     def __init__(self, store):
         super().__init__(store)
@@ -53,7 +53,7 @@ class LossyStore(CountingStore):
 
 
 def begun(records):
-    """The records, by which it is known what the store does with a condition on DELETE."""
+    """The same records, after they have tested the store's conditions on DELETE."""
     records.remove("p", "begun", expected=Version(records.create("p", "begun", b"").etag))
     return records
 
@@ -69,8 +69,8 @@ def records(store):
 
 
 @given(NAMES)
-def test_quote_round_trip(name):
-    """Any name is one path segment, and comes back."""
+def test_quoted_names_are_one_segment_and_can_be_unquoted(name):
+    """A name with unusual characters would be lost, or leave its partition."""
     quoted = quote(name)
     assert unquote(quoted) == name
     assert "/" not in quoted
@@ -80,20 +80,19 @@ def test_quote_round_trip(name):
 
 
 @given(NAMES, NAMES)
-def test_quote_keeps_the_order(one, other):
-    """LIST returns quoted names in the order of the names."""
+def test_quoted_names_keep_their_order(one, other):
+    """A scan would return records in another order than their keys."""
     assert (one < other) == (quote(one) < quote(other))
 
 
 def test_plain_names_stay_readable():
-    """What people call things is seen in the bucket as it is."""
     assert quote("batch-17_A") == "batch-17_A"
 
 
 @pytest.mark.parametrize("loss", ["request", "response"])
 @pytest.mark.parametrize("times", [1, 2, 5])
-def test_lost_writes_are_resolved_by_the_caller(records, store, loss, times):
-    """A retry that meets its own first attempt is a success, never a conflict with itself."""
+def test_retries_recognise_their_own_first_attempt(records, store, loss, times):
+    """A retry after a lost answer would be a conflict with its own first attempt."""
     updates = Updates(begun(records), HurriedClock())
     store.losses.extend([loss] * times)
     assert isinstance(updates.create("p", "a", b"1"), Stored)
@@ -117,7 +116,7 @@ def test_lost_writes_are_resolved_by_the_caller(records, store, loss, times):
 
 
 def test_a_write_in_doubt_is_sent_once(records, store):
-    """The caller looks before anything else."""
+    """A write in doubt that is sent again could overwrite a later one; the caller must read first."""
     begun(records)
     store.counts.clear()
     store.losses.append("response")
@@ -130,8 +129,8 @@ def test_a_write_in_doubt_is_sent_once(records, store):
     assert store.counts == {"PUT": 1, "GET": 1}
 
 
-def test_an_add_that_is_lost_for_good_is_unknown(records, store):
-    """Bounded, and not called a failure."""
+def test_an_add_without_any_answer_is_unknown(records, store):
+    """An addition that may have been applied would be reported as failed, or be tried for ever."""
     store.losses.extend(["request"] * 20)
     assert isinstance(records.add("p", "n", 1), Unknown)
     assert len(store.losses) == 20 - ATTEMPTS
@@ -140,8 +139,8 @@ def test_an_add_that_is_lost_for_good_is_unknown(records, store):
 @pytest.mark.parametrize("loss", ["request", "response"])
 @pytest.mark.parametrize("others", [1, 3, PAST_TOKENS])
 @pytest.mark.parametrize("warm", [True, False])
-def test_an_add_is_settled_although_others_came_after_it(store, loss, others, warm):
-    """Ceph RGW answers losers with 500 too: applied is known from not applied by the tokens a counter keeps."""
+def test_an_add_in_doubt_is_resolved_after_later_additions(store, loss, others, warm):
+    """RGW answers losers with 500, too: without tokens in a counter, an addition would count twice or not at all."""
     records = ObjectRecordStore(store, "r/", clock=HurriedClock())
     rival = ObjectRecordStore(store.store, "r/", clock=HurriedClock())
     (records if warm else rival).add("p", "n", 1)
@@ -159,8 +158,8 @@ def test_an_add_is_settled_although_others_came_after_it(store, loss, others, wa
     assert records.read("p", "n").value == b"%d" % (2 + others)
 
 
-def test_an_add_overtaken_too_often_is_unknown(store):
-    """What a counter no longer remembers is not guessed."""
+def test_an_add_followed_by_too_many_others_is_unknown(store):
+    """An addition whose token the counter no longer has would be counted twice, or not at all."""
     records = ObjectRecordStore(store, "r/", clock=HurriedClock())
     records.add("p", "n", 1)
 
@@ -173,8 +172,8 @@ def test_an_add_overtaken_too_often_is_unknown(store):
     assert isinstance(records.add("p", "n", 1), Unknown)
 
 
-def test_a_counter_that_others_have_lowered_is_not_refused(records, store):
-    """The counter that a process remembers never refuses: it is read before."""
+def test_a_cached_counter_is_read_before_a_refusal(records, store):
+    """A stale cached total would refuse room that others have given back."""
     assert records.add("p", "n", 5, ceiling=5) == 5
     ObjectRecordStore(store, "r/").add("p", "n", -3)
     assert records.add("p", "n", 3, ceiling=5) == 5
@@ -182,8 +181,7 @@ def test_a_counter_that_others_have_lowered_is_not_refused(records, store):
     assert records.add("p", "n", -7) == 0
 
 
-def test_requests(records, store):
-    """The costs of the module's docstring."""
+def test_requests_are_those_of_the_docstring(records, store):
 
     def cost(work):
         store.counts.clear()
@@ -211,7 +209,7 @@ def test_requests(records, store):
 
 
 def test_keys_that_do_not_recur_leave_nothing(store):
-    """On a store that ignores conditions on DELETE, too."""
+    """Each removed record would leave a tombstone for ever on a store that ignores conditions on DELETE."""
     ignoring = CountingStore(IgnoringStore(store, ignores={"delete"}))
     records = ObjectRecordStore(ignoring, "r/", keys_recur=lambda partition: partition == "again")
     for partition in ("once", "again"):
@@ -223,8 +221,8 @@ def test_keys_that_do_not_recur_leave_nothing(store):
     assert records.read("again", "a") is None
 
 
-def test_a_scan_clears_what_a_remover_left(records, store):
-    """A tombstone whose remover died before its DELETE costs a GET once, not for ever."""
+def test_a_scan_deletes_tombstones(records, store):
+    """The tombstone of a killed process would cost a GET in each scan."""
     records.create("p", "a", b"1")
     found = records.read("p", "a")
     delete = store.store.delete
@@ -236,8 +234,8 @@ def test_a_scan_clears_what_a_remover_left(records, store):
     assert "r/p/a" not in [meta.key for meta in store.store.list("").objects]
 
 
-def test_foreign_bytes_are_not_taken_for_a_record(records, store):
-    """A person has to look; nothing is overwritten."""
+def test_objects_that_are_not_records_are_reported(records, store):
+    """Another program's object would be read as a record, or be overwritten."""
     store.put("r/p/a", b"not ours")
     with pytest.raises(CorruptError, match="not ours"):
         records.read("p", "a")
@@ -245,26 +243,25 @@ def test_foreign_bytes_are_not_taken_for_a_record(records, store):
 
 
 @pytest.mark.parametrize(("partition", "key"), [("", "a"), ("p", ""), ("p", "é" * 200)])
-def test_impossible_names(records, partition, key):
-    """Refused before anything is sent."""
+def test_impossible_names_are_refused_before_a_request(records, partition, key):
     with pytest.raises(UsageError):
         records.create(partition, key, b"")
 
 
-def test_a_counter_that_never_holds_still(records, store):
-    """`add` ends in bounded time, and says that nothing was added."""
+def test_an_add_ends_if_the_counter_keeps_changing(records, store):
+    """A very busy counter would hold a writer for ever, or leave it in doubt."""
 
     class Busy(LossyStore):
         def put(self, key, body, *, precondition=None, metadata=None):
             return Conflict()
 
     busy = ObjectRecordStore(Busy(MemoryObjectStore()), "r/", clock=HurriedClock())
-    with pytest.raises(Exception, match=f"{ADD_ATTEMPTS} rounds"):
+    with pytest.raises(Exception, match=f"{ADD_ATTEMPTS} attempts"):
         busy.add("p", "n", 1)
 
 
 def test_a_scan_reads_ahead_in_order():
-    """As many at once as it was asked for, whichever of them answers first; one that fails is reported in its turn."""
+    """A scan would return records out of order, exceed its parallelism, or report an error too early."""
     together = Barrier(4, timeout=10)
 
     class Waiting(MemoryObjectStore):
@@ -286,8 +283,8 @@ def test_a_scan_reads_ahead_in_order():
         next(scan)
 
 
-def test_what_is_known_is_not_read_again(store, records):
-    """LIST tells whether it changed: only that is read."""
+def test_a_scan_does_not_read_known_records_again(store, records):
+    """Each scan would read all records, although LIST shows which of them changed."""
     for key in "abc":
         records.create("p", key, b"1")
     known = {record.key: record for record in records.scan("p")}
@@ -298,6 +295,5 @@ def test_what_is_known_is_not_read_again(store, records):
 
 
 def test_parallelism_is_at_least_one(store):
-    """Reported at once."""
     with pytest.raises(UsageError, match="parallelism"):
         ObjectRecordStore(store, "r/", parallelism=0)

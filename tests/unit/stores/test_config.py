@@ -1,4 +1,4 @@
-"""Where buckets and tables are, by default."""
+"""Default region of buckets and tables."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ from s3notify_platform.stores.config import DynamoConfig, S3Config, default_regi
 
 @pytest.fixture
 def profile(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """The file of profiles, empty; and nothing in the environment."""
+    """An empty file of profiles, and no region in the environment."""
     for name in ("AWS_REGION", "AWS_DEFAULT_REGION", "AWS_PROFILE"):
         monkeypatch.delenv(name, raising=False)
     path = tmp_path / "config"
@@ -18,8 +18,8 @@ def profile(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     return path
 
 
-def test_the_region_is_that_of_aws_own_tools(profile: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The environment's two names for it, then the profile's; a value that was given stands."""
+def test_the_default_region_is_the_one_of_aws_tools(profile: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Requests would be signed for another region than those of AWS's tools on the same machine."""
     assert default_region() == "us-east-1"
     other = profile.with_name("other")
     other.write_text("[default]\nregion = eu-south-1\n")

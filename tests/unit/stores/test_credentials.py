@@ -1,4 +1,4 @@
-"""Credentials: looked up where they are used and again while a process lives, in one way, and never pickled."""
+"""Credentials: looked up by the process that uses them, looked up again while it lives, and never pickled."""
 
 import pickle
 import re
@@ -44,8 +44,8 @@ def keys_of(session):
 @pytest.mark.parametrize(
     "kind", [lambda **k: S3Config(bucket="b", **k), lambda **k: DynamoConfig(table="t", **k)]
 )
-def test_names_travel_and_values_do_not(monkeypatch, kind):
-    """What is pickled holds no secret, and finds it where it is unpickled; keys by value are refused."""
+def test_names_are_pickled_and_values_are_refused(monkeypatch, kind):
+    """A secret would be in Spark's tasks, or a task could not find its credentials."""
     monkeypatch.setenv("MY_KEY", "id")
     monkeypatch.setenv("MY_SECRET", SECRET)
     named = kind(**NAMED)
@@ -56,15 +56,13 @@ def test_names_travel_and_values_do_not(monkeypatch, kind):
     assert keys_of(session_of(pickle.loads(pickled))) == ("id", SECRET)
     given = kind(access_key_id="id", secret_access_key=SECRET)
     assert keys_of(session_of(given)) == ("id", SECRET)
-    with pytest.raises(
-        UsageError, match="travel within Spark's tasks: name environment variables"
-    ) as refused:
+    with pytest.raises(UsageError, match="sent with Spark's tasks: name environment variables") as refused:
         pickle.dumps(given)
     assert SECRET not in str(refused.value) + repr(given) + repr(named)
 
 
-def test_a_variable_that_a_machine_lacks(monkeypatch):
-    """Named, with where to set it; by both clients."""
+def test_a_missing_variable_is_reported(monkeypatch):
+    """The operator would not learn which variable is missing, or where to set it."""
     monkeypatch.setenv("MY_KEY", "id")
     config = S3Config(bucket="b", endpoint_url="http://127.0.0.1:9", **NAMED)
     for use in (lambda: S3ObjectStore(config).get("k"), lambda: obstore_store(config)):
@@ -83,14 +81,14 @@ def test_a_variable_that_a_machine_lacks(monkeypatch):
         ({**NAMED, "access_key_id": "a", "secret_access_key": "b"}, "in one way"),
     ],
 )
-def test_half_or_twice_is_refused(given, message):
-    """Before any request."""
+def test_incomplete_or_double_credentials_are_refused(given, message):
+    """Requests would be signed with other keys than the user meant."""
     with pytest.raises(UsageError, match=message):
         S3Config(bucket="b", **given)
 
 
-def test_a_changed_profile_reaches_what_lives(profile):
-    """Within `CREDENTIALS_SECONDS`, in a client that is in use; not for each request."""
+def test_a_changed_profile_reaches_a_living_client(profile):
+    """After keys are rotated, a daemon would use the old ones, or read the file for each request."""
     clock = HandClock()
     session = session_of(S3Config(bucket="b", profile="mine"), clock)
     assert keys_of(session) == ("first", SECRET)
@@ -100,8 +98,8 @@ def test_a_changed_profile_reaches_what_lives(profile):
     assert keys_of(session) == ("second", "changed")
 
 
-def test_a_profile_that_is_being_written(profile, tmp_path):
-    """The last keys stay in use."""
+def test_keys_stay_in_use_while_the_profile_is_written(profile, tmp_path):
+    """A file that is half written would end a daemon."""
     clock = HandClock()
     session = session_of(S3Config(bucket="b", profile="mine"), clock)
     assert keys_of(session) == ("first", SECRET)
@@ -113,8 +111,7 @@ def test_a_profile_that_is_being_written(profile, tmp_path):
     assert keys_of(session) == ("second", "changed")
 
 
-def test_a_profile_that_there_is_not(profile):
-    """An operator's error, by both clients."""
+def test_a_missing_profile_is_reported(profile):
     config = S3Config(bucket="b", profile="other")
     with pytest.raises(ProfileNotFound):
         session_of(config).get_credentials()
@@ -124,8 +121,8 @@ def test_a_profile_that_there_is_not(profile):
 
 
 @pytest.mark.server
-def test_both_clients_sign_with_what_is_named(seaweed, monkeypatch):
-    """On a server that checks signatures: right keys read and write, wrong ones are refused."""
+def test_both_clients_sign_with_the_named_keys(seaweed, monkeypatch):
+    """One of the clients would be refused, or sign with other keys than the other."""
     keys = seaweed.config("")
     monkeypatch.setenv("MY_KEY", keys.access_key_id)
     monkeypatch.setenv("MY_SECRET", keys.secret_access_key)
@@ -142,7 +139,7 @@ def test_both_clients_sign_with_what_is_named(seaweed, monkeypatch):
 
 
 class Sts(BaseHTTPRequestHandler):
-    """Gives keys of a role, which have to be renewed at once; notes whose request it was."""
+    """Returns keys of a role that expire soon; records the key id that signed each request."""
 
     def do_POST(self):
         self.rfile.read(int(self.headers["content-length"]))
@@ -163,8 +160,8 @@ class Sts(BaseHTTPRequestHandler):
         pass
 
 
-def test_a_role_is_renewed_by_the_keys_of_that_time(profile, monkeypatch):
-    """A profile's keys that were changed meanwhile serve for that too."""
+def test_a_role_is_renewed_with_the_current_keys(profile, monkeypatch):
+    """After a profile's keys are rotated, the role could not be renewed."""
     clock = HandClock()
     with ThreadingHTTPServer(("127.0.0.1", 0), Sts) as server:
         server.users = []
@@ -183,8 +180,8 @@ def test_a_role_is_renewed_by_the_keys_of_that_time(profile, monkeypatch):
 
 
 @pytest.mark.server
-def test_keys_that_come_later_are_found(ministack, tmp_path, monkeypatch):
-    """Whoever has asked without any is no different."""
+def test_keys_that_are_added_later_are_found(ministack, tmp_path, monkeypatch):
+    """A client that was once used without keys would fail for ever."""
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")

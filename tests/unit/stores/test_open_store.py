@@ -1,4 +1,4 @@
-"""Stores are opened in one place: another kind of store is a file and an item, and a source lives on it."""
+"""The opener of stores: a new kind of store is a file and an item, and works for a source."""
 
 from collections import Counter
 
@@ -18,8 +18,8 @@ from tests.support.local_jobs import LocalJobs
 from tests.support.toy_store import TOY, ToyStore
 
 
-def test_one_store_for_each_bucket_and_process() -> None:
-    """By its configuration, or by a URL; clients take time to make."""
+def test_each_bucket_has_one_store_in_a_process() -> None:
+    """Each call would create a client, which takes 0.1 s."""
     assert open_store("s3://acme") is open_store("s3a://acme/") is open_store(S3Config(bucket="acme"))
     assert open_store("s3://acme") is not open_store(S3Config(bucket="acme", region="eu-west-3"))
 
@@ -27,19 +27,18 @@ def test_one_store_for_each_bucket_and_process() -> None:
 @pytest.mark.parametrize(
     ("url", "said"),
     [
-        ("gs://acme", "'gs://acme': give s3://bucket/prefix, or another URL of s3"),
+        ("gs://acme", r"'gs://acme' is not the URL of a bucket: give s3://bucket/prefix \(schemes: s3\)"),
         ("s3:///raw", "give s3://bucket/prefix"),
         ("acme", "give s3://bucket/prefix"),
-        ("s3://acme/raw/", "a store is a whole bucket: leave out 'raw/'"),
+        ("s3://acme/raw/", "a store is a whole bucket: leave out the prefix 'raw/'"),
     ],
 )
-def test_urls_of_no_store(url: str, said: str) -> None:
+def test_invalid_urls_are_refused(url: str, said: str) -> None:
     with pytest.raises(UsageError, match=said):
         open_store(url)
 
 
-def test_a_kind_that_there_is_not() -> None:
-    """As a setting, and by value."""
+def test_an_unknown_scheme_is_refused() -> None:
     with pytest.raises(UsageError, match="scheme='gs': use one of s3"):
         build({"name": "orders", "bucket": "b", "scheme": "gs"})
     with pytest.raises(UsageError, match="scheme='gs': use one of s3"):
@@ -48,14 +47,14 @@ def test_a_kind_that_there_is_not() -> None:
 
 @pytest.fixture
 def source(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Source:
-    """Of a kind of store that only this test has."""
+    """A source on a kind of store that only this test registers."""
     monkeypatch.setitem(KINDS, "toy", TOY)
     settings = {"name": "orders", "bucket": request.node.name, "prefix": "raw/", "scheme": "toy"}
     return build(settings | {"format": "jsonl", "slots": 4, "platform_bucket": f"{request.node.name}-own"})
 
 
-def test_a_source_lives_on_another_kind_of_store(source: Source) -> None:
-    """Probed, published to, planned by a listing and by its queue, read, committed and read back."""
+def test_a_source_works_on_a_new_kind_of_store(source: Source) -> None:
+    """A new kind of store would need more code: to probe, publish, plan by listing or queue, read and commit."""
     objects, own = open_store(source.input.bucket), open_store(source.location.platform)
     assert isinstance(objects, ToyStore)
     assert objects is not own
@@ -83,8 +82,7 @@ def test_a_source_lives_on_another_kind_of_store(source: Source) -> None:
     assert ingested("three") == {3: 1, 4: 1}
 
 
-def test_what_another_kind_of_store_has_not(source: Source) -> None:
-    """Is refused by name."""
+def test_missing_features_of_a_store_are_reported(source: Source) -> None:
     assert open_reader(source.input.bucket) is None
     with pytest.raises(UsageError, match="has no tags: leave out committed_tags"):
         open_tags(source.input.bucket)

@@ -1,4 +1,4 @@
-"""The probe, on stores that do and do not keep what they promise."""
+"""The probe, on stores that honour conditions and on stores that ignore them."""
 
 import re
 
@@ -11,8 +11,8 @@ from s3notify_platform.stores.probe import Capabilities, choose_commit, probe
 from tests.contracts.ignoring_store import IgnoringStore
 
 
-def test_a_store_that_keeps_everything():
-    """Native mode; the scratch objects are gone, other objects untouched."""
+def test_a_good_store_gets_native_commits():
+    """A good store would be refused, or the probe would leave objects behind."""
     store = MemoryObjectStore()
     store.put("mine", b"1")
     found = probe(store, "p/")
@@ -38,7 +38,7 @@ def test_a_store_that_keeps_everything():
     ],
 )
 def test_an_ignored_condition_is_found(ignored, lacking, refusal):
-    """It answers like one that honours it; only the object tells. Refused where commits need it."""
+    """The store answers as if it honoured the condition: commits would overwrite each other."""
     found = probe(IgnoringStore(MemoryObjectStore(), {ignored}), "")
     conditions = {"create_if_absent", "put_if_match", "delete_if_match", "copy_if_absent", "upload_if_absent"}
     assert {name for name in conditions if not getattr(found, name)} == {lacking}
@@ -61,17 +61,17 @@ NO_MATCH = Capabilities(**USABLE, create_if_absent=True)
 @pytest.mark.parametrize(
     ("found", "wanted", "tables", "commit", "reason"),
     [
-        (GOOD, "auto", "", "native", "keeps If-None-Match"),
-        (GOOD, "auto", "lease records", "native", "keeps If-None-Match"),
-        (GOOD, "native", "", "native", "asked for"),
-        (GOOD, "dynamodb", "lease", "dynamodb", "asked for"),
+        (GOOD, "auto", "", "native", "honours If-None-Match"),
+        (GOOD, "auto", "lease records", "native", "honours If-None-Match"),
+        (GOOD, "native", "", "native", "requested"),
+        (GOOD, "dynamodb", "lease", "dynamodb", "requested"),
         (NO_CREATE, "auto", "lease records", "dynamodb", "lacks create-if-absent.*lease table is named"),
         (NO_MATCH, "auto", "lease records", "dynamodb", "lacks put-if-match.*lease table is named"),
-        (NO_MATCH, "dynamodb", "lease records", "dynamodb", "asked for"),
+        (NO_MATCH, "dynamodb", "lease records", "dynamodb", "requested"),
     ],
 )
-def test_the_commit_that_follows(found, wanted, tables, commit, reason):
-    """Native where the store can, leases where it cannot or the user asks; and it says why."""
+def test_the_commit_fits_the_store_and_the_setting(found, wanted, tables, commit, reason):
+    """An unsafe commit would be chosen, or a safe one without telling the user why."""
     decision = choose_commit(
         found, wanted, has_lease_table="lease" in tables, has_records_table="records" in tables
     )
@@ -82,7 +82,7 @@ def test_the_commit_that_follows(found, wanted, tables, commit, reason):
 @pytest.mark.parametrize(
     ("found", "wanted", "tables", "reason"),
     [
-        (GOOD, "dynamodb", "records", r"asked for: name a DynamoDB lease_table"),
+        (GOOD, "dynamodb", "records", r"requested: name a DynamoDB lease_table"),
         (NO_CREATE, "native", "lease records", r"lacks create-if-absent.*native commits need"),
         (NO_MATCH, "native", "lease records", r"lacks put-if-match.*native commits need"),
         (NO_CREATE, "auto", "records", r"lacks create-if-absent.*name a DynamoDB lease_table"),
@@ -90,8 +90,8 @@ def test_the_commit_that_follows(found, wanted, tables, commit, reason):
         (NO_MATCH, "dynamodb", "lease", r"lacks put-if-match.*name a DynamoDB records_table"),
     ],
 )
-def test_what_no_commit_is_safe_on(found, wanted, tables, reason):
-    """Refused, with what is lacking and which table would do. Records on a bucket need conditions too."""
+def test_a_store_without_a_safe_commit_is_refused(found, wanted, tables, reason):
+    """Commits or records would be unsafe, or the user would not learn which table is missing."""
     with pytest.raises(UsageError, match=reason):
         choose_commit(found, wanted, has_lease_table="lease" in tables, has_records_table="records" in tables)
 
@@ -111,8 +111,8 @@ class _Refusing(IgnoringStore):
     ("kind", "name"),
     [("LIST", "can_list"), ("PUT", "can_write"), ("GET", "can_read"), ("DELETE", "can_delete")],
 )
-def test_a_missing_permission_is_named(kind, name):
-    """Reachable, but unusable, with the reason."""
+def test_a_missing_permission_is_reported(kind, name):
+    """The user would not learn which permission is missing, and the first run would fail."""
     found = probe(_Refusing({kind}, UsageError("refused: check the policy")), "")
     assert found.reachable
     assert not getattr(found, name)
@@ -122,8 +122,7 @@ def test_a_missing_permission_is_named(kind, name):
             choose_commit(found, has_lease_table=tables, has_records_table=tables)
 
 
-def test_unreachable():
-    """Reported once, and nothing else is tried."""
+def test_an_unreachable_store_is_reported_once():
     kinds = {"LIST", "PUT", "GET", "HEAD", "DELETE", "COPY"}
     found = probe(_Refusing(kinds, UnavailableError("nobody there")), "")
     assert not found.reachable
@@ -131,8 +130,8 @@ def test_unreachable():
 
 
 @pytest.mark.server
-def test_servers(ministack, seaweed):
-    """What the two servers of the tests were found to keep, in native mode both."""
+def test_servers_of_the_tests_have_native_commits(ministack, seaweed):
+    """The probe would misjudge a real server; these two differ in COPY if absent and in the order of LIST."""
     from s3notify_platform.stores.s3 import S3ObjectStore
 
     for server, copy_if_absent, ordered in ((ministack, False, True), (seaweed, True, False)):

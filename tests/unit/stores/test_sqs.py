@@ -28,8 +28,8 @@ def receive(queue, **settings):
     )
 
 
-def test_receive_hide_delete(client, queue):
-    """More than a batch of them; what is hidden comes again when its time is over."""
+def test_messages_are_received_hidden_and_deleted(client, queue):
+    """Messages beyond a batch of ten would be skipped, or hidden ones would not return."""
     for number in range(12):
         client.send_message(QueueUrl=queue.config.queue_url, MessageBody=f"m{number}")
     messages = [*receive(queue), *receive(queue)]
@@ -45,16 +45,15 @@ def test_receive_hide_delete(client, queue):
     assert receive(queue) == ()
 
 
-def test_partial_failures_are_reported(client, queue):
-    """By message."""
+def test_messages_that_failed_in_a_batch_are_returned(client, queue):
     client.send_message(QueueUrl=queue.config.queue_url, MessageBody="m")
     (message,) = receive(queue)
     gone = Message(id="x", body="", receipt="unknown", receives=1)
     assert queue.delete([message, gone]) == (gone,)
 
 
-def test_redrive_policy(client, queue):
-    """None, or after how many receives."""
+def test_the_redrive_policy_is_read(client, queue):
+    """An inlet would delete malformed messages, or leave them to dead letters that do not exist."""
     assert queue.max_receives() is None
     dead = client.create_queue(QueueName="dead")["QueueUrl"]
     arn = client.get_queue_attributes(QueueUrl=dead, AttributeNames=["QueueArn"])["Attributes"]["QueueArn"]
@@ -65,16 +64,15 @@ def test_redrive_policy(client, queue):
     assert queue.max_receives() == 7
 
 
-def test_a_missing_queue_is_the_operators(queue):
-    """And is named."""
+def test_a_missing_queue_is_reported(queue):
     missing = SqsQueue(SqsConfig(queue_url=queue.config.queue_url + "x"))
     with pytest.raises(UsageError, match="eventsx"):
         receive(missing)
     missing.close()
 
 
-def test_an_unreachable_queue_is_waited_for():
-    """No credential is in the message."""
+def test_an_unreachable_queue_is_unavailable():
+    """An outage would end the inlet, or the error would show a credential."""
     queue = SqsQueue(
         SqsConfig(
             queue_url="http://127.0.0.1:9/q",

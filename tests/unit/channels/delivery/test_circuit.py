@@ -1,4 +1,4 @@
-"""The circuit of an endpoint: when it opens, who probes, what closes it."""
+"""The circuit of an endpoint: it opens, admits one probe at a time, and closes."""
 
 import pytest
 
@@ -25,8 +25,8 @@ def probe(circuit, clock):
     raise AssertionError("no probe")
 
 
-def test_one_probe_at_a_time(circuit, clock, reports):
-    """After a wait that grows with each that fails, to its ceiling; the one that is accepted closes."""
+def test_an_open_circuit_admits_one_probe_at_a_time(circuit, clock, reports):
+    """A dead endpoint would get all requests; or an endpoint that is back would stay unused for longer than 8 s."""
     assert circuit.admit(10).limit == 10
     circuit.note(GONE, "a")
     waits = []
@@ -46,16 +46,16 @@ def test_one_probe_at_a_time(circuit, clock, reports):
     assert reports[1].startswith("delivers again, after ")
 
 
-def test_a_probe_that_is_not_sent_is_free_for_others(circuit, clock):
-    """Its shard had nothing to send."""
+def test_a_released_probe_can_be_sent_by_another_shard(circuit, clock):
+    """A shard without entries would keep the probe, and the endpoint would stay down for all shards."""
     circuit.note(GONE, "a")
     probe(circuit, clock)
     circuit.release()
     assert circuit.admit(1).probe
 
 
-def test_what_was_under_way_makes_no_wait_longer(circuit, clock):
-    """A wave that fails counts once; the endpoint's own wish is kept."""
+def test_answers_to_requests_in_flight_do_not_lengthen_the_wait(circuit, clock):
+    """The failures of 30 parallel requests would count as 30 outages; `Retry-After` is honoured, too."""
     for _ in range(30):
         circuit.note(SILENT, "a")
     before = clock.now
@@ -68,8 +68,8 @@ def test_what_was_under_way_makes_no_wait_longer(circuit, clock):
     assert clock.now - before >= 14.9
 
 
-def test_refusals_open_it_only_if_nothing_else_comes(circuit):
-    """One bad event, however often; or many, with good ones between."""
+def test_refusals_open_the_circuit_only_without_acceptances_in_between(circuit):
+    """One bad event, or many bad ones among good ones, would stop the delivery of all events."""
     for _ in range(3 * REFUSED_MAX):
         circuit.note(Rejected(error="x"), "bad")
     for n in range(3 * REFUSED_MAX):

@@ -1,4 +1,4 @@
-"""The delivery worker, step by step: batches, outages, what counts as an attempt, isolation."""
+"""The delivery worker, step by step: batches, outages, attempts that count, isolation of topics."""
 
 import threading
 
@@ -29,8 +29,7 @@ from tests.support.outlets import (
 from tests.support.waiting import until
 
 
-def test_batches(queue):
-    """As large as the endpoint takes; each entry once, nothing left."""
+def test_entries_are_delivered_once_in_batches_of_the_endpoints_size(queue):
     push(queue, 20)
     hook = FakePush()
     delivery = SteppedDelivery(queue, hook)
@@ -44,8 +43,8 @@ def test_batches(queue):
     }  # fmt: skip
 
 
-def test_the_event_to_blame_is_found_in_one_turn(queue):
-    """Its neighbours go out at once, with their first attempt; it costs about 2 log2(n) requests."""
+def test_a_refused_event_is_isolated_in_one_turn(queue):
+    """One bad event would delay the other events of its batch; they cost about 2 log2(n) requests."""
     push(queue, 8)
     hook = FakePush(refusing("k002"))
     delivery = SteppedDelivery(queue, hook)
@@ -58,8 +57,8 @@ def test_the_event_to_blame_is_found_in_one_turn(queue):
     assert not any("down" in message for message in delivery.messages)
 
 
-def test_what_failed_before_travels_alone(queue, clock):
-    """A batch that was not answered: whoever is to blame, the others go out next time."""
+def test_entries_that_failed_are_sent_alone(queue, clock):
+    """An event that makes the endpoint hang would block the other events of its batch for ever."""
     push(queue, 6)
 
     def answer(entries):
@@ -74,8 +73,8 @@ def test_what_failed_before_travels_alone(queue, clock):
     assert queue.stats("t").dead == 0
 
 
-def test_grouping():
-    """First tries in batches, the others one by one."""
+def test_entries_are_grouped_by_their_first_attempt():
+    """Entries of a first attempt share batches; the others are sent one by one."""
 
     class Tried:
         def __init__(self, attempts):
@@ -88,7 +87,7 @@ def test_grouping():
 
 @pytest.mark.parametrize("answer", [GONE, SILENT, Rejected(error="HTTP 500")])
 def test_an_outage_costs_the_backlog_no_attempts(queue, clock, answer):
-    """60 s down with 100 entries waiting: none dies, though three attempts are all they have."""
+    """After 60 s without the endpoint, waiting entries would be dead letters, since they have only three attempts."""
     queue.topics.update("t", TopicSettings(capacity=200, shards=1, endpoint=ENDPOINT, max_attempts=3))
     push(queue, 100)
     down = [True]
@@ -108,8 +107,8 @@ def test_an_outage_costs_the_backlog_no_attempts(queue, clock, answer):
     assert queue.stats("t").dead == 0
 
 
-def test_only_what_may_have_been_looked_at_counts(queue, clock):
-    """Hours without a connection make no dead letter; hours of 500 do."""
+def test_only_attempts_that_reached_the_endpoint_count(queue, clock):
+    """Hours without a connection would make dead letters. Hours of status 500 do make dead letters."""
     queue.topics.update("t", TopicSettings(capacity=200, shards=1, endpoint=ENDPOINT, max_attempts=3))
     push(queue, 1)
     mood = [GONE]
@@ -124,8 +123,8 @@ def test_only_what_may_have_been_looked_at_counts(queue, clock):
     assert delivery.counts()["dead"] == 1
 
 
-def test_time_used_up_while_nothing_can_be_delivered(queue, clock):
-    """All of it goes to the dead letters soon, though only probes are sent."""
+def test_entries_expire_while_the_endpoint_is_down(queue, clock):
+    """Expired entries would fill the queue, since only probes are sent."""
     queue.topics.update("t", TopicSettings(capacity=200, shards=1, endpoint=ENDPOINT, ttl_seconds=100))
     push(queue, 50)
     delivery = SteppedDelivery(queue, FakePush(lambda _: GONE))
@@ -136,8 +135,8 @@ def test_time_used_up_while_nothing_can_be_delivered(queue, clock):
     assert queue.stats("t").depth == 0
 
 
-def test_one_endpoint_is_nobody_elses_trouble(queue, clock):
-    """Down, unusable, or badly set: other topics are delivered."""
+def test_a_bad_endpoint_does_not_affect_other_topics(queue, clock):
+    """An endpoint that is down, unusable or malformed would stop the delivery of other topics."""
     create(queue, "down", endpoint=Endpoint(url="https://down.example/").dumps())
     create(queue, "none", endpoint=Endpoint(url="https://unusable.example/").dumps())
     create(queue, "text", endpoint="not json")
@@ -157,13 +156,15 @@ def test_one_endpoint_is_nobody_elses_trouble(queue, clock):
     assert len(delivery.messages) == 3
     assert "topic 'down': down: refused" in delivery.messages
     assert "topic 'none' is not delivered: set S3NOTIFY_PUSH_A, the HMAC key" in delivery.messages
-    assert any("topic 'text' is not delivered: no valid endpoint" in message for message in delivery.messages)
+    assert any(
+        "topic 'text' is not delivered: not a valid endpoint" in message for message in delivery.messages
+    )
     assert queue.stats("none").depth == queue.stats("text").depth == 5
     assert {entry.attempts for entry in queue.entries("none", range(1000))} == {0}
 
 
-def test_an_endpoint_that_is_changed(queue, clock):
-    """The new one is used from the next beat, with a fresh circuit; the old one's connections end."""
+def test_a_changed_endpoint_is_used_from_the_next_beat(queue, clock):
+    """Entries would still be sent to the old endpoint, or wait for its circuit."""
     old, new = FakePush(lambda _: GONE), FakePush()
     urls = {"https://hooks.example.com/": old, "https://new.example/": new}
     push(queue, 5)
@@ -177,8 +178,7 @@ def test_an_endpoint_that_is_changed(queue, clock):
     assert len(new.delivered) == 5
 
 
-def test_a_topic_that_is_deleted(queue, clock):
-    """Its deliveries and its connections end."""
+def test_a_deleted_topic_ends_its_deliveries_and_connections(queue, clock):
     hook = FakePush()
     push(queue, 3)
     delivery = SteppedDelivery(queue, hook)
@@ -190,29 +190,29 @@ def test_a_topic_that_is_deleted(queue, clock):
     assert hook.closed
 
 
-def test_shards_move_to_newcomers_though_they_are_busy(queue, clock):
-    """A shard that is never idle is paused until it is released; nothing is delivered twice."""
+def test_busy_shards_move_to_a_new_worker(queue, clock):
+    """A new worker would get no work while the first one is never idle."""
     create(queue, "busy", shards=4, capacity=1000)
     hook = FakePush()
     first, second = SteppedDelivery(queue, hook), SteppedDelivery(queue, hook)
     first.beat()
     for shard in first.shards.values():
-        shard.turning.acquire()  # in the middle of a turn, as far as beats can see
+        shard.turning.acquire()  # beats see a turn in progress
     second.beat()
     first.beat()
     assert len(first.shards) == 5
     paused = [shard for shard in first.shards.values() if shard.paused]
     assert len(paused) == 2
     for shard in paused:
-        shard.turning.release()  # ends its turn, and takes no other one
+        shard.turning.release()  # ends the turn; a paused shard starts no other turn
     first.beat()
     second.beat()
     assert (len(first.shards), len(second.shards)) == (3, 2)
     assert not any(shard.paused for shard in first.shards.values())
 
 
-def test_entries_of_a_turn_that_broke_are_taken_again(queue, clock):
-    """Whatever went wrong in it."""
+def test_entries_of_a_failed_turn_are_taken_again(queue, clock):
+    """After a defect, the entries in hand would stay undelivered until the worker is restarted."""
     push(queue, 3)
     broken = [True]
 
@@ -231,15 +231,15 @@ def test_entries_of_a_turn_that_broke_are_taken_again(queue, clock):
     assert len(hook.delivered) == 3
 
 
-def test_a_lease_that_lapsed_stops_the_posts(queue, clock):
-    """What is in hand is not posted any more; it goes out once the lease is renewed."""
+def test_a_lapsed_lease_stops_the_posts(queue, clock):
+    """Entries would be delivered twice: by this worker, and by the shard's next owner."""
     push(queue, 64)
     late = []
 
     def answer(_):
         if not late:
             late.append(True)
-            clock.now += 6  # the beats stand still meanwhile
+            clock.now += 6  # no beat happens in this time
         return Delivered()
 
     hook = FakePush(answer)
@@ -253,25 +253,25 @@ def test_a_lease_that_lapsed_stops_the_posts(queue, clock):
 
 
 def tried_once(delivery, clock, mood, hook):
-    """Lets every entry fail once, so that each travels alone from now on; their backoff is over."""
+    """Makes each entry fail once, so that each is sent alone from now on; then lets their backoff end."""
     mood[0] = SILENT
     delivery.step()
     mood[0] = Delivered()
-    delivery.shards["t", 0]._target().circuit.note(Delivered(), "")  # as if by another shard
+    delivery.shards["t", 0]._target().circuit.note(Delivered(), "")  # like an answer to another shard
     hook.sizes.clear()
     clock.now += 3
     delivery.beat()
 
 
 @pytest.mark.parametrize(("answer", "tried"), [(Delivered(), []), (SILENT, [2, 2])], ids=["lapse", "outage"])
-def test_a_lapse_or_an_outage_in_the_middle_of_a_turn(queue, clock, answer, tried):
-    """The rest of it is not posted, and keeps its attempts."""
+def test_a_lapse_or_an_outage_within_a_turn_ends_its_posts(queue, clock, answer, tried):
+    """Entries that were never sent would lose attempts."""
     push(queue, 16)
     mood = [SILENT]
 
     def post(_):
         if mood[0] == Delivered():
-            clock.now += 3  # the lease lapses after two
+            clock.now += 3  # the lease lapses after two posts
         return mood[0]
 
     hook = FakePush(post)
@@ -283,8 +283,8 @@ def test_a_lapse_or_an_outage_in_the_middle_of_a_turn(queue, clock, answer, trie
     assert sorted(entry.attempts for entry in queue.entries("t", range(1000))) == [1] * 14 + tried
 
 
-def test_a_shard_that_has_nothing_to_probe_with_leaves_it_to_others(queue, clock):
-    """Only one of two shards holds an entry: the endpoint's return is noticed by it."""
+def test_an_empty_shard_leaves_the_probe_to_others(queue, clock):
+    """An empty shard would take each probe, and the return of the endpoint would never be noticed."""
     create(queue, "two", shards=2, endpoint=Endpoint(url="https://two.example/").dumps())
     mood = [GONE]
     hook = FakePush(lambda _: mood[0])
@@ -298,8 +298,7 @@ def test_a_shard_that_has_nothing_to_probe_with_leaves_it_to_others(queue, clock
     assert hook.delivered == {"k": 1}
 
 
-def test_what_could_not_be_removed_is_not_delivered_twice(records, clock):
-    """The store refuses removals for a while."""
+def test_entries_whose_removal_failed_are_not_delivered_twice(records, clock):
     queue = queue_over(FaultyStore(records, at("remove", Fault.THROTTLED)), clock)
     create(queue)
     push(queue, 4)
@@ -309,8 +308,8 @@ def test_what_could_not_be_removed_is_not_delivered_twice(records, clock):
     assert queue.stats("t").depth == 0
 
 
-def test_a_store_that_is_away(records, clock):
-    """Beats and turns go on, and make it good."""
+def test_deliveries_continue_after_an_outage_of_the_store(records, clock):
+    """An outage of the store would end the worker."""
     away = [True]
     faulty = FaultyStore(records, lambda _: Fault.THROTTLED if away[0] else Fault.NONE)
     queue = queue_over(faulty, clock)
@@ -322,15 +321,15 @@ def test_a_store_that_is_away(records, clock):
     delivery.beat()
     away[0] = True
     delivery.step()
-    assert any("cannot be reached" in message for message in delivery.messages)
+    assert any("is not reachable" in message for message in delivery.messages)
     assert not hook.delivered
     away[0] = False
     run_for(delivery, clock, 5)
     assert len(hook.delivered) == 4
 
 
-def test_requests(clock):
-    """For each segment two writes; an outage with nobody's probe due costs nothing but beats."""
+def test_requests_of_a_turn(clock):
+    """A turn would cost more than two writes for each segment, or an outage more than its beats."""
     records = CountedRecords(MemoryRecordStore())
     queue = NotificationQueue(records, clock=clock)
     create(queue)
@@ -345,7 +344,7 @@ def test_requests(clock):
     delivery.turn()
     assert delivery.shards
     records.counts.clear()
-    delivery.turn()  # looks for what has used up its time, once in a while
+    delivery.turn()  # scans for expired entries, which happens every 30 s
     records.counts.clear()
     for _ in range(5):
         delivery.turn()
@@ -370,8 +369,8 @@ class Alongside:
         return {"resolved": 2}
 
 
-def test_the_service_runs_until_it_is_stopped():
-    """In threads, with others alongside; its shards are free at once after it."""
+def test_the_service_delivers_until_it_is_stopped():
+    """A clean stop would leave threads, connections or leases behind."""
     queue = NotificationQueue(MemoryRecordStore())
     create(queue, shards=4)
     push(queue, 40)
@@ -395,8 +394,7 @@ def test_the_service_runs_until_it_is_stopped():
     assert len(second.shards) == 4
 
 
-def test_a_shard_in_trouble_is_reported_and_holds_up_no_other():
-    """An entry that cannot be read: a person is called by the log, the others go on."""
+def test_a_shard_with_an_unreadable_entry_is_reported_and_does_not_block_others():
     records = MemoryRecordStore()
     queue = NotificationQueue(records)
     create(queue, shards=2)
@@ -417,8 +415,8 @@ def test_a_shard_in_trouble_is_reported_and_holds_up_no_other():
     assert "999.zzz" in reports[0]
 
 
-def test_what_only_an_operator_can_correct_ends_the_service():
-    """Credentials that are not there, say."""
+def test_errors_that_only_an_operator_can_fix_end_the_service():
+    """Without credentials the service would run for ever, and deliver nothing."""
 
     class NoCredentials:
         def __getattr__(self, _):

@@ -1,4 +1,4 @@
-"""Endpoints: what may be named, what may be connected to, and signatures."""
+"""Endpoints: valid settings, permitted addresses, and signatures."""
 
 import json
 import re
@@ -28,9 +28,9 @@ REFUSED = [
     "192.168.1.1",
     "100.64.0.1",
     "100.100.100.200",  # Alibaba's metadata
-    "169.254.169.254",  # metadata nearly everywhere
-    "168.63.129.16",  # Azure's
-    "192.0.0.192",  # Oracle's
+    "169.254.169.254",  # metadata of most clouds
+    "168.63.129.16",  # Azure's services
+    "192.0.0.192",  # Oracle's metadata
     "192.0.2.1",
     "198.18.0.1",
     "224.0.0.1",
@@ -49,7 +49,7 @@ REFUSED = [
     "2001:db8::1",
     "3fff::1",
     "fc00::1",
-    "fd00:ec2::254",  # AWS metadata
+    "fd00:ec2::254",  # AWS's metadata
     "fe80::1",
     "fe80::1%eth0",
     "fec0::1",
@@ -61,31 +61,30 @@ PERMITTED = ["8.8.8.8", "1.1.1.1", "2606:4700:4700::1111", "::ffff:8.8.8.8", "64
 
 @pytest.mark.parametrize("address", REFUSED)
 def test_addresses_that_are_not_public_are_refused(address):
-    """Loopback, private, link-local, metadata, multicast, and IPv4 hidden in IPv6."""
+    """A topic could make the worker send requests to its own network, or read a cloud's metadata."""
     assert not Egress().permits(address)
 
 
 @pytest.mark.parametrize("address", PERMITTED)
 def test_public_addresses_are_permitted(address):
-    """Also an IPv4 one that comes as an IPv6 one."""
     assert Egress().permits(address)
 
 
 @given(st.ip_addresses(v=6, network="2000::/3") | st.ip_addresses(v=4))
-def test_naming_every_network_permits_everything(address):
-    """The operator's list wins over what an address is."""
+def test_the_operator_can_permit_every_network(address):
+    """The operator could not deliver to a private network."""
     assert Egress.of(["0.0.0.0/0", "::/0"]).permits(str(address))
 
 
-def test_the_operators_networks():
-    """Exactly these, whichever way the address is written."""
+def test_only_the_operators_networks_are_permitted():
+    """Another notation of an address would pass the check, or fail it."""
     egress = Egress.of(["10.1.0.0/16", "::1/128"])
     assert egress.permits("10.1.2.3")
     assert egress.permits("::ffff:10.1.2.3")
     assert egress.permits("::1")
     assert not egress.permits("10.2.0.1")
     assert not egress.permits("127.0.0.1")
-    with pytest.raises(UsageError, match="no valid network"):
+    with pytest.raises(UsageError, match="not a valid network"):
         Egress.of(["10.1.0.1/16"])
 
 
@@ -118,8 +117,8 @@ URL = "https://hooks.example.com/events?team=1"
         {"timeout_seconds": 1000},
     ],
 )
-def test_what_no_topic_may_name(fields):
-    """Other schemes, credentials, what parsers read differently, other variables than those for it, no limits."""
+def test_invalid_settings_of_an_endpoint_are_refused(fields):
+    """A topic could read secrets of the worker, or name a host that two parsers read differently."""
     with pytest.raises(UsageError):
         Endpoint(**({"url": URL} | fields))
     with pytest.raises(UsageError):
@@ -127,7 +126,7 @@ def test_what_no_topic_may_name(fields):
 
 
 def test_endpoints_are_stored_as_json_without_defaults():
-    """And come back; what is no endpoint is refused."""
+    """An endpoint would change when its topic is read again; or an invalid text would be read as an endpoint."""
     endpoint = Endpoint(url=URL, secret_env="S3NOTIFY_PUSH_A", batch_size=7, verify=False)
     assert Endpoint.loads(endpoint.dumps()) == endpoint
     assert Endpoint(url=URL).dumps() == json.dumps({"url": URL}, separators=(",", ":"))
@@ -136,8 +135,8 @@ def test_endpoints_are_stored_as_json_without_defaults():
             Endpoint.loads(text)
 
 
-def test_plain_http_and_unverified_tls_need_the_operators_word():
-    """A topic alone cannot lower either."""
+def test_plain_http_and_unverified_tls_need_the_operators_permission():
+    """A topic could send events without encryption, or to a host whose certificate was not verified."""
     http, unverified = Endpoint(url="http://example.com/"), Endpoint(url=URL, verify=False)
     for endpoint in (http, unverified, Endpoint(url="HTTP://example.com/")):
         with pytest.raises(UsageError, match="does not allow http"):
@@ -157,13 +156,13 @@ def verify(header=None, body=BODY, *, ids=IDS, secrets=(SECRET,), now=1_700_000_
     return verify_signature(header, body, event_ids=ids, secrets=secrets, now_seconds=now)
 
 
-def test_signatures_by_another_program():
-    """As `printf '1700000000.018c-aa,018c-bb.{"Records":[]}' | openssl dgst -sha256 -hmac …` prints."""
+def test_signatures_equal_those_of_openssl():
+    """The vector: `printf '1700000000.018c-aa,018c-bb.{"Records":[]}' | openssl dgst -sha256 -hmac …`."""
     assert sign(SECRET, BODY, event_ids=IDS, seconds=1_700_000_000) == VECTOR
 
 
-def test_who_may_have_signed():
-    """Holders of any of the secrets, for exactly this body, these ids and this time."""
+def test_a_signature_is_valid_only_for_its_secret_body_ids_and_time():
+    """A receiver would accept forged, changed or old requests; or refuse requests while a secret is replaced."""
     assert verify()
     assert verify(secrets=(b"x" * 16, SECRET))
     assert verify(now=1_700_000_300)
@@ -193,28 +192,27 @@ def test_who_may_have_signed():
 
 
 @given(st.text(), st.binary(), st.text())
-def test_no_header_makes_the_check_fail_in_another_way(header, body, ids):
-    """Whatever comes is refused, without an error."""
+def test_malformed_signatures_are_refused_without_an_error(header, body, ids):
+    """A header from the network could end a receiver."""
     assert not verify_signature(header, body, event_ids=ids, secrets=[SECRET], now_seconds=1_700_000_000)
 
 
-def test_a_short_key_is_no_secret():
-    """It could be guessed from one request."""
+def test_a_short_key_is_refused():
+    """A short key could be guessed from one request."""
     assert check_secret(SECRET) == SECRET
     with pytest.raises(UsageError, match="16 or more"):
         check_secret(b"short")
 
 
-def test_a_format_is_one_of_the_registry():
-    """Another is refused with the topic; one that is added there is taken."""
+def test_a_format_must_be_registered():
+    """A topic with an unknown format would be accepted, and never be delivered."""
     for name in FORMATS:
         assert Endpoint(url="https://a/", format=name).format == name
     with pytest.raises(UsageError, match=re.escape(f"use one of {', '.join(FORMATS)}")):
         Endpoint(url="https://a/", format="xml")
 
 
-def test_a_new_format_is_an_item(monkeypatch):
-    """Nothing else names the formats."""
+def test_a_new_format_needs_only_an_item_of_the_registry(monkeypatch):
     new = MessageFormat(batch=lambda entries, _: ("a/b", b""), single=lambda entry, _: ("a/b", b""))
     monkeypatch.setitem(FORMATS, "new", new)
     assert Endpoint(url="https://a/", format="new").format == "new"
@@ -223,7 +221,7 @@ def test_a_new_format_is_an_item(monkeypatch):
 @pytest.mark.parametrize("messages", FORMATS.values(), ids=FORMATS)
 @pytest.mark.parametrize("opaque", ["", "for me, 日本"])
 def test_opaque_data_is_in_every_message(messages, opaque):
-    """Of a batch, and of each event for brokers; without any there is no field."""
+    """Receivers would miss the topic's own text in batches, or in messages to brokers."""
     bodies = [
         messages.batch([entry(0), entry(1)], opaque)[1],
         messages.single(entry(0), opaque)[1],

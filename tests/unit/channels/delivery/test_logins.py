@@ -1,4 +1,4 @@
-"""Logins: sent to the one host that the operator has named, and shown nowhere."""
+"""Logins: sent only to the host that the operator has named, and never shown."""
 
 import json
 import socket
@@ -28,8 +28,7 @@ NAME = "S3NOTIFY_SEND_HOOKS"
         ("header X-Api-Key: k e y", "x-api-key", "k e y"),
     ],
 )
-def test_what_is_sent(monkeypatch, login, header, value):
-    """Beside the signature."""
+def test_a_login_is_sent_beside_the_signature(monkeypatch, login, header, value):
     monkeypatch.setenv(NAME, f"127.0.0.1 {login}")
     monkeypatch.setenv("S3NOTIFY_PUSH_KEY", "0123456789abcdef")
     with Receiver(secret=b"0123456789abcdef").serving() as server:
@@ -52,8 +51,8 @@ def test_what_is_sent(monkeypatch, login, header, value):
         ("evil.example header SECRET", "give it as"),
     ],
 )
-def test_what_is_refused(monkeypatch, value, said):
-    """Before any connection, and without the secret."""
+def test_a_login_for_another_host_or_of_another_form_is_refused(monkeypatch, value, said):
+    """A topic could have another user's login sent to its own host, or the error could show the secret."""
     monkeypatch.setenv(NAME, value)
     with pytest.raises(UsageError, match=said) as refused:
         connect(Endpoint(url="https://evil.example/", login_env=NAME), LOOPBACK)
@@ -61,21 +60,20 @@ def test_what_is_refused(monkeypatch, value, said):
 
 
 @pytest.mark.parametrize("name", ["HOME", "S3NOTIFY_PUSH_KEY", "S3NOTIFY_SEND_", "AWS_SECRET_ACCESS_KEY"])
-def test_no_other_variable_can_be_named(name):
-    """By a topic."""
+def test_a_topic_can_name_only_variables_of_logins(name):
+    """The creator of a topic could read other secrets of the worker."""
     with pytest.raises(UsageError, match="S3NOTIFY_SEND_"):
         Endpoint(url="https://hooks.example.com/", login_env=name)
 
 
-def test_brokers_take_user_and_password(monkeypatch):
-    """Nothing else."""
+def test_brokers_accept_only_user_and_password(monkeypatch):
     monkeypatch.setenv(NAME, "broker.example bearer token")
     with pytest.raises(UsageError, match="basic USER:PASSWORD"):
         connect(Endpoint(url="amqps://broker.example/", login_env=NAME), LOOPBACK)
 
 
-def test_cloudevents():
-    """One JSON batch, in order, with the queue's ids; the S3 record is the data."""
+def test_cloudevents_are_one_json_batch():
+    """Receivers could not parse the batch: it has the queue's order, ids and S3 records."""
     with Receiver(lambda _: 200).serving() as server, pusher(server.url, format="cloudevents") as made:
         made.post("t", [entry(1), entry(2)])
         headers, body = server.requests[0]
@@ -90,8 +88,8 @@ def test_cloudevents():
     assert first["data"]["s3"]["object"]["key"] == "k1"
 
 
-def test_cloudevents_in_headers():
-    """As Ceph sends them: one event of each request, its attributes encoded, the record as its body."""
+def test_binary_cloudevents_have_their_attributes_in_headers():
+    """Receivers of Ceph's CloudEvents could not parse a request: it has one event, and the record as its body."""
     one = entry(1)
     odd = replace(one, event=replace(one.event, key='a "b" é%20.csv'))
     with Receiver(lambda _: 200).serving() as server, pusher(server.url, format="cloudevents-binary") as made:
@@ -112,8 +110,8 @@ def test_cloudevents_in_headers():
 
 
 @pytest.mark.parametrize("scheme", ["https", "amqps", "kafkas"])
-def test_a_certificate_is_shown(monkeypatch, tmp_path, scheme):
-    """By TLS, to whoever has the host that the operator named."""
+def test_a_certificate_is_sent_by_tls(monkeypatch, tmp_path, scheme):
+    """An endpoint that requires mTLS would refuse the worker."""
     ca, tls = certificate(tmp_path, "127.0.0.1")
     own = tmp_path / "server-127.0.0.1.pem"
     monkeypatch.setenv(NAME, f"127.0.0.1 certificate {own} {own}")
@@ -139,7 +137,7 @@ def test_a_certificate_is_shown(monkeypatch, tmp_path, scheme):
         made.close()
         assert shown.get(timeout=20)["subject"]
         thread.join(20)
-    assert isinstance(answers[0], Down)  # it says nothing else
+    assert isinstance(answers[0], Down)  # the listener sends no answer
 
 
 @pytest.mark.parametrize(
@@ -147,25 +145,24 @@ def test_a_certificate_is_shown(monkeypatch, tmp_path, scheme):
     [
         ("https://127.0.0.1/", "127.0.0.1 certificate only-one", "give it as"),
         ("https://127.0.0.1/", "127.0.0.1 certificate none.pem none.key", NAME),
-        ("http://127.0.0.1/", "127.0.0.1 certificate a.pem a.key", "shown by TLS"),
+        ("http://127.0.0.1/", "127.0.0.1 certificate a.pem a.key", "needs TLS"),
     ],
 )
-def test_certificates_that_cannot_be(monkeypatch, url, value, why):
-    """Said before any connection."""
+def test_unusable_certificates_are_refused_before_any_connection(monkeypatch, url, value, why):
     monkeypatch.setenv(NAME, value)
     with pytest.raises(UsageError, match=why):
         connect(Endpoint(url=url, login_env=NAME), LOOPBACK)
 
 
 @pytest.mark.parametrize("url", ["amqp://127.0.0.1/?ack=all", "kafka://127.0.0.1/t?ack=routable"])
-def test_levels_that_there_are_not(url):
-    """Each broker has its own."""
-    with pytest.raises(UsageError, match="ack is one of none, broker"):
+def test_unknown_ack_levels_are_refused(url):
+    """A misspelt level would be read as the strictest one, or as none."""
+    with pytest.raises(UsageError, match="ack must be one of none, broker"):
         connect(Endpoint(url=url), replace(LOOPBACK, kafka_hosts=("127.0.0.1",)))
 
 
-def test_each_broker_is_permitted_by_the_operator():
-    """Not only the first one that a topic names."""
+def test_each_broker_must_be_permitted_by_the_operator():
+    """A topic could reach any host by naming it as its second broker."""
     endpoint = Endpoint(url="kafka://one.example/t?brokers=Two.example:99,[::1]")
     assert endpoint.brokers == ("one.example:9092", "Two.example:99", "[::1]:9092")
     with pytest.raises(UsageError, match=r"--allow-kafka two\.example"):
@@ -173,8 +170,7 @@ def test_each_broker_is_permitted_by_the_operator():
     connect(endpoint, replace(LOOPBACK, kafka_hosts=("one.example", "two.example", "::1"))).close()
 
 
-def test_what_an_extra_is_needed_for_is_said(monkeypatch):
-    """With the command that installs it."""
+def test_a_missing_extra_is_reported_with_its_install_command(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "amqp", None)
     monkeypatch.delitem(__import__("sys").modules, "s3notify_platform.channels.delivery.amqp", raising=False)
     with pytest.raises(UsageError, match=r"pip install 's3notify-platform\[amqp\]'"):

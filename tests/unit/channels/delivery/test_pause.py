@@ -6,8 +6,8 @@ from tests.support.outlets import FakePush, SteppedDelivery, create, push, refus
 TTL = 50
 
 
-def test_entries_stay_and_new_ones_are_accepted(queue, clock):
-    """Whatever is restarted meanwhile; all are delivered after it, none as a dead letter for the time that it took."""
+def test_entries_survive_a_pause_longer_than_their_lifetime(queue, clock):
+    """After a pause with restarts, entries would be dead letters, since their time to live had passed."""
     queue.topics.delete("t")
     create(queue, ttl_seconds=TTL)
     push(queue, 3)
@@ -28,8 +28,8 @@ def test_entries_stay_and_new_ones_are_accepted(queue, clock):
     assert (queue.stats("t").depth, queue.stats("t").dead) == (0, 0)
 
 
-def test_what_failed_before_does_not_die_of_a_pause(queue, clock):
-    """The same owner watches it all the time."""
+def test_failed_entries_survive_a_pause(queue, clock):
+    """An entry with a failed attempt would be a dead letter after a pause, even with the same owner."""
     queue.topics.delete("t")
     create(queue, ttl_seconds=TTL)
     push(queue, 1)
@@ -40,7 +40,7 @@ def test_what_failed_before_does_not_die_of_a_pause(queue, clock):
     assert tried
     queue.topics.pause("t")
     run_for(delivery, clock, 3 * TTL)
-    assert len(hook.sizes) <= tried + 3  # until the next heartbeat
+    assert len(hook.sizes) <= tried + 3  # the pause takes effect at the next heartbeat
     assert queue.stats("t").dead == 0
     hook.answer = lambda _: Delivered()
     queue.topics.pause("t", paused=False)
@@ -48,8 +48,8 @@ def test_what_failed_before_does_not_die_of_a_pause(queue, clock):
     assert (queue.stats("t").depth, queue.stats("t").dead) == (0, 0)
 
 
-def test_a_delivery_in_progress_stops(queue):
-    """After the requests in flight; what was not sent keeps its attempts, and is claimed by nobody."""
+def test_a_pause_stops_a_delivery_in_progress(queue):
+    """Entries would still be sent after a pause, lose attempts, or stay claimed."""
     push(queue, 100)
     hook = FakePush()
     delivery = SteppedDelivery(queue, hook)

@@ -1,4 +1,4 @@
-"""One endpoint over real sockets: answers, and limits of time and size."""
+"""One endpoint over real sockets: its answers, and limits of time and size."""
 
 import socket
 import threading
@@ -14,8 +14,8 @@ from tests.support.pushing import LOOPBACK, entry, post, pusher
 from tests.support.waiting import until
 
 
-def test_what_a_receiver_gets(monkeypatch):
-    """The S3 event message, one id for each record, a signature of both, over one kept connection."""
+def test_a_receiver_gets_signed_s3_events_over_one_connection(monkeypatch):
+    """Receivers could not verify events, or recognise repeated ones."""
     monkeypatch.setenv("S3NOTIFY_PUSH_KEY", "0123456789abcdef")
     with Receiver(secret=b"0123456789abcdef").serving() as server:
         with pusher(server.url, secret_env="S3NOTIFY_PUSH_KEY") as made:
@@ -32,15 +32,14 @@ def test_what_a_receiver_gets(monkeypatch):
 
 
 @pytest.mark.parametrize("status", [200, 201, 202, 204, 299])
-def test_accepted(status):
-    """By any 2xx."""
+def test_any_2xx_status_accepts(status):
     with Receiver(lambda _: status).serving() as server:
         assert post(server.url) == Delivered()
 
 
 @pytest.mark.parametrize("status", [400, 401, 403, 404, 409, 410, 413, 422, 500, 501])
-def test_refused(status):
-    """With the beginning of what it says, printable."""
+def test_other_statuses_refuse_with_a_printable_error(status):
+    """An endpoint could write control characters or long texts into logs and queue entries."""
     with Receiver(lambda _: status, body=b"no\r\n\x1b[31m" + b"x" * 9000).serving() as server:
         answer = post(server.url)
     assert isinstance(answer, Rejected)
@@ -60,8 +59,8 @@ def test_refused(status):
         (408, None, True, 0.0),
     ],
 )
-def test_down_by_its_own_word(status, header, reached, wait):
-    """Only what says "not now" takes the attempt back; a wait is honoured within bounds."""
+def test_busy_and_failing_gateways_count_as_down(status, header, reached, wait):
+    """Attempts would be lost although 429 and 503 processed nothing; or `Retry-After` could stop a topic for days."""
     headers = {} if header is None else {"retry-after": header.encode().decode("latin-1")}
     with Receiver(lambda _: status, headers=headers).serving() as server:
         answer = post(server.url)
@@ -71,7 +70,7 @@ def test_down_by_its_own_word(status, header, reached, wait):
 
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
 def test_redirects_are_not_followed(status):
-    """Wherever they lead."""
+    """An endpoint could redirect the worker to a host that was not checked."""
     with Receiver().serving() as other:
         headers = {"location": other.url}
         with Receiver(lambda _: status, headers=headers).serving() as server:
@@ -81,8 +80,7 @@ def test_redirects_are_not_followed(status):
         assert other.tries == 0
 
 
-def test_an_endpoint_that_is_not_there():
-    """Nothing was looked at."""
+def test_a_missing_endpoint_costs_no_attempt():
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     answer = post(f"http://127.0.0.1:{port}/")
@@ -115,7 +113,7 @@ def take_nothing(connection):
 
 @pytest.mark.parametrize("behave", [hang, trickle, continue_for_ever, take_nothing])
 def test_one_deadline_for_the_whole_request(behave):
-    """However the endpoint spreads its bytes."""
+    """A slow endpoint could hold a request for ever by sending a byte now and then."""
     with raw_endpoint(behave) as port:
         started = time.monotonic()
         answer = post(f"http://127.0.0.1:{port}/", timeout_seconds=0.6)
@@ -125,8 +123,8 @@ def test_one_deadline_for_the_whole_request(behave):
     assert "timed out" in answer.error
 
 
-def test_the_deadline_covers_the_handshake():
-    """An endpoint that accepts and then says nothing to TLS."""
+def test_the_deadline_covers_the_tls_handshake():
+    """An endpoint that accepts connections, but sends nothing, could hold a request for ever."""
     with raw_endpoint(hang) as port:
         started = time.monotonic()
         answer = post(f"https://127.0.0.1:{port}/", timeout_seconds=0.6)
@@ -146,8 +144,8 @@ def test_the_deadline_covers_the_handshake():
         b"\x00" * 1000,
     ],
 )
-def test_answers_that_are_none(said):
-    """Closed, nonsense, or headers without end: the attempt counts, the worker goes on."""
+def test_malformed_answers_count_as_an_attempt(said):
+    """A malformed answer would end the worker, or cause endless attempts."""
 
     def behave(connection):
         read_request(connection)
@@ -186,7 +184,7 @@ def cut_the_body(connection):
 
 @pytest.mark.parametrize("behave", [huge, endless_chunks, stop_in_the_body, cut_the_body])
 def test_the_status_is_the_answer(behave):
-    """What comes after it is read within bounds, and never used again if it is not whole."""
+    """A long or endless body would hold the worker, or spoil the connection's next answer."""
     with raw_endpoint(behave) as port, pusher(f"http://127.0.0.1:{port}/") as made:
         started = time.monotonic()
         assert made.post("t", [entry()]) == Delivered()
@@ -195,8 +193,7 @@ def test_the_status_is_the_answer(behave):
         assert made._open == set()
 
 
-def test_an_answer_that_ends_with_the_connection():
-    """HTTP/1.0 without a length."""
+def test_an_http_1_0_answer_without_a_length_is_read():
 
     def behave(connection):
         read_request(connection)
@@ -207,8 +204,8 @@ def test_an_answer_that_ends_with_the_connection():
     assert answer == Rejected(error="HTTP 500 what was wrong")
 
 
-def test_a_kept_connection_that_is_gone_is_made_again():
-    """Endpoints close idle ones; that is no failure."""
+def test_a_kept_connection_that_was_closed_is_replaced():
+    """Endpoints close idle connections; each time an event would lose an attempt."""
     lives = []
 
     def behave(connection):
@@ -221,8 +218,7 @@ def test_a_kept_connection_that_is_gone_is_made_again():
     assert len(lives) == 3
 
 
-def test_no_more_requests_in_flight_than_allowed():
-    """Over all callers."""
+def test_the_limit_of_requests_in_flight_is_shared_by_all_callers():
     with Receiver(delay=0.05).serving() as server, pusher(server.url, concurrency=3) as made:
         batches = [[entry(n)] for n in range(6)]
         callers = [threading.Thread(target=made.post_many, args=("t", batches)) for _ in range(3)]
@@ -234,8 +230,8 @@ def test_no_more_requests_in_flight_than_allowed():
         assert server.tries == 18
 
 
-def test_closing_ends_what_is_in_flight():
-    """At once, as not answered; a later post is answered likewise."""
+def test_closing_ends_requests_in_flight():
+    """A clean stop would wait for a slow endpoint."""
     with raw_endpoint(hang) as port:
         made = HttpPush(Endpoint(url=f"http://127.0.0.1:{port}/", timeout_seconds=30), LOOPBACK)
         answers = []

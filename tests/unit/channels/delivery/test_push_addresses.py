@@ -1,4 +1,4 @@
-"""Where connections go: addresses, names, TLS, and what the worker has to have."""
+"""Destinations of connections: addresses, names, TLS, and the worker's own files and secrets."""
 
 import socket
 import threading
@@ -18,7 +18,7 @@ from tests.support.pushing import LOOPBACK, entry, post, pusher
 
 @pytest.fixture
 def lookups(monkeypatch):
-    """What names resolve to, in this process; a list is used up one by one."""
+    """Sets the addresses of names in this process; a list gives one answer after the other."""
     table, asked = {}, []
     real = socket.getaddrinfo
 
@@ -55,8 +55,8 @@ def lookups(monkeypatch):
         "[fe80::1]",
     ],
 )
-def test_every_way_to_write_an_address_is_seen_through(host, monkeypatch):
-    """No connection is even tried."""
+def test_every_notation_of_a_private_address_is_refused(host, monkeypatch):
+    """A topic could reach private hosts by an unusual notation of their address."""
     monkeypatch.setattr(http_module.socket, "create_connection", lambda *_, **__: pytest.fail("connected"))
     answer = post(f"http://{host}/", egress=Egress(allow_http=True))
     assert isinstance(answer, Down)
@@ -75,8 +75,8 @@ def test_every_way_to_write_an_address_is_seen_through(host, monkeypatch):
         ["8.8.8.8", "10.0.0.1"],
     ],
 )
-def test_names_are_judged_by_all_their_addresses(addresses, lookups, monkeypatch):
-    """One that is not permitted is enough."""
+def test_a_name_with_one_private_address_is_refused(addresses, lookups, monkeypatch):
+    """A name with a public and a private address could lead the worker into its own network."""
     monkeypatch.setattr(http_module.socket, "create_connection", lambda *_, **__: pytest.fail("connected"))
     lookups["evil.example"] = tuple(addresses)
     answer = post("https://evil.example/", egress=Egress())
@@ -84,8 +84,8 @@ def test_names_are_judged_by_all_their_addresses(addresses, lookups, monkeypatch
     assert "is not public" in answer.error
 
 
-def test_a_name_that_changes_its_mind_is_looked_up_once(lookups, monkeypatch):
-    """What was checked is what is connected to: a second lookup would have led elsewhere."""
+def test_a_name_is_looked_up_only_once(lookups, monkeypatch):
+    """A second lookup could return a private address that was not checked (DNS rebinding)."""
     lookups["rebind.example"] = [("8.8.8.8",), ("127.0.0.1",)]
     connected = []
 
@@ -99,15 +99,14 @@ def test_a_name_that_changes_its_mind_is_looked_up_once(lookups, monkeypatch):
     assert lookups["asked"] == ["rebind.example"]
 
 
-def test_another_address_of_the_name_is_tried(lookups):
-    """The first may be down."""
+def test_the_next_address_is_tried_if_the_first_is_down(lookups):
     lookups["two.example"] = ("127.0.0.9", "127.0.0.1")
     with Receiver().serving() as server:
         assert post(f"http://two.example:{server.port}/") == Delivered()
 
 
 def test_proxies_of_the_environment_are_not_used(monkeypatch):
-    """They would connect in our place, to what we did not check."""
+    """A proxy would connect for the worker, to addresses that were not checked."""
     with Receiver().serving() as proxy, Receiver().serving() as server:
         for name in ("http_proxy", "HTTP_PROXY", "https_proxy", "ALL_PROXY"):
             monkeypatch.setenv(name, f"http://127.0.0.1:{proxy.port}")
@@ -119,8 +118,8 @@ def test_proxies_of_the_environment_are_not_used(monkeypatch):
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "hooks.example"])
-def test_tls_is_verified_for_the_name_at_the_address_that_was_checked(host, lookups, tmp_path):
-    """By the CA that is named; for an IP address too."""
+def test_tls_is_verified_for_the_name(host, lookups, tmp_path):
+    """Events could be sent to a host without a certificate of the CA that the topic names."""
     ca_file, context = certificate(tmp_path, host)
     egress = replace(LOOPBACK, ca_folder=tmp_path)
     lookups["hooks.example"] = ("127.0.0.1",)
@@ -135,8 +134,8 @@ def test_tls_is_verified_for_the_name_at_the_address_that_was_checked(host, look
         assert server.tries == 2
 
 
-def test_a_certificate_of_another_name_is_refused(lookups, tmp_path):
-    """Though it is by a CA that is trusted; unless nothing is to be verified."""
+def test_a_certificate_for_another_name_is_refused(lookups, tmp_path):
+    """Any holder of a certificate of the same CA could receive the events; verify=False accepts this."""
     ca_file, context = certificate(tmp_path, "other.example")
     lookups["hooks.example"] = ("127.0.0.1",)
     with Receiver(tls=context).serving() as server:
@@ -148,8 +147,8 @@ def test_a_certificate_of_another_name_is_refused(lookups, tmp_path):
 
 
 @pytest.mark.parametrize("named", ["{outside}", "../outside.pem", "link.pem"])
-def test_certificates_are_read_from_the_workers_folder_only(tmp_path, named):
-    """A topic says nothing about other files of the worker: whether they are there, or what is in them."""
+def test_certificates_are_read_only_from_the_workers_folder(tmp_path, named):
+    """A user could find out by a topic which other files the worker has."""
     ca_file, _ = certificate(tmp_path, "example.com")
     folder, outside = tmp_path / "trusted", tmp_path / "outside.pem"
     folder.mkdir()
@@ -165,8 +164,8 @@ def test_certificates_are_read_from_the_workers_folder_only(tmp_path, named):
     assert said[0] == said[1]
 
 
-def test_a_name_that_is_never_resolved_has_the_requests_deadline(monkeypatch):
-    """Requests meanwhile wait for the same lookup, and none delays the worker's end."""
+def test_an_endless_lookup_ends_with_the_requests_deadline(monkeypatch):
+    """A name server that does not answer would block requests, and delay the end of the worker."""
     asked, gate = [], threading.Event()
 
     def lookup(host, *_, **__):
@@ -187,8 +186,8 @@ def test_a_name_that_is_never_resolved_has_the_requests_deadline(monkeypatch):
     assert asked == ["slow.example"]
 
 
-def test_what_the_worker_lacks_is_said_before_anything_is_sent(monkeypatch, tmp_path):
-    """A key that is not set or too short, certificates that are not there, a way that is not allowed."""
+def test_missing_keys_files_and_permissions_are_reported_before_a_request(monkeypatch, tmp_path):
+    """The operator would learn only from failed deliveries that a key, a file or a permission is missing."""
     monkeypatch.delenv("S3NOTIFY_PUSH_KEY", raising=False)
     with pytest.raises(UsageError, match="set S3NOTIFY_PUSH_KEY"):
         HttpPush(Endpoint(url="https://example.com/", secret_env="S3NOTIFY_PUSH_KEY"), Egress())

@@ -1,4 +1,4 @@
-"""A front with one key, whose boto3 knows Ceph's filters."""
+"""A front with one key; boto3 gets models with Ceph's filters."""
 
 from collections.abc import Iterator
 from pathlib import Path

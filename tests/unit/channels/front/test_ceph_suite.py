@@ -1,44 +1,52 @@
-"""Ceph's own tests of bucket notifications, as far as they are about the REST front, through boto3.
+"""Ceph's own tests of bucket notifications, as far as they concern the REST front, through boto3.
 
-Source: ceph/ceph, src/test/rgw/bucket_notification/test_bn.py; the names below are those of its tests, which make an
-RGW, a receiver and objects. Here are their requests and expectations, in our words; objects are reported by an inlet in
-place of RGW, as their records name them.
+Source: ceph/ceph, src/test/rgw/bucket_notification/test_bn.py. The names below are names of its tests, which start an
+RGW and a receiver, and write objects. This file has their requests and expectations, rewritten. An inlet reports the
+objects in place of RGW, and the topics' records are read from the queue.
 
-Taken over
-    test_topic, test_topic_admin, test_topic_name       topics are made, made again, shown, deleted; names
-    test_list_topics                                    the list, of one user
-    test_notification_configuration(_admin)             three are put, one is shown, one is deleted, all are
-    test_notification_empty_config                      an empty put removes all
-    test_notification_filter_amqp                       prefix, suffix, regex, metadata; the record says which took it
-    test_notification_errors                            an event, name, ARN, topic, bucket that there are not
-    test_metadata_filter_*, test_tags_amqp              filters by metadata and by tags, also of deletions
-    test_versioned_deletion_amqp                        which configuration takes which deletions
-    test_opaque_data, test_persistent_topic_configs_*   attributes are kept, and in effect
-    test_persistent_multiple_endpoints_*                two puts of one configuration each, where puts merge
-    test_persistent_topic_stats_*, test_kafka_batch_size    an endpoint is changed by making its topic again
-    test_notification_caching, test_connection_caching  one attribute is changed: the endpoint, `use-ssl`
-    test_topic_migration_to_an_account                  the same id with another topic
+Adopted:
 
-Not applicable, and why
-    test_notification_amqp, _kafka, _http, _cloudevents, …_security_*, …_brokers_*, …_idle*, test_creation_triggers_ssl,
-        _external, test_persistent_notification_*: what endpoints get, from `s3notify deliver`, is tested in
-        tests/unit/channels/delivery and tests/contracts
-    test_lifecycle_*, test_creation_triggers_amqp, test_post_object_upload_amqp, test_multipart_*, test_metadata_amqp,
-        test_notification_multi_delete, test_versioning_amqp, test_ps_s3_notification_concurrent_put_eventtime,
-        test_ps_s3_x_amz_request_id_on_master: which events RGW makes of which writes; what it says is passed on
-        (test_event_details), and its posts are taken in (tests/ceph)
-    test_persistent_cleanup, _reload, _topic_dump, _gateways_*, *_sharded_topic_*, test_1K_topics: RGW's queue. Ours:
-        tests/unit/protocols/notification_queue, tests/simulation, `s3notify topics stats` and `dump`
-    test_list_topics_migration, _v1, *_v2_*migration: RGW's formats of topics. 110 configurations of a bucket are in one
-        of them; here there are 100, as on S3
-    test_topic_permissions_*, test_topic_no_permissions, …_account, tenants, `Policy`: RGW's users; here each key may do
-        all
-    test_topic_with_secret and others that Ceph has not written
+- test_topic, test_topic_admin, test_topic_name: topics are made, made again, shown and deleted, and names are checked.
+- test_list_topics: the topics of one user are listed.
+- test_notification_configuration(_admin): three configurations are put, one is shown, one is deleted, and all are
+  deleted.
+- test_notification_empty_config: an empty put removes all configurations.
+- test_notification_filter_amqp: filters by prefix, suffix, regex and metadata, and ids in records.
+- test_notification_errors: an unknown event, name, ARN, topic or bucket.
+- test_metadata_filter_*, test_tags_amqp: filters by metadata and by tags, also for deletions.
+- test_versioned_deletion_amqp: a configuration takes one kind of deletion.
+- test_opaque_data, test_persistent_topic_configs_*: attributes are stored and used.
+- test_persistent_multiple_endpoints_*: two puts of one configuration each, with on_put=merge.
+- test_persistent_topic_stats_*, test_kafka_batch_size: an endpoint is changed by making its topic again.
+- test_notification_caching, test_connection_caching: one attribute is changed, namely the endpoint or `use-ssl`.
+- test_topic_migration_to_an_account: the same id is put with another topic.
 
-Different here
-    radosgw-admin is `s3notify topics`. GetTopic, ListTopics and ?notification=ID are signed by version 4; 2 is refused
-    Of two configurations of one topic that take the same change RGW sends two records, ours one, with the first's id
-    Tags of one name with two values are kept by RGW; S3 refuses them. Topics are persistent, all of them
+Not applicable, with the reason:
+
+- test_notification_amqp, _kafka, _http, _cloudevents, …_security_*, …_brokers_*, …_idle*, test_creation_triggers_ssl,
+  _external, test_persistent_notification_*: messages to endpoints come from `s3notify deliver`, and are tested in
+  tests/unit/channels/delivery and tests/contracts.
+- test_lifecycle_*, test_creation_triggers_amqp, test_post_object_upload_amqp, test_multipart_*, test_metadata_amqp,
+  test_notification_multi_delete, test_versioning_amqp, test_ps_s3_notification_concurrent_put_eventtime,
+  test_ps_s3_x_amz_request_id_on_master: RGW makes these events from writes. The events' fields are passed on, which
+  test_event_details tests. RGW's posts are received in tests/ceph.
+- test_persistent_cleanup, _reload, _topic_dump, _gateways_*, *_sharded_topic_*, test_1K_topics: they test RGW's queue.
+  Our queue is tested in tests/unit/protocols/notification_queue and tests/simulation, and shown by `s3notify topics
+  stats` and `dump`.
+- test_list_topics_migration, _v1, *_v2_*migration: they test RGW's formats of topics. One of these tests has 110
+  configurations of a bucket; the front allows 100, as S3 does.
+- test_topic_permissions_*, test_topic_no_permissions, …_account, tenants, `Policy`: they test RGW's users; the front
+  gives each key all permissions.
+- test_topic_with_secret and some other tests have no body in Ceph's file.
+
+Differences:
+
+- `s3notify topics` is used in place of radosgw-admin.
+- GetTopic, ListTopics and ?notification=ID are signed with version 4; the front refuses version 2.
+- If two configurations of one topic take the same change, RGW sends two records. The front sends one record, with the
+  first id.
+- RGW allows a tag's name with two values; S3 refuses it.
+- All topics are persistent.
 """
 
 import json
@@ -88,8 +96,8 @@ def key_filter(**rules: str) -> dict[str, Any]:
     return {"Key": {"FilterRules": [{"Name": name, "Value": text} for name, text in rules.items()]}}
 
 
-def test_topics_are_made_shown_and_deleted(front: Front) -> None:
-    """Their ARNs name region and topic; a deleted one is not found."""
+def test_topics_are_created_shown_and_deleted(front: Front) -> None:
+    """Clients of SNS could not manage topics; an ARN names the region and the topic."""
     sns = front.client("sns")
     arns = [topic(front, "t_1", **AMQP)]
     arns += [topic(front, f"t_{n}", **{"push-endpoint": f"http://127.0.0.1:900{n}"}) for n in (2, 3)]
@@ -99,25 +107,25 @@ def test_topics_are_made_shown_and_deleted(front: Front) -> None:
     assert value(shown, "TopicArn") == arns[2]
     assert value(shown, "EndpointAddress") == "http://127.0.0.1:9003"
     assert value(shown, "Persistent") == "true"
-    assert topic(front, "t_3", **{"push-endpoint": "http://127.0.0.1:9003"}) == arns[2]  # made again
+    assert topic(front, "t_3", **{"push-endpoint": "http://127.0.0.1:9003"}) == arns[2]  # an existing topic
     sns.delete_topic(TopicArn=arns[0])
     status, shown = front.action("GetTopic", TopicArn=arns[0])
     assert (status, value(shown, "Code")) == (404, "NotFound")
     assert [each["TopicArn"] for each in sns.list_topics()["Topics"]] == arns[1:]
-    sns.delete_topic(TopicArn=arns[0])  # one that is not there is no error
+    sns.delete_topic(TopicArn=arns[0])  # the deletion of a missing topic is no error
     for arn in arns[1:]:
         sns.delete_topic(TopicArn=arn)
     assert sns.list_topics()["Topics"] == []
 
 
 @pytest.mark.parametrize("name", ["a+b_topic", "", "A", "a" * 64, "a/b"])
-def test_names_that_topics_cannot_have(front: Front, name: str) -> None:
+def test_invalid_names_of_topics_are_refused(front: Front, name: str) -> None:
     status, said = front.action("CreateTopic", Name=name)
     assert (status, value(said, "Code")) == (400, "InvalidParameter")
 
 
 def test_configurations_are_put_shown_and_deleted(front: Front) -> None:
-    """By key, by metadata, by tags; one by one, or all."""
+    """Clients of S3 could not manage notifications with filters by key, metadata or tags."""
     arn = topic(front, **AMQP)
     wanted = [
         {
@@ -163,16 +171,16 @@ def test_configurations_are_put_shown_and_deleted(front: Front) -> None:
     assert front.ask("DELETE", f"/{BUCKET}?notification=n_1")[0] == 204
 
 
-def test_an_empty_put_removes_all(front: Front) -> None:
-    """Also in Ceph, where other puts add."""
+def test_an_empty_put_removes_all_configurations(front: Front) -> None:
+    """Clients of Ceph, where other puts add configurations, could not remove all at once."""
     configured(front, {"Id": "n_1", "TopicArn": topic(front), "Events": []})
     assert [each["Id"] for each in found(front)] == ["n_1"]
     configured(front)
     assert found(front) == []
 
 
-def test_filters_by_key_and_metadata() -> None:
-    """Each record names the configuration that took it. A second put keeps the first, as Ceph's suite expects."""
+def test_filters_select_changes_by_key_and_metadata() -> None:
+    """A receiver would get other changes, or not know the configuration; a second put keeps the first, as in Ceph."""
     with running_front(on_put="merge") as front:
         arn = topic(front)
         created = {"TopicArn": arn, "Events": ["s3:ObjectCreated:*"]}
@@ -217,8 +225,8 @@ def test_filters_by_key_and_metadata() -> None:
         assert front.delivered("prefix-1_topic") == taken | {"foo": "n_4", "bar": "n_4", "world": "n_4"}
 
 
-def test_filters_by_tags_and_metadata_of_deletions(front: Front) -> None:
-    """What has all of them, and more; RGW names them of deletions too."""
+def test_filters_by_tags_and_metadata_apply_to_deletions(front: Front) -> None:
+    """Deletions would be missed: RGW reports tags and metadata for them, too."""
     arn = topic(front)
     tags = [{"Name": "hello", "Value": "world"}, {"Name": "ka", "Value": "boom"}]
     meta = [{"Name": "x-amz-meta-meta1", "Value": "This is my metadata value"}]
@@ -245,8 +253,8 @@ def test_filters_by_tags_and_metadata_of_deletions(front: Front) -> None:
     }
 
 
-def test_which_deletions(front: Front) -> None:
-    """By the very event; of several that take it, the first names it."""
+def test_filters_distinguish_kinds_of_deletions(front: Front) -> None:
+    """A receiver would get the wrong deletions; if several configurations match, the first one is named."""
     arn = topic(front)
     configured(
         front,
@@ -273,8 +281,8 @@ def test_which_deletions(front: Front) -> None:
         ({"TopicArn": "arn:aws:sns:a::prefix-1_topic"}, "InvalidArgument"),
     ],
 )
-def test_what_cannot_be_configured(front: Front, configuration: dict[str, Any], code: str) -> None:
-    """Refused before anything is changed."""
+def test_invalid_configurations_are_refused(front: Front, configuration: dict[str, Any], code: str) -> None:
+    """A put with one invalid configuration would change the others."""
     good = {"Id": "n", "TopicArn": topic(front), "Events": ["s3:ObjectCreated:Put"]}
     configured(front, good)
     with pytest.raises(ClientError) as error:
@@ -283,7 +291,7 @@ def test_what_cannot_be_configured(front: Front, configuration: dict[str, Any], 
     assert found(front) == [good]
 
 
-def test_a_bucket_that_is_not_served(front: Front) -> None:
+def test_another_bucket_is_not_found(front: Front) -> None:
     with pytest.raises(ClientError) as error:
         configured(
             front, {"Id": "n", "TopicArn": topic(front), "Events": ["s3:ObjectCreated:Put"]}, bucket="kaboom"
@@ -292,8 +300,8 @@ def test_a_bucket_that_is_not_served(front: Front) -> None:
     assert error.value.response["ResponseMetadata"]["HTTPStatusCode"] == 404
 
 
-def test_attributes_are_kept_and_delivered(front: Front) -> None:
-    """Opaque data is in each record; lifetimes and retries are those of the topic."""
+def test_attributes_are_stored_and_used(front: Front) -> None:
+    """Records would lack the opaque data, or entries would have other lifetimes and retries."""
     given = {
         **HTTP,
         "OpaqueData": "http://1.2.3.4:8888",
@@ -318,8 +326,8 @@ def test_attributes_are_kept_and_delivered(front: Front) -> None:
     assert (shown["TimeToLive"], shown["MaxRetries"], shown["RetrySleepDuration"]) == ("30", "7", "2")
 
 
-def test_an_endpoint_is_changed(front: Front) -> None:
-    """By making the topic again, or by one attribute; its notifications, and what is queued, stay."""
+def test_an_endpoint_can_be_changed(front: Front) -> None:
+    """A change of the endpoint, by creating the topic again or by one attribute, would lose queued entries."""
     arn = topic(front, "t")
     configured(front, {"Id": "n", "TopicArn": arn, "Events": []})
     front.changed(Event(key="k", bucket=BUCKET))
@@ -334,8 +342,8 @@ def test_an_endpoint_is_changed(front: Front) -> None:
     assert [each["Id"] for each in found(front)] == ["n"]
 
 
-def test_tls_to_a_broker_is_switched(front: Front) -> None:
-    """By one attribute; host and port stay."""
+def test_tls_to_a_broker_can_be_switched(front: Front) -> None:
+    """A change of `use-ssl` would change the broker's host or port."""
     arn = topic(
         front, "t", **{"push-endpoint": "kafka://broker.example", "use-ssl": "true", "OpaqueData": "o"}
     )
@@ -347,8 +355,8 @@ def test_tls_to_a_broker_is_switched(front: Front) -> None:
 
 
 @pytest.mark.parametrize(("on_put", "left"), [("merge", {"n_1", "n_2"}), ("replace", {"n_2"})])
-def test_a_second_put(on_put: str, left: set[str]) -> None:
-    """It adds, as in Ceph, or replaces, as on S3; the same id is the same configuration."""
+def test_a_second_put_merges_or_replaces(on_put: str, left: set[str]) -> None:
+    """A put with `merge` would remove other configurations, or with `replace` keep them. An id is unique."""
     with running_front(on_put=on_put) as front:
         one, other = topic(front, "one"), topic(front, "other")
         configured(front, {"Id": "n_1", "TopicArn": one, "Events": ["s3:ObjectCreated:*"]})

@@ -1,4 +1,4 @@
-"""A bucket's notification configuration: hostile documents, what may be said, several topics, whole records."""
+"""A bucket's notification configuration: hostile documents, valid forms, several topics, whole records."""
 
 import json
 from typing import Any
@@ -30,7 +30,7 @@ def one(inner: str = "", identity: str = "<Id>n</Id>", topic: str = f"<Topic>{AR
 
 
 def of_each(*topics: str) -> bytes:
-    """A configuration of each topic, with its name as its id."""
+    """One configuration for each topic, with the topic's name as its id."""
     each = (
         f"<TopicConfiguration><Id>{name}</Id><Topic>{ARN[:-1]}{name}</Topic></TopicConfiguration>"
         for name in topics
@@ -45,7 +45,7 @@ def filters(kind: str, **rules: str) -> str:
 
 @pytest.fixture
 def topic(front: Front) -> Front:
-    """With a topic `t`."""
+    """A front with a topic `t`."""
     front.client("sns").create_topic(Name="t", Attributes={"push-endpoint": "https://hooks.example.com/"})
     return front
 
@@ -100,16 +100,16 @@ def ids(front: Front) -> list[str]:
         (of_each(*(f"t{n}" for n in range(RULES_MAX + 1))), "InvalidArgument"),
     ],
 )
-def test_documents_that_cannot_be(topic: Front, body: bytes, code: str) -> None:
-    """One error each; nothing is changed."""
+def test_invalid_documents_are_refused(topic: Front, body: bytes, code: str) -> None:
+    """A hostile document could change topics, read files or fill the memory."""
     before = topic.queue.topics.all()
     status, text = topic.ask("PUT", TARGET, body)
     assert (status, f"<Code>{code}</Code>" in text) == (400, True), text
     assert topic.queue.topics.all() == before
 
 
-def test_what_else_a_document_may_have(topic: Front) -> None:
-    """No namespace, names in capitals, no Id; spaces of values count, those around other texts do not."""
+def test_other_valid_forms_of_documents_are_accepted(topic: Front) -> None:
+    """Clients may leave out the namespace and the Id, or write names in capitals; spaces count only within values."""
     body = one(
         "<Event> s3:ObjectCreated:* </Event>" + filters("S3Key", Prefix=" raw/", SUFFIX="é&amp;"), identity=""
     ).replace(f' xmlns="{NAMESPACE}"'.encode(), b"")
@@ -125,8 +125,8 @@ def test_what_else_a_document_may_have(topic: Front) -> None:
     ]
 
 
-def test_what_the_front_did_not_make_stays(topic: Front) -> None:
-    """Rules without an id, and of other buckets, of the same topic."""
+def test_rules_that_the_front_did_not_make_stay(topic: Front) -> None:
+    """A put would remove rules without an id, or of other buckets, in the same topic."""
     others = (Rule(prefix="mine/"), Rule(id="theirs", bucket="other"))
     topic.queue.topics.update("t", TopicSettings(without_rules="none", rules=others))
     assert topic.ask("PUT", TARGET, one())[0] == 200
@@ -135,8 +135,8 @@ def test_what_the_front_did_not_make_stays(topic: Front) -> None:
     assert topic.queue.topics.get("t").settings.rules == others
 
 
-def test_too_many_rules_of_one_topic(topic: Front) -> None:
-    """Those of other buckets count; refused before any topic is changed."""
+def test_too_many_rules_of_one_topic_are_refused(topic: Front) -> None:
+    """Some topics would be changed before the put fails; rules of other buckets count, too."""
     topic.client("sns").create_topic(Name="a")
     others = tuple(Rule(id=str(n), bucket="other") for n in range(RULES_MAX))
     topic.queue.topics.update("t", TopicSettings(without_rules="none", rules=others))
@@ -146,7 +146,7 @@ def test_too_many_rules_of_one_topic(topic: Front) -> None:
 
 
 def test_a_change_waits_until_writers_know_it(front: Front) -> None:
-    """So that each later write is announced: two topics together no longer than one."""
+    """A write after the put's answer might not be announced; two topics must not take longer than one."""
     for name in ("a", "b"):
         front.client("sns").create_topic(Name=name)
     waited: list[float] = []
@@ -163,13 +163,15 @@ def test_a_change_waits_until_writers_know_it(front: Front) -> None:
     parts = of_each("a", "b")
     assert front.ask("PUT", TARGET, parts)[0] == 200
     assert waited == [front.queue.topics.outdated_seconds] * 2
-    assert front.ask("PUT", TARGET, parts)[0] == 200  # which changes nothing
+    assert front.ask("PUT", TARGET, parts)[0] == 200  # an identical put changes nothing
     assert len(waited) == 2
     assert {topic.phase for topic in front.queue.topics.all()} == {"known"}
 
 
-def test_a_topic_that_is_deleted_meanwhile(topic: Front, monkeypatch: pytest.MonkeyPatch) -> None:
-    """409, to be put again."""
+def test_a_put_to_a_topic_that_is_deleted_meanwhile_is_aborted(
+    topic: Front, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The client would not learn that it must put the configuration again."""
 
     def gone(*_: object, **__: object) -> None:
         raise NotFoundError("no topic 't'")
@@ -186,8 +188,8 @@ def test_a_topic_that_is_deleted_meanwhile(topic: Front, monkeypatch: pytest.Mon
     assert error.value.response["ResponseMetadata"]["HTTPStatusCode"] == 409
 
 
-def test_what_is_queued_is_kept_when_a_notification_ends(topic: Front) -> None:
-    """And nothing is added, until there is another one."""
+def test_queued_entries_stay_when_a_notification_is_deleted(topic: Front) -> None:
+    """Changes from before the deletion would be lost, or later changes would be added."""
     assert topic.ask("PUT", TARGET, one())[0] == 200
     topic.changed(Event(key="before", bucket=BUCKET))
     assert topic.ask("DELETE", TARGET)[0] == 204
@@ -195,8 +197,8 @@ def test_what_is_queued_is_kept_when_a_notification_ends(topic: Front) -> None:
     assert topic.delivered("t") == {"before": "n"}
 
 
-def test_own_events_name_their_configuration(topic: Front) -> None:
-    """From a writer with our publisher to an endpoint, with the object's metadata."""
+def test_events_of_our_publisher_name_their_configuration(topic: Front) -> None:
+    """An endpoint would get records without the configuration's id, the opaque data or the object's metadata."""
     sns, s3 = topic.client("sns"), topic.client("s3")
     with Receiver().serving() as server:
         sns.create_topic(Name="t", Attributes={"push-endpoint": server.url, "OpaqueData": "mine"})
@@ -240,23 +242,23 @@ def test_own_events_name_their_configuration(topic: Front) -> None:
         ("PUT", f"/{BUCKET}?notification=n", 400, "InvalidArgument"),
     ],
 )
-def test_other_requests(topic: Front, method: str, target: str, status: int, code: str) -> None:
-    """It is no store."""
+def test_other_requests_are_refused(topic: Front, method: str, target: str, status: int, code: str) -> None:
+    """A client would take the front for a store."""
     headers = topic.signed(method, target) if target != "/" else topic.signed(method, "/?")
     answered, text = topic.send(method, target, b"", headers)
     assert (answered, f"<Code>{code}</Code>" in text) == (status, True), text
     assert text.startswith('<?xml version="1.0" encoding="UTF-8"?>\n<Error><Code>')
 
 
-def test_a_bucket_in_the_host_name(topic: Front) -> None:
-    """As clients address a bucket where they are given a host name."""
+def test_a_bucket_in_the_host_name_is_found(topic: Front) -> None:
+    """Clients that put the bucket into the host name could not use the front."""
     host = f"{BUCKET}.front.example"
     headers = topic.signed("GET", "/?notification", headers={"host": host})
     assert topic.send("GET", "/?notification", b"", headers)[0] == 200
 
 
-def test_an_owner_is_not_checked(topic: Front) -> None:
-    """So one that is expected is refused."""
+def test_an_expected_owner_is_refused(topic: Front) -> None:
+    """A client would believe that the bucket's owner was checked."""
     with pytest.raises(ClientError) as error:
         topic.client("s3").get_bucket_notification_configuration(
             Bucket=BUCKET, ExpectedBucketOwner="123456789012"

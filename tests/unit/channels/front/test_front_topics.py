@@ -1,4 +1,4 @@
-"""Topics by SNS's actions: attributes, what cannot be, and which topics the front leaves alone."""
+"""Topics by SNS's actions: attributes, invalid requests, and topics that the front does not touch."""
 
 from dataclasses import replace
 from typing import Any
@@ -59,8 +59,10 @@ def endpoint_of(front: Front, name: str) -> Endpoint:
         ),
     ],
 )
-def test_attributes_are_settings(front: Front, attributes: dict[str, str], expected: dict[str, Any]) -> None:
-    """Those of Ceph, and, in place of secrets, names of the worker's variables; each is shown again."""
+def test_attributes_become_settings(
+    front: Front, attributes: dict[str, str], expected: dict[str, Any]
+) -> None:
+    """A topic would be delivered in another way than its attributes say, or show other attributes."""
     arn = front.client("sns").create_topic(Name="t", Attributes=attributes)["TopicArn"]
     endpoint = endpoint_of(front, "t")
     assert {name: getattr(endpoint, name) for name in expected} == expected
@@ -74,8 +76,10 @@ def test_attributes_are_settings(front: Front, attributes: dict[str, str], expec
     attempts=st.none() | st.integers(1, 10**9 - 1),
     retry=st.none() | st.integers(0, 86_400),
 )
-def test_numbers_there_and_back(ttl: int | None, attempts: int | None, retry: int | None) -> None:
-    """None is what a topic has by default."""
+def test_numbers_become_settings_and_attributes_again(
+    ttl: int | None, attempts: int | None, retry: int | None
+) -> None:
+    """A topic that is read and written again would change; None means the default."""
     named = {"time_to_live": ttl, "max_retries": attempts, "retry_sleep_duration": retry}
     settings = settings_of({name: str(number) for name, number in named.items()})
     assert settings_of(attributes_of(settings)) == settings
@@ -88,20 +92,23 @@ def test_numbers_there_and_back(ttl: int | None, attempts: int | None, retry: in
         ({"Policy": "{}"}, "there is no attribute 'Policy'"),
         ({"DisplayName": "t"}, "there is no attribute"),
         ({"user-name": "a", "password": "b"}, "there is no attribute"),
-        ({"kafka-brokers": "a,b"}, "give a push-endpoint too"),
-        ({"push-endpoint": "kafka://k", "kafka-brokers": "user:password@k2:9092"}, "brokers are HOST:PORT"),
-        ({"push-endpoint": "kafka://k", "cloudevents": "true"}, "for http endpoints"),
+        ({"kafka-brokers": "a,b"}, "give a push-endpoint, too"),
+        (
+            {"push-endpoint": "kafka://k", "kafka-brokers": "user:password@k2:9092"},
+            "give brokers as HOST:PORT",
+        ),
+        ({"push-endpoint": "kafka://k", "cloudevents": "true"}, "only for http endpoints"),
         ({"push-endpoint": "http://169.254.169.254/", "persistent": "false"}, "persistent"),
         ({"push-endpoint": "ftp://hooks.example.com"}, "give https://host/path"),
-        ({"push-endpoint": "https://user:password@hooks.example.com"}, "holds no user, password"),
-        ({"push-endpoint": "kafka://alice:secret@broker:9094", "use-ssl": "true"}, "holds no user"),
+        ({"push-endpoint": "https://user:password@hooks.example.com"}, "must not contain a user, password"),
+        ({"push-endpoint": "kafka://alice:secret@broker:9094", "use-ssl": "true"}, "must not contain a user"),
         ({"push-endpoint": "https://[::1"}, "Invalid IPv6"),
         ({"push-endpoint": "http://hooks\n.example.com"}, "printable ASCII"),
-        ({"push-endpoint": "amqp://mq", "verify-ssl": "false"}, "for http endpoints"),
+        ({"push-endpoint": "amqp://mq", "verify-ssl": "false"}, "only for http endpoints"),
         ({"push-endpoint": URL, "secret-env": "PATH"}, "S3NOTIFY_PUSH_"),
         ({"push-endpoint": URL, "login-env": "AWS_SECRET_ACCESS_KEY"}, "S3NOTIFY_SEND_"),
         ({"push-endpoint": URL, "OpaqueData": "x" * 1025}, "1024 printable"),
-        ({"OpaqueData": "x"}, "give a push-endpoint too"),
+        ({"OpaqueData": "x"}, "give a push-endpoint, too"),
         ({"verify-ssl": "perhaps"}, "true or false"),
         ({"amqp-ack-level": "all"}, "none, broker, routable"),
         ({"kafka-ack-level": "routable"}, "none, broker"),
@@ -111,8 +118,8 @@ def test_numbers_there_and_back(ttl: int | None, attempts: int | None, retry: in
         ({"retry_sleep_duration": "1e9"}, "a whole number"),
     ],
 )
-def test_attributes_that_cannot_be(front: Front, attributes: dict[str, str], why: str) -> None:
-    """Refused by name, as `s3notify topics create` refuses them; nothing is made or changed."""
+def test_invalid_attributes_are_refused(front: Front, attributes: dict[str, str], why: str) -> None:
+    """A topic would be created that can never be delivered, or that reads the worker's secrets."""
     sns = front.client("sns")
     with pytest.raises(ClientError, match=why) as error:
         sns.create_topic(Name="t", Attributes=attributes)
@@ -130,7 +137,7 @@ def test_attributes_that_cannot_be(front: Front, attributes: dict[str, str], why
 
 
 def test_a_topic_may_have_no_endpoint(front: Front) -> None:
-    """As on SNS; to make it again without attributes changes nothing."""
+    """Creating a topic again without attributes would remove its endpoint."""
     sns = front.client("sns")
     assert sns.create_topic(Name="t")["TopicArn"] == f"arn:aws:sns:{REGION}::t"
     sns.create_topic(Name="t", Attributes={"push-endpoint": URL})
@@ -138,8 +145,8 @@ def test_a_topic_may_have_no_endpoint(front: Front) -> None:
     assert endpoint_of(front, "t").url == URL
 
 
-def test_other_topics_are_left_alone(front: Front) -> None:
-    """Those of sources, and all that take changes without a rule: not shown, not changed, not deleted."""
+def test_topics_that_the_front_did_not_make_are_not_touched(front: Front) -> None:
+    """A client of the front could see, change or delete the topics of sources."""
     topics = front.queue.topics
     topics.create("orders", TopicSettings(bucket=BUCKET, rules=(Rule(id="n", bucket=BUCKET, prefix="raw/"),)))
     topics.create("served", TopicSettings(without_rules="none"))
@@ -179,8 +186,8 @@ def test_other_topics_are_left_alone(front: Front) -> None:
     assert topics.all() == before
 
 
-def test_pages(front: Front, monkeypatch: pytest.MonkeyPatch) -> None:
-    """boto3's paginator finds each topic once."""
+def test_topics_are_listed_in_pages(front: Front, monkeypatch: pytest.MonkeyPatch) -> None:
+    """boto3's paginator would miss topics, or repeat them."""
     monkeypatch.setattr(sns_topics, "PAGE", 2)
     sns = front.client("sns")
     made = [sns.create_topic(Name=f"t{n}")["TopicArn"] for n in range(5)]
@@ -216,7 +223,7 @@ def test_pages(front: Front, monkeypatch: pytest.MonkeyPatch) -> None:
         ("SetTopicAttributes", {"TopicArn": f"arn:aws:sns:{REGION}::none"}, 404, "NotFound"),
     ],
 )
-def test_actions_that_cannot_be(
+def test_invalid_actions_are_refused(
     front: Front, action: str, parameters: dict[str, str], status: int, code: str
 ) -> None:
     answered, text = front.action(action, **parameters)
@@ -227,8 +234,8 @@ def test_actions_that_cannot_be(
     assert front.queue.topics.all() == ()
 
 
-def test_another_body(front: Front) -> None:
-    """A form in ASCII, each parameter once."""
+def test_bodies_that_are_not_a_form_are_refused(front: Front) -> None:
+    """Two parsers could read the same signed body differently."""
     for body, headers in (
         (b'{"Action": "ListTopics"}', {"content-type": "application/json"}),
         (b"Action=ListTopics&x=\xff", {}),
@@ -238,8 +245,8 @@ def test_another_body(front: Front) -> None:
         assert (status, "<Code>InvalidParameter</Code>" in text) == (400, True)
 
 
-def test_what_is_shown_is_escaped(front: Front) -> None:
-    """Whatever somebody has written into it."""
+def test_answers_are_escaped(front: Front) -> None:
+    """A client could put XML elements into the answers that another client gets."""
     given_data = '<a href="x">&\'</a>'
     arn = front.client("sns").create_topic(
         Name="t", Attributes={"push-endpoint": f"{URL}?a=1&b=%3C", "OpaqueData": given_data}
@@ -250,8 +257,8 @@ def test_what_is_shown_is_escaped(front: Front) -> None:
     assert "<b>" not in text
 
 
-def test_two_that_make_and_change_a_topic_at_once(front: Front) -> None:
-    """Both are answered; rules that a notification gave it meanwhile stay."""
+def test_concurrent_changes_of_a_topic_are_both_applied(front: Front) -> None:
+    """Rules that a notification adds during another change of the topic would be lost."""
     front.client("sns").create_topic(Name="t", Attributes={"push-endpoint": URL})
     rules = (Rule(id="n", bucket=BUCKET, suffix=".csv"),)
     changing = front.queue.topics.get("t").settings
@@ -270,8 +277,8 @@ def test_two_that_make_and_change_a_topic_at_once(front: Front) -> None:
     assert settings.endpoint == changing.endpoint
 
 
-def test_while_the_store_is_down(front: Front) -> None:
-    """503, which clients try again; then it is done."""
+def test_requests_are_answered_503_while_the_store_is_down(front: Front) -> None:
+    """Clients would give up in an outage, since only 503 makes them retry."""
     records = front.queue.topics._records
     down = [True]
 
@@ -292,8 +299,10 @@ def test_while_the_store_is_down(front: Front) -> None:
     assert front.client("sns").create_topic(Name="t")["TopicArn"]
 
 
-def test_what_is_not_understood_is_an_error(front: Front, caplog: pytest.LogCaptureFixture) -> None:
-    """Of an operator, or of ours: 500, a line in the log, and the front goes on."""
+def test_errors_that_only_an_operator_can_fix_are_answered_500(
+    front: Front, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One such error would end the front, or leave no line in the log."""
 
     def broken(*_: object, **__: object) -> None:
         raise UsageError("no such bucket")
@@ -308,8 +317,8 @@ def test_what_is_not_understood_is_an_error(front: Front, caplog: pytest.LogCapt
     assert front.client("sns").list_topics()["Topics"] == []
 
 
-def test_a_deleted_topic_takes_its_notifications_with_it() -> None:
-    """And what is queued, as SNS does."""
+def test_a_deleted_topic_loses_its_notifications_and_entries() -> None:
+    """A new topic with the same name would deliver entries of the deleted one; SNS does not."""
     with running_front() as front:
         sns, s3 = front.client("sns"), front.client("s3")
         arn = sns.create_topic(Name="t")["TopicArn"]

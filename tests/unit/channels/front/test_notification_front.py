@@ -1,4 +1,4 @@
-"""The front over real HTTP on loopback: who is believed, how much it puts up with, its keys, its command."""
+"""The front over real HTTP on loopback: authentication, limits, keys, command."""
 
 import contextlib
 import http.client
@@ -44,8 +44,10 @@ def code_of(text: str) -> str:
         ("sns", {"secret": "x" * 40}, "SignatureDoesNotMatch"),
     ],
 )
-def test_who_has_no_key_is_refused(front: Front, service: str, given: dict[str, str], code: str) -> None:
-    """By the name that clients know; nothing is looked up for them."""
+def test_requests_without_a_valid_key_are_refused(
+    front: Front, service: str, given: dict[str, str], code: str
+) -> None:
+    """Clients would not recognise the error, or topics would be looked up for strangers."""
     client = front.client(service, **given)
     calls = {
         "s3": lambda: client.get_bucket_notification_configuration(Bucket=BUCKET),
@@ -72,17 +74,17 @@ def test_who_has_no_key_is_refused(front: Front, service: str, given: dict[str, 
         ("GET", f"{TARGET}&AWSAccessKeyId=a&Signature=b", {}, 400, "InvalidRequest"),
     ],
 )
-def test_requests_that_are_not_signed(
+def test_unsigned_requests_are_refused(
     *, front: Front, method: str, target: str, headers: dict[str, str], status: int, code: str
 ) -> None:
-    """By the form's own name for the reason; no answer shows a secret."""
+    """Clients would not recognise the error, or an answer would show a secret."""
     answered, text = front.send(method, target, b"", headers)
     assert (answered, code_of(text)) == (status, code)
     assert SECRET not in text
 
 
-def test_an_old_request_and_a_changed_body(front: Front) -> None:
-    """A recorded request is good for a quarter of an hour, and as it was."""
+def test_old_and_changed_requests_are_refused(front: Front) -> None:
+    """A recorded request could be replayed after a quarter of an hour, or with another body."""
     body = b"<NotificationConfiguration/>"
     headers = front.signed("PUT", TARGET, body)
     assert front.send("PUT", TARGET, body, headers)[0] == 200
@@ -97,8 +99,8 @@ def test_an_old_request_and_a_changed_body(front: Front) -> None:
     assert (status, code_of(text)) == (403, "RequestTimeTooSkewed")
 
 
-def test_presigned_urls(front: Front) -> None:
-    """As boto3 makes them, for what has no body."""
+def test_presigned_urls_are_accepted_without_a_body(front: Front) -> None:
+    """A holder of a presigned URL could add a body that was not signed."""
     url = front.client("s3").generate_presigned_url(
         "get_bucket_notification_configuration", Params={"Bucket": BUCKET}, ExpiresIn=60
     )
@@ -119,7 +121,7 @@ def test_health_needs_no_key(front: Front) -> None:
 
 
 def raw(front: Front, *parts: bytes) -> bytes:
-    """What is answered to bytes, until the connection ends."""
+    """Sends bytes; returns the answer until the connection ends."""
     with socket.create_connection(front.front.address, timeout=20) as peer:
         for part in parts:
             peer.sendall(part)
@@ -137,8 +139,8 @@ def signed_head(front: Front, body: bytes) -> bytes:
     return f"PUT {TARGET} HTTP/1.1\r\nhost: {host}\r\n{lines}".encode()
 
 
-def test_a_body_that_is_too_large_or_too_slow() -> None:
-    """413 and 408; of whoever has not proved that it has a key, within the time of a stranger."""
+def test_large_and_slow_bodies_are_refused() -> None:
+    """Strangers could fill the memory, or hold connections, since a body is read before its signature is verified."""
     with running_front(QUICK) as front:
         head = signed_head(front, b"x")
         assert raw(front, head + b"content-length: 4097\r\n\r\n").startswith(b"HTTP/1.1 413 ")
@@ -152,8 +154,8 @@ def test_a_body_that_is_too_large_or_too_slow() -> None:
         assert front.ask("GET", TARGET)[0] == 200
 
 
-def test_a_key_id_alone_does_not_make_a_friend() -> None:
-    """Until a request was proved, a connection counts for its address, whatever its head says; afterwards not."""
+def test_a_connection_counts_for_its_address_until_a_request_is_proved() -> None:
+    """A stranger could take all connections with the id of a key, which is not secret."""
     patient = Limits(connections=8, strangers=2, stranger_seconds=20, request_seconds=20)
     with running_front(patient) as front, contextlib.ExitStack() as held:
         friend = held.enter_context(
@@ -175,8 +177,8 @@ def test_a_key_id_alone_does_not_make_a_friend() -> None:
         assert asked() == 200
 
 
-def test_a_slow_store_is_answered_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    """503 after a while, and at once where too much waits; the front goes on."""
+def test_requests_to_a_slow_store_are_answered_503(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Clients would wait without an answer, or requests would pile up."""
     monkeypatch.setattr(notification_front, "ANSWER_SECONDS", 0.3)
     monkeypatch.setattr(notification_front, "WAITING_MAX", 1)
     with running_front() as front:
@@ -202,8 +204,8 @@ def test_a_slow_store_is_answered_for(monkeypatch: pytest.MonkeyPatch) -> None:
         assert status == 200
 
 
-def test_keys_of_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Beside that of the environment, so that a key can be changed without interruption."""
+def test_keys_are_read_from_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A key could not be changed without interruption."""
     file = tmp_path / "keys"
     file.write_text(f"# of this year\nAKIDNEXT {'n' * 40}\n\nAKIDLAST   {'l' * 40}\n")
     file.chmod(0o600)
@@ -224,14 +226,14 @@ def test_keys_of_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     [
         ("AKIDNEXT\n", 0o600, "lines KEY_ID SECRET"),
         ("AKIDNEXT a b\n", 0o600, "lines KEY_ID SECRET"),
-        (f"AKIDNEXT {'n' * 40}\n", 0o644, "others may read it; chmod 600"),
+        (f"AKIDNEXT {'n' * 40}\n", 0o644, "other users may read it: chmod 600"),
         ("AKIDNEXT short\n", 0o600, "at least 16 characters"),
-        (f"A/B {'n' * 40}\n", 0o600, "a key id has"),
+        (f"A/B {'n' * 40}\n", 0o600, "a key id must have"),
         (None, 0o600, "No such file"),
     ],
 )
-def test_files_that_have_no_keys(tmp_path: Path, content: str | None, mode: int, why: str) -> None:
-    """Said when the front is made; no secret is shown."""
+def test_invalid_keys_files_are_refused(tmp_path: Path, content: str | None, mode: int, why: str) -> None:
+    """The front would start with keys that others can read; no error may show a secret."""
     file = tmp_path / "keys"
     if content is not None:
         file.write_text(content)
@@ -254,35 +256,37 @@ def context_of() -> ServiceContext:
 @pytest.mark.parametrize(
     ("lacking", "why"),
     [
-        (("S3NOTIFY_FRONT_KEY_ID", "S3NOTIFY_FRONT_SECRET"), "no key: set S3NOTIFY_FRONT_KEY_ID"),
+        (("S3NOTIFY_FRONT_KEY_ID", "S3NOTIFY_FRONT_SECRET"), "no key is set: set S3NOTIFY_FRONT_KEY_ID"),
         (("S3NOTIFY_FRONT_SECRET",), "S3NOTIFY_FRONT_SECRET is not set"),
         (("S3NOTIFY_FRONT_KEY_ID",), "S3NOTIFY_FRONT_KEY_ID is not set"),
     ],
 )
-def test_no_key(monkeypatch: pytest.MonkeyPatch, lacking: tuple[str, ...], why: str) -> None:
+def test_a_missing_key_is_refused(
+    monkeypatch: pytest.MonkeyPatch, lacking: tuple[str, ...], why: str
+) -> None:
     for name in lacking:
         monkeypatch.delenv(name)
     with pytest.raises(UsageError, match=why):
         FrontSettings().build(context_of())
 
 
-def test_off_loopback_only_with_tls() -> None:
-    """Or where a proxy is said to do that; a recorded request could be sent again."""
-    with pytest.raises(UsageError, match="no loopback address"):
+def test_other_addresses_than_loopback_need_tls() -> None:
+    """Requests could be recorded and replayed on the network; a proxy in front may do TLS."""
+    with pytest.raises(UsageError, match="not a loopback address"):
         FrontSettings(host="0.0.0.0").build(context_of())
     assert isinstance(FrontSettings(host="0.0.0.0", plain_http=True).build(context_of()), NotificationFront)
 
 
-def test_arns_have_the_bucket_s_region_or_another() -> None:
-    """Ceph's clients expect their zone group."""
+def test_arns_have_the_buckets_region_or_the_given_one() -> None:
+    """Ceph's clients expect their zone group as region."""
     for given, region in (("", "eu-central-1"), ("zg", "zg")):
         made = FrontSettings(arn_region=given).build(context_of())
         assert isinstance(made, NotificationFront)
         assert made._topics.arn("t") == f"arn:aws:sns:{region}::t"
 
 
-def test_it_has_a_command(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The settings are its options; a key is none of them."""
+def test_the_front_has_a_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A setting would be missing from the command, or a key could be given on the command line."""
     ran: list[NotificationFront] = []
     monkeypatch.setattr(
         "s3notify_platform.cli.services.run_in_foreground", lambda service, **_: ran.append(service)

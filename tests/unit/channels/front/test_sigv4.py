@@ -1,4 +1,4 @@
-"""Which requests are believed: those that botocore signs, as they were signed, in time; by header or presigned URL."""
+"""Signature verification: requests that botocore signs are accepted, in time, by header or presigned URL."""
 
 import hashlib
 from collections.abc import Callable
@@ -39,7 +39,7 @@ def head_of(
     token: str | None = None,
     **more: Any,
 ) -> Head:
-    """The head of a request that botocore has signed, now."""
+    """The head of a request that botocore has just signed."""
     request = AWSRequest(method=method, url=f"http://{HOST}{target}", data=body, headers=headers or {})
     auth(Credentials(KEY_ID, SECRET, token), service, "eu-central-1", **more).add_auth(request)
     sent = {name.lower(): value for name, value in request.headers.items()} | {"host": HOST}
@@ -61,8 +61,8 @@ def denied(head: Head, body: bytes = b"<x/>", **more: Any) -> str:
     return error.value.reason
 
 
-def test_as_botocore_signs() -> None:
-    """In the header: S3's form, whose head has the hash of the body, and SNS's, which has not."""
+def test_requests_signed_by_botocore_are_accepted() -> None:
+    """boto3 could not use the front: S3's head contains the hash of the body, SNS's head does not."""
     assert believed(head_of()) == KEY_ID
     assert believed(head_of("GET", body=b""), b"") == KEY_ID
     body = b"Action=ListTopics&Version=2010-03-31"
@@ -71,8 +71,8 @@ def test_as_botocore_signs() -> None:
     assert believed(sns, body) == KEY_ID
 
 
-def test_presigned() -> None:
-    """Its body is empty, or, of SNS, signed; for as long as it says."""
+def test_presigned_urls_are_accepted_until_they_expire() -> None:
+    """A presigned URL could be used for longer, or with a body that was not signed."""
     url = head_of("GET", body=b"", auth=S3SigV4QueryAuth, expires=60)
     assert "authorization" not in url.headers
     assert believed(url, b"") == KEY_ID
@@ -85,8 +85,8 @@ def test_presigned() -> None:
     assert denied(action, b"Action=DeleteTopic") == "signature"
 
 
-def test_a_known_vector() -> None:
-    """`get-vanilla` of AWS's test suite, but for its service, by the canonical request that the suite names."""
+def test_a_vector_of_the_aws_test_suite_is_accepted() -> None:
+    """The vector is `get-vanilla`, with another service; botocore and this code could share an error."""
     stamp, date = "20150830T123600Z", "20150830"
     canonical = "GET\n/\n\nhost:example.amazonaws.com\nx-amz-date:20150830T123600Z\n\nhost;x-amz-date\n"
     canonical += hashlib.sha256(b"").hexdigest()
@@ -109,8 +109,8 @@ def test_a_known_vector() -> None:
     pairs=st.lists(st.tuples(st.text("aB=&é +~", max_size=4), st.text("b/= é&+%", max_size=4)), max_size=4),
     text=st.text("ab  ,;=", max_size=8),
 )
-def test_whatever_path_query_and_headers(path: str, pairs: list[tuple[str, str]], text: str) -> None:
-    """Encoded by botocore, and read back here."""
+def test_any_path_query_and_header_can_be_signed(path: str, pairs: list[tuple[str, str]], text: str) -> None:
+    """Requests with unusual characters would be refused, or accepted after a change."""
     query = urlencode([("k" + name, value) for name, value in pairs], quote_via=quote)
     target = f"/{quote(path)}?{query}"
     head = head_of("GET", target, b"", headers={"x-amz-note": f"n{text}n"})
@@ -128,12 +128,12 @@ def test_whatever_path_query_and_headers(path: str, pairs: list[tuple[str, str]]
         ({"query": "notification&x=1"}, "signature"),
     ],
 )
-def test_a_head_that_was_changed(change: dict[str, Any], reason: str) -> None:
+def test_a_changed_head_is_refused(change: dict[str, Any], reason: str) -> None:
     assert denied(replace(head_of(), **change)) == reason
 
 
-def test_a_body_that_was_changed() -> None:
-    """By whoever did not sign it; also with a hash that fits the new one."""
+def test_a_changed_body_is_refused() -> None:
+    """A body could be replaced on its way, together with its hash."""
     assert denied(head_of(), b"<y/>") == "body"
     head = head_of()
     fitting = {"x-amz-content-sha256": hashlib.sha256(b"<y/>").hexdigest()}
@@ -143,21 +143,21 @@ def test_a_body_that_was_changed() -> None:
 
 
 @pytest.mark.parametrize("claimed", ["UNSIGNED-PAYLOAD", "STREAMING-AWS4-HMAC-SHA256-PAYLOAD", "x"])
-def test_a_body_that_is_not_signed(claimed: str) -> None:
-    """Whatever is said of it instead."""
+def test_an_unsigned_body_is_refused(claimed: str) -> None:
+    """A client could claim that the body is signed elsewhere, and send any body."""
     head = head_of(auth=SigV4Auth, headers={"x-amz-content-sha256": claimed})
     assert denied(head) == "body"
 
 
-def test_another_secret_or_time() -> None:
+def test_another_secret_or_time_is_refused() -> None:
     assert denied(head_of(), secret="x" * 40) == "signature"
     assert believed(head_of(), later=SKEW_SECONDS - 5) == KEY_ID
     assert denied(head_of(), later=SKEW_SECONDS + 5) == "skew"
     assert denied(head_of(), later=-SKEW_SECONDS - 5) == "skew"
 
 
-def test_headers_that_are_not_signed() -> None:
-    """Each of Amazon's has to be; another may be added on the way."""
+def test_unsigned_amazon_headers_are_refused() -> None:
+    """A header that changes the request's meaning could be added; headers of proxies must be allowed."""
     head = head_of()
     assert believed(replace(head, headers={**head.headers, "x-forwarded-for": "192.0.2.1"})) == KEY_ID
     assert denied(replace(head, headers={**head.headers, "x-amz-acl": "public"})) == "signature"
@@ -166,8 +166,8 @@ def test_headers_that_are_not_signed() -> None:
     assert denied(replace(head, headers=without)) == "signature"
 
 
-def test_credentials_of_others() -> None:
-    """Temporary ones, and those for another service."""
+def test_temporary_credentials_and_other_services_are_refused() -> None:
+    """A signature for another service, or with a token that nobody verifies, would be accepted."""
     assert denied(head_of(token="t")) == "token"
     assert denied(head_of("GET", body=b"", auth=S3SigV4QueryAuth, token="t"), b"") == "token"
     assert denied(head_of(service="sqs")) == "malformed"
@@ -194,8 +194,7 @@ def test_credentials_of_others() -> None:
         ),
     ],
 )
-def test_what_is_no_signature(value: str, reason: str) -> None:
-    """Named, and nothing else happens."""
+def test_malformed_signatures_are_refused_with_their_reason(value: str, reason: str) -> None:
     headers = {"host": HOST, "x-amz-date": "20150830T123600Z", **({"authorization": value} if value else {})}
     with REFUSED as error:
         signed_of(Head(method="GET", path="/", headers=headers))
@@ -214,14 +213,13 @@ def test_what_is_no_signature(value: str, reason: str) -> None:
         ("notification", "missing"),
     ],
 )
-def test_what_is_no_presigned_url(query: str, reason: str) -> None:
+def test_malformed_presigned_urls_are_refused(query: str, reason: str) -> None:
     with REFUSED as error:
         signed_of(Head(method="GET", path="/", headers={"host": HOST}, query=query))
     assert error.value.reason == reason
 
 
-def test_a_time_that_there_is_not() -> None:
-    """Thirteen months are none."""
+def test_an_impossible_time_is_refused() -> None:
     stamp = "20151330T123600Z"
     value = (
         f"AWS4-HMAC-SHA256 Credential=a/{stamp[:8]}/r/s3/aws4_request, SignedHeaders=host;x-amz-date, "

@@ -1,4 +1,4 @@
-"""What inlets that listen need."""
+"""A secret and a certificate for inlets that listen."""
 
 import subprocess
 

@@ -1,4 +1,4 @@
-"""The HTTP inlet over real HTTP on loopback: who is believed, what is durable, what is answered."""
+"""The HTTP inlet over real HTTP on loopback: authentication, durability, answers."""
 
 import base64
 import hmac
@@ -15,8 +15,8 @@ from tests.support.intake_site import Site, event
 from tests.support.waiting import until
 
 
-def test_posts_of_ceph_and_minio():
-    """200, and then every change is in the queue and signalled; several posts go over one connection."""
+def test_posts_of_ceph_and_minio_are_queued_and_signalled():
+    """A change could be answered with 200, and then be lost; several posts share one connection."""
     site = Site()
     with running(site) as receiver, connect(receiver) as connection:
         assert ask(connection, ceph("a+b%2Fc"))[0] == 200
@@ -47,8 +47,8 @@ def basic(user, password):
         {"x-s3notify-secret": SECRET},
     ],
 )
-def test_whoever_knows_the_secret_is_believed(headers):
-    """In each form that senders have for it."""
+def test_the_secret_is_accepted_in_each_form(headers):
+    """Ceph or MinIO could not authenticate with the form that it has."""
     site = Site()
     with running(site) as receiver:
         assert post(receiver, ceph("a"), headers)[0] == 200
@@ -69,8 +69,8 @@ def test_whoever_knows_the_secret_is_believed(headers):
         {"x-s3notify-secret": "no", "authorization": f"Bearer {SECRET}"},
     ],
 )
-def test_whoever_does_not_is_refused(headers):
-    """Before the body is read; nothing is queued or kept, and no answer shows the secret."""
+def test_a_missing_or_wrong_secret_is_refused(headers):
+    """A stranger could queue changes, fill the poison, or learn the secret from an answer."""
     site = Site()
     with running(site) as receiver:
         status, text, answer = post(receiver, ceph("a"), headers)
@@ -84,7 +84,7 @@ def test_whoever_does_not_is_refused(headers):
 
 @pytest.mark.parametrize(("given", "status"), [(SECRET, 200), ("the-next-secret-of-all", 200), ("no", 401)])
 def test_secrets_are_compared_in_constant_time(monkeypatch, given, status):
-    """With each of them, whichever it is, and by digests of one length: no answer's time tells anything."""
+    """An answer's time would show how much of a secret was guessed: all digests, of equal length, are compared."""
     monkeypatch.setenv("NEXT", "the-next-secret-of-all")
     compared = []
 
@@ -99,8 +99,8 @@ def test_secrets_are_compared_in_constant_time(monkeypatch, given, status):
     assert compared == [(32, 32), (32, 32)]
 
 
-def test_a_secret_can_be_changed_without_a_gap(monkeypatch):
-    """The old one and the next one are both good."""
+def test_an_old_and_a_new_secret_are_both_accepted(monkeypatch):
+    """Posts would be refused while a secret is changed."""
     monkeypatch.setenv("NEXT", "the-next-secret-of-all")
     with running(Site()) as receiver:
         assert post(receiver, ceph("a"))[0] == 200
@@ -109,7 +109,7 @@ def test_a_secret_can_be_changed_without_a_gap(monkeypatch):
 
 @pytest.mark.parametrize("body", [b"", b"hello", b"{}", b"[" * 3000])
 def test_malformed_posts_are_kept_as_poison(body):
-    """400, and the reason is there to be read; the receiver goes on."""
+    """The reason of a malformed post would be unknown, or the sender would repeat it for ever."""
     site = Site()
     with running(site) as receiver:
         assert post(receiver, body)[0] == 400
@@ -121,8 +121,8 @@ def test_malformed_posts_are_kept_as_poison(body):
     assert "no S3 event message" in poison.reason
 
 
-def test_no_news_is_fine():
-    """A test event, another bucket's change."""
+def test_posts_without_a_change_of_the_bucket_are_accepted():
+    """A sender would repeat test events, and changes of other buckets, for ever."""
     site = Site()
     with running(site) as receiver:
         assert post(receiver, '{"Event": "s3:TestEvent"}')[0] == 200
@@ -130,8 +130,8 @@ def test_no_news_is_fine():
     assert site.keys() == []
 
 
-def test_other_paths_and_methods():
-    """Health without a secret; else a POST to `/`."""
+def test_only_posts_to_the_root_and_health_are_answered():
+    """A load balancer could not check the inlet without the secret."""
     with running(Site()) as receiver:
         assert post(receiver, b"", {}, method="GET", path="/health")[:2] == (200, b"ok\n")
         assert post(receiver, b"", {}, method="HEAD", path="/health?x=1")[:2] == (200, b"")
@@ -141,8 +141,8 @@ def test_other_paths_and_methods():
         assert post(receiver, b"", path="/other")[0] == 404
 
 
-def test_while_the_store_is_down_posts_are_refused():
-    """503 with Retry-After, then success; malformed ones too, as they could not be kept."""
+def test_posts_are_refused_while_the_store_is_down():
+    """A change, or a malformed post, would be lost in an outage of the store."""
     site = Site()
     with running(site) as receiver:
         for fault in ("records", "signals"):
@@ -160,8 +160,8 @@ def test_while_the_store_is_down_posts_are_refused():
     assert site.signal("a")
 
 
-def test_a_full_topic_refuses():
-    """503 with Retry-After, until there is room."""
+def test_a_full_topic_refuses_posts():
+    """A change that a topic has no room for would be lost."""
     site = Site(orders=TopicSettings(capacity=1, shards=1))
     with running(site) as receiver:
         assert post(receiver, ceph("a"))[0] == 200
@@ -172,8 +172,8 @@ def test_a_full_topic_refuses():
         assert post(receiver, ceph("b"))[0] == 200
 
 
-def test_many_at_once_are_taken_together():
-    """Each gets its own answer; those that arrive while others are worked on go into one batch."""
+def test_concurrent_posts_share_a_batch_and_have_their_own_answers():
+    """Ceph sends one change in each post: without batches each post would need its own requests to the store."""
     site = Site(
         targets=[("", "_s/")],
         orders=TopicSettings(prefix="a"),
@@ -201,8 +201,8 @@ def test_many_at_once_are_taken_together():
     assert sorted(site.keys("orders")) == sorted(key for key in keys if key[0] == "a")
 
 
-def test_a_defect_is_answered_503():
-    """The sender keeps the change; the receiver goes on."""
+def test_a_defect_is_answered_with_503():
+    """A defect would lose the change, or end the inlet."""
     site = Site()
     accept = site.intake.accept
     site.intake.accept = lambda *a, **k: 1 / 0
@@ -212,8 +212,8 @@ def test_a_defect_is_answered_503():
         assert post(receiver, ceph("a"))[0] == 200
 
 
-def test_what_only_an_operator_can_correct_ends_the_service():
-    """With what it says; the sender keeps the change."""
+def test_errors_that_only_an_operator_can_fix_end_the_inlet():
+    """The inlet would run with a missing bucket, and refuse posts for ever."""
     site = Site()
 
     def broken(*args, **kwargs):

@@ -1,4 +1,4 @@
-"""How much the HTTP inlet puts up with: limits, slow peers, its stop, TLS, settings."""
+"""The HTTP inlet under load and misuse: limits, slow peers, stop, TLS, settings."""
 
 import contextlib
 import http.client
@@ -16,8 +16,8 @@ from tests.support.http_inlet import HEAD, QUICK, SECRET, ask, ceph, connect, po
 from tests.support.intake_site import Site
 
 
-def test_too_large_a_body_is_refused():
-    """By its announced length before it is read, or as soon as it is too long."""
+def test_a_body_over_the_limit_is_refused():
+    """A sender could fill the memory, by a declared length or by endless chunks."""
     with running(Site(), limits=QUICK) as receiver:
         answer, _ = raw(receiver, HEAD + b"content-length: 4097\r\n\r\n")
         assert answer.startswith(b"HTTP/1.1 413 ")
@@ -30,8 +30,8 @@ def test_too_large_a_body_is_refused():
         assert post(receiver, ceph("a"))[0] == 200
 
 
-def test_a_refused_body_is_not_asked_for():
-    """Who waits for 100 Continue gets the refusal instead, or the go-ahead."""
+def test_a_refused_sender_gets_no_100_continue():
+    """A refused sender would upload its body, and a permitted one would wait for 100 Continue."""
     expect = b"content-length: 5\r\nexpect: 100-continue\r\n\r\n"
     with running(Site(), limits=QUICK) as receiver:
         answer, _ = raw(receiver, b"POST / HTTP/1.1\r\nhost: x\r\n" + expect)
@@ -51,16 +51,16 @@ def test_a_refused_body_is_not_asked_for():
         (HEAD + b"content-length: -1\r\n\r\n", 400),
     ],
 )
-def test_what_is_no_request_is_refused(sent, status):
-    """And the receiver goes on."""
+def test_malformed_requests_are_refused(sent, status):
+    """Bytes that are not HTTP could end the inlet."""
     with running(Site(), limits=QUICK) as receiver:
         answer, _ = raw(receiver, sent)
         assert answer.startswith(b"HTTP/1.1 %d " % status)
         assert post(receiver, ceph("a"))[0] == 200
 
 
-def test_slow_clients_are_cut_off():
-    """In the head, in the body, or before they say anything: after the deadline, however they drip."""
+def test_slow_clients_are_disconnected_at_the_deadline():
+    """A client that sends one byte now and then could hold a connection for ever."""
     with running(Site(), limits=QUICK) as receiver:
         drip = [bytes([byte]) for byte in HEAD[:40]]
         answer, seconds = raw(receiver, *drip, wait=0.05)
@@ -75,15 +75,15 @@ def test_slow_clients_are_cut_off():
 
 
 def opened(receiver, stack, number, sent=b""):
-    """This many connections that have sent this, and wait."""
+    """This many connections that have sent `sent`, and wait."""
     peers = [stack.enter_context(socket.create_connection(receiver.address, 60)) for _ in range(number)]
     for peer in peers:
         peer.sendall(sent)
     return peers
 
 
-def test_slow_clients_do_not_keep_others_waiting():
-    """Up to as many as there may be connections; one more is answered 503."""
+def test_slow_clients_do_not_delay_others():
+    """Some slow clients would block all senders; a connection over the limit is answered with 503."""
     site = Site()
     patient = replace(QUICK, stranger_seconds=60, request_seconds=60)
     with running(site, limits=patient) as receiver, contextlib.ExitStack() as stack:
@@ -91,21 +91,21 @@ def test_slow_clients_do_not_keep_others_waiting():
         assert post(receiver, ceph("a"))[0] == 200
         for peer in slow:
             peer.setblocking(False)
-            with pytest.raises(BlockingIOError):  # it still waits
+            with pytest.raises(BlockingIOError):  # the peer still waits
                 peer.recv(1)
-        # The place of the post may be free again, for the first of them.
+        # The connection of the post may have ended already, so the first of these two may get its place.
         *_, turned_away = opened(receiver, stack, 2)
         assert turned_away.recv(100).startswith(b"HTTP/1.1 503 ")
     assert site.keys() == ["a"]
 
 
-def test_the_places_of_slow_clients_are_free_once_they_are_cut_off():
+def test_connections_of_slow_clients_are_available_after_their_deadline():
     site = Site()
     with running(site, limits=QUICK) as receiver, contextlib.ExitStack() as stack:
         for peer in opened(receiver, stack, QUICK.connections, HEAD):
             while peer.recv(100):
                 pass
-        # A place is free a moment after its peer has seen the end, and a slow machine may be cut off itself.
+        # A place is free a moment after its peer has seen the end; on a slow machine this post may time out, too.
         status = 503
         while status in (408, 503):
             with contextlib.suppress(OSError):
@@ -114,8 +114,8 @@ def test_the_places_of_slow_clients_are_free_once_they_are_cut_off():
     assert site.keys() == ["b"]
 
 
-def test_a_peer_that_leaves_is_no_matter():
-    """In mid-head, in mid-body, before the answer."""
+def test_a_peer_that_disconnects_does_no_damage():
+    """A peer that disconnects within a request could end the inlet."""
     site = Site()
     with running(site, limits=QUICK) as receiver:
         body = ceph("a").encode()
@@ -131,8 +131,8 @@ def test_a_peer_that_leaves_is_no_matter():
 # Stop, TLS, settings
 
 
-def test_a_stop_ends_what_is_in_hand_and_then_listens_no_more():
-    """The post that was sent before is answered; an idle connection is closed."""
+def test_a_stop_answers_posts_in_progress_and_closes_idle_connections():
+    """A restart of the inlet would lose posts in progress, or wait for idle connections."""
     site = Site()
     entered, gate = threading.Event(), threading.Event()
     accept = site.intake.accept
@@ -159,8 +159,8 @@ def test_a_stop_ends_what_is_in_hand_and_then_listens_no_more():
     assert site.keys() == ["a"]
 
 
-def test_tls(certificate):
-    """By certificate and key; plain HTTP gets nothing, and a handshake that hangs is cut off."""
+def test_tls_is_served_with_certificate_and_key(certificate):
+    """Secrets would be readable on the network, or a hanging handshake would hold a connection."""
     cert, key = certificate
     site = Site()
     with running(site, cert_file=str(cert), key_file=str(key), limits=QUICK) as receiver:
@@ -182,30 +182,29 @@ def test_tls(certificate):
         ({}, "", "set the environment variable A or B"),
         ({}, "short", "at least 16"),
         ({}, "ä" * 20, "ASCII"),
-        ({"host": "0.0.0.0"}, SECRET, "no loopback"),
-        ({"host": "example.org"}, SECRET, "no loopback"),
+        ({"host": "0.0.0.0"}, SECRET, "not a loopback"),
+        ({"host": "example.org"}, SECRET, "not a loopback"),
         ({"cert_file": "/nowhere"}, SECRET, "both"),
         ({"cert_file": "/nowhere", "key_file": "/nowhere"}, SECRET, "certificate '/nowhere'"),
     ],
 )
-def test_what_would_not_be_safe_is_refused(monkeypatch, settings, secret, reason):
-    """Before it listens."""
+def test_unsafe_settings_are_refused(monkeypatch, settings, secret, reason):
+    """The inlet would listen with a weak secret, or without TLS on a network."""
     monkeypatch.setenv("A", secret)
     with pytest.raises(UsageError, match=reason):
         HttpInlet(HttpInletSettings(secret_envs=["A", "B"], **settings), Site().intake)
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1", "localhost"])
-def test_loopback_needs_no_tls(host):
-    """Nor does anything else, if something in front does it."""
+def test_loopback_and_plain_http_need_no_tls(host):
+    """An inlet behind a proxy that does TLS could not be started."""
     HttpInlet(HttpInletSettings(secret_envs=["RECEIVER_SECRET"], host=host), Site().intake)
     HttpInlet(
         HttpInletSettings(secret_envs=["RECEIVER_SECRET"], host="0.0.0.0", plain_http=True), Site().intake
     )
 
 
-def test_a_taken_port_is_the_operators():
-    """And is named."""
+def test_a_port_in_use_is_reported():
     with running(Site()) as receiver:
         settings = HttpInletSettings(secret_envs=["RECEIVER_SECRET"], port=receiver.address[1])
         with pytest.raises(UsageError, match=f"cannot listen on 127.0.0.1:{receiver.address[1]}"):

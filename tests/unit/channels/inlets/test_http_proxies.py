@@ -1,4 +1,4 @@
-"""Behind a proxy: strangers take their own share of the connections, and senders get in."""
+"""The HTTP inlet behind a proxy: strangers get their share of the connections, and senders are served."""
 
 import contextlib
 import http.client
@@ -37,7 +37,7 @@ PATIENT = Limits(connections=12, strangers=3, stranger_seconds=60)
         ({"forwarded": 'for=198.51.100.1;host="a, for=203.0.113.9"'}, "198.51.100.1"),
         ({"forwarded": r'for="198.51.100.\1"'}, "198.51.100.1"),
         ({"forwarded": "for=198.51.100.1", "x-forwarded-for": "198.51.100.1"}, "198.51.100.1"),
-        # Malformed, hidden, or two that disagree: the proxy's own.
+        # Malformed, hidden, or two headers that disagree: the proxy itself counts.
         ({"forwarded": "for=203.0.113.9", "x-forwarded-for": "198.51.100.1"}, "10.0.0.1"),
         ({"forwarded": "garbage", "x-forwarded-for": "198.51.100.1"}, "10.0.0.1"),
         ({"x-forwarded-for": ""}, "10.0.0.1"),
@@ -55,8 +55,8 @@ PATIENT = Limits(connections=12, strangers=3, stranger_seconds=60)
         ({"forwarded": ""}, "10.0.0.1"),
     ],
 )
-def test_the_last_address_that_no_trusted_proxy_has(headers, client):
-    """In all forms of both headers."""
+def test_the_last_address_that_is_not_a_proxys_counts(headers, client):
+    """A client could count as another one by sending the header itself."""
     assert PROXIES.client("10.0.0.1", headers) == client
 
 
@@ -64,14 +64,14 @@ def test_the_last_address_that_no_trusted_proxy_has(headers, client):
     st.text(alphabet='for=,;: "\\[]1.:ab\x80', max_size=200),
     st.sampled_from(["forwarded", "x-forwarded-for"]),
 )
-def test_any_text_counts_for_somebody(text, name):
-    """Never an error, and a text of the sender's never names a trusted proxy's client by itself."""
+def test_any_header_counts_for_an_address(text, name):
+    """A malformed header could end the inlet, or hide the address that the proxy has appended."""
     assert PROXIES.client("10.0.0.1", {name: text})
     assert PROXIES.client("10.0.0.1", {"x-forwarded-for": f"{text}, 198.51.100.1"}) == "198.51.100.1"
 
 
-def test_trusted_peers():
-    """By address in any form; no name, and not everybody."""
+def test_trusted_proxies_are_recognised_by_their_address():
+    """A proxy would not be recognised by another notation of its address; or every client could be a proxy."""
     assert all(map(PROXIES.has, ("10.0.0.1", "::ffff:10.0.0.1", "fd00::1", "192.0.2.7")))
     assert not any(map(PROXIES.has, ("11.0.0.1", "192.0.2.8", "2001:db8::1", "", "localhost")))
     assert not TrustedProxies().has("127.0.0.1")
@@ -82,7 +82,7 @@ def test_trusted_peers():
 
 
 def held(receiver, stack, **headers):
-    """A connection that stays open after its request, and the answer's status."""
+    """Opens a connection that stays open after its request; returns the answer's status."""
     connection = stack.enter_context(
         contextlib.closing(http.client.HTTPConnection(*receiver.address, timeout=20))
     )
@@ -90,8 +90,8 @@ def held(receiver, stack, **headers):
 
 
 @pytest.mark.parametrize("header", ["x_forwarded_for", "forwarded"])
-def test_strangers_behind_the_proxy_do_not_starve_others(header):
-    """One of them has its share and no more; other strangers, and senders at the same address, get in."""
+def test_a_stranger_behind_the_proxy_does_not_block_others(header):
+    """One client without the secret could take all connections of the proxy."""
 
     def of(address):
         return {header: f"for={address}" if header == "forwarded" else address}
@@ -114,7 +114,7 @@ def test_strangers_behind_the_proxy_do_not_starve_others(header):
 
 
 def test_a_connection_of_the_proxy_counts_for_its_last_client():
-    """Proxies use one connection for many clients; and the clients' names in several headers are one list."""
+    """A proxy uses one connection for many clients, and may send several headers: one client would count for others."""
     with (
         running(Site(), limits=PATIENT, trusted_proxies=["127.0.0.1"]) as receiver,
         contextlib.ExitStack() as stack,
@@ -139,15 +139,15 @@ def test_a_connection_of_the_proxy_counts_for_its_last_client():
         assert connection.getresponse().status == 503
 
 
-def test_without_a_trusted_proxy_headers_are_not_believed():
-    """Else everybody would have as many addresses as they like."""
+def test_headers_are_ignored_without_a_trusted_proxy():
+    """Any client could name as many addresses as it likes, and take all connections."""
     with running(Site(), limits=PATIENT) as receiver, contextlib.ExitStack() as stack:
         assert [held(receiver, stack, x_forwarded_for=f"198.51.100.{n}") for n in range(3)] == [401] * 3
         assert held(receiver, stack, x_forwarded_for="198.51.100.9") == 503
 
 
-def test_plain_http_without_its_proxy_warns_and_has_no_share():
-    """All connections have the proxy's address: whoever comes first would shut out the others."""
+def test_plain_http_without_a_trusted_proxy_warns_and_has_no_share():
+    """All connections have the proxy's address: with a share for each address, senders would be refused."""
     site = Site()
     with (
         running(site, host="127.0.0.1", plain_http=True, max_connections=8) as receiver,
@@ -163,8 +163,8 @@ def test_plain_http_without_its_proxy_warns_and_has_no_share():
         assert not any("warning" in line for line in receiver.reports)
 
 
-def test_what_is_no_proxy_is_refused():
-    """Before it listens; as the command takes it, and as the component does."""
+def test_an_invalid_proxy_is_refused():
+    """The inlet would start, and trust no proxy; the command and the component must both have this setting."""
     flags = [
         "--bucket",
         "b",

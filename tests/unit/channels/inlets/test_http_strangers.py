@@ -1,4 +1,4 @@
-"""What the HTTP inlet grants to whoever has not shown its secret: few connections, little time, few lines of log."""
+"""Limits of the HTTP inlet for clients without the secret: few connections, little time, few lines of log."""
 
 import contextlib
 import http.client
@@ -18,7 +18,7 @@ PATIENT = Limits(connections=8, strangers=2, stranger_seconds=20, request_second
 
 @contextlib.contextmanager
 def held(receiver, number, sent=b""):
-    """This many connections that have sent this, and wait."""
+    """This many connections that have sent `sent`, and wait."""
     with contextlib.ExitStack() as open_:
         peers = [open_.enter_context(socket.create_connection(receiver.address, 20)) for _ in range(number)]
         for peer in peers:
@@ -31,8 +31,8 @@ def is_turned_away(receiver):
         return peer.recv(100).startswith(b"HTTP/1.1 503 ")
 
 
-def test_strangers_of_one_address_take_their_share_only():
-    """Whoever has shown the secret is not counted; another address gets in."""
+def test_strangers_of_one_address_get_only_their_share():
+    """Clients without the secret could keep senders out, at their own address or at another one."""
     with running(Site(), limits=PATIENT) as receiver, connect(receiver) as friend:
         assert ask(friend, ceph("a"))[0] == 200
         with held(receiver, 2, HEAD):
@@ -43,7 +43,7 @@ def test_strangers_of_one_address_take_their_share_only():
 
 
 def test_many_idle_connections_do_not_block_others():
-    """As many as are allowed in all, from one address, with the limits of a real inlet."""
+    """128 idle connections of one address could block an inlet with its default limits."""
     with running(Site()) as receiver, held(receiver, 128):
         began = time.monotonic()
         with connect(receiver, source_address=("127.0.0.2", 0)) as other:
@@ -51,8 +51,8 @@ def test_many_idle_connections_do_not_block_others():
         assert time.monotonic() - began < 2
 
 
-def test_a_place_is_free_again_when_a_stranger_leaves():
-    """Of its own accord, or refused."""
+def test_a_place_is_free_after_a_stranger_has_left():
+    """After some strangers have left or were refused, the inlet would accept nobody."""
     limits = Limits(connections=1, strangers=1)
     with running(Site(), limits=limits) as receiver:
         for _ in range(3):
@@ -66,7 +66,7 @@ def test_a_place_is_free_again_when_a_stranger_leaves():
 
 
 def test_connections_without_a_handshake_are_counted(certificate):
-    """TLS: one more is closed at once, and the others at their deadline."""
+    """Clients that never begin TLS could take all connections."""
     cert, key = certificate
     limits = Limits(connections=3, strangers=3, stranger_seconds=2)
     with running(Site(), cert_file=str(cert), key_file=str(key), limits=limits) as receiver:
@@ -80,8 +80,8 @@ def test_connections_without_a_handshake_are_counted(certificate):
             assert ask(connection, ceph("a"))[0] == 200
 
 
-def test_a_post_that_is_answered_late_is_dropped(monkeypatch):
-    """It waits behind slow ones, is answered 503 at its deadline, and is not queued afterwards."""
+def test_a_post_that_waits_too_long_is_dropped(monkeypatch):
+    """A post that was answered with 503 would be queued later, and again when its sender repeats it."""
     monkeypatch.setattr(inlet_module, "ANSWER_SECONDS", 0.3)
     monkeypatch.setattr(inlet_module, "WORKERS", 1)
     site = Site()
@@ -104,8 +104,8 @@ def test_a_post_that_is_answered_late_is_dropped(monkeypatch):
     assert sorted(site.keys()) == ["first", "third"]
 
 
-def test_the_log_does_not_grow_with_what_peers_send(caplog):
-    """One line, which says later how many were left out."""
+def test_the_log_does_not_grow_with_failed_posts(caplog):
+    """Senders could fill the disk with log lines; a later line says how many were left out."""
     site = Site()
     site.intake.accept = lambda *a, **k: 1 / 0
     with running(site) as receiver:
@@ -113,8 +113,8 @@ def test_the_log_does_not_grow_with_what_peers_send(caplog):
     assert len(caplog.records) == 1
 
 
-def test_nor_with_connections_over_the_limit(caplog):
-    """They are refused without a line each."""
+def test_the_log_does_not_grow_with_refused_connections(caplog):
+    """Strangers could fill the disk with log lines."""
     with running(Site(), limits=PATIENT) as receiver, held(receiver, 2, HEAD):
         assert all(is_turned_away(receiver) for _ in range(5))
     assert len(caplog.records) <= 1

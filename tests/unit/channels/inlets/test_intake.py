@@ -1,4 +1,4 @@
-"""What all inlets share: entries of every topic, then signals; duplicates, limits, trouble, poison."""
+"""The intake of all inlets: entries of every topic, then signals; duplicates, limits, failures, poison."""
 
 import pytest
 
@@ -17,8 +17,8 @@ from tests.support.faults import Fault
 from tests.support.intake_site import SIGNALS, Site, event
 
 
-def test_what_is_accepted_is_queued_and_then_signalled():
-    """The entry holds what was reported, and the slot's signal, which comes after it, says that there is one."""
+def test_an_event_is_queued_and_then_signalled():
+    """A signal before its entry, or without the mark, would make the consumer list, or miss the change."""
     site = Site()
     there = []
     put = site.objects.put
@@ -37,8 +37,8 @@ def test_what_is_accepted_is_queued_and_then_signalled():
     assert site.signal("k").metadata == {QUEUED: "1"}
 
 
-def test_every_topic_that_takes_the_key_gets_it():
-    """By bucket and prefix; another bucket's change, and one that nobody follows, are ignored and not signalled."""
+def test_every_topic_that_takes_the_key_gets_an_entry():
+    """A topic would miss changes, or get those of another bucket or prefix."""
     site = Site(
         raw=TopicSettings(bucket="b", prefix="raw/"),
         csv=TopicSettings(prefix="raw/csv/"),
@@ -54,16 +54,16 @@ def test_every_topic_that_takes_the_key_gets_it():
     assert (counts["received"], counts["queued"], counts["ignored"]) == (4, 2, 2)
 
 
-def test_own_objects_are_never_news():
-    """Or a topic that takes all keys would get its own entries for ever."""
+def test_changes_of_the_platforms_own_objects_are_ignored():
+    """A topic that takes all keys would cause entries for its own entries, without end."""
     site = Site(all=TopicSettings(), excluded=("_s3notify/",))
     assert site.intake.accept([event("_s3notify/queue/x"), event("x")]).outcomes == ("ignored", "queued")
-    with pytest.raises(UsageError, match="no empty prefix"):
+    with pytest.raises(UsageError, match="without an empty prefix"):
         Intake(site.queue, [], bucket="b", excluded=("",))
 
 
 def test_each_keyspace_is_signalled_for_its_keys():
-    """A bucket may have several sources."""
+    """A bucket may have several sources: some of them would miss changes, or be signalled for other keys."""
     site = Site(targets=(("raw/", "_1/"), ("", "_2/")))
     site.intake.accept([event("raw/a"), event("c")])
     assert site.signal("raw/a", "_1/")
@@ -72,8 +72,8 @@ def test_each_keyspace_is_signalled_for_its_keys():
     assert site.signal("c", "_2/")
 
 
-def test_what_was_seen_through_is_a_duplicate():
-    """In one batch or later; it costs neither entry nor signal."""
+def test_a_completed_event_is_a_duplicate():
+    """Each repeated report would cost an entry and a signal."""
     site = Site()
     assert site.intake.accept([event(), event(), event("l")]).outcomes == ("queued", "duplicate", "queued")
     before = site.signal("k")
@@ -93,23 +93,23 @@ def test_what_was_seen_through_is_a_duplicate():
         event(op="delete"),
     ],
 )
-def test_only_the_very_same_change_is_a_duplicate(other):
-    """Another sequencer, an older one too, another version or operation is another change."""
+def test_only_an_identical_event_is_a_duplicate(other):
+    """A later change of the same object would be dropped."""
     site = Site()
     site.intake.accept([event()])
     assert site.intake.accept([other]).outcomes == ("queued",)
 
 
-def test_without_a_sequencer_nothing_is_a_duplicate():
-    """Of A, B, A again the last is a change."""
+def test_an_event_without_a_sequencer_is_never_a_duplicate():
+    """If an object changes from A to B and back to A, the last change would be missed."""
     site = Site()
     reported = [event(sequencer="", etag=etag) for etag in ("a", "b", "a")]
     assert site.intake.accept(reported).outcomes == ("queued",) * 3
     assert len(site.keys()) == 3
 
 
-def test_memory_is_bounded():
-    """What left it is queued again, which is harmless."""
+def test_the_memory_of_events_is_bounded():
+    """The inlet's memory would grow with each event; a forgotten event is only queued again."""
     site = Site(memory=4)  # an entry and a signal each
     site.intake.accept([event("a")])
     site.intake.accept([event("b"), event("c")])
@@ -117,8 +117,8 @@ def test_memory_is_bounded():
     assert site.intake.accept([event("a")]).outcomes == ("queued",)
 
 
-def test_a_full_topic_does_not_hold_up_another():
-    """It gets its entry and signal at once, and only once; the full one when there is room, with another signal."""
+def test_a_full_topic_does_not_delay_another():
+    """One full topic would stop all others, or cause a new entry in them with each retry."""
     site = Site(full=TopicSettings(capacity=1, shards=1), orders=TopicSettings())
     site.intake.accept([event("first")])
     accepted = site.intake.accept([event()])
@@ -139,8 +139,8 @@ def test_a_full_topic_does_not_hold_up_another():
     assert site.intake.accept([event()]).outcomes == ("duplicate",)
 
 
-def test_a_signal_under_way_does_not_stand_for_a_later_entry():
-    """Of two callers with the same event one signals while the other one queues, and cannot signal: not done."""
+def test_a_signal_in_flight_does_not_count_for_a_later_entry():
+    """Two inlets receive one event: an entry would have no signal if the other inlet's signal was sent before."""
     site = Site(full=TopicSettings(capacity=1, shards=1), orders=TopicSettings())
     site.intake.accept([event("first")])
     publisher = site.intake._targets[0].publisher
@@ -162,8 +162,8 @@ def test_a_signal_under_way_does_not_stand_for_a_later_entry():
     assert site.signal("k") != before
 
 
-def test_what_is_not_signalled_is_not_done():
-    """It is signalled when it is reported again, and has one entry."""
+def test_an_event_without_its_signal_must_be_reported_again():
+    """A change would be in the queue, and no consumer would look for it."""
     site = Site()
     site.faults["signals"] = Fault.THROTTLED
     accepted = site.intake.accept([event()])
@@ -176,8 +176,8 @@ def test_what_is_not_signalled_is_not_done():
 
 
 @pytest.mark.parametrize("fault", [Fault.THROTTLED, Fault.LOST, Fault.REFUSED])
-def test_while_the_store_is_away_nothing_is_done(fault):
-    """No signal goes ahead of its entry."""
+def test_nothing_is_signalled_while_the_store_is_down(fault):
+    """A consumer would be signalled before the entry is there, and miss the change."""
     site = Site()
     site.faults["records"] = fault
     accepted = site.intake.accept([event()])
@@ -189,8 +189,8 @@ def test_while_the_store_is_away_nothing_is_done(fault):
     assert site.signal("k")
 
 
-def test_topics_that_cannot_be_listed_are_asked_for_once():
-    """Not for each event of a batch, each with its own retries."""
+def test_unreadable_topics_are_requested_once_for_a_batch():
+    """In an outage, each event of a batch would send its own requests, with retries."""
     site = Site()
     scans = 0
 
@@ -204,8 +204,8 @@ def test_topics_that_cannot_be_listed_are_asked_for_once():
     assert scans == 1
 
 
-def test_a_topic_that_was_deleted_meanwhile_takes_nothing():
-    """It is ignored, and the others get theirs."""
+def test_a_deleted_topic_gets_no_entries():
+    """A deleted topic would make all later events fail."""
     site = Site(orders=TopicSettings(), other=TopicSettings(prefix="x/"))
     site.intake.accept([event("a")])
     site.queue.topics.delete("other")
@@ -233,12 +233,12 @@ def test_a_topic_that_was_deleted_meanwhile_takes_nothing():
         (event(name="ObjectCreated:" + "x" * 200), "event name has more than 200"),
         (event(name="ObjectCreated:\xfc"), "event name or size is invalid"),
         (event(version_id="v" * 1025), "version id has more than 1024"),
-        (event(configuration_id="c" * 256), "configuration id 255"),
-        (event(configuration_id="\ud800"), "is no text"),
+        (event(configuration_id="c" * 256), "configuration id more than 255"),
+        (event(configuration_id="\ud800"), "unprintable characters"),
     ],
 )
-def test_what_no_topic_can_hold_does_not_block_the_rest(bad, reason):
-    """It is kept as poison, once, with its reason."""
+def test_an_event_that_no_topic_can_hold_is_kept_as_poison(bad, reason):
+    """One invalid event would block all later ones, or be lost without a reason."""
     site = Site()
     assert site.intake.accept([event("a"), bad, event("b")], origin="test").outcomes == (
         "queued",
@@ -253,8 +253,8 @@ def test_what_no_topic_can_hold_does_not_block_the_rest(bad, reason):
 
 
 @pytest.mark.parametrize("small", ["a", "z"])
-def test_what_fails_in_one_topic_waits_for_another(small):
-    """Only when all is done may the reporter forget it, whichever comes first."""
+def test_an_event_fails_only_after_all_topics_have_decided(small):
+    """The sender would drop an event that one topic cannot hold, although another topic is only full."""
     site = Site(
         full=TopicSettings(capacity=1, shards=1),
         **{small: TopicSettings(max_event_bytes=220)},
@@ -267,8 +267,8 @@ def test_what_fails_in_one_topic_waits_for_another(small):
     assert site.keys("full") == ["k" * 200]
 
 
-def test_refused_credentials_are_for_the_operator():
-    """They are raised, not waited for."""
+def test_refused_credentials_are_raised():
+    """The inlet would wait for ever if its credentials are wrong."""
     site = Site()
 
     class Refused(MemoryObjectStore):
@@ -288,8 +288,8 @@ def quarantine(limit=3):
     return PoisonStore(NotificationQueue(MemoryRecordStore(), clock=HandClock(), parallelism=1), limit=limit)
 
 
-def test_poison_is_kept_once_and_only_so_much_of_it():
-    """The same bytes are kept once; above the limit somebody has to look first."""
+def test_poison_is_kept_once_and_up_to_a_limit():
+    """A sender that repeats malformed posts could fill the queue's storage."""
     poison = quarantine()
     for body in (b"a", b"b", b"a", b"c"):
         assert poison.keep(body, origin="test", reason="none")
@@ -303,8 +303,7 @@ def test_poison_is_kept_once_and_only_so_much_of_it():
     assert [kept.reason for kept in poison.all()] == ["again"]
 
 
-def test_two_inlets_keep_the_same_poison_once():
-    """And count it once."""
+def test_two_inlets_count_the_same_poison_once():
     records = MemoryRecordStore()
     first, second = (
         PoisonStore(NotificationQueue(records, clock=HandClock(), parallelism=1), limit=2) for _ in range(2)
@@ -316,7 +315,7 @@ def test_two_inlets_keep_the_same_poison_once():
 
 
 def test_long_poison_is_cut():
-    """Its length says so."""
+    """One large message could fill the storage; its original length is kept."""
     poison = quarantine()
     poison.keep(b"x" * 200_000, origin="test", reason="r" * 1000)
     (kept,) = poison.all()
@@ -324,7 +323,7 @@ def test_long_poison_is_cut():
 
 
 def test_poison_that_cannot_be_counted_is_not_kept():
-    """The reporter keeps it meanwhile."""
+    """Poison that was kept without being counted would exceed the limit; its sender repeats it later."""
     poison = quarantine()
     poison._records.add = lambda *args, **kwargs: Unknown(cause="timeout")
     with pytest.raises(UnavailableError):
@@ -332,8 +331,8 @@ def test_poison_that_cannot_be_counted_is_not_kept():
     assert poison.all() == ()
 
 
-def test_rules_tell_events_by_their_names():
-    """What no rule takes is ignored; ids of others are kept as they came."""
+def test_rules_select_events_by_their_names():
+    """A topic for copies would get other changes, or ids would be changed on their way."""
     copies = TopicSettings(bucket="b", rules=(Rule(events=("ObjectCreated:Copy",)),))
     site = Site(orders=TopicSettings(bucket="b", prefix="raw/"), copies=copies)
     copied = event("raw/a", name="ObjectCreated:Copy", version_id="v1", configuration_id="日本")
@@ -345,8 +344,8 @@ def test_rules_tell_events_by_their_names():
     assert entry.event.configuration_id == "日本"
 
 
-def test_what_a_source_skips_costs_it_nothing():
-    """What Spark leaves beside its files is neither in the source's topic nor signalled; other topics get it."""
+def test_hidden_files_are_neither_queued_nor_signalled_for_their_source():
+    """Temporary files of Spark would cost a source entries and batches; other topics must still get them."""
     site = Site(
         targets=[("raw/", SIGNALS, "orders"), ("raw/", "_all/")],
         orders=TopicSettings(bucket="b"),
@@ -365,15 +364,15 @@ def test_what_a_source_skips_costs_it_nothing():
     assert set(alone.intake.accept([event(key) for key in hidden]).outcomes) == {"ignored"}
 
 
-def test_what_is_not_below_a_source_is_not_hidden_from_its_topic():
-    """A topic that is wider than the inlet's prefix goes on to get the rest."""
+def test_a_topic_that_is_wider_than_its_source_gets_hidden_files_elsewhere():
+    """A topic would miss files outside of the inlet's prefix."""
     site = Site(targets=[("raw/1/", SIGNALS, "orders")], orders=TopicSettings(bucket="b"))
     site.intake.accept([event("raw/2/x.json", "01"), event("raw/_2/x.json", "02"), event("raw/1/_x", "03")])
     assert sorted(site.keys("orders")) == ["raw/2/x.json", "raw/_2/x.json"]
 
 
-def test_a_topic_of_a_source_with_other_slots_is_refused_by_name():
-    """Its signals are of 1000 slots; nothing is queued."""
+def test_a_topic_with_other_slots_than_its_source_is_refused():
+    """The source's consumer would look for entries in other slots than the topic has."""
     site = Site(targets=[("", SIGNALS, "orders")], orders=TopicSettings(slots=40))
     with pytest.raises(UsageError, match="'orders' has 40 slots, and its source 1000"):
         site.intake.accept([event()])

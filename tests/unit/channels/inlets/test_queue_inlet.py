@@ -1,4 +1,4 @@
-"""The pull inlet: what becomes of each message, over a queue that says when what is visible."""
+"""The pull inlet: the outcome of each message, over a queue that controls its visibility."""
 
 from threading import Event as Stop
 from threading import Thread
@@ -14,7 +14,7 @@ from tests.support.intake_site import Site, event
 
 
 class Queue:
-    """Messages by id, what was deleted, and for how long what was hidden."""
+    """A message queue in memory; it records deleted messages, and hidden ones with their time."""
 
     batch_size = 10
 
@@ -70,7 +70,7 @@ def handled(queue, site, **settings):
 
 
 def test_messages_are_deleted_when_their_events_are_durable():
-    """All of a batch by one accept, test events and others' changes too."""
+    """A crash would lose changes; test events and other buckets' changes must be deleted, too."""
     site = Site()
     queue = Queue(
         body(event("a"), event("b")),
@@ -87,8 +87,8 @@ def test_messages_are_deleted_when_their_events_are_durable():
     assert (counts["queued"], counts["duplicates"], counts["ignored"]) == (2, 1, 1)
 
 
-def test_more_is_gathered_while_there_is_more():
-    """Only the first receive waits."""
+def test_messages_are_gathered_while_more_are_available():
+    """Each receive would wait, or each batch would have only ten messages."""
     queue = Queue(*(body(event(f"k{n}")) for n in range(25)))
     handled(queue, Site(), gather=100, wait_seconds=3)
     assert queue.asked == [(3, 10), (0, 10), (0, 10)]
@@ -98,8 +98,8 @@ def test_more_is_gathered_while_there_is_more():
     assert [limit for _, limit in queue.asked] == [10, 2]
 
 
-def test_an_outage_in_mid_gather_loses_no_hold():
-    """What was received before it is worked on, not kept hidden for ever."""
+def test_messages_received_before_an_outage_are_processed():
+    """Messages that were received before an outage would stay hidden by the heartbeat for ever."""
     queue = Queue(*(body(event(f"k{n}")) for n in range(25)))
     receive = queue.receive
 
@@ -116,8 +116,8 @@ def test_an_outage_in_mid_gather_loses_no_hold():
 
 
 @pytest.mark.parametrize("max_received", [None, 100])
-def test_poison_goes_to_dead_letters(max_received):
-    """SQS's own if the queue has them: it is left alone. Else ours, and it is deleted. The rest goes on."""
+def test_poison_is_left_to_dead_letters_or_kept(max_received):
+    """One malformed message would block the queue, or be lost."""
     site = Site()
     queue = Queue("hello", body(event("a")), max_received=max_received)
     inlet, trouble = handled(queue, site)
@@ -135,7 +135,7 @@ def test_poison_goes_to_dead_letters(max_received):
 
 
 def test_poison_is_not_deleted_before_it_is_kept():
-    """Neither while the store is away, nor when there is too much of it."""
+    """A malformed message would be lost if it is deleted before it is kept."""
     site = Site()
     site.faults["records"] = Fault.THROTTLED
     queue = Queue("hello")
@@ -150,8 +150,8 @@ def test_poison_is_not_deleted_before_it_is_kept():
     assert queue.hidden[0][0] == "0"
 
 
-def test_while_the_store_is_away_messages_stay_in_hand():
-    """The caller tries again with the same ones, and then they are deleted."""
+def test_messages_stay_in_hand_while_the_store_is_down():
+    """An outage would use up receives, and the message service would move messages to its dead letters."""
     site = Site()
     site.faults["signals"] = Fault.THROTTLED
     queue = Queue(body(event("a")))
@@ -165,8 +165,8 @@ def test_while_the_store_is_away_messages_stay_in_hand():
     assert site.keys() == ["a"]
 
 
-def test_what_meets_a_full_topic_comes_again_later():
-    """After longer each time, up to a bound; what met none is deleted."""
+def test_messages_for_a_full_topic_are_received_again_later():
+    """A full topic would be filled by constant receives, or messages for other topics would wait for it."""
     for receives, least in ((1, 5), (4, 40), (50, FULL_CEILING_SECONDS)):
         site = Site(small=TopicSettings(capacity=1, shards=1, prefix="s/"), orders=TopicSettings(prefix="o/"))
         site.intake.accept([event("s/first")])
@@ -193,8 +193,8 @@ def breaks_on(site, key):
 
 
 @pytest.mark.parametrize(("receives", "max_received"), [(1, None), (10, None), (10, 100)])
-def test_one_message_that_breaks_the_inlet_does_not_stop_the_others(receives, max_received):
-    """It is received again; from the tenth time on it is poison."""
+def test_a_message_that_causes_a_defect_does_not_block_others(receives, max_received):
+    """One message could stop the inlet for ever; from its tenth receive on it is poison."""
     site = Site()
     breaks_on(site, "bad")
     queue = Queue(
@@ -210,8 +210,8 @@ def test_one_message_that_breaks_the_inlet_does_not_stop_the_others(receives, ma
 
 
 @pytest.mark.parametrize("error", [UsageError, CorruptError])
-def test_what_only_a_person_can_correct_blames_no_message(error):
-    """The inlet ends; nothing is deleted or kept as poison."""
+def test_errors_that_only_a_person_can_fix_do_not_count_as_poison(error):
+    """With wrong credentials, valid messages would be deleted or kept as poison."""
     site = Site()
 
     def broken(events, **arguments):
@@ -227,8 +227,8 @@ def test_what_only_a_person_can_correct_blames_no_message(error):
     assert queue.hidden == [("0", 0)]
 
 
-def test_a_delete_that_fails_is_tried_again_and_left():
-    """The message comes again, and is a duplicate."""
+def test_a_failed_deletion_is_retried_and_then_left():
+    """The inlet would stop at a deletion that fails; the message is received again as a duplicate."""
     site = Site()
     queue = Queue(body(event("a")))
     inlet = inlet_of(queue, site)
@@ -243,8 +243,8 @@ def test_a_delete_that_fails_is_tried_again_and_left():
     assert inlet.counts()["duplicates"] == 1
 
 
-def test_it_runs_until_it_is_stopped():
-    """Outages of SQS are waited for and reported; what was there is done."""
+def test_the_inlet_runs_until_it_is_stopped():
+    """An outage of the message service would end the inlet, or not be reported."""
     site = Site()
     queue = Queue(*(body(event(f"k{n}")) for n in range(30)))
     queue.fails = 1
@@ -263,8 +263,8 @@ def test_it_runs_until_it_is_stopped():
     assert inlet.counts()["queued"] == 30
 
 
-def test_a_stop_gives_back_what_is_in_hand():
-    """At once, for the other inlets."""
+def test_a_stop_makes_messages_in_progress_visible():
+    """After a stop, other inlets would wait until the messages' visibility timeout ends."""
     site = Site()
     site.faults["records"] = Fault.THROTTLED
     queue = Queue(body(event("a")))
@@ -275,8 +275,8 @@ def test_a_stop_gives_back_what_is_in_hand():
     assert queue.deleted == []
 
 
-def test_a_heartbeat_keeps_what_is_in_hand_hidden():
-    """While it is worked on, and no longer."""
+def test_a_heartbeat_keeps_messages_in_progress_hidden():
+    """A batch that takes long would be received by another inlet, too."""
     site = Site()
     queue = Queue(body(event("a")))
     beaten = Stop()
@@ -307,6 +307,5 @@ def test_a_heartbeat_keeps_what_is_in_hand_hidden():
 
 
 def test_settings_out_of_bounds_are_refused():
-    """Before anything is received."""
     with pytest.raises(UsageError):
         inlet_of(Queue(), Site(), wait_seconds=-1)

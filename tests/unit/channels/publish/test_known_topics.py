@@ -1,6 +1,6 @@
-"""A publisher relies on the topics that it knows; whatever others do to them meanwhile, no change is missed.
+"""A publisher relies on the topics that it knows: no change is missed, even if topics change meanwhile.
 
-Each topic has a consumer that lists the bucket once, as soon as its topic is served; later it looks at entries only.
+Each topic has a consumer that lists the bucket once, as soon as its topic is served; later it reads only entries.
 """
 
 from dataclasses import replace
@@ -19,14 +19,14 @@ USER = TopicUser(slots=1000)
 
 
 class Consumers:
-    """The processes that change topics, and one that consumes `late`."""
+    """The processes that change topics, and the consumer of the topic `late`."""
 
     def __init__(self, world):
         self.world = world
         self.listed = set()
 
     def dying(self, method, fault=Fault.CRASH_AFTER):
-        """Topics as a process changes them that is killed at its first call of this method."""
+        """The topics as seen by a process that is killed at its first call of this method."""
         records = FaultyStore(self.world.records, at(method, fault))
         return NotificationQueue(records, clock=self.world.clock).topics
 
@@ -38,7 +38,7 @@ class Consumers:
     def know(self, key):
         return key in self.listed or key in {key for _, key, _ in self.world.announced("late")}
 
-    # What may happen while an object is written.
+    # Changes of topics that may happen while an object is written.
 
     def created(self):
         self.world.topic("late")
@@ -83,7 +83,7 @@ CHANGES = [
 
 
 def writer(world, act):
-    """A publisher that knows the topics, and writes `a` while this happens; with the slowest clock that it may have."""
+    """A publisher that knows the topics, and writes `a` while `act` happens; its clock is as slow as allowed."""
     clock = SlowClock(world.clock)
     objects = FaultyStore(world.objects, meanwhile("a", act))
     queue = NotificationQueue(world.records, clock=clock, parallelism=1)
@@ -93,16 +93,16 @@ def writer(world, act):
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_a_topic_that_is_created_while_an_object_is_written(world, change):
-    """Its consumer finds the object by its listing, or is told of it."""
+def test_a_topic_created_during_a_write_finds_the_object(world, change):
+    """The new topic's consumer would find the object neither by its listing nor by an entry."""
     consumers = Consumers(world)
     publisher = writer(world, getattr(consumers, change))
     assert isinstance(publisher.put("a", b"1"), Written)
     assert consumers.know("a")
 
 
-def test_a_topic_that_is_made_again_while_an_object_is_written(world):
-    """It was known, and even reserved in; its new consumer knows of nothing but what it lists and what is announced."""
+def test_a_topic_created_again_during_a_write_finds_the_object(world):
+    """The writer has reserved in the former topic; the consumer of the new one would miss the object."""
     world.topic("late")
     consumers = Consumers(world)
     publisher = writer(world, consumers.deleted_and_created)
@@ -111,8 +111,8 @@ def test_a_topic_that_is_made_again_while_an_object_is_written(world):
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_a_read_of_the_topics_that_takes_long(world, change):
-    """Topics are known from its start on: what it says may be as old."""
+def test_a_slow_read_of_the_topics_counts_from_its_start(world, change):
+    """A topic that was created during the read would miss the object, since the answer may be as old as the request."""
     consumers = Consumers(world)
     acts = [getattr(consumers, change)]
 
@@ -132,8 +132,8 @@ def test_a_read_of_the_topics_that_takes_long(world, change):
     assert consumers.know("a")
 
 
-def test_the_first_topic(world):
-    """A writer that knew none announces to it, though nobody waited."""
+def test_the_first_topic_of_a_bucket_finds_the_object(world):
+    """A writer that knew no topic would not announce its object to the first one, or would have to wait."""
     world.queue.topics.delete("t")
     consumers = Consumers(world)
     publisher = writer(world, consumers.created)
@@ -143,8 +143,8 @@ def test_the_first_topic(world):
     assert consumers.know("a")
 
 
-def test_a_topic_that_is_to_take_more(world):
-    """What is written once its update has returned is announced to it, also what had begun before."""
+def test_a_topic_that_takes_more_keys_finds_objects_in_flight(world):
+    """Objects whose write began before the update returned would not be announced to the topic."""
     world.topic("late", prefix="else/")
     settings = world.queue.topics.get("late").settings
     publisher = writer(
@@ -155,8 +155,8 @@ def test_a_topic_that_is_to_take_more(world):
     assert [key for _, key, _ in world.announced("late")] == ["a"]
 
 
-def test_a_reservation_that_slept(world):
-    """The topics are read again before it is granted, and the new one is told of the change."""
+def test_a_slow_reservation_reads_the_topics_again(world):
+    """A topic that was created while the reservation was delayed would miss the object."""
     consumers, slept = Consumers(world), []
 
     def asleep(call):

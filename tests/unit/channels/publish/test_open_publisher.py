@@ -1,4 +1,4 @@
-"""A publisher from names alone."""
+"""A publisher made from names."""
 
 from typing import Any
 
@@ -17,10 +17,10 @@ from tests.support.sources import source_of
 @pytest.mark.parametrize(
     "given", [{}, {"platform_prefix": "own/"}, {"keyspace_prefix": "signals/"}, {"slots": 7}]
 )
-def test_its_signals_are_those_of_the_source(
+def test_the_publisher_moves_the_signals_of_its_source(
     ministack: S3Server, monkeypatch: pytest.MonkeyPatch, given: dict[str, Any]
 ) -> None:
-    """With the source's settings, under the same names."""
+    """The source would not see the changes of a publisher with the same settings."""
     config = ministack.config(ministack.make_bucket())
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
@@ -35,8 +35,8 @@ def test_its_signals_are_those_of_the_source(
 
 
 @pytest.mark.parametrize("key", ["own/table/commits/3/1", "waiting/topics/orders", "_s3notify-known/own"])
-def test_it_writes_no_object_of_the_platform(key: str) -> None:
-    """Refused before any request: no endpoint is there."""
+def test_the_publisher_writes_no_object_of_the_platform(key: str) -> None:
+    """A writer could overwrite the source's table or queue; the refusal needs no request."""
     publisher = open_publisher(
         "orders",
         bucket="b",

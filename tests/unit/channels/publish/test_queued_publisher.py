@@ -1,4 +1,4 @@
-"""The publisher that queues: what is announced to which topic, what is refused, and what it costs."""
+"""The queued publisher: entries by topic, refusals, and requests."""
 
 from collections import Counter
 
@@ -30,7 +30,7 @@ from tests.support.queued_publisher import KS, meanwhile
 
 
 def test_a_put_is_in_the_queue_before_its_signal(world):
-    """The entry names object, writer and precondition; the object names its writer; the signal is marked."""
+    """The reconciler could not resolve the write, or the consumer would list, without these names and marks."""
     written = world.publisher().put("a", b"12345", precondition=ABSENT, metadata={"mine": "1"})
     (entry,) = world.queue.entries("t", [slot_of("a")])
     found = world.objects.head("a")
@@ -46,7 +46,7 @@ def test_a_put_is_in_the_queue_before_its_signal(world):
 
 
 def test_a_delete_is_announced(world):
-    """With its precondition; the id of its writer has no place but the entry."""
+    """A deletion would not be announced; only its entry has the writer's id."""
     etag = world.objects.put("a", b"1").etag
     assert world.publisher().delete("a", precondition=IfMatch(etag=etag)) == Written(etag=None)
     (entry,) = world.queue.entries("t", [slot_of("a")])
@@ -55,8 +55,8 @@ def test_a_delete_is_announced(world):
     assert world.mark("a") == "1"
 
 
-def test_rules_say_which_changes_are_announced(world):
-    """By key and by what happens to it; what no topic takes is signalled as by an unqueued writer."""
+def test_rules_select_the_changes_of_a_topic(world):
+    """A topic would get changes that its rules exclude; changes without a topic would miss their signal."""
     world.queue.topics.delete("t")
     world.topic("csv", rules=(Rule(suffix=".csv", events=("ObjectCreated:Put",)),))
     world.topic("gone", rules=(Rule(regex=r"raw/\d+\..*", events=("ObjectRemoved:*",)),))
@@ -69,7 +69,7 @@ def test_rules_say_which_changes_are_announced(world):
 
 
 def test_a_conflict_leaves_nothing(world):
-    """No entry, no reservation, no signal, no room lost."""
+    """Each conflict would leave an entry, a reservation or used room behind."""
     publisher = world.publisher()
     world.objects.put("a", b"1")
     assert publisher.put_if_absent("a", b"2") == Conflict()
@@ -80,7 +80,7 @@ def test_a_conflict_leaves_nothing(world):
 
 
 def test_a_full_queue_refuses_before_anything_is_written(world):
-    """Typed, with the time to wait and the topic; nothing is left in the topics that had room."""
+    """The object would be written without an entry, or other topics would keep its reservation."""
     world.topic("a-wide")
     world.topic("small", capacity=2, shards=1)
     publisher = world.publisher()
@@ -97,7 +97,7 @@ def test_a_full_queue_refuses_before_anything_is_written(world):
 
 
 def test_every_topic_that_takes_the_key_gets_an_entry(world):
-    """By bucket and prefix; the others hear nothing."""
+    """A topic would miss changes, or get those of another bucket or prefix."""
     world.topic("raw", prefix="raw/", bucket="b")
     world.topic("else", bucket="c")
     world.publisher().publish([Put(key="raw/a", body=b"1"), Put(key="x", body=b"1")])
@@ -106,8 +106,8 @@ def test_every_topic_that_takes_the_key_gets_an_entry(world):
     assert world.announced("else") == []
 
 
-def test_without_a_topic_it_is_the_plain_publisher(world):
-    """Its signals are not marked: whoever follows them lists."""
+def test_signals_without_a_topic_are_not_marked(world):
+    """A consumer would look for an entry instead of listing, and miss the change."""
     world.queue.topics.delete("t")
     world.topic("raw", prefix="raw/")
     publisher = world.publisher()
@@ -118,7 +118,7 @@ def test_without_a_topic_it_is_the_plain_publisher(world):
 
 
 def test_every_source_of_the_bucket_is_signalled(world):
-    """Each in its own keyspace, for its own keys; what failed in one of them is named."""
+    """A bucket may have several sources: one would miss changes, or a failed signal would not be reported."""
     other = Publisher(
         FaultyStore(world.objects, at("put", Fault.THROTTLED, nth=2)), prefix="other/", parallelism=1
     )
@@ -137,8 +137,8 @@ def test_every_source_of_the_bucket_is_signalled(world):
     assert caught.value.keys == ("raw/b",)
 
 
-def test_rules_by_metadata(world):
-    """What the writer gives its object counts, in a batch, too; a deletion has none."""
+def test_rules_select_changes_by_metadata(world):
+    """A topic would get objects with other metadata; a deletion has no metadata."""
     world.queue.topics.delete("t")
     world.topic("sales", rules=(Rule(metadata=(("team", "sales"),)),))
     publisher = world.publisher()
@@ -149,8 +149,8 @@ def test_rules_by_metadata(world):
 
 
 @pytest.mark.parametrize("first", [True, False], ids=["the first", "another"])
-def test_a_topic_made_while_the_object_is_written_gets_the_entry(world, first):
-    """Its consumer may have listed the bucket before that; with no other topic there, too."""
+def test_a_topic_created_during_the_write_gets_the_entry(world, first):
+    """The new topic's consumer may have listed the bucket before the write ended, and would miss the object."""
     if first:
         world.queue.topics.delete("t")
     publisher = world.publisher(objects=meanwhile("a", lambda: world.topic("late")))
@@ -159,8 +159,8 @@ def test_a_topic_made_while_the_object_is_written_gets_the_entry(world, first):
     assert world.mark("a") == "1"
 
 
-def test_a_topic_is_reserved_in_soon(world):
-    """A topic that a writer did not know it knows `TOPICS_KNOWN_SECONDS` later, before the write."""
+def test_a_new_topic_is_known_after_two_seconds(world):
+    """The change of a writer that is killed would be missing from a topic that is older than two seconds."""
     publisher = world.publisher()
     publisher.put("a", b"1")
     world.topic("late")
@@ -171,8 +171,8 @@ def test_a_topic_is_reserved_in_soon(world):
     assert world.reserved("late") == 1
 
 
-def test_a_new_topic_hears_of_writes_in_doubt(world):
-    """By a reservation, which the reconciler resolves, and which concerns no other topic."""
+def test_a_new_topic_gets_a_reservation_for_a_write_in_doubt(world):
+    """A write in doubt that happened later would never be announced to the new topic."""
     publisher = world.publisher(objects=meanwhile("a", lambda: world.topic("late"), Fault.REFUSED))
     assert isinstance(publisher.put_if_absent("a", b"1"), Unknown)
     late, known = world.queue.topics.all()
@@ -181,9 +181,9 @@ def test_a_new_topic_hears_of_writes_in_doubt(world):
     assert (entry.state, entry.event.announced_to) == ("reserved", (known.epoch, late.epoch))
 
 
-@pytest.mark.parametrize("full", [True, False], ids=["full", "not to be seen"])
-def test_a_new_topic_that_takes_no_entry_is_an_error(world, full):
-    """Nor is the signal marked: whoever follows it lists."""
+@pytest.mark.parametrize("full", [True, False], ids=["full", "unreadable"])
+def test_a_new_topic_without_an_entry_is_an_error(world, full):
+    """A consumer would look for an entry that is not there, instead of listing."""
     written = []
 
     def make():
@@ -201,11 +201,11 @@ def test_a_new_topic_that_takes_no_entry_is_an_error(world, full):
     assert caught.value.keys == ("a",)
     assert isinstance(caught.value.outcomes[0], Written)
     assert world.mark("a") is None
-    assert (world.announced(), world.reserved()) == ([], 1), "left to the reconciler, which announces it"
+    assert (world.announced(), world.reserved()) == ([], 1), "the reconciler announces the reserved change"
 
 
-def test_a_topic_that_is_gone_is_forgotten(world):
-    """A writer that knew it goes on with the topics that are left."""
+def test_a_deleted_topic_is_forgotten(world):
+    """A writer that knew the deleted topic would fail, or keep reservations in it."""
     publisher = world.publisher()
     world.topic("gone")
     world.clock.now += 100
@@ -216,8 +216,8 @@ def test_a_topic_that_is_gone_is_forgotten(world):
     assert world.reserved() == 0
 
 
-def test_the_entry_is_there_before_the_signal_moves(world):
-    """Who follows the signal finds the change."""
+def test_the_entry_exists_before_the_signal_moves(world):
+    """A consumer that follows the signal would not find the change."""
     seen = []
 
     def schedule(call):
@@ -229,16 +229,16 @@ def test_the_entry_is_there_before_the_signal_moves(world):
     assert seen == [["a"], ["a"]]
 
 
-def test_announce_tells_of_what_is_there(world):
-    """Of objects that others wrote or deleted, in every topic, and signals them."""
+def test_announce_reports_current_objects_and_deletions(world):
+    """Objects of other writers could not be announced."""
     etag = world.objects.put("a", b"12").etag
     world.publisher().announce(["a", "gone", "a"])
     assert world.announced() == [("delete", "gone", None), ("put", "a", etag)]
     assert (world.mark("a"), world.mark("gone")) == ("1", "1")
 
 
-def test_what_is_announced_fits_the_rules(world):
-    """Its event is not known, but its metadata is: they may say who may hear of it."""
+def test_announce_applies_rules_by_metadata_but_not_by_event(world):
+    """A topic would get objects that its rule by metadata excludes."""
     world.queue.topics.delete("t")
     world.topic("sales", rules=(Rule(events=("ObjectCreated:Copy",), metadata=(("team", "sales"),)),))
     for team in ("sales", "hr"):
@@ -247,8 +247,8 @@ def test_what_is_announced_fits_the_rules(world):
     assert [key for _, key, _ in world.announced("sales")] == ["sales"]
 
 
-def test_wrong_changes(world):
-    """Refused before anything is reserved, or aborted without a trace; the others of the batch are applied."""
+def test_invalid_changes_are_refused_without_a_trace(world):
+    """An invalid change would leave a reservation behind, or stop the other changes of its batch."""
     publisher = world.publisher()
     with pytest.raises(UsageError, match="twice"):
         publisher.publish([Put(key="a", body=b"1"), Delete(key="a")])
@@ -267,8 +267,8 @@ def test_wrong_changes(world):
 # Costs
 
 
-def test_requests(world):
-    """As the docstrings say, on a record store whose calls are one request each."""
+def test_requests_are_those_of_the_docstrings(world):
+    """A put would cost more than its documentation says; each call of this record store is one request."""
     records, store = CountedRecords(world.records), CountingStore(world.objects)
     queue = NotificationQueue(records, clock=world.clock)
     publisher = QueuedPublisher(Publisher(store, prefix=KS, clock=world.clock), queue, bucket="b")
@@ -292,7 +292,7 @@ def test_requests(world):
 
 
 class Distant(CountingStore):
-    """A store that is 25 ms away."""
+    """A store whose requests take 25 ms."""
 
     def __init__(self, store, clock):
         super().__init__(store)
@@ -303,11 +303,8 @@ class Distant(CountingStore):
         return super()._target(method)
 
 
-def test_requests_on_a_bucket_alone():
-    """Four besides the object's own, one after another: what telling durably costs one object.
-
-    The topics are read every two seconds, room is taken for 32 at a time.
-    """
+def test_a_put_with_the_queue_on_the_bucket_needs_four_more_requests():
+    """A durable entry would cost more: topics are read every two seconds, and room is taken for 32 puts."""
     clock = HandClock()
     store = Distant(MemoryObjectStore(), clock)
     queue = NotificationQueue(ObjectRecordStore(store, "r/", keys_recur=keys_recur), clock=clock)
@@ -319,15 +316,15 @@ def test_requests_on_a_bucket_alone():
         assert isinstance(publisher.put(f"k{number}", b"1"), Written)
         costs.append((store.counts - Counter({"PUT": 1})).total())
     assert costs[0] == 8, "topics, their record, a counter"
-    # Once, each of the eight counters has to be read.
+    # At first, each of the eight counters is read once.
     steady = costs[300:]
     assert max(steady) == 5
     assert min(steady) == 4
     assert sum(steady) <= 4.2 * len(steady)
 
 
-def test_a_topic_of_the_source_with_other_slots_is_refused_by_name():
-    """Its consumer would look for no entry; nothing is written. Other topics may have any slots."""
+def test_a_topic_with_other_slots_than_its_source_is_refused():
+    """The source's consumer would look for entries in other slots; other topics may have any number."""
     records, objects = MemoryRecordStore(), MemoryObjectStore()
     queue = NotificationQueue(records, clock=HandClock())
     queue.topics.create("copies", TopicSettings())

@@ -1,4 +1,4 @@
-"""The publisher that queues, in trouble: lost answers, late writes, stores that fail, writers that die."""
+"""The queued publisher with faults: lost answers, late writes, failing stores, killed writers."""
 
 import pytest
 
@@ -15,12 +15,12 @@ from tests.support.queued_publisher import KS, meanwhile
 
 
 def slow(world, key):
-    """A schedule in which the writer sleeps after its reservations, before the object of this key."""
+    """A schedule in which the writer sleeps after its reservations, before it writes this key."""
     return meanwhile(key, lambda: world.clock.sleep(STALE_SECONDS))
 
 
-def test_what_is_late_is_not_written(world):
-    """In a batch that takes long, what has not begun in time is refused, and may be published again."""
+def test_late_writes_of_a_batch_are_refused(world):
+    """An object would be written after its reservation was resolved, and never be announced."""
     publisher = world.publisher(objects=slow(world, "k0"))
     outcomes = publisher.publish([Put(key=f"k{n}", body=b"1") for n in range(3)])
     assert isinstance(outcomes[0], Written)
@@ -30,8 +30,8 @@ def test_what_is_late_is_not_written(world):
     assert world.objects.head("k1") is None
 
 
-def test_late_without_a_topic_is_not_written_either(world):
-    """One that was created meanwhile would never hear of it."""
+def test_late_writes_without_a_topic_are_refused(world):
+    """A topic that was created meanwhile would never get the change."""
     world.queue.topics.delete("t")
     outcomes = world.publisher(objects=slow(world, "k0")).publish(
         [Put(key=f"k{n}", body=b"1") for n in range(2)]
@@ -43,7 +43,7 @@ def test_late_without_a_topic_is_not_written_either(world):
     "change", [Put(key="a", body=b"new"), Put(key="a", body=b"new", precondition=ABSENT)]
 )
 def test_a_lost_answer_is_found_by_head(world, change):
-    """The object carries our id: written, announced, and signalled as such."""
+    """A write whose answer was lost would not be announced, although the object has the writer's id."""
     publisher = world.publisher(objects=at("put", Fault.LOST, key="a"))
     (outcome,) = publisher.publish([change])
     assert outcome == Written(etag=world.objects.head("a").etag)
@@ -51,8 +51,8 @@ def test_a_lost_answer_is_found_by_head(world, change):
     assert world.mark("a") == "1"
 
 
-def test_a_lost_deletion(world):
-    """Nothing is there: it is announced. Under a condition nobody can say who did it."""
+def test_a_lost_deletion_is_found_by_head(world):
+    """A deletion whose answer was lost would not be announced; with a precondition its author stays unknown."""
     for precondition in (None, IfMatch(etag=world.objects.put("a", b"1").etag)):
         world.objects.put("a", b"1")
         publisher = world.publisher(objects=at("delete", Fault.LOST, key="a"))
@@ -63,8 +63,8 @@ def test_a_lost_deletion(world):
 
 
 @pytest.mark.parametrize("fault", [Fault.REFUSED, Fault.LATE])
-def test_in_doubt_it_is_left_to_be_resolved(world, fault):
-    """Never guessed: the reservation stays until HEAD decides, and the signal is not marked meanwhile."""
+def test_a_write_in_doubt_is_left_to_the_reconciler(world, fault):
+    """A change would be announced that never happens, or would happen later without an entry."""
     publisher = world.publisher(objects=at("put", fault, key="a"))
     outcome = publisher.put_if_absent("a", b"new")
     assert isinstance(outcome, Unknown)
@@ -77,8 +77,8 @@ def test_in_doubt_it_is_left_to_be_resolved(world, fault):
 
 
 @pytest.mark.parametrize("change", [Put(key="a", body=b"new"), Delete(key="a")])
-def test_another_objects_presence_proves_nothing(world, change):
-    """Ours may still be under way: it stays in doubt, for the resolver to look once more."""
+def test_an_object_of_another_writer_proves_nothing(world, change):
+    """The write would count as not applied while it is still in flight."""
     world.objects.put("a", b"old", metadata={WRITER: "another"})
     method = "put" if isinstance(change, Put) else "delete"
     (outcome,) = world.publisher(objects=at(method, Fault.REFUSED, key="a")).publish([change])
@@ -86,8 +86,8 @@ def test_another_objects_presence_proves_nothing(world, change):
     assert (world.announced(), world.reserved()) == ([], 1)
 
 
-def test_in_doubt_for_long_it_is_reserved_again(world):
-    """The first reservation may be resolved before the write lands."""
+def test_a_long_write_in_doubt_is_reserved_again(world):
+    """The first reservation may be resolved before the write arrives: the change would never be announced."""
 
     def resolve():
         assert world.resolve().aborted == 1
@@ -99,15 +99,15 @@ def test_in_doubt_for_long_it_is_reserved_again(world):
     assert world.resolve().committed == 1
 
 
-def test_resolved_while_it_slept_it_is_pushed_again(world):
-    """A resolver took it for not written; the writer finds out, and announces it again."""
+def test_a_change_whose_reservation_was_aborted_is_pushed_again(world):
+    """The reconciler took a slow write for one that never happened: its change would not be announced."""
     written = world.publisher(objects=meanwhile("a", world.resolve)).put("a", b"1")
     assert world.announced() == [("put", "a", written.etag)]
     assert world.mark("a") == "1"
 
 
-def test_no_room_for_what_is_pushed_again(world):
-    """The change is there: its signal is not marked, the caller gets its key, and can announce it later."""
+def test_a_full_topic_makes_a_pushed_change_an_error(world):
+    """The caller would not learn that the topic lacks its object, and could not announce it later."""
     world.topic("small", capacity=1, shards=1)
 
     def resolve_and_fill():
@@ -128,16 +128,16 @@ def test_no_room_for_what_is_pushed_again(world):
 
 
 @pytest.mark.parametrize("method", ["add", "create", "scan"])
-def test_a_queue_that_is_gone_writes_nothing(world, method):
-    """Unavailable: neither the object, nor a signal; room comes back."""
+def test_nothing_is_written_while_the_queue_is_down(world, method):
+    """Objects would be written without an entry, or room would be lost."""
     publisher = world.publisher(records=lambda call: Fault.THROTTLED if call.method == method else Fault.NONE)
     with pytest.raises(UnavailableError):
         publisher.put("a", b"1")
     assert world.objects.list("").objects == ()
 
 
-def test_one_topic_that_fails_aborts_the_others(world):
-    """All or none, also where one of them is unavailable."""
+def test_an_unavailable_topic_aborts_the_reservations_of_others(world):
+    """The topics that answered would keep reservations of a change that was not written."""
     world.topic("other")
     publisher = world.publisher(
         records=lambda call: Fault.THROTTLED if call.key.startswith("depth.other") else Fault.NONE
@@ -147,8 +147,8 @@ def test_one_topic_that_fails_aborts_the_others(world):
     assert world.queue.stats("t").counted == 0
 
 
-def test_a_commit_without_an_answer(world):
-    """The object is there, its entry reserved: not marked, named to the caller, resolved by HEAD in the end."""
+def test_a_commit_without_an_answer_is_resolved_later(world):
+    """The object is written and its entry only reserved: the change would never be announced."""
     publisher = world.publisher(
         records=lambda call: Fault.REFUSED if call.method == "replace" else Fault.NONE
     )
@@ -159,8 +159,8 @@ def test_a_commit_without_an_answer(world):
     assert world.resolve().committed == 1
 
 
-def test_signals_that_fail_name_their_keys(world):
-    """The entry is in the queue by then."""
+def test_failed_signals_name_their_keys(world):
+    """The caller could not repeat the signals of its keys."""
     publisher = world.publisher(objects=lambda call: Fault.THROTTLED if call.key == f"{KS}_" else Fault.NONE)
     with pytest.raises(NotSignalledError) as caught:
         publisher.publish([Put(key="a", body=b"1"), Put(key="b", body=b"1")])
@@ -179,8 +179,8 @@ STEPS = [
 
 @pytest.mark.parametrize("fault", [Fault.CRASH_BEFORE, Fault.CRASH_AFTER])
 @pytest.mark.parametrize(("store", "method"), STEPS)
-def test_a_writer_that_dies_at_any_step(world, store, method, fault):
-    """What it wrote is announced by the reconciler, what it did not write is aborted."""
+def test_a_writer_killed_at_any_step_leaves_a_consistent_queue(world, store, method, fault):
+    """A written object would not be announced, or a change that did not happen would be."""
     publisher = world.publisher()
     publisher.put("warm", b"1")
     world.clock.now += TOPICS_KNOWN_SECONDS

@@ -1,4 +1,4 @@
-"""Large objects through the queue: reserved, renewed while they are uploaded, and aborted by the reconciler."""
+"""Large objects through the queue: reserved, renewed during their upload, and aborted by the reconciler."""
 
 import io
 
@@ -41,7 +41,7 @@ def world(monkeypatch):
 
 
 class Slow(io.BytesIO):
-    """A stream whose every read takes some seconds of the world's clock."""
+    """A stream whose reads take some seconds of the world's clock."""
 
     def __init__(self, world, seconds, each=lambda: None):
         super().__init__(BODY)
@@ -59,7 +59,7 @@ def reconciler(world):
 
 
 def resolve(world):
-    """What a reconciler does about writers that are gone."""
+    """Reconciles as often as it takes to resolve the work of killed writers."""
     service = reconciler(world)
     service.reconcile()
     world.clock.now += STALE_SECONDS + 1
@@ -70,7 +70,7 @@ def put(world, *schedules, size=SIZE, **options):
     return world.publisher(*schedules).put_stream("k", io.BytesIO(BODY), size=size, **options)
 
 
-def test_it_is_announced_like_a_put(world):
+def test_a_large_object_is_announced_like_a_put(world):
     outcome = put(world)
     assert isinstance(outcome, Written)
     assert world.objects.get("k").body == BODY
@@ -82,8 +82,8 @@ def test_it_is_announced_like_a_put(world):
     assert entry.event.event_name == "ObjectCreated:CompleteMultipartUpload"
 
 
-def test_the_size_is_counted(world):
-    """Of a stream that does not say it."""
+def test_the_size_of_a_stream_is_counted(world):
+    """The entry of a stream without a declared size would have no size."""
     world.publisher().put_stream("k", io.BytesIO(bytes(1001)))
     (entry,) = world.queue.entries("t", range(1000))
     assert entry.event.size == 1001
@@ -105,7 +105,7 @@ def test_a_conflict_announces_nothing(world):
     assert world.mark("k") is None
 
 
-def test_a_stream_that_dies_announces_nothing(world):
+def test_a_failed_stream_announces_nothing(world):
     def dies():
         raise ConnectionResetError
 
@@ -114,8 +114,8 @@ def test_a_stream_that_dies_announces_nothing(world):
     assert (world.announced(), world.reserved(), world.objects._uploads) == ([], 0, {})
 
 
-def test_a_long_upload_stays_fresh(world):
-    """It takes ten times as long as a reservation lasts, under a reconciler that looks at it each time."""
+def test_a_long_upload_renews_its_reservation(world):
+    """An upload that takes ten times a reservation's lifetime would be aborted by the reconciler."""
     service = reconciler(world)
     stream = Slow(world, STALE_SECONDS / 4, service.reconcile)
     stream_reads = len(BODY) // 1000
@@ -126,8 +126,8 @@ def test_a_long_upload_stays_fresh(world):
     assert world.reserved() == 0
 
 
-def test_a_writer_that_slept_does_not_complete(world):
-    """The reconciler took it for dead and aborted the upload: refused, and nothing is there."""
+def test_a_writer_whose_upload_was_aborted_does_not_complete(world):
+    """A writer that was paused would complete an upload whose reservation was resolved: nobody would be informed."""
     slept = []
 
     def sleeps():
@@ -140,15 +140,15 @@ def test_a_writer_that_slept_does_not_complete(world):
     assert (world.objects.head("k"), world.announced(), world.reserved()) == (None, [], 0)
 
 
-def test_a_reservation_that_lapsed_refuses(world):
-    """As above, but before the end: the reservation is gone, and that is noticed in time."""
+def test_a_resolved_reservation_refuses_the_upload(world):
+    """The object would be written although its reservation was aborted during the upload."""
 
     def schedule(call):
         if call.method == "send_part":
             schedule.parts += 1
             if schedule.parts == 3:
                 world.clock.now += 1000
-                world.resolve()  # which knows of no uploads
+                world.resolve()  # this reconciler does not abort uploads
         return Fault.NONE
 
     schedule.parts = 0
@@ -157,8 +157,8 @@ def test_a_reservation_that_lapsed_refuses(world):
     assert world.objects._uploads == {}
 
 
-def test_a_topic_that_is_deleted_meanwhile(world):
-    """The upload goes on for those that are left."""
+def test_an_upload_continues_if_a_topic_is_deleted(world):
+    """The deletion of one topic would end an upload that other topics need."""
     world.topic("other")
 
     def schedule(call):
@@ -172,7 +172,7 @@ def test_a_topic_that_is_deleted_meanwhile(world):
     assert world.announced() == [("put", "k", outcome.etag)]
 
 
-def test_a_topic_that_is_new_meanwhile_is_told(world):
+def test_a_topic_created_during_an_upload_gets_the_entry(world):
     def schedule(call):
         if call.method == "send_part" and len(world.queue.topics.all()) == 1:
             world.topic("late")
@@ -183,14 +183,14 @@ def test_a_topic_that_is_new_meanwhile_is_told(world):
 
 
 @pytest.mark.parametrize("fault", [Fault.LOST, Fault.REFUSED, Fault.LATE])
-def test_an_end_in_doubt_is_looked_up(world, fault):
+def test_a_completion_in_doubt_is_found_by_head(world, fault):
     outcome = put(world, at("complete_upload", fault))
     assert isinstance(outcome, Written)
     assert world.announced() == [("put", "k", outcome.etag)]
 
 
-def test_an_end_that_stays_in_doubt_is_left_to_the_reconciler(world):
-    """It was not applied: the reconciler aborts the upload, so it never will be, and nothing is announced."""
+def test_a_completion_that_stays_in_doubt_is_left_to_the_reconciler(world):
+    """A completion that was not applied would leave the parts of its upload in the bucket."""
 
     def schedule(call):
         if call.method == "complete_upload":
@@ -203,8 +203,8 @@ def test_an_end_that_stays_in_doubt_is_left_to_the_reconciler(world):
     assert (world.announced(), world.reserved(), world.objects._uploads) == ([], 0, {})
 
 
-def test_a_reservation_that_cannot_be_named_ends_the_upload(world):
-    """Else nobody would find what is left of it."""
+def test_an_upload_ends_if_its_reservation_cannot_name_it(world):
+    """If the writer were killed, the reconciler could not find the upload."""
 
     def schedule(call):
         begun = any(one.method == "begin_upload" for one, _ in world.faulty_objects.calls)
@@ -218,8 +218,8 @@ def test_a_reservation_that_cannot_be_named_ends_the_upload(world):
 
 
 @pytest.mark.parametrize("size", [len(BODY), None])
-def test_a_writer_killed_at_any_call(world, size):
-    """Objects or records, before or after the call: it is all announced or none, and no upload is left."""
+def test_a_writer_killed_at_any_call_leaves_no_upload(world, size):
+    """A killed writer would leave an object without an entry, an entry without an object, or an upload."""
     assert isinstance(put(world, size=size), Written)
     calls = [len(world.faulty_objects.calls), len(world.faulty_records.calls)]
     assert calls[0] == 1 + 5 + 1 + 2
@@ -241,8 +241,8 @@ def test_a_writer_killed_at_any_call(world, size):
     assert outcomes == {False, True}
 
 
-def test_a_begin_in_doubt_is_found(world):
-    """The answer with the upload's id is lost: the reconciler finds it by the key, as it has no part."""
+def test_an_upload_without_a_known_id_is_aborted(world):
+    """If the answer with the upload's id is lost, the upload would stay for ever: it is found by its key."""
 
     def schedule(call):
         if call.method == "begin_upload":
@@ -258,8 +258,8 @@ def test_a_begin_in_doubt_is_found(world):
     assert (world.announced(), world.reserved(), world.objects._uploads) == ([], 0, {})
 
 
-def test_what_others_upload_is_left_alone(world):
-    """A writer was killed before it named its upload; another one uploads the same key, and a stranger has a part."""
+def test_uploads_of_others_are_not_aborted(world):
+    """The reconciler of a killed writer would abort another program's upload of the same key."""
     with pytest.raises(CrashedError):
         put(world, at("begin_upload", Fault.CRASH_AFTER))
     stranger = world.objects.begin_upload("k")
@@ -272,13 +272,13 @@ def test_what_others_upload_is_left_alone(world):
         return Fault.NONE
 
     schedule.done = False
-    # Its own clock stands still for it, so that it is renewed all the time.
+    # The writer's clock does not advance, so the reconciler takes it for dead, too.
     with pytest.raises(UnavailableError, match="aborted by another"):
         put(world, schedule)
     assert list(world.objects._uploads) == [("k", stranger)]
 
 
-def test_an_empty_upload_that_is_named_is_left_alone(world):
+def test_an_empty_upload_with_a_reservation_is_not_aborted(world):
     service = reconciler(world)
     with pytest.raises(CrashedError):
         put(world, at("begin_upload", Fault.CRASH_AFTER))
@@ -297,8 +297,8 @@ def test_an_empty_upload_that_is_named_is_left_alone(world):
     assert (world.reserved(), world.objects._uploads) == (0, {})
 
 
-def test_copies(world):
-    """By one request, and by parts; a source that is gone, or changes, announces nothing."""
+def test_copies_are_announced(world):
+    """A copy would not be announced, or a failed copy would be."""
     world.objects.put("source", BODY)
     publisher = world.publisher()
     ways = ["Copy"]
@@ -326,15 +326,15 @@ def test_copies(world):
 
 
 @pytest.mark.parametrize("fault", [Fault.LOST, Fault.REFUSED, Fault.THROTTLED])
-def test_a_copy_in_doubt_is_looked_up(world, fault):
+def test_a_copy_in_doubt_is_found_by_head(world, fault):
     world.objects.put("source", BODY)
     outcome = world.publisher(at("copy", fault)).copy("k", "", "source")
     assert isinstance(outcome, Written)
     assert world.announced() == [("put", "k", outcome.etag)]
 
 
-def test_announce_reaches_those_who_want_uploads(world):
-    """By what an object was made nobody knows any more."""
+def test_announce_reaches_topics_of_uploads(world):
+    """A topic for uploads would miss announced objects, whose original event is unknown."""
     rule = Rule(events=("ObjectCreated:CompleteMultipartUpload",))
     world.queue.topics.create("uploads", TopicSettings(capacity=100, shards=1, rules=(rule,)))
     etag = world.objects.put("k", BODY).etag
@@ -342,13 +342,13 @@ def test_announce_reaches_those_who_want_uploads(world):
     assert world.announced("uploads") == [("put", "k", etag)]
 
 
-def test_a_copy_is_not_begun_late(world):
-    """Its writer slept after it had reserved: a reconciler may have found nothing."""
+def test_a_copy_does_not_begin_after_its_reservation_is_stale(world):
+    """A reconciler may have aborted the reservation: the copy would never be announced."""
     world.objects.put("source", BODY)
 
     def sleeps(call):
         if call.method == "copy":
-            raise AssertionError("it is sent")
+            raise AssertionError("the copy was sent")
         return Fault.NONE
 
     publisher = world.publisher(sleeps)
@@ -363,8 +363,8 @@ def test_a_copy_is_not_begun_late(world):
     assert world.objects.get("k") is None
 
 
-def test_renewed_while_it_is_being_resolved(world):
-    """Its writer is alive: it stays, whatever was looked at before; and after a while it is looked at again."""
+def test_a_reservation_renewed_during_its_resolution_stays(world):
+    """The reservation of a living writer would be aborted; once the writer stops, it must be resolved."""
     held = world.queue.reserve("t", Event(key="k", bucket="b", upload=Upload(id="u")))
     reconciler, beats = Reconciler(world.queue), iter(range(1, 10))
     reconciler.resolve_stale("t", world.objects.head)

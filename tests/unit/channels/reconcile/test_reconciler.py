@@ -1,4 +1,4 @@
-"""What a dead writer could not announce to topics younger than its reservation, the reconciler announces."""
+"""The reconciler announces changes of killed writers to topics that are younger than the reservations."""
 
 import pytest
 
@@ -29,7 +29,7 @@ class World:
         self.queue.topics.create(name, TopicSettings(**{"capacity": 10, "shards": 1} | settings))
 
     def put(self, key, meanwhile, *, dies=True, metadata=None):
-        """A writer that dies after its write; `meanwhile` is done between its reservations and the write."""
+        """A writer that is killed after its write; `meanwhile` is called between its reservations and the write."""
 
         def schedule(call):
             if (call.method, call.key) != ("put", key):
@@ -48,7 +48,7 @@ class World:
         return None
 
     def reconciler(self):
-        """A reconciler that is about to resolve what is there now."""
+        """A reconciler whose next pass resolves the current reservations."""
         queue = NotificationQueue(self.records, clock=self.clock, parallelism=1)
         reconciler = ReconcilerService(queue, self.objects, [Keyspace(publisher=self.publisher)], bucket="b")
         reconciler.reconcile()
@@ -69,7 +69,7 @@ def world():
 
 
 def test_a_younger_topic_gets_the_entry(world):
-    """Once, before its signal moves, and marked."""
+    """The consumer of a new topic would miss the change of a killed writer, or get it twice."""
     world.put("a", lambda: world.topic("late"))
     reconciler = world.reconciler()
     assert (reconciler.reconcile().committed, world.keys("t"), world.keys("late")) == (1, ["a"], ["a"])
@@ -78,8 +78,8 @@ def test_a_younger_topic_gets_the_entry(world):
     assert world.keys("late") == ["a"]
 
 
-def test_a_younger_topic_asks_for_metadata(world):
-    """Which a HEAD of the object finds."""
+def test_a_younger_topic_with_a_rule_by_metadata_gets_the_entry(world):
+    """A rule by metadata would not apply: the reconciler reads the metadata with its HEAD."""
 
     def meanwhile():
         for team in ("sales", "other"):
@@ -90,8 +90,8 @@ def test_a_younger_topic_asks_for_metadata(world):
     assert (world.keys("sales"), world.keys("other")) == (["a"], [])
 
 
-def test_what_inlets_reserved_is_announced_to_nobody(world):
-    """They are given it again."""
+def test_an_inlets_reservation_is_not_announced_to_other_topics(world):
+    """A topic would get the change twice: the inlet receives its message again."""
     world.queue.reserve("t", Event(key="a", bucket="b"))
     world.objects.put("a", b"1")
     world.topic("late")
@@ -99,8 +99,8 @@ def test_what_inlets_reserved_is_announced_to_nobody(world):
     assert world.keys("late") == []
 
 
-def test_a_topic_made_again_is_another(world):
-    """Its consumer has listed again, before the write; what the writer had reserved went with the old one."""
+def test_a_topic_created_again_gets_the_entry(world):
+    """The consumer of the new topic has listed before the write, and the reservation was deleted with the old topic."""
     world.topic("other")
 
     def force():
@@ -112,8 +112,8 @@ def test_a_topic_made_again_is_another(world):
     assert world.keys("other") == ["a"]
 
 
-def test_a_topic_made_again_before_the_reservation_is_known(world):
-    """Although the writer had seen its predecessor: no reconciler waits for room in what was reserved in."""
+def test_a_topic_created_again_before_the_reservation_gets_one_entry(world):
+    """The reconciler would wait for room in the topic that its reservation already occupies."""
     queue = NotificationQueue(world.records, clock=world.clock, parallelism=1)
     writer = QueuedPublisher(world.publisher, queue, bucket="b")
     writer.put("warm", b"1")
@@ -127,8 +127,8 @@ def test_a_topic_made_again_before_the_reservation_is_known(world):
     assert world.keys("t") == ["a"]
 
 
-def test_a_reconciler_that_dies_while_it_tells_leaves_no_knot(world):
-    """What it left reserved in the younger topic waits for nobody, least of all for room in that topic."""
+def test_a_killed_reconciler_leaves_no_deadlock(world):
+    """The reservation of a killed reconciler in the younger topic would wait for room that it occupies itself."""
     world.put("a", lambda: world.topic("late", capacity=1))
     reconciler = world.reconciler()
 
@@ -147,8 +147,8 @@ def test_a_reconciler_that_dies_while_it_tells_leaves_no_knot(world):
     assert world.keys("t") == ["a"]
 
 
-def test_a_full_topic_costs_the_others_no_entries(world):
-    """However many passes find it full."""
+def test_a_full_topic_does_not_cause_entries_in_others(world):
+    """Each pass that finds one topic full would add an entry to the others."""
 
     def make():
         world.topic("early")
@@ -165,8 +165,8 @@ def test_a_full_topic_costs_the_others_no_entries(world):
     assert (world.keys("early"), world.keys("full"), world.keys("t")) == (["a"], ["a"], ["a"])
 
 
-def test_a_topic_that_takes_no_event_so_large_stops_nobody(world):
-    """The others get the entry, and the signal is not marked: whoever follows that topic lists."""
+def test_a_topic_with_a_small_event_limit_does_not_block_others(world):
+    """One event that is too large for a topic would block the reconciler; its consumer must list instead."""
     world.put("a" * 300, lambda: world.topic("late", max_event_bytes=300))
     world.put("b", lambda: None)
     reconciler = world.reconciler()
@@ -175,8 +175,8 @@ def test_a_topic_that_takes_no_event_so_large_stops_nobody(world):
     assert (world.mark("a" * 300), world.mark("b")) == (None, "1")
 
 
-def test_a_writer_whose_new_topic_takes_no_event_so_large(world):
-    """It has written: it says so, tells the others, and does not mark the signal."""
+def test_a_writer_reports_an_event_that_is_too_large_for_a_new_topic(world):
+    """The caller would not learn that the new topic lacks the change of its object."""
     with pytest.raises(NotSignalledError) as caught:
         world.put("a" * 300, lambda: world.topic("late", max_event_bytes=300), dies=False)
     assert caught.value.keys == ("a" * 300,)
@@ -184,8 +184,8 @@ def test_a_writer_whose_new_topic_takes_no_event_so_large(world):
     assert (world.mark("a" * 300), world.objects.head(f"{KS}{slot_of('a' * 300)}") is None) == (None, False)
 
 
-def test_larger_events_are_taken_as_soon_as_the_topic_does(world):
-    """A writer that was refused looks again."""
+def test_a_raised_event_limit_takes_effect(world):
+    """A writer that was refused once would be refused for ever."""
     queue = NotificationQueue(world.records, clock=world.clock, parallelism=1)
     world.queue.topics.update("t", TopicSettings(capacity=10, shards=1, max_event_bytes=300))
     event = Event(key="a" * 300, bucket="b")
@@ -196,8 +196,8 @@ def test_larger_events_are_taken_as_soon_as_the_topic_does(world):
     assert queue.fits("t", event)
 
 
-def test_a_topic_that_goes_while_it_gets_the_entry(world):
-    """There is nobody left to announce it to."""
+def test_a_topic_deleted_during_the_announcement_is_skipped(world):
+    """The deleted topic would block the resolution of the reservation."""
     world.put("a", lambda: world.topic("late"))
     reconciler = world.reconciler()
 

@@ -1,4 +1,4 @@
-"""The reconciler's passes over a bucket's queue: what dead writers left behind is signalled, once, and cheaply."""
+"""The reconciler's passes over a bucket's queue: changes of killed writers are signalled, once, at low cost."""
 
 from threading import Event as Flag
 from threading import Thread
@@ -55,7 +55,7 @@ def world():
 
 
 def passes(world, reconciler, *waits):
-    """How many slots each pass signals, each so many seconds after the one before."""
+    """Number of slots that each pass signals; each pass begins so many seconds after the previous one."""
     signalled = []
     for seconds in waits:
         world.clock.now += seconds
@@ -63,8 +63,8 @@ def passes(world, reconciler, *waits):
     return signalled
 
 
-def test_what_was_resolved_is_signalled(world):
-    """In the pass that resolves it, and marked: the entry is there."""
+def test_a_resolved_reservation_is_signalled(world):
+    """The entry of a killed writer would be committed without a signal, or without the mark on it."""
     world.queue.reserve_many("t", [Event(key="written", bucket="b"), Event(key="not", bucket="b")])
     world.objects.put("written", b"1")
     reconciler = world.reconciler()
@@ -77,8 +77,8 @@ def test_what_was_resolved_is_signalled(world):
     assert passes(world, reconciler, 299, 2) == [0, 1]
 
 
-def test_what_nobody_signalled(world):
-    """Its writer died after the commit: signalled after a while, and again while it stays."""
+def test_an_unsignalled_entry_is_signalled_later(world):
+    """The entry of a writer that was killed after its commit would wait for ever."""
     reconciler = world.reconciler()
     reconciler.reconcile()
     world.push("a")
@@ -88,8 +88,8 @@ def test_what_nobody_signalled(world):
     assert passes(world, reconciler, 299, 2) == [0, 1]
 
 
-def test_what_is_waiting_but_signalled_is_left_alone(world):
-    """A slow consumer is not asked again and again; after long, once, since another's signal may have come before."""
+def test_a_signalled_entry_is_not_signalled_again_soon(world):
+    """A slow consumer would get a signal in each pass; one more is sent after 300 s, in case it missed the first."""
     reconciler = world.reconciler()
     reconciler.reconcile()
     world.push("a")
@@ -98,16 +98,16 @@ def test_what_is_waiting_but_signalled_is_left_alone(world):
     assert passes(world, reconciler, 299, 2, 299, 2) == [0, 1, 0, 1]
 
 
-def test_a_new_process_waits_for_long(world):
-    """It cannot know what was signalled before it came."""
+def test_a_new_process_waits_300_s_for_older_entries(world):
+    """A new process would signal all waiting entries, since it does not know former signals."""
     world.push("a")
     reconciler = world.reconciler()
     reconciler.reconcile()
     assert passes(world, reconciler, 299, 2) == [0, 1]
 
 
-def test_a_late_commit_counts_from_when_it_was_seen(world):
-    """Reserved for long, its slot signalled by another meanwhile; then committed by a writer that died."""
+def test_a_late_commit_counts_from_its_first_sight(world):
+    """A signal from before the commit would count for an entry whose writer was killed after it."""
     reconciler = world.reconciler()
     reservation = world.queue.reserve("t", Event(key="a", bucket="b"))
     reconciler.reconcile()
@@ -119,8 +119,8 @@ def test_a_late_commit_counts_from_when_it_was_seen(world):
     assert reconciler.reconcile().signalled == 1
 
 
-def test_pushed_topics_need_no_signal(world):
-    """Their owners look for themselves."""
+def test_pushed_topics_are_not_signalled(world):
+    """Each entry of a pushed topic, whose owner scans its shards, would cause needless signals."""
     world.topic("pushed", endpoint="{}")
     reconciler = world.reconciler()
     reconciler.reconcile()
@@ -130,8 +130,8 @@ def test_pushed_topics_need_no_signal(world):
         assert reconciler.reconcile().signalled == 0
 
 
-def test_other_buckets_are_left_alone(world):
-    """Neither topics of another bucket, nor reservations for one in a topic of all."""
+def test_reservations_of_other_buckets_are_not_resolved(world):
+    """A HEAD in the wrong bucket would abort reservations of changes that happened."""
     world.topic("other", bucket="c")
     world.queue.reserve("t", Event(key="a", bucket="c"))
     world.queue.reserve("other", Event(key="a", bucket="c"))
@@ -142,8 +142,8 @@ def test_other_buckets_are_left_alone(world):
     assert (reconciled.topics, reconciled.aborted, reconciled.waiting) == (1, 0, 1)
 
 
-def test_each_keyspace_hears_of_its_own_keys(world):
-    """Two sources on one bucket, with signals of their own."""
+def test_each_keyspace_is_signalled_for_its_own_keys(world):
+    """One of two sources on a bucket would miss its changes, or be signalled for others."""
     other = Publisher(world.counting, prefix="other/", clock=world.clock, parallelism=1)
     reconciler = world.reconciler(
         Keyspace(publisher=world.publisher, prefix="raw/"), Keyspace(publisher=other)
@@ -160,8 +160,8 @@ def test_each_keyspace_hears_of_its_own_keys(world):
     assert world.signal("b", "other/")
 
 
-def test_a_signal_that_failed_is_moved_by_the_next_pass(world):
-    """And what failed is reported."""
+def test_a_failed_signal_is_repeated_by_the_next_pass(world):
+    """The change would have an entry and no signal, and nobody would be informed."""
     world.queue.reserve("t", Event(key="a", bucket="b"))
     world.objects.put("a", b"1")
     reconciler = world.reconciler()
@@ -176,8 +176,8 @@ def test_a_signal_that_failed_is_moved_by_the_next_pass(world):
     assert reconciler.counts()["failed"] == 1
 
 
-def test_one_topic_in_trouble_does_not_keep_the_others(world):
-    """Nor does an outage of everything end the service; a wrong configuration does."""
+def test_a_corrupt_topic_does_not_block_others(world):
+    """One corrupt topic, or an outage, would end the service; a wrong configuration must end it."""
     world.topic("a-bad")
     world.records.store.create("queue.a-bad", "000-x", b"text")
     world.queue.reserve("t", Event(key="a", bucket="b"))
@@ -194,8 +194,8 @@ def test_one_topic_in_trouble_does_not_keep_the_others(world):
         reconciler.reconcile()
 
 
-def test_a_topic_that_is_gone_is_forgotten(world):
-    """With all that was remembered of it."""
+def test_a_deleted_topic_is_forgotten(world):
+    """The memory of a long-lived reconciler would grow with each deleted topic."""
     world.push("a")
     reconciler = world.reconciler()
     reconciler.reconcile()
@@ -205,8 +205,8 @@ def test_a_topic_that_is_gone_is_forgotten(world):
     assert not reconciler._reconciler._shards
 
 
-def test_passes_from_a_sensor(world):
-    """Called in every tick, it passes when the time has come, and never twice at once."""
+def test_a_sensors_calls_make_a_pass_only_when_due(world):
+    """Each tick of a sensor would cost a pass, or two threads would run a pass at the same time."""
     reconciler = world.reconciler()
     assert reconciler.reconcile_when_due() is not None
     assert reconciler.reconcile_when_due() is None
@@ -217,8 +217,8 @@ def test_passes_from_a_sensor(world):
     assert reconciler.counts()["passes"] == 2
 
 
-def test_a_keyspace_that_is_included_later(world):
-    """Its signals are moved too, also for entries that waited before."""
+def test_a_keyspace_included_later_is_signalled(world):
+    """Entries that waited before the keyspace was included would not be signalled."""
     world.push("a")
     reconciler = world.reconciler()
     assert passes(world, reconciler, 0, 15) == [0, 0]
@@ -230,8 +230,8 @@ def test_a_keyspace_that_is_included_later(world):
     assert world.signal("a", "other/") is not None
 
 
-def test_as_a_service():
-    """It passes until it is stopped, and reports what it did."""
+def test_the_service_reconciles_until_it_is_stopped():
+    """`s3notify reconcile` would not stop, or not report its work."""
     world = World()
     world.topic()
     world.push("a")
@@ -262,8 +262,8 @@ def test_as_a_service():
 # Costs
 
 
-def test_requests_on_a_bucket_alone():
-    """Nothing there: reads only. Entries that wait are read once, and listed then."""
+def test_requests_of_a_pass_on_a_bucket():
+    """A pass would cost more: without entries it only reads; a waiting entry is read once, and then only listed."""
     cells = CountingStore(MemoryObjectStore())
     world = World(ObjectRecordStore(cells, "r/", keys_recur=keys_recur))
     world.topic(shards=2)

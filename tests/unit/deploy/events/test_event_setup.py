@@ -1,4 +1,4 @@
-"""Events on AWS, by each way: what is written arrives in the queue, by policies that let in nobody else."""
+"""Events on AWS, for each way: changes arrive in the queue, and its policy allows no other sender."""
 
 import json
 import re
@@ -28,7 +28,7 @@ ACCOUNT = "000000000000"
 
 @pytest.fixture(scope="module")
 def strict(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
-    """A server that keeps to the policies of queues and topics."""
+    """A server that enforces the policies of queues and topics."""
     with running_ministack(tmp_path_factory.mktemp("strict"), strict=True) as server:
         yield server
 
@@ -40,7 +40,7 @@ def proxy(strict: S3Server) -> Iterator[FaultProxy]:
 
 
 class Account:
-    """A bucket of the account, all services behind the proxy; beside it by boto3, which is none of our code."""
+    """An account with a bucket; its services are behind the proxy. `client` makes boto3 clients without the proxy."""
 
     def __init__(self, server: S3Server, proxy: FaultProxy) -> None:
         self.server = server
@@ -74,7 +74,7 @@ class Account:
         S3ObjectStore(replace(self.bucket, endpoint_url=self.server.endpoint_url)).put(key, b"1")
 
     def announce(self, *others: Notification) -> None:
-        """The notifications that somebody else has set."""
+        """Set these notifications, as another user would."""
         wanted = BucketNotifications()
         for one in others:
             wanted = wanted.having(one)
@@ -83,7 +83,7 @@ class Account:
         )
 
     def queue(self, name: str, *, allow: bool = True) -> str:
-        """Somebody else's queue, which anybody may send to; its ARN."""
+        """Make another user's queue, to which anybody may send; returns its ARN."""
         arn = f"arn:aws:sqs:us-east-1:{ACCOUNT}:{name}"
         statement = {"Sid": "theirs", "Effect": "Allow", "Principal": "*", "Action": "sqs:*", "Resource": arn}
         policy = json.dumps({"Version": "2012-10-17", "Statement": [statement]})
@@ -91,7 +91,7 @@ class Account:
         return arn
 
     def received(self, setup: EventSetup) -> set[tuple[str, str]]:
-        """The changes that have come to the queue, taken out."""
+        """The changes in the queue; their messages are deleted."""
         sqs, url, found = self.client("sqs"), setup.queue.url(), set()
         for message in sqs.receive_message(QueueUrl=url, MaxNumberOfMessages=10).get("Messages", ()):
             found |= {(event.op, event.key) for event in decode_events(message["Body"]).events}
@@ -109,7 +109,7 @@ class Account:
         return until(came)
 
     def state(self) -> dict[str, Any]:
-        """All that there is in the account, as far as events are concerned."""
+        """Everything in the account that concerns events."""
         s3, sqs, sns, events = map(self.client, ("s3", "sqs", "sns", "events"))
         stored = s3.get_bucket_notification_configuration(Bucket=self.bucket.bucket)
         stored.pop("ResponseMetadata")
@@ -144,8 +144,8 @@ def remove(setup: EventSetup, way: Way) -> None:
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_a_change_arrives_and_all_of_it_can_be_taken_out_again(account: Account, way: Way) -> None:
-    """Beside what others have in the bucket, which stays as it was; a second time nothing is written."""
+def test_events_are_set_up_and_removed_without_a_trace(account: Account, way: Way) -> None:
+    """Changes would not arrive, or another user's notification would be changed."""
     theirs = account.queue(f"theirs-{account.bucket.bucket}")
     account.announce(
         Notification(id="theirs", kind="queue", arn=theirs, events=frozenset({"s3:ObjectCreated:*"}), prefix="other/")
@@ -170,15 +170,15 @@ def test_a_change_arrives_and_all_of_it_can_be_taken_out_again(account: Account,
 
     remove(setup, way)
     after = account.state()
-    if way == "eventbridge":  # others may rely on it by now
+    if way == "eventbridge":  # others may rely on EventBridge by now
         assert after["bucket"].pop("EventBridgeConfiguration") == {}
     assert after == before
     remove(setup, way)
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_killed_anywhere_and_repeated(account: Account, way: Way) -> None:
-    """After so many requests everything fails; the next attempt finishes it. Made, and removed."""
+def test_a_setup_killed_at_any_request_can_be_repeated(account: Account, way: Way) -> None:
+    """A killed setup or removal could not be finished by repeating it."""
     setup, before = account.setup(), account.state()
     for work, done in ((make, lambda: problem_of(setup.parts(way)) == ""), (remove, lambda: True)):
         for allowed in range(1, 200, 1 if way == "sqs" else 3):
@@ -205,8 +205,8 @@ def test_killed_anywhere_and_repeated(account: Account, way: Way) -> None:
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("fault", ["lose_response", "lose_request", "throttle"])
-def test_any_answer_may_be_lost(account: Account, way: Way, fault: Any) -> None:
-    """Each third one: what was asked is asked again, or looked up."""
+def test_lost_answers_do_not_break_the_setup(account: Account, way: Way, fault: Any) -> None:
+    """A setup would fail or be incomplete if every third request or answer is lost."""
     setup = account.setup()
     account.proxy.faults.extend(["pass", "pass", fault] * 40)
     make(setup, way)
@@ -217,8 +217,8 @@ def test_any_answer_may_be_lost(account: Account, way: Way, fault: Any) -> None:
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_the_queue_lets_nobody_else_in(account: Account, way: Way) -> None:
-    """The policy has one statement: this action, this queue, one service, one source."""
+def test_the_queue_accepts_only_its_sender(account: Account, way: Way) -> None:
+    """Another service, bucket or account could send events to the queue."""
     setup = account.setup()
     make(setup, way)
     (statement,) = (setup.queue.policy() or {})["Statement"]
@@ -242,14 +242,14 @@ def test_the_queue_lets_nobody_else_in(account: Account, way: Way) -> None:
     remove(setup, way)
 
 
-def test_an_overlapping_notification_is_named_before_anything_is_written(account: Account) -> None:
-    """By EventBridge both go beside each other."""
+def test_an_overlapping_notification_is_reported_before_any_write(account: Account) -> None:
+    """The setup would stop half-way with S3's error; EventBridge works beside the other notification."""
     theirs = account.queue(f"theirs-{account.bucket.bucket}")
     account.announce(
         Notification(id="crawler", kind="queue", arn=theirs, events=frozenset({"s3:ObjectCreated:Put"}), suffix=".csv")
     )  # fmt: skip
     before, setup = account.state(), account.setup()
-    with pytest.raises(UsageError, match=r"'crawler' .*S3 refuses two .*--by eventbridge"):
+    with pytest.raises(UsageError, match=r"'crawler' .*S3 refuses that: .*--by eventbridge"):
         make(setup, "sqs")
     with pytest.raises(UsageError, match="'crawler'"):
         make(setup, "sns")
@@ -259,8 +259,8 @@ def test_an_overlapping_notification_is_named_before_anything_is_written(account
     remove(setup, "eventbridge")
 
 
-def test_a_topic_that_has_these_events_already_is_subscribed_to(account: Account) -> None:
-    """So a second environment of the same keys is no third notification, and the topic is not ours to remove."""
+def test_an_existing_topic_with_these_events_is_used(account: Account) -> None:
+    """A second environment could not get the same events, or its removal would delete the first one's topic."""
     first, second = account.setup(), account.setup(platform_prefix="_s3notify/dev/orders/")
     make(first, "sns")
     with pytest.raises(UsageError, match="--by sns subscribes the queue to its topic"):
@@ -280,7 +280,7 @@ def test_a_topic_that_has_these_events_already_is_subscribed_to(account: Account
     assert account.state()["topics"] == {}
 
 
-def test_two_environments_by_eventbridge(account: Account) -> None:
+def test_two_environments_use_eventbridge_independently(account: Account) -> None:
     first, second = account.setup(), account.setup(queue_prefix="_s3notify/dev/queue/")
     for setup in (first, second):
         make(setup, "eventbridge")
@@ -292,8 +292,8 @@ def test_two_environments_by_eventbridge(account: Account) -> None:
     remove(second, "eventbridge")
 
 
-def test_a_queue_that_was_there_before(account: Account) -> None:
-    """It is used, its policy keeps the statements of others, and it stays."""
+def test_an_existing_queue_is_used_and_kept(account: Account) -> None:
+    """Another user's queue would be deleted, or lose statements of its policy."""
     name = f"before-{account.bucket.bucket}"
     account.queue(name)
     setup = account.setup(event_queue=name)
@@ -308,7 +308,7 @@ def test_another_way_than_before_is_refused(account: Account) -> None:
     setup = account.setup()
     make(setup, "sqs")
     with pytest.raises(
-        UsageError, match=r"already come by sqs: `s3notify init orders --events --remove` first"
+        UsageError, match=r"already arrive by sqs: run `s3notify init orders --events --remove` first"
     ):
         setup.parts("eventbridge")
     remove(setup, "sqs")
@@ -334,7 +334,7 @@ def _drop_notifications(account: Account, _setup: EventSetup) -> None:
         (_drop_notifications, "notification .*: is missing"),
     ],
 )
-def test_the_part_that_is_missing_is_named_and_made_again(
+def test_a_missing_part_is_reported_and_made_again(
     account: Account, damage: Callable[[Account, EventSetup], None], named: str
 ) -> None:
     setup = account.setup()
@@ -347,7 +347,7 @@ def test_the_part_that_is_missing_is_named_and_made_again(
     remove(setup, "sqs")
 
 
-def test_whom_the_bucket_announces_to(account: Account) -> None:
+def test_the_receiver_of_a_buckets_events_is_found(account: Account) -> None:
     setup = account.setup()
     assert announced(setup.bucket, "raw/") == ("nothing", None)
     theirs = account.queue(f"theirs-{account.bucket.bucket}")
@@ -359,8 +359,8 @@ def test_whom_the_bucket_announces_to(account: Account) -> None:
     assert announced(setup.bucket, "other/") == ("nothing", None)
 
 
-def test_names_and_accounts(account: Account) -> None:
-    """One name for all, within each service's limit; S3 sends to no FIFO queue."""
+def test_names_fit_each_services_limit(account: Account) -> None:
+    """A long name of a source would make a service refuse the setup; S3 cannot send to FIFO queues."""
     site = account.setup(source="a" * 63).site
     assert len(site.name) == 64
     assert site.name == account.setup(source="a" * 63, prefix="other/").site.name

@@ -1,4 +1,4 @@
-"""Templates of events say what the command makes; Terraform's keeps the notifications that are there."""
+"""Templates of events equal the command's setup; Terraform's template keeps existing notifications."""
 
 import json
 from typing import Any
@@ -27,7 +27,7 @@ SITE = EventSite(
 
 
 def resolved(text: str) -> Any:
-    """Terraform's references, as Terraform has them once all is made."""
+    """Parses a text of the template, with values in place of Terraform's references."""
     for reference, value in (
         ("${aws_sqs_queue.s3notify_events.arn}", SITE.queue_arn),
         ("${aws_sns_topic.s3notify_events.arn}", SITE.topic_arn),
@@ -40,7 +40,7 @@ def resolved(text: str) -> Any:
 
 
 def statements(way: Way) -> list[Any]:
-    """Those that the command writes, without a request."""
+    """The statements that the command writes; no request."""
     parts = EventSetup(site=SITE).parts_by(way, SITE.topic_arn)
     return [part.statement for part in parts if isinstance(part, StatementPart)]
 
@@ -57,8 +57,8 @@ def test_terraform_has_the_same_policies(way: Way) -> None:
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_terraform_keeps_the_notifications_that_are_there(way: Way) -> None:
-    """Since its resource replaces all of them, it says them too; ours once, however often it is printed."""
+def test_terraform_keeps_existing_notifications(way: Way) -> None:
+    """Terraform's resource replaces all notifications: those of other users would be removed."""
     theirs = Notification(
         id="theirs", kind="function", arn="arn:l", events=frozenset({"s3:ObjectCreated:Put"}), suffix=".csv"
     )

@@ -7,8 +7,8 @@ from s3notify_platform.deploy.events.minio_commands import making, removing
 from tests.unit.deploy.events.test_event_templates import SITE
 
 
-def test_made_and_removed() -> None:
-    """One target for both, the source's prefix, the secret by its variable; nothing that a shell would take apart."""
+def test_commands_make_and_remove_the_same_target() -> None:
+    """The commands would show the secret, run parts of a prefix in the shell, or leave a target behind."""
     target = SITE.name.replace("-", "_")
     config, restart, add = making(SITE, "https://inlet.example.com:8086/", "S3NOTIFY_RECEIVER_SECRET")
     assert config.startswith(f"mc admin config set ALIAS notify_webhook:{target} endpoint=https://inlet")

@@ -1,4 +1,4 @@
-"""The bucket's notifications: which go together, and that ours is added beside those of others, whatever happens."""
+"""The bucket's notifications: overlaps, and changes of one notification beside those of other users."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -42,12 +42,12 @@ def note(
         (note("a", "s3:ObjectTagging:*"), note("b", CREATED), False),
     ],
 )
-def test_which_s3_refuses_beside_each_other(one: Notification, other: Notification, both: bool) -> None:
+def test_overlapping_notifications_are_recognised(one: Notification, other: Notification, both: bool) -> None:
     assert one.overlaps(other) is both
     assert other.overlaps(one) is both
 
 
-def test_which_announces_all_that_another_one_does() -> None:
+def test_a_covering_notification_is_recognised() -> None:
     whole = note("a", CREATED, REMOVED)
     assert whole.covers(note("b", PUT, prefix="raw/"))
     assert not whole.covers(note("b", CREATED, "s3:LifecycleExpiration:*"))
@@ -55,8 +55,8 @@ def test_which_announces_all_that_another_one_does() -> None:
     assert not note("a", CREATED, suffix=".csv").covers(note("b", CREATED))
 
 
-def test_an_edit_leaves_all_others_as_they_were() -> None:
-    """Also what this version knows nothing of."""
+def test_an_edit_does_not_change_other_notifications() -> None:
+    """Another user's notification would be changed or lost, also fields that this version does not know."""
     lambda_ = {"Id": "theirs", "LambdaFunctionArn": "arn:l", "Events": [PUT], "Unknown": {"Deep": [1]}}
     nameless = {"QueueArn": "arn:q", "Events": [REMOVED]}
     stored = {
@@ -79,7 +79,7 @@ def test_an_edit_leaves_all_others_as_they_were() -> None:
 
 
 class Bucket:
-    """A bucket of the server behind a proxy, with a queue, and a notification of somebody else."""
+    """A bucket of the server behind a proxy, with a queue, and a notification of another user."""
 
     def __init__(self, server: S3Server, proxy: FaultProxy) -> None:
         self.proxy = proxy
@@ -96,7 +96,7 @@ class Bucket:
         self.events = BucketEvents(self.config, clock=HurriedClock())
 
     def put(self, wanted: BucketNotifications) -> None:
-        """As others do."""
+        """Overwrite the notifications, as another user would."""
         self.s3.put_bucket_notification_configuration(
             Bucket=self.config.bucket, NotificationConfiguration=wanted.stored
         )
@@ -112,7 +112,7 @@ def bucket(ministack: S3Server) -> Iterator[Bucket]:
 
 
 @pytest.mark.server
-def test_ours_is_added_and_taken_out_beside_theirs(bucket: Bucket) -> None:
+def test_our_notification_is_added_and_removed_beside_others(bucket: Bucket) -> None:
     assert bucket.add() is True
     assert set(bucket.events.read().each) == {bucket.theirs, bucket.ours}
     sent = len(bucket.proxy.requests)
@@ -125,7 +125,7 @@ def test_ours_is_added_and_taken_out_beside_theirs(bucket: Bucket) -> None:
 @pytest.mark.server
 @pytest.mark.parametrize("fault", ["lose_request", "lose_response", "500", "slow_down"])
 def test_the_outcome_of_a_write_in_doubt_is_looked_up(bucket: Bucket, fault: Any) -> None:
-    """Of a write that was applied there is no second one."""
+    """A lost answer would end the setup, or cause a second write."""
     bucket.proxy.faults.extend(["pass", fault])
     assert bucket.add() is True
     assert set(bucket.events.read().each) == {bucket.theirs, bucket.ours}
@@ -133,15 +133,15 @@ def test_the_outcome_of_a_write_in_doubt_is_looked_up(bucket: Bucket, fault: Any
 
 
 @pytest.mark.server
-def test_a_writer_that_undoes_ours_is_noticed(bucket: Bucket) -> None:
-    """Somebody read before our write, and writes after it: at the second look ours is missing, and is made again."""
+def test_a_change_undone_by_another_writer_is_made_again(bucket: Bucket) -> None:
+    """Another writer that read before our write and wrote after it would remove our notification unnoticed."""
     looks = 0
     late = note("late", REMOVED, arn=bucket.arn, prefix="late/")
 
     def before(method: str, path: str, _headers: object) -> None:
         nonlocal looks
         looks += method == "GET"
-        if method == "GET" and looks == 3:  # before our write, after it, and once more
+        if method == "GET" and looks == 3:  # the second look after our write
             bucket.put(BucketNotifications().having(bucket.theirs).having(late))
 
     bucket.proxy.before = before
@@ -151,16 +151,16 @@ def test_a_writer_that_undoes_ours_is_noticed(bucket: Bucket) -> None:
 
 
 @pytest.mark.server
-def test_a_write_names_the_account_that_the_bucket_has_to_be_of(bucket: Bucket) -> None:
-    """S3 refuses it where the bucket is another one's; the server of the tests does not."""
+def test_a_write_names_the_expected_owner_of_the_bucket(bucket: Bucket) -> None:
+    """The notification could be written to another account's bucket of the same name."""
     bucket.add()
     (put,) = (sent for sent in bucket.proxy.answered if sent.method == "PUT")
     assert put.headers["x-amz-expected-bucket-owner"] == "000000000000"
 
 
 @pytest.mark.server
-def test_a_queue_that_is_missing_is_refused(bucket: Bucket) -> None:
-    """S3 asks the queue first. As its policy may be too new for S3, it is asked again a few times."""
+def test_a_missing_queue_is_refused_after_some_attempts(bucket: Bucket) -> None:
+    """S3 may not see a queue's new policy yet: the setup would fail at once, or try for ever."""
     ours = replace(bucket.ours, arn="arn:aws:sqs:us-east-1:000000000000:none")
     with pytest.raises(RefusedError, match="Unable to validate"):
         bucket.events.change(lambda found: found.having(ours))
@@ -169,7 +169,7 @@ def test_a_queue_that_is_missing_is_refused(bucket: Bucket) -> None:
 
 
 @pytest.mark.server
-def test_which_store_it_is(bucket: Bucket, seaweed: S3Server) -> None:
+def test_the_kind_of_server_is_recognised(bucket: Bucket, seaweed: S3Server) -> None:
     assert bucket.events.server() == "aws"
     missing = BucketEvents(replace(bucket.config, bucket="no-such-bucket"), clock=HurriedClock())
     with pytest.raises(UsageError, match="no bucket 'no-such-bucket'"):

@@ -1,4 +1,4 @@
-"""Requests to services by which events are set up: what is asked again, what is not, and what a policy is."""
+"""Requests to services that set up events: retries, refusals and policies."""
 
 from collections.abc import Iterator
 
@@ -24,7 +24,7 @@ def proxy(ministack: S3Server) -> Iterator[FaultProxy]:
 
 @pytest.mark.server
 @pytest.mark.parametrize("fault", ["lose_request", "lose_response", "500", "503", "throttle"])
-def test_an_outage_is_outlasted(proxy: FaultProxy, fault: object) -> None:
+def test_requests_are_retried_in_an_outage(proxy: FaultProxy, fault: object) -> None:
     proxy.faults.extend([fault] * 4)  # type: ignore[list-item]
     assert of(proxy.url).ask("list_queues", QueueNamePrefix="no-such-queue") is not None
     assert len(proxy.requests) == 5
@@ -48,33 +48,33 @@ def test_an_outage_is_outlasted(proxy: FaultProxy, fault: object) -> None:
         ),
     ],
 )
-def test_what_does_not_exist(
+def test_a_missing_resource_is_none(
     proxy: FaultProxy, service: str, operation: str, arguments: dict[str, str]
 ) -> None:
-    """Is no error, and asked about once."""
+    """A missing queue, topic or rule would end the setup, or be requested again."""
     assert of(proxy.url, service).ask(operation, **arguments) is None
     assert len(proxy.requests) == 1
 
 
 @pytest.mark.server
-def test_what_is_refused(proxy: FaultProxy) -> None:
-    """Once, with what the service says."""
+def test_a_refused_request_is_not_repeated(proxy: FaultProxy) -> None:
+    """A wrong argument would be repeated, or the service's reason would be hidden."""
     with pytest.raises(RefusedError, match=r"EVENTS at .* refused the request: 400 InvalidEventPattern"):
         of(proxy.url, "events").ask("put_rule", Name="rule", EventPattern="no pattern")
     assert len(proxy.requests) == 1
 
 
-def test_nobody_there() -> None:
+def test_an_unreachable_service_is_reported() -> None:
     with pytest.raises(UnavailableError, match=r"SNS at http://127\.0\.0\.1:9"):
         of("http://127.0.0.1:9", "sns").ask("list_topics")
 
 
-def test_policies() -> None:
-    """One statement may stand without a list; what is no policy is named."""
+def test_policies_are_parsed_or_refused() -> None:
+    """A policy whose only statement is in no list could not be read, or other text would be overwritten."""
     assert policy_in(None, "q")["Statement"] == []
     assert policy_in('{"Version": "2008-10-17", "Id": "x", "Statement": {"Sid": "a"}}', "q") == {
         "Version": "2008-10-17", "Id": "x", "Statement": [{"Sid": "a"}],
     }  # fmt: skip
     for text in ("{", "[]", "{}", "7"):
-        with pytest.raises(UsageError, match="queue 'q': its policy cannot be read"):
+        with pytest.raises(UsageError, match="queue 'q': its policy is not valid JSON with a Statement"):
             policy_in(text, "queue 'q'")

@@ -1,4 +1,4 @@
-"""obstore from the same configuration, and the keys it can read."""
+"""obstore with the same configuration as boto3, and the keys that it can read."""
 
 from dataclasses import replace
 
@@ -34,14 +34,14 @@ DOES_NOT = ["", "/a", "a/", "a//b", ".", "..", "a/./b", "a/../b", "a\nb", "a\tb"
 
 
 @pytest.mark.parametrize("key", DOES_NOT)
-def test_keys_that_are_no_path(key):
-    """They go the slow way."""
+def test_keys_that_obstore_cannot_read_are_left_to_boto3(key):
+    """obstore would read another object, or fail."""
     assert not fits_obstore(key)
 
 
 @pytest.mark.server
 def test_keys_that_fit_are_read_exactly(ministack):
-    """Each under its own name, with its own body."""
+    """A key with unusual characters would read another object."""
     config = ministack.config(ministack.make_bucket())
     store, fast = S3ObjectStore(config), obstore_store(config)
     keys = FITS + [f"p/{chr(code)}q" for code in range(32, 127) if chr(code) != "/"]
@@ -54,8 +54,8 @@ def test_keys_that_fit_are_read_exactly(ministack):
 
 
 @pytest.mark.server
-def test_credentials_of_the_environment(ministack, monkeypatch):
-    """Without keys in the configuration both clients use boto3's chain; without any, the error says so."""
+def test_both_clients_use_boto3s_credentials(ministack, monkeypatch):
+    """boto3 and obstore could act as different users, or fail without naming the missing credentials."""
     bucket = ministack.make_bucket()
     config = S3Config(bucket=bucket, endpoint_url=ministack.endpoint_url)
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
@@ -79,8 +79,8 @@ def test_credentials_of_the_environment(ministack, monkeypatch):
 
 @pytest.mark.server
 @pytest.mark.parametrize("precondition", [None, ABSENT])
-def test_what_no_retry_corrects_is_distinguished(ministack, precondition):
-    """A missing bucket is the operator's, condition or not."""
+def test_a_missing_bucket_is_reported_without_retries(ministack, precondition):
+    """With a missing bucket, operations would be retried, or look like a missing key."""
     nowhere = FastObjectStore(ministack.config("no-such-bucket"))
     with pytest.raises(UsageError, match="no bucket 'no-such-bucket'"):
         nowhere.put("a", b"1", precondition=precondition)
@@ -92,8 +92,8 @@ def test_what_no_retry_corrects_is_distinguished(ministack, precondition):
 
 @pytest.mark.server
 @pytest.mark.parametrize("key", ["none", "<Code>NoSuchKey</Code>"])
-def test_one_request_tells_that_there_is_no_such_key(ministack, key):
-    """In a bucket that is there: without it, also a key that looks like the answer raises."""
+def test_a_missing_key_needs_one_request(ministack, key):
+    """A missing key would cost two requests, or a missing bucket would look like a missing key."""
     with FaultProxy(ministack.endpoint_url) as proxy:
         config = replace(ministack.config(ministack.make_bucket()), endpoint_url=proxy.url)
         assert FastObjectStore(config).get(key) is None
@@ -105,7 +105,7 @@ def test_one_request_tells_that_there_is_no_such_key(ministack, key):
 @pytest.mark.server
 @pytest.mark.parametrize("fault", ["500", "409", "slow_down", "lose_request", "lose_response"])
 def test_a_conditional_write_is_sent_once_and_may_be_unknown(ministack, fault):
-    """Its ETag goes out unquoted, and a failure is neither repeated nor called a refusal."""
+    """A write in doubt would be sent twice, or be taken for a conflict; RGW refuses quoted ETags."""
     with FaultProxy(ministack.endpoint_url) as proxy:
         store = FastObjectStore(replace(ministack.config(ministack.make_bucket()), endpoint_url=proxy.url))
         first = store.put("a", b"1").etag
@@ -121,8 +121,8 @@ def test_a_conditional_write_is_sent_once_and_may_be_unknown(ministack, fault):
 
 @pytest.mark.server
 @pytest.mark.parametrize("fault", ["pass", "500", "lose_request", "lose_response"])
-def test_a_delete_is_a_plain_one_and_is_sent_again_if_lost(ministack, fault):
-    """Never DeleteObjects (a POST), of which Ceph RGW 16 dies in a bucket with notifications."""
+def test_a_delete_is_no_delete_objects_and_is_repeated_if_lost(ministack, fault):
+    """Ceph RGW 16 crashes on DeleteObjects (a POST) in a bucket with notifications."""
     with FaultProxy(ministack.endpoint_url) as proxy:
         store = FastObjectStore(replace(ministack.config(ministack.make_bucket()), endpoint_url=proxy.url))
         store.put("a", b"1")

@@ -1,4 +1,4 @@
-"""What is read of the answer to a LIST, beside what botocore makes of the same bytes."""
+"""The parser of LIST answers, compared with botocore on the same bytes."""
 
 from typing import Any
 from urllib.parse import quote_plus
@@ -70,10 +70,10 @@ def by_botocore(body: bytes) -> dict[str, Any]:
     st.sampled_from(["/", "/'", "/'()*!"]),
 )
 @example(AWS, [("it's", "{}", "0" * 32, 1, "2026-01-01T00:00:00.000Z")], "", "/'")
-def test_what_botocore_reads(
+def test_the_parser_reads_the_same_as_botocore(
     shape: str, listed: list[tuple[str, str, str, int, str]], token: str, safe: str
 ) -> None:
-    """Whatever keys there are, and in whichever way a server writes them and ETags, and orders elements."""
+    """A listing would have wrong keys, ETags, sizes or times for some server's order or spelling of elements."""
     body = answer(
         *(
             shape.format(
@@ -115,25 +115,24 @@ GOOD = AWS.format(key="a", etag="&quot;e&quot;", size=1, time="2026-01-01T00:00:
         b"",
     ],
 )
-def test_the_rest_is_left_to_botocore(body: bytes) -> None:
-    """No objects, keys that are not encoded, elements that are missing or not as they should be."""
+def test_unexpected_answers_are_left_to_botocore(body: bytes) -> None:
+    """An answer without objects, without encoding, or with missing or malformed elements would be misread."""
     assert page_of(body) is None
 
 
-def test_a_listing_that_goes_on_nowhere_is_no_listing() -> None:
-    """What would follow would else count as gone."""
+def test_a_truncated_listing_without_a_token_is_an_error() -> None:
+    """All later keys would count as deleted."""
 
     class Answer:
         def list_objects_v2(self, **_: object) -> dict[str, Any]:
             return {"IsTruncated": True, "Contents": []}
 
     store = S3ObjectStore(S3Config(bucket="b"), client=Answer())  # type: ignore[arg-type]
-    with pytest.raises(UnavailableError, match="goes on, and not where"):
+    with pytest.raises(UnavailableError, match="has no continuation token"):
         store.list("in/")
 
 
-def test_pages_of_many_keys() -> None:
-    """A whole page, as it comes."""
+def test_a_page_of_1000_keys_is_read_in_order() -> None:
     contents = [GOOD.replace("<Key>a", f"<Key>in/{n:04d}") for n in range(1000)]
     page = page_of(answer(*contents, token="t"))
     assert isinstance(page, Page)
