@@ -46,7 +46,7 @@ def test_reasons() -> None:
     ("expect", "expect_warn", "said"),
     [
         ("amount >", "", "expect: rule 'amount >' does not parse: a column or a value is missing"),
-        ("", "positive: amount", "expect_warn: rule 'positive': 'amount' is double, and no truth value"),
+        ("", "positive: amount", "expect_warn: rule 'positive': 'amount' is double, not a boolean"),
         ("a: amount > 0; a: amount > 1", "", "expect: rule 'a' is there twice"),
         ("a: amount > 0", "a: amount > 1", "expect_warn: rule 'a' is there twice"),
         ("region = 'eu", "", "expect: a quote is not closed"),
