@@ -32,7 +32,10 @@ def component(**attributes: object) -> S3NotifyComponent:
         ({"transform": "json.no_such_function"}, "cannot import 'json.no_such_function'"),
         ({"transform": "nodots"}, "cannot import 'nodots'"),
         ({"slot_assets": ["json.dumps"]}, "json.dumps is not a slot asset: decorate"),
-        ({"slot_assets": [f"{TRANSFORMS}.foreign"]}, "'foreign' is of source 'somebody_else', not 'orders'"),
+        (
+            {"slot_assets": [f"{TRANSFORMS}.foreign"]},
+            "'foreign' belongs to source 'somebody_else', not 'orders'",
+        ),
         ({"format": "xml"}, "auto, jsonl, json, csv, tsv, parquet, avro, orc, text, binary"),
         ({"parallel_runs": 0}, "parallel_runs"),
         ({"max_open": 0}, "max_open"),

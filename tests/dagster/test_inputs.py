@@ -154,8 +154,8 @@ def test_changes_that_are_not_kept(site: Site) -> None:
 
     for asset, message, how in (
         (copy, r"went back to version .*a run with the tag s3notify/changes: full", {}),
-        (by_slot, "changes are given to assets without partitions", {"partition_key": "3"}),
-        (of_slots, "paid is no source, whose changes are kept", {}),
+        (by_slot, "only assets without partitions can be given changes", {"partition_key": "3"}),
+        (of_slots, "paid changes are kept only for sources, and X", {}),
     ):
         assert re.search(message, refused(site, asset, **how))
     assert given(site, copy, tags={CHANGES_TAG: "full"}) != []

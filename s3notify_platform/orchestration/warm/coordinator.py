@@ -1,4 +1,4 @@
-"""The run coordinator: Dagster's queue, which a run that a warm worker may take passes by if nothing waits in it."""
+"""The run coordinator: Dagster's queue, which possibly warm runs bypass if the queue is empty."""
 
 from threading import Lock
 from typing import Final
@@ -14,13 +14,14 @@ _SUBMITTING: Final = Lock()
 
 
 class PromptRunCoordinator(QueuedRunCoordinator):
-    """`QueuedRunCoordinator`, whose queue the daemon looks at once a second; a warm run takes hardly longer.
+    """`QueuedRunCoordinator`, except that possibly warm runs skip the queue, which the daemon checks only once a
+    second.
 
     Its limits hold. If two processes submit a run at the same moment, they may be exceeded by one run.
     """
 
     def submit_run(self, context: SubmitRunContext) -> DagsterRun:
-        """Launch a run at once if it may be warm, nothing waits, and there is room for it; else enqueue it."""
+        """Launches a run directly if it may be warm, the queue is empty, and limits allow it; else enqueues the run."""
         run = context.dagster_run
         if (
             WARM_TAG not in run.tags

@@ -85,7 +85,7 @@ def test_rows_of_a_deleted_object_stay_if_they_are_to(place):
     place.store.delete(KEY)
     assert said(place.ask())[0] != "kept"
     place.source = with_settings(place.source, on_delete="keep")
-    text = "the object has left, and its 3 rows stay, as on_delete says"
+    text = "the object is deleted, and its 3 rows stay because of on_delete"
     assert said(place.ask()) == ("kept", text)
     assert place.ask().verdict.settled
 

@@ -33,7 +33,7 @@ def test_waiting_for_a_signal(place):
     assert "reconciler" not in said(place.ask(seen=b"another"))[1]
     kind, text = said(place.ask(seen=digest_of(place.signal_etag())))
     assert kind == "waiting"
-    assert "not signalled yet: its writer or the reconciler will do that" in text
+    assert "not signalled yet: its writer or the reconciler will signal it" in text
 
 
 def test_being_written(place):

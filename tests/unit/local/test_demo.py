@@ -11,7 +11,7 @@ from s3notify_platform.local.demo import Verdict
         (0, False, 0, True, "in the table exactly once"),
         (0, True, 3, True, "in the table exactly once"),
         (7, True, 3, True, "stopped: 3 changes are not in the table yet"),
-        (7, True, 0, True, "stopped: what was being written is not in the table yet"),
+        (7, True, 0, True, "stopped: the unfinished writes are not in the table yet"),
         (7, False, 0, False, "differs from what was written"),
     ],
 )
