@@ -153,8 +153,8 @@ class Source:
     def __post_init__(self) -> None:
         if self.location.mirror == "symlink" and self.input.overwrites == "vectors":
             raise UsageError(
-                "mirror: symlink lists whole files, in which overwrites: vectors leaves hidden rows: leave out "
-                "one of the two"
+                "mirror: symlink lists whole files, in which deletion vectors leave hidden rows: leave out "
+                "overwrites: vectors"
             )
         if inside := next((own for own in self.own if self.input.prefix.startswith(own)), None):
             raise UsageError(

@@ -1,4 +1,4 @@
-"""How the demo ends."""
+"""The end of the demo."""
 
 import pytest
 
@@ -15,8 +15,10 @@ from s3notify_platform.local.demo import Verdict
         (7, False, 0, False, "differs from what was written"),
     ],
 )
-def test_ending(missing: int, halfway: bool, queued: int, well: bool, said: str) -> None:
-    """Stopped within a round, what waits is no fault; a difference after a round is one."""
+def test_the_demo_ends_well_unless_a_finished_round_differs(
+    missing: int, halfway: bool, queued: int, well: bool, said: str
+) -> None:
+    """A demo stopped within a round has uncommitted writes, which is not an error."""
     verdict = Verdict(rows=1, rejects=0, missing=missing, surplus=0, wrong_rejects=0)
     ended, line = verdict.ending(halfway=halfway, queued=queued)
     assert (ended, said in line) == (well, True)
