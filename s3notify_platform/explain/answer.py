@@ -141,10 +141,7 @@ class Answer:
             return Verdict("kept", text)
         if now is None and held is None and not entries:
             if self.left:
-                return Verdict(
-                    "deleted: its rows were removed, by version {self.left}",
-                    f"deleted: its rows were removed, by version {self.left}",
-                )
+                return Verdict("deleted", f"deleted: its rows were removed, by version {self.left}")
             text = f"unknown: no object, no rows and no entry under this key of source {self.source!r}"
             return Verdict("unknown", text)
         meanwhile = "nothing of it is committed"
@@ -200,10 +197,7 @@ def _not_chosen(found: Answer, held: CommittedVersion | None) -> Verdict:
     text = f"not read by source {found.source!r}: {found.not_chosen}"
     if held is None:
         return Verdict("not_chosen", text)
-    return Verdict(
-        "{text}; the next listing withdraws its {held.rows} rows",
-        f"{text}; its {held.rows} rows leave with the next listing",
-    )
+    return Verdict("rescan", f"{text}; the next listing withdraws its {held.rows} rows")
 
 
 def _refused(found: Answer, held: CommittedVersion | None) -> Verdict:

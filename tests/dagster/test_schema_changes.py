@@ -88,9 +88,7 @@ def test_rows_that_break_a_rule_are_counted(site_of: Callable[..., Site]) -> Non
     site.write(2, body=b'{"id": 4, "amount": 10}\n')
     site.settle()
     assert site.rows() == {1: [2, 3], 2: [4]}
-    assert site.batch()["the summary has the batch's numbers"] == {"positive": 1, "small": 1}, (
-        "of the batch, at its last slot"
-    )
+    assert site.batch()["batch_broken"] == {"positive": 1, "small": 1}, "the summary has the batch's numbers"
     assert (site.metadata(1)["rows_that_break_a_rule"], site.metadata(2)["rows_that_break_a_rule"]) == (1, 1)
     assert (site.metadata(1)["records_rejected"], site.metadata(2)["records_rejected"]) == (1, 0)
 

@@ -52,7 +52,7 @@ def test_only_one_line_is_added_and_removed(file: Path, text: str, indent: int) 
     )
     (mine,) = (one for one in yaml.safe_load_all(added) if one.get("attributes", {}).get("name") == "orders")
     assert mine["attributes"]["sqs"] == VALUE
-    assert add_attribute(file, "adding it again succeeds", "sqs", VALUE), "it is there"
+    assert add_attribute(file, "orders", "sqs", VALUE), "adding it again succeeds"
     assert file.read_text() == added
     assert file.stat().st_mode & 0o777 == 0o640
     assert remove_attribute(file, "orders", "sqs", VALUE)

@@ -143,7 +143,7 @@ def test_runs_that_wait_for_long_get_another_worker(
         until(lambda: it.home.claimant(stuck) == "warm")
         waits = it.new_run()
         assert it.ask("run", waits, backfill="b")
-        assert it.ask("the limit of workers is reached", waits), "there is no room"
+        assert it.ask("look", waits), "the limit of workers is reached"
         assert first in it.workers()
 
 
