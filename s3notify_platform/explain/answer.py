@@ -18,7 +18,7 @@ Verdicts; `committed` and `deleted` mean that the table agrees with the bucket:
     signalled   an unqueued writer signalled the slot; the next batch lists it
     unseen      nothing announced the change; the sweep will find it
     unknown     no object, no rows and no entry under this key
-    refused     the store does not tell if there is an object under this key
+    refused     the store refuses to say if there is an object under this key
 """
 
 from collections.abc import Iterator
@@ -76,7 +76,7 @@ class Answer:
     asked_ms: int
     object: ObjectNow | None
     no_object: str
-    """The reason why the store does not tell if there is an object; "" if it does."""
+    """The reason why it is unknown if the object exists; "" if it is known."""
     signal: Signal | None
     """The signal of its slot; with `signals: root`, the root."""
     topics: tuple[TopicView, ...]
@@ -174,7 +174,9 @@ class Answer:
 
     @property
     def reported_ms(self) -> int | None:
-        """When Dagster received the committed version, or a later one; None if unknown without its event log."""
+        """Time when Dagster received the committed version, or a later one; None if Dagster's event log is not
+        available.
+        """
         if self.committed is None or self.sensor is None:
             return None
         held = self.committed

@@ -72,10 +72,10 @@ CHAINS_MAX: Final = 100
 ROUNDS: Final = 3
 
 VERSIONS_MAX: Final = 20
-"""Most versions that are searched for the one that committed an object, from the version it was planned for on."""
+"""Most versions that are searched for the commit of an object, beginning with the version it was planned for."""
 
 CHANGES_MAX: Final = 12
-"""Most changes of the slot that are searched for the one that removed or quarantined an object."""
+"""Most changes of a slot that are searched for the removal or quarantine of an object."""
 
 REJECT_FILES: Final = 4
 REJECT_BYTES: Final = 32 << 20
@@ -118,7 +118,7 @@ def explain(
 
 
 def _head(objects: ObjectStore, key: str) -> tuple[ObjectMeta | None, str]:
-    """The object, and the reason why the store does not tell if it exists."""
+    """The object, and the reason why it is unknown if the object exists."""
     if why := unaddressable(key):
         return None, f"S3 clients cannot address this key: {why}"
     try:
@@ -323,7 +323,9 @@ def _committed(
 def _taken_in_by(
     reader: LogReader, snapshot: Snapshot, slot: Slot, state: ObjectState
 ) -> tuple[int, str, LogVersion | None]:
-    """The version that committed the object's first rows, the doubt about that number, and the version's body."""
+    """The version that committed the object's first rows, the doubt about its number (like "or later"), and
+    its body.
+    """
     newest = snapshot.manifest.slot(slot).generation
     if not state.since:  # no part of it was ever read
         version, _ = _last_change(reader, snapshot, slot, state.key)

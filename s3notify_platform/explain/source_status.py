@@ -40,8 +40,8 @@ from s3notify_platform.table.versions import note_of
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchStatus:
-    """A batch in flight. `slots`: the number of requested slots; None for all. `acked` of its chain's `children` have
-    ended.
+    """A batch in flight. `slots`: the number of requested slots; None for all. `acked`: how many of its chain's
+    `children` are done.
 
     `doing`: the activity of its runs at their last heartbeat.
     """

@@ -25,7 +25,7 @@ def timeline(events: Iterable[tuple[int, str]]) -> list[str]:
 
 
 def first_report(reported: Iterable[tuple[int, int]], version: int, committed_ms: int) -> int | None:
-    """When Dagster first received this version of a slot, or a later one; None if it is not in `reported`.
+    """Time when Dagster first received this version of a slot, or a later one; None if it is not in `reported`.
 
     Reports older than the commit belong to a table that was forgotten, and whose version numbers were used again.
     """

@@ -63,9 +63,9 @@ class CommittedVersion:
     files: tuple[str, ...]
     version: int
     doubt: str
-    """The doubt about that number, since versions are not kept forever; empty if there is no doubt."""
+    """The doubt about `version`, like "or later", since versions are not kept forever; empty if there is no doubt."""
     seen_ms: int
-    """When its batch was opened; 0 if unknown. This and `planned_ms` are from the clocks of sensor and run."""
+    """Time when its batch was opened; 0 if unknown. This and `planned_ms` are from the clocks of sensor and run."""
     planned_ms: int
     committed_ms: int
     batch: str

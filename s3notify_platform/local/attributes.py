@@ -98,8 +98,7 @@ class SourceAttributes:
     fresh_seconds: Annotated[
         float,
         About(
-            "Time after which a change that is not committed makes the freshness policy of {name}_queue "
-            "fail, plus or minus a fifth",
+            "Age of an uncommitted change at which the freshness policy of {name}_queue fails, up to a fifth later",
             unit="seconds",
             minimum=0.001,
         ),
@@ -179,8 +178,9 @@ class Attributes:
     ) -> "Attributes":
         """Checks the attributes in a file. `UsageError` has a line for each unknown name and each wrong value.
 
-        `evaluate(name, text)` returns the value of a text that may be an expression. If it raises `UsageError`, only
-        reading that attribute raises it. For a component that is not `ours`, keys that ours lacks are ignored.
+        `evaluate(name, text)` returns the value of a text that may be an expression. If `evaluate` raises `UsageError`,
+        the error is raised later, when that attribute is read. With `ours` False, the file is of another project's
+        component, and unknown keys are ignored.
         """
         # A service's module is imported only if the file names it.
         known = attributes_of(*(name for name in SERVICES if name in given))

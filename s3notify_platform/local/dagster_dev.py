@@ -27,7 +27,7 @@ RESTARTS_MAX: Final = 20
 STOP_SECONDS: Final = 15.0
 _MAKE_STORAGE: Final = "import dagster\nwith dagster.DagsterInstance.get(): pass"
 WARM_SECONDS: Final = 10.0
-"""Least seconds between two starts of the supervisor of warm runs; without a supervisor, runs are cold."""
+"""Shortest time between two starts of the supervisor of warm runs; without a supervisor, runs are cold."""
 
 LOG_BYTES_MAX: Final = 16 << 20
 """A longer log is kept as `dagster.log.1`, and a new one begins."""
@@ -62,8 +62,8 @@ sensors: {use_threads: true, num_workers: 8}
 def storage(home: Path) -> str:
     """The lines for events in a home's `dagster.yaml`, if the file names no other storage.
 
-    The lines contain the home's path, so an instance can be opened without `DAGSTER_HOME`. If a home is moved, its path
-    must be changed here.
+    The lines contain the home's path, so an instance can be opened without `DAGSTER_HOME`. Whoever moves a home must
+    change the path in the file.
     """
     place = f"  config: {{home: {json.dumps(str(home.resolve()))}}}\n"
     return (

@@ -1,17 +1,17 @@
 """Code versions for code that declares none: a fingerprint of the source text, which is neither imported nor run.
 
 The fingerprint of a function covers the top-level statement that defines it, and all statements of its project that
-this statement names, directly or indirectly, also through imports: functions, classes, constants, and code that changes
-them. Comments, docstrings, formatting and Dagster annotations (`@s3_slot_asset`) do not count. A project is the
-function's own package, and other modules that are not installed. Of installed packages only the imported names count,
-not the versions.
+this statement uses, directly or indirectly. These are functions, classes, constants, and code that changes them, also
+in imported modules. Comments, docstrings, formatting and Dagster annotations (`@s3_slot_asset`) do not count. A project
+is the function's own package, and other modules that are not installed. Of installed packages only the imported names
+count, not the versions.
 
 Guarantees
     - Equal source has an equal fingerprint, in every process and folder, with every Python, after any imports.
     - It never fails, and its only cost is to parse the modules that are named.
 
-It does not see code that is found by a name made at run time, arguments from the environment, and files that the code
-reads. `code_version` overrides it.
+It does not see arguments from the environment, files that the code reads, and code that is looked up by a name made at
+run time. `code_version` overrides it.
 """
 
 import ast

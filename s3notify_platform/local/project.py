@@ -1,8 +1,8 @@
 """The sources that a project's YAML defines, read without Dagster; commands take their options from them.
 
-The folder is given by `--defs`, else by S3NOTIFY_DEFS; else it belongs to the project in which the command runs. That
-is its folder `defs`, or, beside a `pyproject.toml`, also `src/*/defs` or `*/defs`, without folders of another project
-inside it. Reading runs none of the YAML's content: see `defs_yaml`.
+The folder is given by `--defs`, else by S3NOTIFY_DEFS. The default is the folder `defs` where the command runs; beside
+a `pyproject.toml` it may also be `src/*/defs` or `*/defs`. Folders of another project inside this one do not count.
+Reading runs none of the YAML's content: see `defs_yaml`.
 """
 
 import os

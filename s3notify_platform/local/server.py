@@ -54,7 +54,7 @@ STOP_SECONDS = 2.0
 """Seconds from SIGTERM to SIGKILL: its filer often waits forever on a stream to itself. Acknowledged writes survive."""
 POLL_SECONDS = 0.1
 FAILURES_MAX = 5
-"""Most ends of the server in a row before it was ready."""
+"""The supervisor gives up after the server has ended this many times in a row before it was ready."""
 HEALTH_BUCKET = "s3notify-health"
 
 # A small Python program that becomes the server: the kernel then kills the server when its parent ends, in any way. (A

@@ -1,8 +1,8 @@
 """systemd units that run Dagster with these sources permanently: the processes of `s3notify dev`, as services.
 
 There are five units: the code server, the webserver, the daemon, the supervisor of warm runs, and a target with all of
-them. Each may be killed or restarted at any time, and starts again; open batches are then continued. Dagster already
-runs the inlets, outlets and the reconciler that the YAML enables.
+them. Each may be killed or restarted at any time, and starts again; open batches are then continued. Dagster itself
+runs the reconciler, and the inlets and outlets that the YAML enables.
 """
 
 import json
@@ -61,7 +61,7 @@ _POSTGRES: Final = "storage: {postgres: {postgres_url: {env: DAGSTER_POSTGRES_UR
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
-    """The places of a machine's installation. All paths are absolute.
+    """Paths and options of an installation on one machine. All paths are absolute.
 
     `python`: the interpreter of the environment with the package. `into`: the folder for the units. `home`: Dagster's
     home. `defs`: the folder of the sources. `postgres`: Dagster's storage is PostgreSQL at DAGSTER_POSTGRES_URL, else

@@ -95,7 +95,8 @@ class SlotAutomationSensor(dg.AutomationConditionSensorDefinition):
     def _behind(self, instance: dg.DagsterInstance, requests: Sequence[dg.RunRequest]) -> list[int]:
         """The requested slots whose source is newer than the slot asset at this moment.
 
-        A run reports slot by slot, so an evaluation during a run may find a slot whose source alone is reported yet.
+        A run reports slot by slot, so an evaluation during a run may find a slot of which only the source has been
+        reported.
         """
         wanted: dict[dg.AssetKey, set[str]] = {}
         for request in requests:

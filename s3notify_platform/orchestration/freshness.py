@@ -1,9 +1,10 @@
-"""The age of the oldest change that is not committed. `{source}_queue` is materialized by it, without a run.
+"""The age of the oldest change that is not committed. The upkeep's sensor uses it to materialize `{source}_queue`
+without a run.
 
 An uncommitted change is in one of three places: an entry of the source's topic; a signal that the sensor has not seen;
-or a slot that is in flight or failing by the sensor's cursor, and whose commit has not seen the signal. A signal's time
-is that of the slot's last change; an entry's time is that of its own change. Ages depend on the wall clocks of store,
-writers and reader.
+or a slot that is in flight or failing by the sensor's cursor, and whose commit has not seen the signal. A signal has
+the time of its slot's last change, and an entry has the time of its own change. Ages depend on the wall clocks of
+store, writers and reader.
 """
 
 from collections.abc import Mapping

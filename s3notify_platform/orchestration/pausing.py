@@ -1,7 +1,7 @@
 """Switches a source's sensor off and on, like Dagster's UI does; the UI shows the same state.
 
 A sensor that is off opens no batch. Open batches continue, changes wait in the queue and in the signals, and the upkeep
-continues. Nothing is lost, for any length of time: the first tick after the sensor is on reads all changes since then.
+continues. Nothing is lost, however long the sensor is off: its first tick afterwards finds all changes.
 """
 
 from typing import Final

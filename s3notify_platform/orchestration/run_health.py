@@ -1,10 +1,10 @@
-"""Detects that a run's process is gone. A run that is killed while it starts has no heartbeat yet that could stop.
+"""Detects that a run's process is gone. A run that is killed while it starts has never sent a heartbeat.
 
 Dagster's code server reports a run whose process has ended, and the supervisor of warm runs reports a run whose worker
 has ended. This module finds runs whose reporter was killed with them, or before it could report.
 
-A run's heartbeat begins with its step, and cannot begin earlier. Dagster's run process first loads the definitions
-without naming the run, and only these say where heartbeats go. Then it executes the one step.
+A run's heartbeat begins with its step, and cannot begin earlier. Dagster's run process first loads the definitions,
+without naming the run. Only the definitions tell where heartbeats are stored. Then it executes the one step.
 
 Only certain knowledge counts, since a slow start looks the same from outside. A run that is reported as failed before
 it starts does not start: Dagster's run worker finds it finished.

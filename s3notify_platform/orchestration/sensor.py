@@ -60,8 +60,8 @@ def watch(
 ) -> Tick:
     """Looks every `poll_seconds` until there is something to request, or until `WATCH_SECONDS` are over.
 
-    Looks only once if `poll_seconds` is 0 or all watchers are taken. A new epoch is stored before anything is requested
-    under it, because the tick then ends.
+    Looks only once if `poll_seconds` is 0 or all watchers are taken. A new epoch also ends the tick, so that the epoch
+    is stored before anything is requested under it.
     """
     ends = clock.monotonic() + WATCH_SECONDS
     tick = look(state)

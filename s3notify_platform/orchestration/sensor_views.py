@@ -31,8 +31,8 @@ def sensor_view(instance: dg.DagsterInstance, source: Source, key: str) -> Senso
     """The sensor's knowledge of the key's slot; None if the sensor has no cursor yet.
 
     If several code locations have a sensor of this name, the sensor that ticked last counts. One read of the instance's
-    sensors, one of the slot's last materializations, and one of the runs of each open batch. For a failing slot also
-    one read of the failed runs, and one for each of these.
+    sensors, one of the slot's last materializations, and one of the runs of each open batch. A failing slot also costs
+    one read of the failed runs, and one for each of these runs.
     """
     state = sensor_state(instance, source.name, source.location.records())
     if state is None:

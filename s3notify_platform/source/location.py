@@ -258,9 +258,9 @@ class Location(LocationSettings):
         """The commit mode with `auto` settled, which is required before the first commit.
 
         The abilities of the platform's `store` are probed once for each source. `store.json` beside the table keeps
-        them, with the resulting mode. `UsageError` names the missing condition of the store, or says that other runs of
-        the table use another mode: runs in two modes overwrite each other's commits. `CorruptError` if the table is
-        incomplete, unless that is accepted (`lost`). 1 GET; about 50 requests the first time.
+        them, with the resulting mode. `UsageError` names the condition that the store lacks, or says that other runs of
+        the table use another mode. Runs in two modes would overwrite each other's commits. `CorruptError` if the table
+        is incomplete, unless that is accepted (`lost`). 1 GET; about 50 requests the first time.
         """
         key = f"{self.platform_prefix}store.json"
         stored = store.get(key)
@@ -304,7 +304,7 @@ class ReadOnly(ConditionalCommit):
 
 @lru_cache(maxsize=REMEMBERED_TABLES)
 def _memory(_platform: S3Config, _prefix: str) -> SnapshotMemory:
-    """The newest snapshot that this process knows of a table, which bucket, endpoint and prefix identify."""
+    """The newest snapshot that this process knows of a table, by the table's bucket, endpoint and prefix."""
     return SnapshotMemory()
 
 

@@ -76,17 +76,17 @@ class LocationSettings:
     signals: Annotated[
         Literal["slots", "root"],
         About(
-            "Signals that writers move after they queue a change: the slot's signal and the root, or the root "
-            "alone, which saves 1 request and suits sources whose writers nearly all queue. It must equal the "
-            "setting of the source's topic, and cannot be changed"
+            "Signals that writers move after they queue a change: slots (the slot's signal and the root), "
+            "or root (the root alone, which saves 1 request if nearly all writers queue). It must equal "
+            "the setting of the source's topic, and cannot be changed"
         ),
     ] = "slots"
 
     mirror: Annotated[
         str | None,
         About(
-            "Extra list of the files of the table and its slot assets: symlink writes one for Athena, Presto and "
-            "Redshift Spectrum; default: none, since Delta readers need none",
+            "Format of an additional file list of the table and its slot assets: symlink is for Athena, "
+            "Presto and Redshift Spectrum; default: no list, since Delta readers need none",
             choices=_mirrors,
         ),
     ] = None
@@ -154,16 +154,17 @@ class InputSettings(FormatSettings):
     on_delete: Annotated[
         Literal["withdraw", "keep", "keep_expired"],
         About(
-            "Rows of a deleted object: withdraw removes them from the table; keep leaves them; keep_expired "
-            "leaves them only if the bucket's lifecycle expired the object and an inlet reports that before a "
-            "listing misses the object"
+            "Rows of a deleted object: withdraw (remove them from the table), keep, or keep_expired (keep "
+            "them if the bucket's lifecycle expired the object, and if an inlet reports that before a "
+            "listing finds the object missing)"
         ),
     ] = "withdraw"
     overwrites: Annotated[
         Literal["rewrite", "vectors"],
         About(
-            "Files with overwritten or withdrawn rows: rewrite replaces the files; vectors hides the rows by "
-            "deletion vectors, which writes less if overwrites are scattered, but fewer engines can read them"
+            "Files with overwritten or withdrawn rows: rewrite (replace the files), or vectors (hide the "
+            "rows by deletion vectors, which writes less if overwrites are scattered, but which fewer "
+            "engines can read)"
         ),
     ] = "rewrite"
     committed_tags: Annotated[
@@ -233,8 +234,9 @@ class InputSettings(FormatSettings):
     withdraw_share: Annotated[
         float,
         About(
-            "Share of objects, of at least 100 that a listing compares, whose rows may be withdrawn at once; more "
-            "is refused until `s3notify table confirm`. 1: never refused",
+            "Largest share of a source's objects that a listing may find missing, for sources of at least "
+            "100 objects; runs refuse to withdraw more rows until `s3notify table confirm`. 1: never "
+            "refused",
             unit="share",
             minimum=0,
         ),
@@ -262,9 +264,10 @@ class BucketSettings:
     commit: Annotated[
         str,
         About(
-            "auto: native if the store has conditional writes, else dynamodb (leases) if lease_table is set; "
-            f"native; dynamodb, whose limits lease_table describes; or {LEASE_FORM}, object_store's form, which "
-            "sets lease_table and lease_timeout_seconds too",
+            "Way of committing: auto (native if the store has conditional writes, else dynamodb if "
+            "lease_table is set), native (the store's conditional writes), dynamodb (leases, with the "
+            f"limits described at lease_table), or {LEASE_FORM} (object_store's form, which also sets "
+            "lease_table and lease_timeout_seconds)",
             check=check_commit,
         ),
     ] = "auto"
@@ -317,8 +320,8 @@ class S3Settings(S3Config):
 class DynamoSettings(TableSettings, LeaseTimeSettings, Access):
     """DynamoDB tables, created by `s3notify init`. Default: no tables; everything is in the bucket.
 
-    The tables are reached by boto3's own chain (environment, profile, instance role), or by the credentials named here;
-    the credentials in `s3` do not apply. Their default region is the bucket's.
+    Credentials are found by boto3's own chain (environment, profile, instance role), or are named here; the credentials
+    in `s3` do not apply. The tables' default region is the bucket's.
     """
 
     region: _RegionOfTables = None  # type: ignore[assignment] # null in YAML
@@ -393,7 +396,7 @@ UNGROUPED: Final = (BucketSettings, LocationSettings, InputSettings, ClusterSett
 """Settings that have the same names in the component, the IO manager, the data source and the command line."""
 
 SOURCE: Final = (*UNGROUPED, LatestColumns)
-"""All settings that are the same in these four places."""
+"""All settings that are the same in the component, the IO manager, the data source and the command line."""
 
 DYNAMODB: Final = {
     name: f"dynamodb_{name}"

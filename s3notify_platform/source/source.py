@@ -185,7 +185,7 @@ class Source:
 
     @property
     def kinds(self) -> dict[str, Callable[[FollowJobs], Kind]]:
-        """The kinds of the tables derived as a whole from the source's, by asset. Each is a function of its jobs."""
+        """The kinds of the source's derived tables, by asset. Each is a function that takes the table's jobs."""
         found: dict[str, Callable[[FollowJobs], Kind]] = {}
         if (latest := self.latest) is not None:
             found[self.location.latest_name] = lambda jobs: NewestRows(latest=latest, jobs=jobs)
@@ -203,7 +203,7 @@ class Source:
     ) -> FollowingTable:
         """The derived table of `asset`, for updating it to the newest version of the source's table. No request.
 
-        `jobs` makes the jobs that work on the whole table from the source's table and the derived one.
+        `jobs` is called with the source's table and the derived one, and returns the jobs that work on the whole table.
         """
         rows, table = (self.table(name, store=store, clock=clock) for name in (None, asset))
         return FollowingTable(

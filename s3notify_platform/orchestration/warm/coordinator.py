@@ -1,4 +1,4 @@
-"""The run coordinator: Dagster's queue, which possibly warm runs bypass if the queue is empty."""
+"""The run coordinator: Dagster's queue. A run that a warm worker may take skips the queue while it is empty."""
 
 from threading import Lock
 from typing import Final
@@ -14,10 +14,10 @@ _SUBMITTING: Final = Lock()
 
 
 class PromptRunCoordinator(QueuedRunCoordinator):
-    """`QueuedRunCoordinator`, except that possibly warm runs skip the queue, which the daemon checks only once a
-    second.
+    """`QueuedRunCoordinator`, except that a run skips an empty queue if a warm worker may take the run.
 
-    Its limits hold. If two processes submit a run at the same moment, they may be exceeded by one run.
+    The daemon checks the queue only once a second. The queue's limits still apply. If two processes submit a run at the
+    same moment, the limits may be exceeded by one run.
     """
 
     def submit_run(self, context: SubmitRunContext) -> DagsterRun:

@@ -1,4 +1,4 @@
-"""Messages between launcher, supervisor and workers: place and form, and the claims of runs."""
+"""Messages between launcher, supervisor and workers, their socket, and the claims of runs."""
 
 import json
 import os

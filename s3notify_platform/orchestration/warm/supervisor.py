@@ -29,7 +29,7 @@ from s3notify_platform.orchestration.warm.handover import (
 )
 
 BEGIN_AGAIN_SECONDS: Final = 30.0
-"""Seconds before a worker that ended before it was ready is started again."""
+"""Seconds until the restart of a worker that ended before it was ready."""
 
 WAIT_SECONDS: Final = 10.0
 """Seconds that a run waits for the busy worker of its backfill; after that, another worker is started."""

@@ -41,7 +41,7 @@ FLUSH_SECONDS: Final = 1.0
 """Limit for sending a run's traces, if there are any."""
 
 NEXT_SECONDS: Final = 0.05
-"""A waiting run arrives within this time; if none arrives, the next session is prepared."""
+"""A waiting run arrives within this time; without a run, the next session is prepared."""
 
 COLLECT_BYTES: Final = 1 << 30
 """Garbage is collected when nothing runs. In a larger process it is collected after each run too."""

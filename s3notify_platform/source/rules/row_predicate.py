@@ -11,7 +11,7 @@ from s3notify_platform.source.rules.grammar import Node, parsed
 
 @dataclass(frozen=True, slots=True)
 class RowPredicate:
-    """Tells for which rows a predicate is true; the result is null for rows where the predicate is null."""
+    """A predicate that is called with rows. The result has true, false or null for each row."""
 
     root: Node
 
