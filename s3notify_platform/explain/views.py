@@ -109,7 +109,7 @@ class BatchView:
     listing: bool
     """True if the batch lists all of the slot's keys, instead of reading only keys that entries name."""
     runs: tuple[str, ...] = ()
-    """Its runs, with their status; empty without a Dagster instance."""
+    """The batch's runs, with their status; empty without a Dagster instance."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -226,7 +226,7 @@ class DagsterDev:
         self._pidfile.write_text(str(self._process.pid))
 
     def _spawn_warm(self) -> None:
-        # It ends at the end of its input, so it does not outlive a parent that is killed.
+        # The supervisor ends at the end of its input, so it does not outlive a parent that is killed.
         command = ["-m", "s3notify_platform.cli", "warm", "--home", str(self.home), "--until-input-ends"]
         self._warm = self._spawned(command, subprocess.PIPE)
         self._warm_since = self._clock.monotonic()

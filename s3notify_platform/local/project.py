@@ -63,7 +63,7 @@ class ConfiguredSource:
     attributes: Mapping[str, Any]
     type: str = COMPONENT
     project: Sequence["ConfiguredSource"] = field(default=(), repr=False, compare=False)
-    """All sources of its project, including this one."""
+    """All sources of the project, including this one."""
 
     @property
     def name(self) -> str:
@@ -77,7 +77,7 @@ class ConfiguredSource:
 
     @cached_property
     def checked(self) -> Attributes:
-        """Its attributes, converted to their types. `UsageError` for unknown keys and wrong values."""
+        """The source's attributes, converted to their types. `UsageError` for unknown keys and wrong values."""
         try:
             return Attributes.of(self.attributes, self._value, ours=self.type.startswith(_OURS))
         except UsageError as error:
@@ -94,7 +94,9 @@ class ConfiguredSource:
 
     @cached_property
     def values(self) -> dict[str, Any]:
-        """Its settings, by the names of the commands' parameters. `UsageError` if a value is not known here."""
+        """The source's settings, by the names of the commands' parameters. `UsageError` if a value is not
+        known here.
+        """
         groups = {name: self.checked.get(name) or {} for name in ("s3", "dynamodb", "latest", "spark")}
         given = ungrouped({**self.checked.values, **groups})
         found = {name: known_now(given[name]) for name in (*SETTINGS, *_MORE) if given.get(name) is not None}
@@ -153,7 +155,7 @@ class ConfiguredSource:
 
         values = {name: value for name, value in self.values.items() if name in SETTINGS}
         if "platform_prefix" in given and not {"keyspace_prefix"} & {*given, *self.attributes}:
-            values.pop("keyspace_prefix")  # it was derived from another platform_prefix
+            values.pop("keyspace_prefix")  # derived from another platform_prefix
         return build(values | given)
 
     def _value(self, name: str, value: str) -> Any:

@@ -93,7 +93,8 @@ class Machine:
             self.into / f"s3notify-{name}.service": _SERVICE.format(
                 what=what,
                 after="" if name == "code" else " s3notify-code.service",
-                # Its workers share its environment and load the same YAML, so it restarts with the code server.
+                # Warm workers share the unit's environment and load the same YAML, so the unit restarts with the code
+                # server.
                 part_of=" s3notify-code.service" if name == "warm" else "",
                 user=self.user,
                 folder=self.defs.parent,

@@ -97,7 +97,7 @@ class S3NotifyComponent(dg.Component, _Attributes):  # type: ignore[misc,valid-t
             | {LATEST[name]: value for name, value in latest.items()}
             | {"other_platform_prefixes": "|".join(_other_prefixes(self, project))},
         )
-        _ = io.source  # its own checks, before anything is built
+        _ = io.source  # checks the settings before anything is built
         return SourceAssets(
             io=io,
             transform=imported(self.transform) if self.transform else None,
@@ -123,7 +123,7 @@ def _other_prefixes(source: S3NotifyComponent, project: Sequence[S3NotifyCompone
         yield source.other_platform_prefixes
     for other in project:
         if other.name != source.name and source.bucket in (other.platform_bucket, other.bucket):
-            with suppress(UsageError):  # which the definitions of the other source report
+            with suppress(UsageError):  # the definitions of the other source report this error
                 yield from unusual_prefixes(values_of(other, *UNGROUPED), source.bucket)
 
 

@@ -80,7 +80,7 @@ def build(given: Mapping[str, object], *, keys: Keys | None = None) -> Source:
         )
         latest, read = latest_of(values, location.slots), given_of(values, InputSettings)
         if latest is not None and MODIFIED not in read.get("metadata_columns", ""):
-            # It breaks ties between rows.
+            # The time of the object's last change breaks ties between rows.
             read["metadata_columns"] = ", ".join(filter(None, (read.get("metadata_columns"), MODIFIED)))
         return Source(
             location=location,

@@ -103,7 +103,7 @@ def test_a_new_slot_asset_is_derived_for_all_committed_slots(site_of: Callable[.
 
 @pytest.mark.thorough
 def test_a_failed_derived_slot_is_not_retried_on_every_tick(site_of: Callable[..., Site]) -> None:
-    """The other slots must be made."""
+    """A retry on every tick would be an endless loop of failing runs; the other slots must be made."""
     site = site_of(slot_assets=[f"{TRANSFORMS}.lucky_orders"])
     site.settle()
     start = get_current_datetime()

@@ -128,7 +128,7 @@ def test_a_run_without_slots_is_refused(site: Site) -> None:
 
 
 def test_a_run_for_an_unknown_batch_is_refused(site: Site) -> None:
-    """Its stamp would have no chain to go to."""
+    """The stamp of an unknown batch would have no chain to go to."""
     assert "batch 'made-up' has no ack chain" in site.failure(site.run([3], batch="made-up"))
 
 

@@ -108,7 +108,7 @@ def test_the_sweep_fails_for_a_slot_it_cannot_read(site: Site, monkeypatch: pyte
 
 @pytest.mark.thorough
 def test_the_sweep_refuses_a_table_with_lost_versions(site: Site) -> None:
-    """It must repair nothing, and say what to do; runs refuse the table too, until the loss is accepted."""
+    """The sweep must repair nothing, and say what to do; runs refuse the table too, until the loss is accepted."""
     site.write(1, 2)
     site.settle()
     layout = site.io.source.location.layout

@@ -137,7 +137,7 @@ class _OwnS3(S3Resource):
 
 
 def test_ticks_get_the_resources_that_a_resource_requires() -> None:
-    """This includes a resource that is configured at launch, which the fields of its user do not show."""
+    """A resource may require another one that is configured at launch; its fields do not show that."""
     place = _Place.configure_at_launch()
     lake = _OwnS3(place=place, endpoint_url="http://127.0.0.1:3")
     attributes = {"name": "orders", "bucket": "landing", "prefix": "raw/", "resources": {"s3": "lake"}}
@@ -311,7 +311,7 @@ def test_jobs_run_their_step_in_their_own_process(folder: Path) -> None:
 def test_everything_starts_as_the_component_says(
     site_of: Callable[..., Site], running: bool, status: str
 ) -> None:
-    """This covers sensor, automation and upkeep."""
+    """`running` must apply to sensor, automation and upkeep."""
     site = site_of(running=running, committed_tags="archive=yes")
     repository = site.defs.get_repository_def()
     assert {sensor.default_status.name for sensor in repository.sensor_defs} == {status}

@@ -92,7 +92,7 @@ def test_rejected_records_of_a_real_run_are_explained(site: Site) -> None:
 
 @pytest.mark.thorough
 def test_a_change_of_an_unqueued_writer_is_explained(site: Site) -> None:
-    """It is signalled, then in a batch that lists its slot, then committed."""
+    """The change is signalled, then in a batch that lists its slot, then committed."""
     site.settle()
     site.write_unqueued(7)
     store_cursor(site, site.cursor or "")
@@ -121,7 +121,7 @@ def test_a_failing_slot_is_explained_with_its_reason(site_of: Callable[..., Site
 
 
 def test_the_traceback_of_a_failed_slot_is_shown_once(site_of: Callable[..., Site]) -> None:
-    """It must be in the run's log once and in the answer, and in the quarantine after the last attempt."""
+    """The traceback must be in the run's log once and in the answer, and in the quarantine after the last attempt."""
     site = site_of(transform=f"{TRANSFORMS}.unlucky_in_python", max_attempts=2, backoff_seconds=0.0)
     site.settle()
     site.write(13)

@@ -204,7 +204,7 @@ def test_the_queue_is_materialized_while_the_table_is_fresh(site_of: Callable[..
 
 
 def test_an_idle_source_stays_fresh(site: Site) -> None:
-    """It must be materialized again long before its policy fails."""
+    """The queue of an idle source must be materialized again long before its policy fails."""
     site.settle()
     store_cursor(site, site.cursor or "")
     assert queue_events(site) == [("AssetMaterialization", 0)]

@@ -260,7 +260,7 @@ def test_entries_left_by_a_dead_run_are_removed_by_the_next(
 
 @pytest.mark.thorough
 def test_entries_of_a_failed_slot_stay(site_of: Callable[..., Site]) -> None:
-    """They must stay until the slot is committed; entries of other slots are removed."""
+    """Entries must stay until their slot is committed; entries of other slots are removed."""
     site = site_of(transform="tests.support.transforms.unlucky", backoff_seconds=3600.0)
     site.settle()
     site.write(12, 13)
@@ -271,7 +271,7 @@ def test_entries_of_a_failed_slot_stay(site_of: Callable[..., Site]) -> None:
 
 @pytest.mark.thorough
 def test_a_lost_topic_means_one_more_listing(watched: Site, proxy: FaultProxy) -> None:
-    """Its changes must be found by comparing everything."""
+    """Changes in the lost topic must be found by comparing everything."""
     site = watched
     site.write(3, 5)
     site.io.clients.queue.topics.delete(site.name)

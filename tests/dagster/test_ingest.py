@@ -136,7 +136,7 @@ def test_rows_of_overwritten_and_deleted_objects_are_removed(site: Site) -> None
 
 @pytest.mark.thorough
 def test_another_code_version_reads_unchanged_objects_again(site_of: Callable[..., Site]) -> None:
-    """They must be read once, when their slots are requested; the sweep must not count them as missed."""
+    """Unchanged objects must be read once, when their slots are requested; the sweep must not count them as missed."""
     before = site_of()
     before.write(1, 2, 5)
     before.write(2, number=1)
@@ -194,7 +194,7 @@ def test_a_slot_that_fails_downstream_delays_nothing_of_its_source(site_of: Call
 
 @pytest.mark.thorough
 def test_a_slot_asset_can_be_made_again_alone(site_of: Callable[..., Site]) -> None:
-    """It must be made from the committed rows, without reading the bucket."""
+    """A slot asset must be made from the committed rows, without reading the bucket."""
     site = site_of(slot_assets=[f"{TRANSFORMS}.paid_orders"])
     site.write(1, 6)
     assert site.run([1, 6], asset_selection=["orders"]).success

@@ -103,7 +103,7 @@ def test_a_retry_continues_and_another_run_starts_over(site_of: Callable[..., Si
 
 
 def test_slot_assets_are_made_again_by_a_backfill(site_of: Callable[..., Site]) -> None:
-    """They can be made with their source or alone; the run must report the number of objects."""
+    """Slot assets can be made with their source or alone; the run must report the number of objects."""
     site = site_of(slot_assets=[f"{TRANSFORMS}.paid_orders"])
     site.write(*SLOTS)
     site.settle()

@@ -143,7 +143,7 @@ def test_a_batch_in_parallel_runs_is_settled_when_all_have_stamped(site_of: Call
 
 
 def test_a_slot_in_flight_waits_for_the_next_batch(site: Site) -> None:
-    """Its new change must be neither lost nor requested twice."""
+    """A change of a slot in flight must be neither lost nor requested twice."""
     site.settle()
     site.write(3)
     (request,) = site.tick()
@@ -222,7 +222,7 @@ def test_a_failed_slot_of_the_first_batch_does_not_hold_up_the_others(site_of: C
 
 
 def test_a_dead_run_is_reported_and_its_slots_are_requested_again(site_of: Callable[..., Site]) -> None:
-    """Its heartbeat has stopped, while Dagster still shows it as started."""
+    """The heartbeat of a dead run has stopped, while Dagster still shows the run as started."""
     site = site_of(silence_seconds=0.0)
     site.settle()
     site.write(3)
@@ -245,7 +245,9 @@ def test_a_dead_run_is_reported_and_its_slots_are_requested_again(site_of: Calla
 
 @pytest.mark.parametrize("lives", [True, False])
 def test_a_run_killed_while_it_starts_is_reported(site_of: Callable[..., Site], lives: bool) -> None:
-    """Its process and the code server that would report it are gone. A run that starts slowly must be left alone."""
+    """The run's process and the code server that would report it are gone. A run that starts slowly must be
+    left alone.
+    """
     site = site_of(silence_seconds=0.0, startup_seconds=3600.0)
     site.settle()
     site.write(3)

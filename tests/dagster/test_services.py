@@ -66,7 +66,7 @@ def home(ministack: S3Server, instance: dg.DagsterInstance, tmp_path: Path, monk
 
 
 def test_a_service_that_ends_by_itself_is_started_again(home: Home) -> None:
-    """Its messages must be in the run's log, and its counts must be an observation."""
+    """The service's messages must be in the run's log, and its counts must be an observation."""
     assert home.tick() == []
     (first,) = home.tick()
     result = home.execute()
@@ -139,7 +139,7 @@ def run_of(home: Home, run: dg.DagsterRun) -> dg.DagsterRun:
 @pytest.mark.thorough
 @pytest.mark.server
 def test_a_run_that_is_terminated_stops_its_service_cleanly(home: Home) -> None:
-    """Its shards must be released immediately, and its counts kept."""
+    """The service's shards must be released immediately, and its counts kept."""
     run = terminated(home, lambda process: process.send_signal(signal.SIGTERM), wrapped=False)
     assert run.status in (DagsterRunStatus.CANCELED, DagsterRunStatus.FAILURE)
     record = home.queue.records.read("owners", "t")

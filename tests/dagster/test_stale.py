@@ -165,7 +165,7 @@ def test_adding_or_removing_a_transform_makes_slots_stale(coded: Callable[..., S
 
 
 def test_declared_code_versions_override_fingerprints(coded: Callable[..., Site]) -> None:
-    """This holds for transforms and slot assets."""
+    """A declared version counts for transforms and slot assets alike."""
     declared = JOBS.replace('source="orders")', 'source="orders", code_version="v7")')
     site = coded(declared, code_version="v3")
     assert site.component.assets().code_versions == {"orders": "v3", "daily": "v7"}
@@ -178,7 +178,7 @@ def test_declared_code_versions_override_fingerprints(coded: Callable[..., Site]
 
 
 def test_a_transform_without_source_has_no_code_version(coded: Callable[..., Site]) -> None:
-    """It must still be loaded and work."""
+    """A transform whose source is not found must still be loaded and work."""
     text = JOBS + "\nglobals()['odd'] = clean\n"
     site = coded(text, transform="stale_project.odd")
     assert site.component.assets().code_versions["orders"] == ""
@@ -188,7 +188,7 @@ def test_a_transform_without_source_has_no_code_version(coded: Callable[..., Sit
 
 
 def test_commands_compute_the_same_code_versions(coded: Callable[..., Site], tmp_path: Path) -> None:
-    """They read the same YAML, but import nothing."""
+    """Commands read the same YAML as Dagster, but import nothing."""
     site = coded(JOBS)
     folder = tmp_path / "defs" / "orders"
     folder.mkdir(parents=True)

@@ -180,7 +180,7 @@ def test_a_run_on_another_machine_is_judged_by_its_server(
 
 
 def test_a_launch_that_reached_no_process_is_detected(code: Code) -> None:
-    """Its launcher was killed before the server got the run. Nothing is known of servers on other machines."""
+    """The launcher was killed before the server got the run. Nothing is known of servers on other machines."""
     launched, its_process = code.launched()
     server = json.loads(launched.tags[GRPC_INFO_TAG])
 

@@ -27,7 +27,7 @@ class PromptRunCoordinator(QueuedRunCoordinator):
             WARM_TAG not in run.tags
             or run.status is not DagsterRunStatus.NOT_STARTED
             or takes_in_everything(run)
-            or run.run_op_concurrency is not None  # it uses pools, whose limits only the queue knows
+            or run.run_op_concurrency is not None  # the run uses pools, whose limits only the queue knows
         ):
             return super().submit_run(context)
         with _SUBMITTING:

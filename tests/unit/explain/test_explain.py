@@ -139,7 +139,7 @@ def test_the_version_that_committed_the_object_is_found(place, before, after):
 
 
 def test_a_version_delayed_by_other_writers_is_found(place):
-    """Such a version was planned for an earlier number than it got."""
+    """A delayed version was planned for an earlier number than it got."""
     place.put()
     table = place.source.table(store=place.store, clock=place.clock)
     late = place.round(place.state(), batch="late")

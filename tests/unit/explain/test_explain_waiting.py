@@ -37,7 +37,7 @@ def test_an_entry_without_a_signal_is_explained(place):
 
 
 def test_a_reservation_counts_as_being_written(place):
-    """This holds with and without the object."""
+    """The verdict must be the same with and without the object."""
     assert isinstance(place.queue.reserve("orders", place.event()), Reservation)
     place.pass_time(3)
     kind, text = said(place.ask())
@@ -60,7 +60,7 @@ def test_an_open_batch_is_found_by_its_chain(place):
 
 
 def test_an_open_batch_is_found_by_the_sensor(place):
-    """Its run is shown, as long as the batch's chain misses the slot."""
+    """The batch's run must be shown, as long as the batch's chain misses the slot."""
     place.put()
     place.open_batch()
     batch = BatchView(

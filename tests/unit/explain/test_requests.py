@@ -51,7 +51,7 @@ def test_explain_needs_only_read_permission(place):
 
 
 def test_segments_of_other_slots_are_not_read(place):
-    """They must cost no requests, and hide no entries."""
+    """Segments that name only other slots must cost no requests, and hide no entries."""
     place.put()
     place.ask()
     before = dict(place.reads.counts)

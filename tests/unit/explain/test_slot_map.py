@@ -27,7 +27,7 @@ def test_characters_show_powers_of_ten_or_a_mark() -> None:
 
 
 def test_the_table_has_a_row_for_each_range_of_slots() -> None:
-    """Its numbers must belong to the same slots as its characters."""
+    """The numbers of a row must belong to the same slots as its characters."""
     first, last = MAP.table()
     assert first == {
         "slots": "0-49",

@@ -140,7 +140,7 @@ def test_a_second_look_shows_new_commits_and_failures(source: Source) -> None:
 
 @pytest.mark.server
 def test_an_acked_slot_is_not_in_flight(source: Source) -> None:
-    """The other slots of its batch still are."""
+    """The other slots of the acked slot's batch must still be shown in flight."""
     chains = AckChains(source.location.records())
     chain = chains.open_batch("b", ["3", "5"], payload=BatchPayload(slots=(3, 5)).dumps())
     chains.stamp_children(chain, ["3"])

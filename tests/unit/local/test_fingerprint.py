@@ -147,7 +147,7 @@ def test_an_imported_function_has_the_fingerprint_of_its_own_module(of: Callable
 
 
 def test_a_slot_asset_has_the_fingerprint_of_its_function(of: Callable[..., str]) -> None:
-    """Name, owners and version of a slot asset must not make its slots stale."""
+    """A changed owner or source of a slot asset must not make its slots stale."""
     text = (
         "from s3notify_platform import s3_slot_asset\n\n@s3_slot_asset({0})\ndef daily(df):\n    return df\n"
     )

@@ -68,7 +68,7 @@ def test_data_survives_restarts_and_killed_processes(tmp_path):
     until(lambda: not command_of(last), seconds=10)
     assert not (tmp_path / "server.pid").exists()
 
-    # Its port is taken in the meantime: the server gets another port, and keeps its data.
+    # If another process takes the server's port, the server gets another port and keeps its data.
     import socket
 
     with socket.socket() as squatter:
@@ -134,7 +134,7 @@ def test_a_leftover_server_is_ended_but_no_other_process(tmp_path):
         for process, ended in ((stranger, False), (leftover, True)):
             (tmp_path / "server.pid").write_text(str(process.pid))
             LocalS3Server(tmp_path)._end_leftover()
-            if ended:  # its command line is gone a moment before it can be waited for
+            if ended:  # the command line of a process is gone a moment before it can be waited for
                 process.wait(10)
             else:
                 assert process.poll() is None

@@ -34,7 +34,7 @@ def test_statuses_in_which_a_run_may_wait(status, batch_waits, service_waits):
 
 
 def test_a_run_of_a_batch_whose_launch_failed_falls_silent():
-    """Such a run stays `NOT_STARTED`, and its slots would wait for it forever."""
+    """A run whose launch failed stays `NOT_STARTED`, and its slots would wait for it forever."""
     now_ms = round(datetime.now(UTC).timestamp() * 1000)
     seconds = {"silence_seconds": 30.0, "startup_seconds": 180.0}
     run = view("NOT_STARTED")

@@ -117,7 +117,7 @@ def test_the_component_has_every_setting(setting: Setting) -> None:
 
 
 def test_every_attribute_of_the_component_is_described() -> None:
-    """This includes the attributes in groups."""
+    """Attributes in groups must have descriptions too."""
     schema = S3NotifyComponent.model().model_json_schema()
     assert [name for name, of in schema["properties"].items() if not of.get("description")] == []
     for group in (S3Settings, DynamoSettings, LatestSettings):
@@ -255,7 +255,7 @@ def test_a_setting_has_the_same_effect_from_everywhere(without: tuple[str, ...],
 def test_wrong_settings_give_the_same_message_everywhere(
     tmp_path: Path, wrong: dict[str, Any], said: str
 ) -> None:
-    """This covers component, IO manager, data source, command line and file."""
+    """The messages of component, IO manager, data source, command line and file must be equal."""
     given = {"name": "orders", "bucket": "b", "prefix": "raw/"} | wrong
     resources = {"s3": NamedS3(), "spark": SlotSpark()}
     unknown = given.keys() - SETTINGS.keys()

@@ -131,7 +131,7 @@ def site(instance: dg.DagsterInstance) -> Site:
     ],
 )
 def test_runs_of_slot_assets_are_handed_over(site: Site, cold: list[str], given: dict[str, Any]) -> None:
-    """This includes runs of Dagster's own job of all assets, which the UI and backfills use."""
+    """Runs of Dagster's own job of all assets are handed over too; the UI and backfills use that job."""
     run = site.run(**given)
     with site.answering({"yes": True}):
         site.launch(run)
@@ -145,7 +145,7 @@ def test_runs_of_slot_assets_are_handed_over(site: Site, cold: list[str], given:
 def test_a_run_that_the_supervisor_declines_starts_cold(
     site: Site, cold: list[str], given: dict[str, Any], do: str
 ) -> None:
-    """All workers may be busy; a run that reads everything only has a worker prepared for later runs."""
+    """All workers may be busy. For a run that reads everything, only a worker for later runs is prepared."""
     run = site.run(**given)
     with site.answering({"yes": False}):
         site.launch(run)

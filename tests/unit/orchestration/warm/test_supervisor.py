@@ -105,7 +105,7 @@ def test_a_ready_worker_takes_a_run(instance: dg.DagsterInstance) -> None:
 
 
 def test_runs_of_a_backfill_wait_for_its_busy_worker(instance: dg.DagsterInstance) -> None:
-    """Other runs must not wait. The waiting runs are executed in turn, or can be terminated before."""
+    """Only runs of the same backfill may wait. The waiting runs are executed in turn, or can be terminated before."""
     with supervised(instance, Limits(terminate_seconds=0.3)) as it:
         first = it.handed_over("waits", backfill="b")
         runs = [it.new_run() for _ in range(4)]
@@ -118,7 +118,7 @@ def test_runs_of_a_backfill_wait_for_its_busy_worker(instance: dg.DagsterInstanc
         assert it.ended(runs[3])[0] is DagsterRunStatus.CANCELED
         assert not it.ask("look", runs[3])
         assert {it.home.claimant(run) for run in runs[:3]} == {"warm"}
-        assert it.ask("terminate", first)  # its worker ends, and the next worker gets the others
+        assert it.ask("terminate", first)  # the worker of this run ends, and the next worker gets the others
         for run in runs[:3]:
             until(lambda run=run: it.home.claimant(run) is None, why=lambda: str(it.lines))
         assert len([line for line in it.lines if line.endswith("starts")]) == 2
