@@ -60,22 +60,22 @@ from s3notify_platform.table.snapshot import LogReader, Snapshot
 from s3notify_platform.table.versions import note_of
 
 SEGMENTS_MAX: Final = 500
-"""Most segments of a topic that are read: segments that name the slot, and segments with too many slots to
+"""Maximum number of segments of a topic that are read. A segment is read if it names the slot, or has too many slots to
 name them.
 """
 
 LETTERS_MAX: Final = 500
-"""Most dead letters of one slot and topic that are read."""
+"""Maximum number of dead letters of one slot and topic that are read."""
 
 TOPICS_MAX: Final = 20
 CHAINS_MAX: Final = 100
 ROUNDS: Final = 3
 
 VERSIONS_MAX: Final = 20
-"""Most versions that are searched for the commit of an object, beginning with the version it was planned for."""
+"""Maximum number of versions that are searched for an object's commit, from the version it was planned for."""
 
 CHANGES_MAX: Final = 12
-"""Most changes of a slot that are searched for the removal or quarantine of an object."""
+"""Maximum number of changes of a slot that are searched for the removal or quarantine of an object."""
 
 REJECT_FILES: Final = 4
 REJECT_BYTES: Final = 32 << 20

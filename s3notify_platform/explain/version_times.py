@@ -9,7 +9,9 @@ from s3notify_platform.kernel.parallel import in_parallel
 from s3notify_platform.table.snapshot import LogReader
 
 VERSIONS_TIMED: Final = 64
-"""Most versions of which a look reads the creation time: versions that last changed a slot, or a sample of them."""
+"""Maximum number of creation times that a look reads, for all versions that last changed a slot or for a sample of
+them.
+"""
 
 
 class VersionTimes:

@@ -34,7 +34,7 @@ class SparkSettings:
     max_sessions: Annotated[
         int,
         About(
-            "Most Spark sessions of a machine's runs at a time, for all sources together; further runs "
+            "Maximum number of Spark sessions of a machine's runs at a time, for all sources together; further runs "
             "wait. Sessions of warm workers do not count. No effect with remote",
             unit="sessions",
             minimum=1,

@@ -21,10 +21,10 @@ from s3notify_platform.orchestration.partitions import BATCH_TAG, SOURCE_TAG
 from s3notify_platform.source.source import Source
 
 RUNS_MAX: Final = 10
-"""Most runs of a batch that are named."""
+"""Maximum number of runs that are named for a batch."""
 
 REPORTS_MAX: Final = 20
-"""Most materializations of a slot that are read."""
+"""Maximum number of materializations that are read for a slot."""
 
 
 def sensor_view(instance: dg.DagsterInstance, source: Source, key: str) -> SensorView | None:

@@ -27,7 +27,7 @@ from s3notify_platform.table.reread import stale_slots
 from s3notify_platform.table.snapshot import Snapshot
 
 TOP: Final = 25
-"""Most rows in the tables of failing and of quarantined slots."""
+"""Maximum number of rows in the tables of failing and of quarantined slots."""
 
 
 def summary_spec(assets: SourceAssets) -> dg.AssetSpec:

@@ -40,7 +40,7 @@ OBSERVE_SECONDS: Final = 60
 """Seconds between two looks at queue and table, which cost more than a pass of the reconciler."""
 
 TOPICS_MAX: Final = 20
-"""Most topics that are observed."""
+"""Maximum number of topics that are observed."""
 
 POLICY_SECONDS_MIN: Final = 60.0
 """Dagster allows no shorter freshness policy."""

@@ -211,12 +211,13 @@ class InputSettings(FormatSettings):
         ),
     ] = "quarantine"
     max_objects: Annotated[
-        int, About("Most objects that a round reads before it commits", unit="objects", minimum=1)
+        int,
+        About("Maximum number of objects that a round reads before it commits", unit="objects", minimum=1),
     ] = 150_000
     max_bytes: Annotated[
         int,
         About(
-            "Most bytes that a round reads before it commits; bigger objects are read in parts",
+            "Maximum number of bytes that a round reads before it commits; bigger objects are read in parts",
             unit="bytes",
             minimum=1,
         ),

@@ -19,13 +19,13 @@ from typing import Final
 from s3notify_platform.kernel.errors import UsageError
 
 MAX_TOKENS: Final = 1000
-"""Most words and signs of a predicate."""
+"""Maximum number of words and signs in a predicate."""
 
 MAX_NESTED: Final = 50
-"""Deepest nesting of brackets and NOTs."""
+"""Maximum nesting depth of brackets and NOTs."""
 
 MAX_DIGITS: Final = 38
-"""Most digits of a number before its point, and after it."""
+"""Maximum number of digits in a number before its point, and after it."""
 
 _TOKEN: Final = re.compile(
     r"\s*(?:(?P<number>(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?(?!\w))|(?P<text>'(?:[^']|'')*')|(?P<name>`(?:[^`]|``)+`)"

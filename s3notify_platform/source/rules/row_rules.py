@@ -21,7 +21,7 @@ from s3notify_platform.source.rules.evaluation import Columns, Evaluate, bound
 from s3notify_platform.source.rules.grammar import Node, parsed
 
 MAX_RULES: Final = 100
-"""Most rules of a source."""
+"""Maximum number of rules of a source."""
 
 _PART: Final = re.compile(r"((?:'[^']*'|`[^`]*`|[^;\n'`])+)|[;\n]|(.)")
 _NAMED: Final = re.compile(r"\s*([^\W\d][\w-]{0,99})\s*:\s*(.*)", re.DOTALL)
