@@ -86,7 +86,9 @@ _S3: Any = create_model(
 
 
 class NamedS3(_S3):  # type: ignore[misc] # a model made of the declared settings
-    """dagster-aws' S3 resource with named instead of given keys: Spark's tasks read the variables themselves."""
+    """dagster-aws' S3 resource, with names of credential variables instead of keys. Spark's tasks read the
+    variables.
+    """
 
     def get_client(self) -> Any:
         """See `S3Resource`."""

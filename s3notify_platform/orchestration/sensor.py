@@ -154,8 +154,8 @@ def build_sensor(
 
 
 def _opened(io: SlotIOManager, expected: str, *, transformed: bool) -> OpenTable:
-    """The source's table, created if it never existed. Refused as `Source.open_table` says, and for
-    mismatched types.
+    """The source's table, created if it never existed. `Source.open_table` lists the tables that are refused;
+    mismatched types are refused too.
     """
     found = io.source.open_table(expected=expected, create=False, store=io.clients.store)
     if found.snapshot is not None:

@@ -161,7 +161,8 @@ class Location(LocationSettings):
         return TableName(source=self.name, command=self.command)
 
     def open_table(self, store: ObjectStore | None = None, *, expected: str = "") -> OpenTable:
-        """The table, for callers that do not know the settings it was made with. Refused as `open_table` says.
+        """The table, for callers that do not know the settings it was made with. `open_table` lists the tables that are
+        refused.
 
         `UsageError` if its number of slots is another. Requests as for `LogTable.newest`.
         """

@@ -30,7 +30,7 @@ def asked(site: Site, key: str) -> tuple[str, str]:
 
 @pytest.mark.thorough
 def test_a_change_is_explained_from_the_queue_to_the_table(site: Site) -> None:
-    """The user must see it as unknown, waiting, in a batch with its run, committed, overwritten and deleted."""
+    """The user must see a change as unknown, waiting, in a batch with its run, committed, overwritten and deleted."""
     site.settle()
     key = site.key(3)
     assert asked(site, key)[0] == "unknown"
@@ -79,7 +79,7 @@ def test_a_change_is_explained_from_the_queue_to_the_table(site: Site) -> None:
 
 @pytest.mark.thorough
 def test_rejected_records_of_a_real_run_are_explained(site: Site) -> None:
-    """The user must see their number, and the first one with offset and reason; the others are in the table."""
+    """The user must see the number of rejected records, and the first one with offset and reason."""
     site.write(5, body=site.line(5) + b"{nonsense\n" + site.line(6))
     site.settle()
     verdict, text = asked(site, site.key(5))

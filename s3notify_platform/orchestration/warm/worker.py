@@ -89,7 +89,7 @@ def main() -> None:
 
 
 def _own_input() -> BinaryIO:
-    """Standard input under another number, which no process started by a run inherits."""
+    """Moves standard input to another descriptor, which no process started by a run inherits."""
     orders = os.dup(0)
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
@@ -217,7 +217,7 @@ def _execute(instance: dg.DagsterInstance, repository: _Loaded, order: Message) 
             f"Started process for run (pid: {pid}).", run, EngineEventData.in_process(pid)
         )
         try:
-            # The job as Dagster selects from it, so that Dagster's cache of a job serves runs with the same selection.
+            # Select from the job as Dagster does, so that its cache of jobs serves runs with the same selection.
             job = repository.get_reconstructable_job(order["job"]).get_subset(
                 op_selection=run.resolved_op_selection,
                 asset_selection=run.asset_selection,

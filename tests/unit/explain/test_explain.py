@@ -40,7 +40,7 @@ def test_a_committed_object_is_explained_with_its_version_and_file(place):
     ],
 )
 def test_an_object_without_records_is_explained(place, settings, emptiness):
-    """The user must see how many bytes were read, and why such an object has no records."""
+    """The user must see how many bytes were read, and why the object has no records."""
     place.put(b"id,name\n")
     place.commit(place.state(rows=0))
     place.source = with_settings(place.source, **settings)
@@ -64,7 +64,7 @@ HIDDEN = next(key for n in range(999) if slot_of(key := f"raw/_{n}", 16) == SLOT
     ids=["exclude", "include", "modified_after", "hidden"],
 )
 def test_an_object_that_the_source_does_not_read_is_explained(place, key, settings, reason):
-    """The user must see the reason, and that rows from earlier will be withdrawn."""
+    """The user must see why the source does not read the object, and that its earlier rows will be withdrawn."""
     place.put()
     place.publish(Put(key=key, body=b"one"))
     place.source = with_settings(place.source, **settings)
@@ -91,7 +91,7 @@ def test_kept_rows_of_a_deleted_object_are_explained(place):
 
 
 def test_a_quarantined_object_is_explained(place):
-    """The user must see the reason, a requested retry, and the part that is committed."""
+    """The user must see why the object is quarantined, a requested retry, and the part that is committed."""
     place.put()
     place.commit(place.state(rows=0, offset=0, reach_end=False, reason="403 AccessDenied"))
     answer = place.ask()
@@ -153,7 +153,7 @@ def test_a_version_delayed_by_other_writers_is_found(place):
 
 
 def test_a_version_removed_by_vacuum_is_given_with_doubt(place):
-    """Only the version it was planned for is then known: the object was committed by that version or later."""
+    """Without the version itself, only the version that the object was planned for is known."""
     place.put()
     place.commit(place.state())
     other = ObjectState(key="raw/other", etag="x", size=1)
@@ -178,7 +178,9 @@ def test_the_version_of_an_unread_object_is_found_by_the_slots_changes(place):
 
 
 def test_rejected_records_are_explained(place):
-    """The user must see their number and the first ones with offset and reason, without those of other objects."""
+    """The user must see the number of rejects, and the first ones with offset and reason, without rejects of other
+    objects.
+    """
     place.put()
     other = ObjectState(key="raw/b", etag="e", size=3, rejects=1)
     place.commit(other, rejects=[(2, "another object's")])
@@ -233,7 +235,7 @@ def test_an_older_deletion_is_found_among_the_slots_last_changes(place):
 
 
 def test_an_erased_object_counts_as_deleted(place):
-    """Nothing else may be known of it."""
+    """An erased object must leave no other trace."""
     place.put()
     place.commit(place.state())
     place.publish(Delete(key=KEY))
@@ -264,7 +266,9 @@ def test_the_document_is_json(place):
 
 
 def test_a_refused_table_is_the_reason_for_waiting_changes(place):
-    """The user must see the reason and the remedy. An object whose current version is committed stays committed."""
+    """The user must see why runs refuse the table, and the remedy. An object whose current version is committed stays
+    committed.
+    """
     place.source.open_table(store=place.store)
     place.put()
     place.commit(place.state())

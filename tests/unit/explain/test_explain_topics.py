@@ -62,7 +62,7 @@ def consumers(place, topic):
 
 
 def test_with_signals_root_the_root_replaces_the_slots_signal():
-    """The slot has no signal of its own then."""
+    """With `signals: root`, slots have no signals of their own."""
     place = Place().with_topic(signals="root")
     place.source = with_settings(place.source, signals="root")
     place.put()

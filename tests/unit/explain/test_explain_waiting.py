@@ -28,7 +28,7 @@ def test_a_queued_change_is_waiting(place):
 
 
 def test_an_entry_without_a_signal_is_explained(place):
-    """If its writer died after the entry, the sensor has no reason to look."""
+    """If a writer died after its entry, the sensor has no reason to look."""
     place.put()
     assert "reconciler" not in said(place.ask(seen=b"another"))[1]
     kind, text = said(place.ask(seen=digest_of(place.signal_etag())))
@@ -75,7 +75,7 @@ def test_an_open_batch_is_found_by_the_sensor(place):
 
 
 def test_an_open_batch_that_reads_entries_does_not_count_for_unannounced_changes(place):
-    """A batch that lists does count."""
+    """Only a batch that lists finds a change without an entry."""
     place.put(queued=False)
     place.open_batch(1)
     assert place.ask().verdict.kind == "signalled"
@@ -88,7 +88,7 @@ def test_an_open_batch_that_reads_entries_does_not_count_for_unannounced_changes
 
 
 def test_the_first_batch_counts_for_every_slot(place):
-    """The only child of its chain covers everything."""
+    """The only child of the first batch's chain covers every slot."""
     place.store.put(KEY, b"one")
     place.open_batch(0, slots=[EVERYTHING], listing=True)
     assert place.ask().verdict.kind == "in_batch"
@@ -102,7 +102,7 @@ def test_the_first_batch_counts_for_every_slot(place):
     ],
 )
 def test_a_failing_slot_is_explained(place, parked, words):
-    """The user must see the reason, and when the slot is requested again."""
+    """The user must see why a slot fails, and when it is requested again."""
     place.put()
     again_ms = place.clock.wall_ms() + 30_000
     failing = Failing(attempts=2, reason="no such column", parked=parked, not_before_ms=again_ms, group=0)
@@ -158,7 +158,7 @@ def test_an_unannounced_change_is_unseen(place):
 
 
 def test_with_unqueued_writers_every_signal_leads_to_a_listing(place):
-    """Then even the signal of a writer that queues leads to a listing."""
+    """Even the signal of a writer that queues leads to a listing while unqueued writers are active."""
     place.store.put(KEY, b"one")
     other = next(key for n in range(999) if slot_of(key := f"raw/{n}", 16) == SLOT)
     place.publish(Put(key=other, body=b""))

@@ -40,7 +40,7 @@ def test_an_unaddressable_key_is_explained(place, key, why):
 
 
 def test_an_object_refused_by_the_store_is_explained(place):
-    """The user must see the reason, and its committed, queued or quarantined state."""
+    """The user must see why the store refuses the object, and the object's committed, queued or quarantined state."""
     place.put()
     place.reads = RefusesOne(place.store)
     text = f"not known: {WHY}; it has no rows, and an entry in the queue names it"

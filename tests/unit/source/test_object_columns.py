@@ -160,14 +160,14 @@ def test_columns_have_the_order_of_the_settings() -> None:
         ({"schema_hints": "m map<string,int>"}, "'m': format jsonl gives no map"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_is_refused(settings: dict[str, str], reason: str) -> None:
-    """Where definitions load, before anything is read."""
+def test_wrong_declarations_of_object_columns_are_refused(settings: dict[str, str], reason: str) -> None:
+    """Wrong settings must be refused when definitions load, before anything is read."""
     with pytest.raises(UsageError, match=reason):
         input_of(**settings)
 
 
 def test_hints_accept_the_type_names_of_spark() -> None:
-    """Types in structs and lists must be accepted too."""
+    """The hints must accept types in structs and lists too."""
     declared = "a DECIMAL(12, 2), b dec, c array<struct<x: int, y: timestamp>>, d struct<>, `e``f` long"
     assert input_of(schema_hints=declared).hints == pa.schema(
         [

@@ -323,7 +323,7 @@ def test_contradicting_lease_settings_are_refused(setting: str, value: Any) -> N
 
 @pytest.mark.parametrize("command", ["ingest", "vacuum"])
 def test_the_times_of_leases_are_in_the_help(command: str) -> None:
-    """Users choose the times there, so the limits must be shown too."""
+    """Users choose lease times with this help, so the limits must be in it."""
     said = " ".join(CliRunner().invoke(main, [command, "--help"]).output.split())
     assert all(f"--{name.replace('_', '-')}" in said for name in TIMES)
     assert "A lease cannot cancel a write" in said
@@ -338,7 +338,7 @@ def test_invalid_lease_times_are_refused(value: str) -> None:
 @pytest.mark.parametrize(
     ("setting", "value"), [("max_open", 0), ("queue_shards", 0), ("split_bytes", 0), ("interval_seconds", 0)]
 )
-def test_what_cannot_be_is_refused(setting: str, value: int) -> None:
+def test_numbers_below_their_minimum_are_refused_on_load(setting: str, value: int) -> None:
     """The error must come when the definitions are built, not in the first run."""
     with pytest.raises((UsageError, ValueError), match=setting):
         S3NotifyComponent(name="orders", bucket="b", prefix="raw/", **{setting: value}).assets()
