@@ -1,24 +1,24 @@
 """The facts about one key, the verdict that follows from them, and both as lines of text. Pure.
 
-Verdicts; `committed` and `deleted` mean that the table agrees with the bucket:
+The verdicts. `committed` and `deleted` mean that the table agrees with the bucket.
 
-    committed   the current version is committed, with all its records
-    rejected    the current version is committed, except for some records, which are in quarantine
-    quarantined the current version could not be read, or not to its end
-    reading     the current version is committed in part; the slot's next batch continues
-    deleted     object and rows are deleted
-    kept        the object is deleted, and its rows stay because of `on_delete`
-    not_chosen  the source does not read such keys
-    writing     space is reserved in the queue: a writer is at work, or was killed and will be resolved
-    in_batch    an open batch will read the change
-    failing     the last batch failed; it is requested again later, or, if parked, also when the slot changes
-    waiting     an entry in the queue names the key
-    dead        the entry became a dead letter of the source's topic
-    rescan      a listing that is due will find the change
-    signalled   an unqueued writer signalled the slot; the next batch lists it
-    unseen      nothing announced the change; the sweep will find it
-    unknown     no object, no rows and no entry under this key
-    refused     the store refuses to say if there is an object under this key
+- committed: the current version is committed, with all its records.
+- rejected: the current version is committed, except for some records, which are in quarantine.
+- quarantined: the current version could not be read, or not to its end.
+- reading: the current version is committed in part; the slot's next batch continues.
+- deleted: object and rows are deleted.
+- kept: the object is deleted, and its rows stay because of `on_delete`.
+- not_chosen: the source does not read such keys.
+- writing: space is reserved in the queue. A writer is at work, or was killed and its reservation will be resolved.
+- in_batch: an open batch will read the change.
+- failing: the last batch failed. It is requested again later, or, if parked, also when the slot changes.
+- waiting: an entry in the queue names the key.
+- dead: the entry became a dead letter of the source's topic.
+- rescan: a listing that is due will find the change.
+- signalled: an unqueued writer signalled the slot; the next batch lists it.
+- unseen: nothing announced the change; the sweep will find it.
+- unknown: no object, no rows and no entry have this key.
+- refused: the store refuses to say if there is an object under this key.
 """
 
 from collections.abc import Iterator

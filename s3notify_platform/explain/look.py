@@ -2,17 +2,16 @@
 
 Requests of one round:
 
-    object and signal   2 HEADs and 1 HEAD
-    queue               1 scan of the topics; for each topic that receives the key, at most `TOPICS_MAX`, 1 scan of each
-                        shard, of at most `SEGMENTS_MAX` records, and 1 of at most `LETTERS_MAX`; 1 GET of the rescan
-                        backlog
-    batches             1 LIST and 1 GET for each open batch; without a sensor's cursor, 1 LIST for each 1000 records of
-                        chains, and at most `CHAINS_MAX` open chains
-    table               the requests of `LogReader.open`, or `refresh`; 1 or 2 GETs for the key's state
-                        (`StateReader.lookup`); 1 GET for the version that committed it, and 1 for each version that
-                        other writers created meanwhile, at most `VERSIONS_MAX`; for a key without rows, 2 GETs and the
-                        requests of `feed` for each of the slot's last `CHANGES_MAX` changes; the requests of `reading`
-                        for the slot's part of at most `REJECT_FILES` packs of rejects
+- Object and signal: 2 HEADs and 1 HEAD.
+- Queue: 1 scan of the topics, and 1 GET of the rescan backlog. For each topic that receives the key, at most
+  `TOPICS_MAX`: 1 scan of each shard, with at most `SEGMENTS_MAX` records, and 1 scan of at most `LETTERS_MAX`.
+- Batches: 1 LIST and 1 GET for each open batch. Without a sensor's cursor: 1 LIST for each 1000 records of chains, and
+  at most `CHAINS_MAX` open chains.
+- Table: the requests of `LogReader.open` or `refresh`, and 1 or 2 GETs for the key's state (`StateReader.lookup`).
+- Version: 1 GET for the version that committed the object, and 1 for each version that other writers created meanwhile,
+  at most `VERSIONS_MAX`.
+- A key without rows: 2 GETs and the requests of `feed` for each of the slot's last `CHANGES_MAX` changes.
+- Rejects: the requests of `reading` for the slot's part of at most `REJECT_FILES` packs of rejects.
 
 There are up to `ROUNDS` rounds if the object changes meanwhile. A scan is 1 LIST and 1 GET for each record, or 1 query
 in DynamoDB.

@@ -1,10 +1,14 @@
 """The state of sources: waiting changes, batches in flight, the last commit, failures. It only reads.
 
-Requests of one look at a source: those of `LogTable.newest` for its table, which has all counts for any number of
-slots, and for the table of each slot asset and each derived table. 1 GET and 1 HEAD for the newest commit. 1 HEAD for
-each of up to `VERSIONS_TIMED` versions, once, for the ages of slots. 1 GET of the rescan backlog, and 1 scan of each
-topic of its queue. 2 GETs for each open chain, after 1 LIST for each 1000 records of chains. If a chain is open, also 1
-LIST of heartbeats, and 1 GET for each.
+Requests of one look at a source:
+
+- Tables: the requests of `LogTable.newest` for its table, which has all counts for any number of slots, and for the
+  table of each slot asset and each derived table.
+- Newest commit: 1 GET and 1 HEAD.
+- Ages of slots: 1 HEAD for each of up to `VERSIONS_TIMED` versions, once.
+- Queue: 1 GET of the rescan backlog, and 1 scan of each topic of its queue.
+- Open chains: 1 LIST for each 1000 records of chains, and 2 GETs for each open chain.
+- Heartbeats, if a chain is open: 1 LIST, and 1 GET for each.
 """
 
 from collections.abc import Callable, Collection, Mapping

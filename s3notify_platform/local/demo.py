@@ -1,8 +1,8 @@
 """The demo: objects on the embedded S3 server become committed tables, with each step printed.
 
 It prints publishes with their request counts, polls with the changed slots that they found, and slots as Dagster
-reports them. At the end it compares the table with its own record of all writes: every order is in the table exactly
-once, and every malformed record is in quarantine.
+reports them. At the end it compares the table with its own record of all writes. Every order must be in the table
+exactly once, and every malformed record in quarantine.
 """
 
 import os

@@ -6,17 +6,17 @@ is restarted on the same ports until `stop()`. One process serves a folder at a 
 parent is killed, the kernel kills the server (Linux), or the next start finds it by its pid file and stops it. So two
 servers never serve one folder.
 
-Threat model. Other users of this machine reach its ports. Without a key they learn nothing, except that S3 is alive. S3
-requires the credentials, and the inner ports require keys that only the server itself has (`server_keys`). The folder
-has mode 0700. Processes of the same user, and root, can read the files, and so the keys.
+Threat model. Other users of this machine reach its ports. Without a key they learn only that S3 is alive. S3 requires
+the credentials, and the inner ports require keys that only the server itself has (`server_keys`). The folder has mode
+0700. Processes of the same user, and root, can read the files, and so the keys.
 
-    {folder}/server.json       ports and credentials, mode 0600
-    {folder}/identities.json   the same credentials in the server's format, mode 0600
-    {folder}/security.toml     keys of the inner ports, with inner.key and inner.crt; mode 0600, new at each start
-    {folder}/server.lock       locked while a process serves the folder
-    {folder}/server.pid        the server process, for the next start
-    {folder}/server.log        its output
-    {folder}/data/             objects
+- {folder}/server.json: ports and credentials, mode 0600.
+- {folder}/identities.json: the same credentials in the server's format, mode 0600.
+- {folder}/security.toml: keys of the inner ports, with inner.key and inner.crt; mode 0600, new at each start.
+- {folder}/server.lock: locked while a process serves the folder.
+- {folder}/server.pid: the server process, for the next start.
+- {folder}/server.log: the server's output.
+- {folder}/data/: objects.
 """
 
 import json

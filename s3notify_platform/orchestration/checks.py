@@ -82,7 +82,7 @@ def completeness(io: SlotIOManager, instance: dg.DagsterInstance) -> dg.AssetChe
     counted: an inlet keeps their events as poison, and their objects may be in quarantine.
 
     Refuses, and repairs nothing, if the table is incomplete, was made with other settings (`open_table`), or is not the
-    table of the sensor's cursor, or if more objects were deleted than `withdraw_share` allows.
+    table of the sensor's cursor. Also refuses if more objects were deleted than `withdraw_share` allows.
     """
     state = sensor_state(instance, io.name, io.clients.records)
     spark = io.spark.spark_session

@@ -42,8 +42,8 @@ _SPARK_NAMES: Final = {"config": "spark_config"}
 class S3NotifyComponent(dg.Component, _Attributes):  # type: ignore[misc,valid-type]
     """A bucket prefix as a slot-partitioned, committed table.
 
-    Defines the ingest asset and its slot assets, summary and queue; the ingest and backfill jobs; the sensors for
-    polling and upkeep; the checks; and the configured inlets and outlet.
+    Defines the assets (ingest, slot assets, summary, queue), the jobs (ingest, backfill), the sensors (polling,
+    upkeep), the checks, and the configured inlets and outlet.
     """
 
     def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:

@@ -4,23 +4,23 @@ checks it.
 So one file shows what an upgrade of Dagster can break, which is why `pyproject.toml` allows one minor version. Dagster
 has no public way for these needs:
 
-    a warm worker executes a run        CodePointer, ReconstructableRepository, RepositoryPythonOrigin,
-                                        core_execute_run, capture_interrupts, EngineEventData, copy
-    a launcher decides who executes     LaunchRunContext, CheckRunHealthResult, WorkerStatus, GrpcServerCodeLocation,
-                                        ConfigurableClassData, BACKFILL_ID_TAG
-    the reason of a run                 BACKFILL_ID_TAG, AUTOMATION_CONDITION_TAG
-    a coordinator counts limits         TagConcurrencyLimitsCounter
-    a run's process is alive or dead    DagsterGrpcClient, CanCancelExecutionRequest and -Result, GRPC_INFO_TAG,
-                                        DagsterUserCodeUnreachableError
-    retries of a run                    ASSET_RESUME_RETRY_TAG, RESUME_RETRY_TAG, RETRY_NUMBER_TAG
-    a sensor's cursor and its switch    InstigatorState, InstigatorStatus, InstigatorType, SensorInstigatorData
-    a sensor of a subclass              SensorExecutionData, PARTITION_NAME_TAG
-    the type of an asset job            UnresolvedAssetJobDefinition
-    planned slots and evaluated checks  AssetMaterializationPlannedData, AssetCheckExecutionRecord and -RecordStatus
-    the due time of the sweep           get_latest_completed_cron_tick
-    a batch of events at once           SqliteEventLogStorage, DagsterEventBatchMetadata
-    data and code versions of slots     DATA_VERSION_TAG, CODE_VERSION_TAG, get_input_data_version_tag,
-                                        get_input_event_pointer_tag, NULL_EVENT_POINTER
+- A warm worker executes a run: CodePointer, ReconstructableRepository, RepositoryPythonOrigin, core_execute_run,
+  capture_interrupts, EngineEventData, copy.
+- A launcher decides who executes: LaunchRunContext, CheckRunHealthResult, WorkerStatus, GrpcServerCodeLocation,
+  ConfigurableClassData, BACKFILL_ID_TAG.
+- The reason of a run: BACKFILL_ID_TAG, AUTOMATION_CONDITION_TAG.
+- A coordinator counts limits: TagConcurrencyLimitsCounter.
+- A run's process is alive or dead: DagsterGrpcClient, CanCancelExecutionRequest and -Result, GRPC_INFO_TAG,
+  DagsterUserCodeUnreachableError.
+- Retries of a run: ASSET_RESUME_RETRY_TAG, RESUME_RETRY_TAG, RETRY_NUMBER_TAG.
+- A sensor's cursor and its switch: InstigatorState, InstigatorStatus, InstigatorType, SensorInstigatorData.
+- A sensor of a subclass: SensorExecutionData, PARTITION_NAME_TAG.
+- The type of an asset job: UnresolvedAssetJobDefinition.
+- Planned slots and evaluated checks: AssetMaterializationPlannedData, AssetCheckExecutionRecord and -RecordStatus.
+- The due time of the sweep: get_latest_completed_cron_tick.
+- A batch of events at once: SqliteEventLogStorage, DagsterEventBatchMetadata.
+- Data and code versions of slots: DATA_VERSION_TAG, CODE_VERSION_TAG, get_input_data_version_tag,
+  get_input_event_pointer_tag, NULL_EVENT_POINTER.
 """
 
 from collections.abc import Sequence

@@ -1,10 +1,10 @@
 """The age of the oldest change that is not committed. The upkeep's sensor uses it to materialize `{source}_queue`
 without a run.
 
-An uncommitted change is in one of three places: an entry of the source's topic; a signal that the sensor has not seen;
-or a slot that is in flight or failing by the sensor's cursor, and whose commit has not seen the signal. A signal has
-the time of its slot's last change, and an entry has the time of its own change. Ages depend on the wall clocks of
-store, writers and reader.
+An uncommitted change is in one of three places. It is in an entry of the source's topic, or in a signal that the sensor
+has not seen. Or its slot is in flight or failing by the sensor's cursor, and no commit of the slot has seen the signal.
+A signal has the time of its slot's last change, and an entry has the time of its own change. Ages depend on the wall
+clocks of store, writers and reader.
 """
 
 from collections.abc import Mapping

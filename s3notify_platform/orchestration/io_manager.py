@@ -159,9 +159,9 @@ class SlotIOManager(_Settings):  # type: ignore[misc,valid-type]
     def load_input(self, context: dg.InputContext) -> Any:
         """The upstream slots of the run's partitions; all slots for an asset without partitions.
 
-        The type follows the input's annotation: a Spark DataFrame (also the default); a `pyarrow.Table`, a pandas or a
-        Polars DataFrame, which are held completely in this process's memory; or `Changes` of the source's table since
-        the asset's last materialization.
+        The input's annotation chooses the type. The default is a Spark DataFrame. A `pyarrow.Table`, a pandas or a
+        Polars DataFrame is held completely in this process's memory. `Changes` are the changes of the source's table
+        since the asset's last materialization.
         """
         if context.dagster_type.typing_type is Changes:
             if self._derived(asset := context.asset_key.path[-1]) is not None:

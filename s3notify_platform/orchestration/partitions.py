@@ -26,10 +26,9 @@ WARM_TAG: Final = "s3notify/spark"
 
 
 CHOICES: Final = (
-    "Slots to read: numbers like 3,17,40-60; all; failed (the slots that the partition grid shows as "
-    "failed); stale (made by another version of the code); quarantine (with quarantined records or "
-    "objects); or older than 6h (last committed before that, or too long ago for the history; units: min, "
-    "h, d)"
+    "Slots to read, like 3,17,40-60 or all. failed: slots that the partition grid shows as failed. stale: "
+    "slots that another version of the code made. quarantine: slots with quarantined records or objects. "
+    "older than 6h: slots whose last commit is older, or no longer in the history (units: min, h, d)"
 )
 
 

@@ -74,8 +74,8 @@ def process_is_gone(instance: DagsterInstance, run: DagsterRun) -> bool:
     """True if the run's process, started by a code server, is gone. False if that cannot be known.
 
     A server on another machine must answer itself: silence may be the network's fault. On this machine the process is
-    looked up; before the process has reported, the server is asked. 1 read of the run's events, 1 request to the
-    server.
+    looked up by its pid. Before the process has reported its pid, the server is asked. 1 read of the run's events, 1
+    request to the server.
     """
     server = json.loads(run.tags.get(GRPC_INFO_TAG, "{}"))
     if not server:

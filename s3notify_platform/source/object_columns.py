@@ -1,19 +1,17 @@
 """Columns besides a row's data: parts of its object's key, the store's metadata of the object, and the raw record.
 
-`_modified`, `_size` and `_version` come from the response of the GET under If-Match that brought the row's bytes (the
-first GET, if there were several). They never come from an earlier listing or queue entry. An object that is written
-again with the same bytes keeps its ETag, so it does not count as changed, and its metadata columns stay the same.
+`_modified`, `_size` and `_version` come from the response of the GET that brought the row's bytes, under If-Match. If
+there were several GETs, the first one counts. The values never come from an earlier listing or queue entry. An object
+that is written again with the same bytes keeps its ETag, so it does not count as changed, and its metadata columns stay
+the same.
 
-    partition_columns    the key raw/dt=2026-01-01/region=eu/1.json has the parts `dt` and `region`. Names match in any
-                         case; the last of several equal names counts. The object's own name is not a part. %20 and
-                         similar escapes are decoded
-    null                 for a missing part, and for __HIVE_DEFAULT_PARTITION__
-    a value that does not fit its type, or is not UTF-8
-                         under `quarantine` the whole object is one reject, and nothing of it is read; under `rescue`
-                         the value is null, and the key's unchanged text is in `_rescued`
-
-    payload_column       the decoded record, unchanged, without the line end; bytes that are not UTF-8 become U+FFFD.
-                         Null for formats without raw records, like Parquet
+- `partition_columns`: the key raw/dt=2026-01-01/region=eu/1.json has the parts `dt` and `region`. Names match in any
+  case; the last of several equal names counts. The object's own name is not a part. Escapes like %20 are decoded.
+- Null: a missing part, and __HIVE_DEFAULT_PARTITION__.
+- A value that does not fit its type, or is not UTF-8: under `quarantine` the whole object is one reject, and nothing of
+  it is read. Under `rescue` the value is null, and the key's unchanged text is in `_rescued`.
+- `payload_column`: the decoded record, unchanged, without the line end. Bytes that are not UTF-8 become U+FFFD. It is
+  null for formats without raw records, like Parquet.
 
 Values of keys are converted like values of CSV, but no text means null, and `notation` does not apply.
 """

@@ -2,13 +2,15 @@ r"""SQL predicates of rules, and their parser.
 
 The grammar. Keywords may be in lower or upper case.
 
-    predicate   comparisons and other conditions, with NOT, AND, OR and brackets; or a boolean column alone
-    comparison  operand = operand, also == != <> < <= > >=
-    others      operand [NOT] BETWEEN operand AND operand; operand [NOT] IN (literal, ...); operand IS [NOT] NULL;
-                operand [NOT] LIKE 'text' (% is any text, _ any letter, \ escapes one of these)
-    operand     a column or a literal; each comparison has at least one column
-    column      amount, customer.city (of a struct), `odd name`; an exact match comes first, then one in any case
-    literal     12, -1.5, 1e3, 'text' ('' is a quote in it), TRUE, FALSE, DATE '2026-01-31', TIMESTAMP '2026-01-31T12Z'
+- predicate: comparisons and other conditions, with NOT, AND, OR and brackets; or a boolean column alone
+- comparison: operand = operand, also == != <> < <= > >=
+- between: operand [NOT] BETWEEN operand AND operand
+- in: operand [NOT] IN (literal, ...)
+- null: operand IS [NOT] NULL
+- like: operand [NOT] LIKE 'text' (% is any text, _ any letter, \ escapes one of these)
+- operand: a column or a literal; each comparison has at least one column
+- column: amount, customer.city (of a struct), `odd name`; an exact match comes first, then one in any case
+- literal: 12, -1.5, 1e3, 'text' ('' is a quote in it), TRUE, FALSE, DATE '2026-01-31', TIMESTAMP '2026-01-31T12Z'
 """
 
 import re
