@@ -48,7 +48,7 @@ run_coordinator:
   class: PromptRunCoordinator
   config:
     max_concurrent_runs: 10
-    # A source's runs have a Spark each; inlets and outlets are runs that do not end.
+    # Each run of a source has its own Spark; inlets and outlets are runs that do not end.
     tag_concurrency_limits: [{key: s3notify/source, limit: 2}]
     dequeue_interval_seconds: 1
 run_launcher:
