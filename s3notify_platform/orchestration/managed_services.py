@@ -140,7 +140,7 @@ def decide(name: str, state: ServiceState, runs: Sequence[RunView], clock: Clock
 def build_service(
     name: str, service: Callable[[SlotIOManager], Service], assets: SourceAssets
 ) -> tuple[dg.JobDefinition, dg.SensorDefinition]:
-    """A job that runs this service of a source, and a sensor that keeps exactly one run of it alive.
+    """A job that runs this service of a source, and a sensor that keeps one run of the job alive.
 
     The heartbeat is in the source's records: 1 write every 5 s, and 1 read for each tick. The service's progress is in
     the run's log. Its counts are observations of the asset `name`, at its end and each minute in which they changed.

@@ -228,7 +228,7 @@ class Location(LocationSettings):
         return NotificationQueue(records)
 
     def slot_signals(self, store: ObjectStore | None = None, *, clock: Clock = SYSTEM_CLOCK) -> Publisher:
-        """A publisher that moves signals without an unqueued change, so that a batch does not list because of them. No
+        """A publisher whose signals do not mean an unqueued change, so that no batch lists because of them. No
         request.
         """
         store = store or open_store(self.platform)

@@ -235,9 +235,8 @@ class InputSettings(FormatSettings):
     withdraw_share: Annotated[
         float,
         About(
-            "Largest share of a source's objects that a listing may find missing, for sources of at least "
-            "100 objects; runs refuse to withdraw more rows until `s3notify table confirm`. 1: never "
-            "refused",
+            "Largest share of the compared objects that a listing may find missing, if it compares at "
+            "least 100; runs refuse to withdraw more until `s3notify table confirm`. 1: never refused",
             unit="share",
             minimum=0,
         ),

@@ -18,7 +18,7 @@ replaced after that, when it has died, when the code server has other code, and 
 dies during its run, the supervisor reports the run: as canceled if it was being terminated, else as failed. When the
 supervisor dies, its workers end, and the next supervisor reports their runs.
 
-`coordinator` lets such runs skip the queue, where they would wait up to a second, while the queue is empty.
+`coordinator` lets runs that may be warm skip an empty queue, in which they would wait for up to a second.
 
 Edited code takes effect after the code location is reloaded. Only runs of slot assets are warm (`partitions.WARM_TAG`).
 A run that reads everything is never warm, because it would keep all others waiting.
