@@ -62,8 +62,8 @@ sensors: {use_threads: true, num_workers: 8}
 def storage(home: Path) -> str:
     """The lines for events in a home's `dagster.yaml`, if the file names no other storage.
 
-    The lines contain the home's path, so an instance can be opened without `DAGSTER_HOME`. Whoever moves a home must
-    change the path in the file.
+    The lines contain the home's path, so an instance can be opened without `DAGSTER_HOME`. After a home is moved, the
+    file needs the new path.
     """
     place = f"  config: {{home: {json.dumps(str(home.resolve()))}}}\n"
     return (
