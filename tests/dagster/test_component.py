@@ -278,7 +278,7 @@ def test_sources_of_a_folder_leave_each_other_s_objects_alone(folder: Path) -> N
 
 
 @pytest.mark.thorough
-def test_sources_side_by_side_run_and_poll_apart(site_of: Callable[..., Site]) -> None:
+def test_sources_side_by_side_do_not_affect_each_other(site_of: Callable[..., Site]) -> None:
     """In one bucket and one instance, one source's batch must not affect the other's."""
     orders = site_of(prefix="raw/orders/")
     clicks = site_of(name="clicks", prefix="raw/clicks/", bucket=orders.component.bucket)

@@ -73,7 +73,7 @@ def site_with(spark: SparkSession, server: S3Server, instance: dg.DagsterInstanc
 
 
 @pytest.mark.thorough
-def test_batches_on_a_store_without_conditions(site_with: Callable[..., Site]) -> None:
+def test_batches_are_exact_on_a_store_without_conditions(site_with: Callable[..., Site]) -> None:
     """With overwrites and deletes, rows must be exact and chains acked. The bucket has no record, and each lease has
     ended.
     """
@@ -126,7 +126,7 @@ def test_a_run_is_refused_where_commits_would_not_be_safe(
     assert list(list_all(site.store, site.io.source.location.layout.prefix)) == []
 
 
-def test_publishers_keep_conditions_there(site_with: Callable[..., Site]) -> None:
+def test_publishers_keep_conditions_by_leases(site_with: Callable[..., Site]) -> None:
     """On a store whose conditions are leases, only one writer may win, and only that writer may signal."""
     site = site_with("lease_table")
     source = site.io.source

@@ -83,7 +83,7 @@ def test_a_batch_in_steady_state_lists_nothing(watched: Site, proxy: FaultProxy)
     assert site.batch()["batch_found_by"] == "queue"
 
 
-def test_requests_of_one_changed_object(watched: Site, proxy: FaultProxy) -> None:
+def test_one_changed_object_costs_few_requests(watched: Site, proxy: FaultProxy) -> None:
     """Limits for a warm source, including the object's GET: the requesting tick, the run, and the next tick.
 
     The last tick also sends the HEAD of an idle poll. The summary sends no request.
@@ -108,7 +108,7 @@ def test_requests_of_one_changed_object(watched: Site, proxy: FaultProxy) -> Non
     assert requests <= [6, 15, 3], requests
 
 
-def test_the_order_of_a_round(watched: Site, proxy: FaultProxy) -> None:
+def test_a_round_writes_in_a_crash_safe_order(watched: Site, proxy: FaultProxy) -> None:
     """The order is version, record, queue, chain, so that everything a crash leaves open is requested again.
 
     In another order changes would be lost: no entry would name them, or nobody would look.

@@ -115,7 +115,7 @@ def copy(context: dg.AssetExecutionContext, orders: Changes) -> None:
 
 @pytest.mark.spark
 @pytest.mark.server
-def test_changes_since_the_last_materialization(site: Site) -> None:
+def test_an_asset_gets_the_changes_since_its_last_materialization(site: Site) -> None:
     """First all rows; then only changes, which are given again after a failure; all rows again in a backfill or by a
     tag.
     """

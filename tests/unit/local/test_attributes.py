@@ -266,7 +266,7 @@ def test_a_command_says_what_is_wrong(project: Path, text: str, said: str) -> No
         ({"type": "s3notify_platform.S3NotifyComponent", "attributes": {"name": "o"}}, "bucket is missing"),
     ],
 )
-def test_a_document_that_is_no_source(project: Path, document: dict[str, Any], said: str) -> None:
+def test_a_document_without_a_source_is_refused(project: Path, document: dict[str, Any], said: str) -> None:
     write(project, PLACE).write_text(yaml.safe_dump(document))
     ran = run("history", "orders", "--slot", "1")
     assert ran.exit_code == 1

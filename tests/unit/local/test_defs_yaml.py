@@ -76,7 +76,7 @@ def test_hostile_expressions_are_refused(text, command):
     assert time.monotonic() - began < 20
 
 
-def test_lookups_that_dagster_allows(monkeypatch):
+def test_lookups_of_variables_are_evaluated(monkeypatch):
     """One variable, a variable with a default, and variables within text; a number is a number."""
     monkeypatch.setenv("SLOTS", "16")
     write(

@@ -73,7 +73,7 @@ def test_a_store_that_ignores_a_condition_is_refused(monkeypatch, ignored):
     assert list(list_all(store, "")) == []
 
 
-def test_a_manager_without_tables():
+def test_a_manager_without_tables_uses_the_bucket():
     """An IO manager made by hand, without DynamoDB tables, must keep everything in the bucket."""
     manager = SlotIOManager(s3=S3Resource(), spark=SlotSpark(), name="orders", bucket="b", prefix="in/")
     with dg.build_resources({"io": manager}) as resources:

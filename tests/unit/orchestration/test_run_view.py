@@ -29,7 +29,7 @@ def view(status, **more):
         ("STARTED", False, False),
     ],
 )
-def test_statuses_in_which_a_run_may_wait(status, batch_waits, service_waits):
+def test_a_run_may_wait_only_in_some_statuses(status, batch_waits, service_waits):
     assert (view(status).queued, view(status, waits=WAITS).queued) == (batch_waits, service_waits)
 
 

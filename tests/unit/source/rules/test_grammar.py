@@ -124,7 +124,7 @@ def test_predicates_mean_the_same_as_in_duckdb(predicate: str) -> None:
         ("seen > day", [None, True, True, False, None, True]),
     ],
 )
-def test_predicates_beyond_the_random_ones(predicate: str, found: list[bool | None]) -> None:
+def test_more_predicates_give_these_results(predicate: str, found: list[bool | None]) -> None:
     assert evaluated(predicate) == found
 
 
