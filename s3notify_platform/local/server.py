@@ -57,8 +57,8 @@ FAILURES_MAX = 5
 """The supervisor gives up after the server has ended this many times in a row before it was ready."""
 HEALTH_BUCKET = "s3notify-health"
 
-# A small Python program that becomes the server: the kernel then kills the server when its parent ends, in any way. (A
-# preexec_fn could do this too, but is not safe in a process with threads.)
+# A small Python program that becomes the server: the kernel then kills the server when its parent ends.
+# A preexec_fn could do this too, but is not safe in a process with threads.
 _LAUNCHER = """
 import ctypes, os, signal, sys
 try:

@@ -93,8 +93,7 @@ class Machine:
             self.into / f"s3notify-{name}.service": _SERVICE.format(
                 what=what,
                 after="" if name == "code" else " s3notify-code.service",
-                # Warm workers share the unit's environment and load the same YAML, so the unit restarts with the code
-                # server.
+                # Warm workers have the code server's environment and YAML, so they restart with it.
                 part_of=" s3notify-code.service" if name == "warm" else "",
                 user=self.user,
                 folder=self.defs.parent,

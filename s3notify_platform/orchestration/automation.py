@@ -29,8 +29,8 @@ IN_FLIGHT: Final = [status for status in DagsterRunStatus if status not in ENDED
 
 def follow_bucket() -> dg.AutomationCondition[Any]:
     """True for a bucket-level asset after any slot was committed, unless a run is making the asset."""
-    # Not eager(): it waits until no slot is missing, and slots without objects always are. It also drops an update from
-    # the evaluation in which the previous run ends, and that run may have missed the update.
+    # Not eager(): it waits until no slot is missing, and slots without objects are always missing.
+    # It also drops an update from the evaluation in which the previous run ends. That run may have missed it.
     updated = dg.AutomationCondition.any_deps_updated()
     handled = dg.AutomationCondition.newly_requested() & ~updated
     return (updated.since(handled) & ~dg.AutomationCondition.in_progress()).with_label(

@@ -141,8 +141,7 @@ class SlotIOManager(_Settings):  # type: ignore[misc,valid-type]
 
         Requests as for `Location.settle_commit_mode`: 1 GET, and about 50 requests the first time.
         """
-        # Start from the declared source, not the settled one: the store may have changed since an earlier run of this
-        # process.
+        # Not from the settled source: the store may have changed since an earlier run of this process.
         self._settled = self._declared.settle_commit_mode(self.clients.store)
         return self._settled
 

@@ -53,8 +53,7 @@ class WarmRunLauncher(DefaultRunLauncher):
         except NobodyThereError:
             return False
         except NoAnswerError:
-            # The supervisor may have taken the run. If the claim succeeds, the supervisor will refuse the run, however
-            # late.
+            # The supervisor may have taken the run. If the claim succeeds, the supervisor will refuse the run.
             return not home.claim(run.run_id, "cold")
 
     def terminate(self, run_id: str) -> bool:
@@ -105,8 +104,7 @@ def _key_of(context: LaunchRunContext) -> WorkerKey | None:
     spark = run.tags.get(WARM_TAG)
     checked = {check.asset_key for check in run.asset_check_selection or ()}
     if spark is None and run.asset_selection and checked <= run.asset_selection:
-        # The run is from the UI, or of a backfill: Dagster's own job of all assets. Checks of assets that it makes are
-        # skipped.
+        # A run from the UI or of a backfill: Dagster's own job of all assets, which skips their checks.
         graph = location.get_repository(origin.repository_name).asset_graph
         tags = {graph.get(key).tags.get(WARM_TAG) for key in run.asset_selection if graph.has(key)}
         spark = tags.pop() if len(tags) == 1 else None

@@ -351,8 +351,7 @@ class Supervisor:
             run, worker.run = worker.run, ""
             if not worker.ready and not worker.leaving:
                 self._not_before[worker.key] = self._clock.monotonic() + BEGIN_AGAIN_SECONDS
-            # A worker that never had a run is restarted only on request, so that failing workers do not restart
-            # forever.
+            # A worker that never had a run is restarted only on request: a failing worker must not restart forever.
             if (worker.runs or run) and not worker.replaced:
                 self._prepare(worker.key, worker.job)
         try:
