@@ -1,8 +1,8 @@
 """The Dagster definitions that `workspace.yaml` loads: the component instances of a folder.
 
-`S3NOTIFY_DEFS` names the folder; without it, it is `defs` in the working directory. The folder is imported as a
-package, so a transform next to a `defs.yaml` has the import path `FOLDER.orders.module.function`. Without a source
-there is one asset, which says how to define one: nothing is read or written.
+`S3NOTIFY_DEFS` names the folder; the default is `defs` in the working directory. The folder is imported as a package,
+so a transform next to a `defs.yaml` has the import path `FOLDER.orders.module.function`. If there is no source, there
+is one asset that says how to define a source; it reads and writes nothing.
 """
 
 import sys
@@ -17,7 +17,7 @@ from s3notify_platform.source.settings import DEFS_VARIABLE
 
 
 def load(folder: Path) -> dg.Definitions:
-    """The definitions of every component below `folder`; `UsageError` if it is no such folder."""
+    """The definitions of every component below `folder`. `UsageError` if it is not a folder that can be imported."""
     folder = folder.resolve()
     if not folder.is_dir() or not folder.name.isidentifier():
         raise UsageError(
@@ -31,7 +31,7 @@ def load(folder: Path) -> dg.Definitions:
     sources = dg.ComponentTree.from_module(defs_module=module, project_root=folder.parent).build_defs()
     if not (sources.assets or sources.jobs or sources.sensors):
         sources = _nothing()
-    # Also for runs from the UI and backfills: a process for each step would start Python and Spark again.
+    # This also covers runs from the UI and backfills: a process for each step would start Python and Spark again.
     return dg.Definitions.merge(sources, dg.Definitions(executor=dg.in_process_executor))
 
 

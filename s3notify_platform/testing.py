@@ -5,14 +5,14 @@
 
     # test_orders.py
     def test_cancelled_orders_have_no_amount(s3notify_source):
-        orders = s3notify_source("orders")              # as defs/orders/defs.yaml has it
+        orders = s3notify_source("orders")              # configured by defs/orders/defs.yaml
         orders.put("raw/orders/1.jsonl", '{"id": 1, "state": "cancelled", "amount": 5}')
         orders.commit()
         assert orders.rows()["amount"].to_pylist() == [None]
 
-Each call makes a source with a bucket of its own, so that tests know nothing of each other. Server and Spark are
-started once for all tests. Mocks in the test's own process do not do for this: Spark reads in other processes. Needs
-the extra `local`.
+Each call makes a source with a new bucket, so that tests are independent of each other. Server and Spark are started
+once for all tests. Mocks inside the test process would not work, since Spark reads in other processes. Needs the extra
+`local`.
 """
 
 import os
@@ -49,17 +49,17 @@ KEY_VARIABLE, SECRET_VARIABLE = "S3NOTIFY_TESTING_KEY", "S3NOTIFY_TESTING_SECRET
 """Environment variables with the server's credentials, which Spark's processes read."""
 
 _ELSEWHERE: Final = {*named(S3Settings, DynamoSettings), "platform_bucket", "known_bucket", "commit"}
-"""Settings that say where a project's buckets and tables are, and how they are reached: not in a test."""
+"""Settings for the place and access of a project's buckets and tables, which tests replace."""
 
 _OF_WRITERS: Final = ("platform_prefix", "keyspace_prefix", "queue_prefix", "slots")
-"""Settings that a source's writers have in common with it."""
+"""Settings that must be the same for a source and its writers."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SourceInTest:
     """A source of the project, with a bucket of its own on the test server.
 
-    `publisher` writes and announces objects; `transform`: the source's own, or None.
+    `publisher` writes and announces objects. `transform` is the source's own, or None.
     """
 
     source: Source
@@ -68,20 +68,20 @@ class SourceInTest:
     transform: Callable[[DataFrame], DataFrame] | None
 
     def put(self, key: str, body: bytes | str) -> None:
-        """Write an object, and announce it. `AssertionError`: no key of the source's, below its prefix."""
+        """Writes an object and announces it. `AssertionError` if the key does not begin with the source's prefix."""
         assert key.startswith(self.source.input.prefix), (
             f"{key!r}: keys begin with {self.source.input.prefix!r}"
         )
         self.publisher.put(key, body.encode() if isinstance(body, str) else body)
 
     def delete(self, key: str) -> None:
-        """Delete an object, and announce that."""
+        """Deletes an object and announces the deletion."""
         self.publisher.delete(key)
 
     def commit(self) -> None:
-        """Commit everything that changed until now; the tables of `latest` and `cluster_by` follow.
+        """Commits all changes until now, and updates the tables of `latest` and `cluster_by`.
 
-        `AssertionError`: a slot could not be committed, with the reason. Malformed records are no failure: see
+        `AssertionError`, with the reason, if a slot cannot be committed. Malformed records do not raise: see
         `quarantine`.
         """
         said: list[str] = []
@@ -94,7 +94,9 @@ class SourceInTest:
         assert not ingest.behind, ingest.behind
 
     def rows(self, asset: str | None = None) -> pa.Table:
-        """The rows of the table, or of the one of this name: {name}_latest, {name}_clustered. In order of keys."""
+        """The rows of the source's table, or of the asset {name}_latest or {name}_clustered, in the order of their
+        keys.
+        """
         table = self.source.table(asset)
         found = table.newest()
         if not isinstance(found, Snapshot):
@@ -109,7 +111,7 @@ class SourceInTest:
         return rows.sort_by([(name, "ascending") for name in order]) if order else rows
 
     def quarantine(self) -> list[dict[str, Any]]:
-        """The records that were rejected: `_key`, `_offset`, `reason` and `raw` of each."""
+        """The rejected records, each with `_key`, `_offset`, `reason` and `raw`."""
         table = self.source.table()
         found = table.newest()
         rejects = found.manifest.rejects if isinstance(found, Snapshot) else ()
@@ -120,14 +122,14 @@ class SourceInTest:
 
 @pytest.fixture(scope="session")
 def s3notify_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalS3Server]:
-    """An S3 server on 127.0.0.1, with keys of its own; its objects go with the tests."""
+    """An S3 server on 127.0.0.1 with its own keys. Its objects are deleted after the tests."""
     with LocalS3Server(tmp_path_factory.mktemp("s3notify")) as server:
         yield server
 
 
 @pytest.fixture(scope="session")
 def s3notify_spark(s3notify_server: LocalS3Server) -> Iterator[SparkSession]:
-    """A Spark session on this machine. A project with a session of its own overrides this fixture."""
+    """A Spark session on this machine. A project with its own session overrides this fixture."""
     keys = s3notify_server.config("")
     os.environ |= {KEY_VARIABLE: str(keys.access_key_id), SECRET_VARIABLE: str(keys.secret_access_key)}
     os.environ.update(java_environment())
@@ -144,9 +146,9 @@ def s3notify_spark(s3notify_server: LocalS3Server) -> Iterator[SparkSession]:
 def s3notify_source(
     s3notify_server: LocalS3Server, s3notify_spark: SparkSession
 ) -> Callable[..., SourceInTest]:
-    """Makes sources: by the name that the project's YAML has, with other settings where they are given.
+    """Makes sources by their names in the project's YAML; keyword arguments override settings.
 
-    Or of settings alone, where no YAML has the name: `s3notify_source("orders", prefix="raw/orders/")`.
+    A source that no YAML defines is made from the arguments alone: `s3notify_source("orders", prefix="raw/orders/")`.
     """
 
     def made(name: str, **settings: Any) -> SourceInTest:
@@ -178,7 +180,7 @@ def s3notify_source(
 
 
 def _configured(name: str) -> tuple[Mapping[str, Any], Callable[[DataFrame], DataFrame] | None]:
-    """The settings that the project's YAML has for a source, and its transform; none if there is no such source."""
+    """The settings of a source in the project's YAML, and its transform. Empty if the YAML has no such source."""
     configured = [source for source in sources_of() if source.name == name]
     if not configured:
         return {}, None

@@ -1,24 +1,24 @@
-"""What was found about one key, the verdict that follows, and both as lines of text. Pure.
+"""The facts about one key, the verdict that follows from them, and both as lines of text. Pure.
 
-Verdicts; `committed` and `deleted` mean that the table agrees with the bucket
+The verdicts. `committed` and `deleted` mean that the table agrees with the bucket.
 
-    committed   the current version is committed, with all its records
-    rejected    the current version is committed, except for some records, which are in quarantine
-    quarantined the current version could not be read, or not to its end
-    reading     the current version is committed in part; the slot's next batch continues
-    deleted     object and rows are deleted
-    kept        the object is deleted, and its rows stay, as `on_delete` says
-    not_chosen  the source does not read such keys
-    writing     space is reserved in the queue: a writer is at work, or was killed and will be resolved
-    in_batch    an open batch is to take the change in
-    failing     the last batch failed; it is requested again later, or, if parked, also when the slot changes
-    waiting     an entry in the queue names the key
-    dead        the entry became a dead letter of the source's topic
-    rescan      a listing that is due will find the change
-    signalled   by an unqueued writer: the next batch lists its slot
-    unseen      nothing announced the change; the sweep will find it
-    unknown     no object, no rows and no entry under this key
-    refused     the store does not say whether there is an object under this key
+- committed: the current version is committed, with all its records.
+- rejected: the current version is committed, except for some records, which are in quarantine.
+- quarantined: the current version could not be read, or not to its end.
+- reading: the current version is committed in part; the slot's next batch continues.
+- deleted: object and rows are deleted.
+- kept: the object is deleted, and its rows stay because of `on_delete`.
+- not_chosen: the source does not read such keys.
+- writing: space is reserved in the queue. A writer is at work, or was killed and its reservation will be resolved.
+- in_batch: an open batch will read the change.
+- failing: the last batch failed. It is requested again later, or, if parked, also when the slot changes.
+- waiting: an entry in the queue names the key.
+- dead: the entry became a dead letter of the source's topic.
+- rescan: a listing that is due will find the change.
+- signalled: an unqueued writer signalled the slot; the next batch lists it.
+- unseen: nothing announced the change; the sweep will find it.
+- unknown: no object, no rows and no entry have this key.
+- refused: the store refuses to say if there is an object under this key.
 """
 
 from collections.abc import Iterator
@@ -47,7 +47,9 @@ Kind = Literal[
 ]  # fmt: skip
 
 STATE_WORDS: Final = {"reserved": "reserved", "committed": "queued", "dead": "dead letter"}
-"""An entry's states as shown. Its "committed" is shown as "queued", since people would think of the table."""
+"""Names of an entry's states as shown. Its state "committed" is shown as "queued", because people would think of the
+table.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +61,7 @@ class Verdict:
 
     @property
     def settled(self) -> bool:
-        """Whether the table agrees with the bucket."""
+        """True if the table agrees with the bucket."""
         return self.kind in ("committed", "deleted", "kept", "not_chosen")
 
 
@@ -74,49 +76,51 @@ class Answer:
     asked_ms: int
     object: ObjectNow | None
     no_object: str
-    """Why the store does not say whether there is an object; "" if it does."""
+    """The reason why it is unknown if the object exists; "" if it is known."""
     signal: Signal | None
-    """Of its slot; the root, where that moves alone."""
+    """The signal of its slot; with `signals: root`, the root."""
     topics: tuple[TopicView, ...]
     topic_exists: bool
-    """Whether the source's own topic exists."""
+    """True if the source's own topic exists."""
     topics_cut: bool
-    """There are more topics than were read."""
+    """True if there are more topics than were read."""
     batches: tuple[BatchView, ...]
     batches_cut: bool
-    """There are more ack chains than were read, and no sensor's cursor to name the open ones."""
+    """True if there are more ack chains than were read, and no sensor's cursor names the open ones."""
     rescans: bool
-    """The slot waits for a rescan."""
+    """True if the slot waits for a rescan."""
     next_batch: How
-    """How a batch that began now would find out what changed."""
+    """The way in which a batch that began now would find the changes."""
     committed: CommittedVersion | None
     left: int
-    """The version by which the rows of the deleted object left; 0: not known, or none."""
+    """The version that removed the deleted object's rows; 0 if unknown, or if there was no such version."""
     newest: int
-    """The version that last changed the slot; 0: none."""
+    """The version that last changed the slot; 0 if the slot has no version."""
     newest_signal: str
-    """The signal of the slot that this version has seen; its first digits at least."""
+    """The slot's signal that this version has seen, or at least its first digits."""
     rejections: tuple[Rejection, ...]
     not_chosen: str
-    """Why the source does not read the object (`Choice`); "" if it does."""
+    """The reason why the source does not read the object (`Choice`); "" if it does."""
     stays: bool
-    """Whether its rows stay, if the object has left."""
+    """True if the object's rows stay after its deletion."""
     refused: str
-    """Why runs refuse the table, whatever changes: a loss, or other settings than the table's (`table.open_table`)."""
+    """The reason why runs refuse the table: a loss, or settings other than the table's (`table.open_table`)."""
     signal_taken: bool | None
-    """Whether the sensor has seen the slot's current signal; None: not known without its cursor, or of a root."""
+    """True if the sensor has seen the slot's current signal; None if that is unknown without its cursor, or
+    for a root.
+    """
     sensor: SensorView | None
     failed: Failed | None = None
-    """How often the slot has failed in `s3notify ingest`; None: not since its last commit."""
+    """The slot's failures in `s3notify ingest`; None if it has not failed since its last commit."""
 
     @property
     def failing(self) -> Failing | Failed | None:
-        """How the slot failed: in the sensor's batches, or else in those of `s3notify ingest`."""
+        """The slot's failures in the sensor's batches, or else in the batches of `s3notify ingest`."""
         return (self.sensor.failing if self.sensor is not None else None) or self.failed
 
     @property
     def trace(self) -> str:
-        """The traceback with which the slot failed, if nobody foresaw the error."""
+        """The traceback of the slot's failure, if the error was unforeseen."""
         return (self.sensor.trace if self.sensor is not None else "") or (
             self.failed.trace if self.failed else ""
         )
@@ -133,7 +137,7 @@ class Answer:
             return _taken_in(self, held)
         entries = [notice for notice in self.notices if notice.state != "dead"]
         if now is None and held is not None and self.stays and not entries:
-            text = f"the object has left, and its {held.rows} rows stay, as on_delete says"
+            text = f"the object is deleted, and its {held.rows} rows stay because of on_delete"
             return Verdict("kept", text)
         if now is None and held is None and not entries:
             if self.left:
@@ -151,7 +155,7 @@ class Answer:
 
     @property
     def lines(self) -> tuple[str, ...]:
-        """The verdict, then what happened, in time order, then the facts."""
+        """The verdict, then the events in time order, then the facts."""
         return (self.verdict.text, "in time order, in UTC:", *timeline(_events(self)), *_facts(self))
 
     def document(self) -> dict[str, Any]:
@@ -170,18 +174,20 @@ class Answer:
 
     @property
     def reported_ms(self) -> int | None:
-        """When Dagster had the version that is committed, or a later one; None: not known without its event log."""
+        """Time when Dagster received the committed version, or a later one; None if Dagster's event log is not
+        available.
+        """
         if self.committed is None or self.sensor is None:
             return None
         held = self.committed
         return first_report(self.sensor.reported, held.version, held.committed_ms)
 
     def is_current(self, held: CommittedVersion) -> bool:
-        """Whether the committed version is the object's current one."""
+        """True if the committed version is the object's current one."""
         return self.object is not None and self.object.etag == held.etag
 
     def has_taken(self, signal: Signal) -> bool:
-        """Whether the slot's last batch was begun by this signal."""
+        """True if the slot's last batch had seen this signal."""
         return bool(self.newest_signal) and signal.etag.startswith(self.newest_signal)
 
     def ago(self, then_ms: int) -> str:
@@ -193,11 +199,11 @@ def _not_chosen(found: Answer, held: CommittedVersion | None) -> Verdict:
     text = f"not read by source {found.source!r}: {found.not_chosen}"
     if held is None:
         return Verdict("not_chosen", text)
-    return Verdict("rescan", f"{text}; its {held.rows} rows leave with the next listing")
+    return Verdict("rescan", f"{text}; the next listing withdraws its {held.rows} rows")
 
 
 def _refused(found: Answer, held: CommittedVersion | None) -> Verdict:
-    """For an object that cannot be compared with what is known of its key."""
+    """The verdict for an object that cannot be compared with the table."""
     if held is not None and held.reason:
         return _taken_in(found, held)
     known = f"{held.rows} records of it are in {_version(held)}" if held else "it has no rows"
@@ -229,7 +235,7 @@ def _taken_in(found: Answer, held: CommittedVersion) -> Verdict:
 
 
 def _pending(found: Answer, entries: list[Notice]) -> Verdict:
-    """Why a change is not in the table yet: of several reasons, the one closest to being committed."""
+    """The reason why a change is not in the table yet. Of several reasons, the one closest to the commit counts."""
     ready = [notice for notice in entries if notice.state == "committed"]
     if batch := next((b for b in found.batches if ready or b.listing), None):
         runs = f", run {', '.join(batch.runs)}" if batch.runs else ""
@@ -244,7 +250,7 @@ def _pending(found: Answer, entries: list[Notice]) -> Verdict:
         return Verdict("failing", text)
     since = found.ago(min((notice.since_ms for notice in ready or entries if notice.since_ms), default=0))
     if ready:
-        silent = ", and its slot was not signalled yet: its writer or the reconciler will do that"
+        silent = ", and its slot was not signalled yet: its writer or the reconciler will signal it"
         text = f"waiting in the queue for {since}"
         return Verdict("waiting", text + (silent if found.signal_taken or found.signal is None else ""))
     if entries:
@@ -265,7 +271,7 @@ def _pending(found: Answer, entries: list[Notice]) -> Verdict:
 
 
 def _unannounced(found: Answer) -> Verdict:
-    """For no entry, batch or rescan: the verdict that follows from the slot's signal."""
+    """The verdict that follows from the slot's signal, if there is no entry, batch or rescan."""
     signal, now = found.signal, found.object
     among = " among those read" if any(topic.cut for topic in found.topics if topic.own) else ""
     no_entry = f"not announced: no entry{among}, and"

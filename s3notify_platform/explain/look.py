@@ -1,19 +1,20 @@
-"""Finds the state of one object. The number of requests is bounded, whatever bucket, queue and table hold; all read.
+"""Finds the state of one object. It only reads. The number of requests is bounded for any bucket, queue and table.
 
-Requests of one round
-    object and signal   2 HEADs and 1 HEAD
-    queue               1 scan of the topics; for each that takes the key, at most `TOPICS_MAX`, 1 scan of each shard,
-                        of at most `SEGMENTS_MAX` records, and 1 of at most `LETTERS_MAX`; 1 GET of the rescan backlog
-    batches             1 LIST and 1 GET for each open batch; without a sensor's cursor, 1 LIST for each 1000 records of
-                        chains, and at most `CHAINS_MAX` open chains
-    table               those of `LogReader.open`, or `refresh`; 1 GET or 2 for the key's state (`StateReader.lookup`);
-                        1 GET for the version that committed it, and 1 for each version that other writers created
-                        meanwhile, at most `VERSIONS_MAX`; for a key without rows, 2 GETs and those of `feed` for each
-                        of the slot's last `CHANGES_MAX` changes; those of `reading` for the slot's part of at most
-                        `REJECT_FILES` packs of rejects
+Requests of one round:
 
-Up to `ROUNDS` rounds, if the object changes meanwhile. A scan is 1 LIST and 1 GET for each record, or 1 query in
-DynamoDB.
+- Object and signal: 2 HEADs and 1 HEAD.
+- Queue: 1 scan of the topics, and 1 GET of the rescan backlog. For each topic that receives the key, at most
+  `TOPICS_MAX`: 1 scan of each shard, with at most `SEGMENTS_MAX` records, and 1 scan of at most `LETTERS_MAX`.
+- Batches: 1 LIST and 1 GET for each open batch. Without a sensor's cursor: 1 LIST for each 1000 records of chains, and
+  at most `CHAINS_MAX` open chains.
+- Table: the requests of `LogReader.open` or `refresh`, and 1 or 2 GETs for the key's state (`StateReader.lookup`).
+- Version: 1 GET for the version that committed the object, and 1 for each version that other writers created meanwhile,
+  at most `VERSIONS_MAX`.
+- A key without rows: 2 GETs and the requests of `feed` for each of the slot's last `CHANGES_MAX` changes.
+- Rejects: the requests of `reading` for the slot's part of at most `REJECT_FILES` packs of rejects.
+
+There are up to `ROUNDS` rounds if the object changes meanwhile. A scan is 1 LIST and 1 GET for each record, or 1 query
+in DynamoDB.
 """
 
 from contextlib import suppress
@@ -58,24 +59,26 @@ from s3notify_platform.table.snapshot import LogReader, Snapshot
 from s3notify_platform.table.versions import note_of
 
 SEGMENTS_MAX: Final = 500
-"""Segments of a topic that are read: those that name the slot, and those of too many slots to name them."""
+"""Maximum number of segments of a topic that are read. A segment is read if it names the slot, or has too many slots to
+name them.
+"""
 
 LETTERS_MAX: Final = 500
-"""Dead letters of one slot and topic that are read."""
+"""Maximum number of dead letters of one slot and topic that are read."""
 
 TOPICS_MAX: Final = 20
 CHAINS_MAX: Final = 100
 ROUNDS: Final = 3
 
 VERSIONS_MAX: Final = 20
-"""Versions that are looked at for the one that committed an object, from the one on that it was planned for."""
+"""Maximum number of versions that are searched for an object's commit, from the version it was planned for."""
 
 CHANGES_MAX: Final = 12
-"""Changes of the slot that are looked at for the one by which an object left, or went to quarantine."""
+"""Maximum number of changes of a slot that are searched for the removal or quarantine of an object."""
 
 REJECT_FILES: Final = 4
 REJECT_BYTES: Final = 32 << 20
-"""A pack of rejects that is larger is not read."""
+"""Larger packs of rejects are not read."""
 
 REJECTS_SHOWN: Final = 5
 
@@ -89,12 +92,12 @@ def explain(
     platform: ObjectStore | None = None,
     clock: Clock = SYSTEM_CLOCK,
 ) -> Answer:
-    """The state of the object of this key. Read permission is enough; requests as in the module docstring.
+    """The state of the object with this key. Read permission is enough; for requests see the module docstring.
 
-    `sensor`: the sensor's view of this key's slot; without it nothing is known of failing slots and runs. `objects`,
+    `sensor`: the sensor's view of this key's slot; without it failing slots and runs are unknown. `objects`,
     `platform`: stores to use instead of the source's own. The facts are read one after the other, in an order that
-    misses no change on its way to the table. A key that the store refuses has an answer, too. `UsageError` for a key
-    that is not the source's, or that is no UTF-8.
+    misses no change on its way to the table. A key that the store refuses has an answer too. `UsageError` for a key
+    that does not belong to the source, or is not UTF-8.
     """
     if not key.startswith(source.input.prefix):
         raise UsageError(
@@ -114,7 +117,7 @@ def explain(
 
 
 def _head(objects: ObjectStore, key: str) -> tuple[ObjectMeta | None, str]:
-    """The object, and why the store does not say whether there is one."""
+    """The object, and the reason why it is unknown if the object exists."""
     if why := unaddressable(key):
         return None, f"S3 clients cannot address this key: {why}"
     try:
@@ -237,7 +240,7 @@ def _topic_view(queue: NotificationQueue, source: Source, topic: Topic, key: str
 
 
 def _batches(chains: AckChains, slot: Slot, sensor: SensorView | None) -> tuple[tuple[BatchView, ...], bool]:
-    """The open batches that have not committed the slot yet; whether there may be more of them."""
+    """The open batches that have not committed the slot yet. True if there may be more of them."""
     if sensor is not None:
         open_ones = []
         for batch in sensor.batches:
@@ -269,7 +272,7 @@ def _lists(chain: ChainState) -> bool:
 
 
 def _newest(source: Source, table: LogTable, platform: ObjectStore) -> tuple[str, Snapshot | None]:
-    """Why runs refuse the table ("": they do not), and the newest snapshot that can be read, if there is any."""
+    """The reason why runs refuse the table ("": they do not), and the newest readable snapshot, if any."""
     try:
         return "", source.open_table(create=False, store=platform).snapshot
     except (CorruptError, UsageError) as error:
@@ -319,12 +322,15 @@ def _committed(
 def _taken_in_by(
     reader: LogReader, snapshot: Snapshot, slot: Slot, state: ObjectState
 ) -> tuple[int, str, LogVersion | None]:
-    """The version that committed the first rows of an object, what is not known of its number, and its body."""
+    """The version that committed the object's first rows, the doubt about its number (like "or later"), and
+    its body.
+    """
     newest = snapshot.manifest.slot(slot).generation
-    if not state.since:  # nothing of it was ever read
+    if not state.since:  # no part of it was ever read
         version, _ = _last_change(reader, snapshot, slot, state.key)
         return (version, "", reader.version(version)) if version else (newest, "or before", None)
-    # A round is dropped if its slot was changed since it was planned. So it is the slot's first change since then.
+    # A round is dropped if its slot has changed since it was planned.
+    # So an object's round is the slot's first change since then.
     for version in range(state.since, min(newest + 1, state.since + VERSIONS_MAX)):
         body = reader.version(version)
         if body is None:  # vacuum has removed it
@@ -337,9 +343,9 @@ def _taken_in_by(
 def _last_change(
     reader: LogReader, snapshot: Snapshot, slot: Slot, key: str
 ) -> tuple[int, StateChange | None]:
-    """The last version that changed the state of an object; 0 if that is not among the slot's last changes."""
+    """The last version that changed an object's state; 0 if that is not among the slot's last changes."""
     names, version = {key, key_hash(key)}, snapshot.manifest.slot(slot).generation
-    with suppress(CorruptError, NotFoundError):  # not all of them are kept
+    with suppress(CorruptError, NotFoundError):  # old versions may be gone
         for _ in range(CHANGES_MAX):
             if not version:
                 break
@@ -353,7 +359,7 @@ def _last_change(
 
 
 def _rejections(table: LogTable, slot: Slot, snapshot: Snapshot, state: ObjectState) -> tuple[Rejection, ...]:
-    """The first rejects of the version, from the first small packs: few requests."""
+    """The first rejects of the object version, from the first small packs, which takes few requests."""
     small = [pack for pack in rejects_packs(snapshot, slot, state) if pack.size <= REJECT_BYTES]
     found = first_rejects(table, small[:REJECT_FILES], slot, state, limit=REJECTS_SHOWN)
     return tuple(

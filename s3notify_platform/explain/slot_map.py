@@ -1,7 +1,7 @@
-"""The slot map: a character for each slot, by its rows or by what is wrong with it, with the numbers beside it. Pure.
+"""The slot map: a character for each slot, by its row count or its problem, with the numbers beside it. Pure.
 
-For a terminal, where a colour adds the age of a slot's last commit, and as a table for Dagster's UI, which shows tables
-without a click.
+There are two forms. In a terminal, a colour adds the age of a slot's last commit. For Dagster's UI it is a table,
+because the UI shows tables without a click.
 """
 
 import math
@@ -12,10 +12,10 @@ from typing import Final
 from s3notify_platform.kernel.slots import Slot
 
 COLUMNS: Final = 40
-"""Slots of a line in a terminal."""
+"""Slots in a line of a terminal."""
 
 GROUP: Final = 50
-"""Slots of a row of the table; more if it had over `GROUPS` rows."""
+"""Slots in a row of the table; more if the table would have over `GROUPS` rows."""
 GROUPS: Final = 20
 
 AGES: Final = {
@@ -39,9 +39,9 @@ COLOURS: Final = {
 }
 
 BY_ROWS: Final = "·▂▃▅▆█"
-"""Characters of a slot without rows, and of one with up to 10, 100, …, and more."""
+"""Characters of a slot without rows, with up to 10, 100, … rows, and with more rows."""
 MARKS: Final = {"in flight": ">", "failing": "!"}
-"""Characters of slots in these states, whatever their rows."""
+"""Characters of slots in these states, for any number of rows."""
 
 LEGEND: Final = "· no rows, ▂ up to 10, ▃ 100, ▅ 1,000, ▆ 10,000, █ more; > in flight, ! failing"
 
@@ -53,9 +53,9 @@ def age_class(seconds: float) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlotMap:
-    """The slots of a source. `ages`: seconds since the last commit of those that have one; `rows`: live ones.
+    """The slots of a source. `ages`: seconds since the last commit, for slots that have one; `rows`: live rows.
 
-    `quarantined`: how many records and objects of a slot are in quarantine.
+    `quarantined`: quarantined records and objects of a slot.
     """
 
     slots: int
@@ -66,7 +66,7 @@ class SlotMap:
     failing: Collection[Slot] = field(default=())
 
     def states(self) -> list[str]:
-        """Each slot's state, one of `COLOURS`: what is wrong before what is going on, before its age."""
+        """Each slot's state, a key of `COLOURS`. Failing comes before in flight, and in flight before the age."""
 
         def of(slot: Slot) -> str:
             if slot in self.failing:
@@ -78,7 +78,7 @@ class SlotMap:
         return [of(Slot(slot)) for slot in range(self.slots)]
 
     def characters(self) -> str:
-        """Each slot's character, as `LEGEND` says."""
+        """Each slot's character, as in `LEGEND`."""
         counts = (self.rows.get(Slot(slot), 0) for slot in range(self.slots))
         sizes = (min(len(BY_ROWS) - 1, math.ceil(math.log10(n)) or 1) if n else 0 for n in counts)
         return "".join(
@@ -86,14 +86,14 @@ class SlotMap:
         )
 
     def lines(self) -> Iterator[list[tuple[str, str]]]:
-        """For a terminal: the lines, as cells of a slot's character and a colour for its state."""
+        """The lines for a terminal. A cell is a slot's character and the colour of its state."""
         states, characters = self.states(), self.characters()
         for start in range(0, self.slots, COLUMNS):
             cells = range(start, min(self.slots, start + COLUMNS))
             yield [(characters[slot], COLOURS[states[slot]]) for slot in cells]
 
     def table(self) -> Iterator[dict[str, str | int]]:
-        """At most `GROUPS` rows, each of a range of slots: characters, numbers, and the age of its last commit."""
+        """At most `GROUPS` rows, each for a range of slots: characters, numbers, and the age of its last commit."""
         characters = self.characters()
         size = max(GROUP, -(-self.slots // GROUPS))
         for start in range(0, self.slots, size):

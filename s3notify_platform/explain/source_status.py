@@ -1,10 +1,14 @@
-"""Where sources stand: what waits, what is in flight, what was committed last, what fails. Reads only.
+"""The state of sources: waiting changes, batches in flight, the last commit, failures. It only reads.
 
-Requests of one look at a source: those of `LogTable.newest`, which has all counts, whatever the number of slots, and of
-that of each slot asset and of each table that follows it; 1 GET and 1 HEAD for the newest commit; 1 HEAD for each of up
-to `VERSIONS_TIMED` versions, for the ages of slots, once; 1 GET of the rescan backlog, 1 scan of each topic of its
-queue, and of its open chains 2 GETs each, after 1 LIST for each 1000 records of chains. If there is one, also 1 LIST of
-heartbeats, and 1 GET for each.
+Requests of one look at a source:
+
+- Tables: the requests of `LogTable.newest` for its table, which has all counts for any number of slots, and for the
+  table of each slot asset and each derived table.
+- Newest commit: 1 GET and 1 HEAD.
+- Ages of slots: 1 HEAD for each of up to `VERSIONS_TIMED` versions, once.
+- Queue: 1 GET of the rescan backlog, and 1 scan of each topic of its queue.
+- Open chains: 1 LIST for each 1000 records of chains, and 2 GETs for each open chain.
+- Heartbeats, if a chain is open: 1 LIST, and 1 GET for each.
 """
 
 from collections.abc import Callable, Collection, Mapping
@@ -40,9 +44,10 @@ from s3notify_platform.table.versions import note_of
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchStatus:
-    """A batch in flight. `slots`: how many it was asked for, None for all. `acked` of its chain's `children` are.
+    """A batch in flight. `slots`: the number of requested slots; None for all. `acked`: how many of its chain's
+    `children` are done.
 
-    `doing`: what its runs did at their last heartbeat.
+    `doing`: the activity of its runs at their last heartbeat.
     """
 
     id: str
@@ -56,7 +61,7 @@ class BatchStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlotFailure:
-    """A slot that its last batch did not commit: the reason, and in how many seconds it is asked for again."""
+    """A slot that its last batch did not commit, with the reason, and the seconds until it is requested again."""
 
     slot: int
     attempts: int
@@ -66,7 +71,9 @@ class SlotFailure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LastCommit:
-    """The newest commit. `latency_seconds` since the signal that it has seen; None if there is a newer one."""
+    """The newest commit. `latency_seconds`: since the signal that the commit has seen; None if there is a
+    newer signal.
+    """
 
     slot: int
     batch: str
@@ -76,9 +83,9 @@ class LastCommit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchemaStatus:
-    """The fields, at any depth, and the bytes of the schema that objects are parsed with, and their limits.
+    """The size of the schema for parsing objects, in fields at any depth and in bytes, with its limits.
 
-    `warning`: an inferred schema is nearly full, and what to do before it is; "" if it is not.
+    `warning`: says that an inferred schema is nearly full, and what to do; "" if it is not.
     """
 
     columns: int
@@ -90,9 +97,9 @@ class SchemaStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FollowingStatus:
-    """A table that follows the source's: its rows, and the `version` of that which it has; -1: never made.
+    """A derived table: its rows, and the `version` of the source's table that it contains; -1: never made.
 
-    `behind`: versions of that which it has not followed yet.
+    `behind`: versions of the source's table that it does not contain yet.
     """
 
     asset: str
@@ -103,14 +110,14 @@ class FollowingStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceStatus:
-    """One source, each fact true at some moment of the look. `error`: why nothing could be read of it.
+    """One source; each fact was true at some moment of the look. `error`: the reason why nothing could be read of it.
 
-    `version`: the newest one, with so many `files` and `bytes` of rows and rejects; -1: none yet. `without_records`:
-    objects with bytes, but neither rows nor rejects. `stale`: how many slots other code has made than there is now, of
-    the table and of each slot asset, by name; without those whose code is not known. `queue`: its topic; `topics`: the
-    others of its queue. `rescan`: slots that wait for a listing. `schema`: None before the first batch. `following`:
-    tables that follow the whole. `failures`: those of the sensor's batches need a Dagster instance; None without one,
-    unless slots failed in `s3notify ingest`. `paused`: its sensor is switched off.
+    `version`: the newest version; -1: none yet. `files` and `bytes`: of its rows and rejects. `without_records`:
+    objects with bytes, but neither rows nor rejects. `stale`: the number of slots made by another code version, for the
+    table and each slot asset, by name; without tables whose code version is unknown. `queue`: its topic; `topics`: the
+    other topics of its queue. `rescan`: slots that wait for a listing. `schema`: None before the first batch.
+    `following`: tables derived as a whole. `failures`: failures in the sensor's batches are known only with a Dagster
+    instance; None without one, unless slots failed in `s3notify ingest`. `paused`: its sensor is switched off.
     """
 
     name: str
@@ -140,14 +147,14 @@ class SourceStatus:
     map: SlotMap | None = field(default=None, repr=False)
 
     def document(self) -> dict[str, Any]:
-        """JSON's values, without the map."""
+        """JSON values of all fields except the map."""
         found = asdict(self)
         del found["map"]
         return found
 
 
 class SourceLook:
-    """Looks at one source, again and again: only what is new of its table is read."""
+    """Looks at one source repeatedly, and reads only the new part of its table each time."""
 
     def __init__(
         self,
@@ -158,7 +165,7 @@ class SourceLook:
         codes: Mapping[str, str] = MappingProxyType({}),
         paused: Callable[[], bool] = lambda: False,
     ) -> None:
-        """`codes`: the versions of the code of the source, and of its slot assets, by name."""
+        """`codes`: the code versions of the source and of its slot assets, by name."""
         self.source = source
         self._codes = codes
         self._sensor = sensor
@@ -180,7 +187,7 @@ class SourceLook:
             return SourceStatus(name=self.source.name, place=self.place, error=str(error))
 
     def read(self) -> SourceStatus:
-        """The same; errors are raised."""
+        """The source's status; errors are raised."""
         location, now_ms = self.source.location, self._clock.wall_ms()
         queue, records = location.queue(), location.records()
         topics = {topic.name: queue.stats(topic.name) for topic in queue.topics.all()}
@@ -237,7 +244,7 @@ class SourceLook:
             if name == self.source.name:
                 found[name] = sum(facts.is_stale(code) for facts in slots)
             else:
-                with suppress(S3NotifyError):  # which says nothing of the source
+                with suppress(S3NotifyError):  # an error here is not about the source
                     found[name] = len(stale_slots(self.source.location.table(name), code))
         return found
 

@@ -1,4 +1,4 @@
-"""What happened to one object, in time order, and how texts and times are shown. Pure."""
+"""Events of one object in time order, and the form of texts and times. Pure."""
 
 from collections.abc import Iterable
 from datetime import UTC, datetime
@@ -7,13 +7,13 @@ from typing import Final
 
 REASON_SHOWN: Final = 300
 CLOCKS_APART_MS: Final = 60_000
-"""At most, of two machines."""
+"""Largest assumed difference between the clocks of two machines."""
 
 
 def timeline(events: Iterable[tuple[int, str]]) -> list[str]:
-    """A line for each event, given as Unix milliseconds and text: when, and how many seconds after the one before.
+    """A line for each event, given as Unix milliseconds and text: its time, and the seconds since the previous event.
 
-    At most 80 columns. Times are of the clocks of store, writer and runs, as each has noted them.
+    Lines have at most 80 columns. Times are from the clocks of store, writer and runs, as each has noted them.
     """
     lines, before = [], None
     for at, what in sorted(events, key=itemgetter(0)):
@@ -25,9 +25,9 @@ def timeline(events: Iterable[tuple[int, str]]) -> list[str]:
 
 
 def first_report(reported: Iterable[tuple[int, int]], version: int, committed_ms: int) -> int | None:
-    """When Dagster first had this version of a slot, or a later one; None: not among what it has `reported`.
+    """Time when Dagster first received this version of a slot, or a later one; None if it is not in `reported`.
 
-    What is older than the commit is of a table that was forgotten: its version numbers came again.
+    Reports older than the commit belong to a table that was forgotten, and whose version numbers were used again.
     """
     known = [*reported]
     if not any(n <= version for n, _ in known):

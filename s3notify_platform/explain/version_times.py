@@ -1,4 +1,4 @@
-"""When versions of a table were created, by the store's clock, remembered from one look to the next."""
+"""Creation times of a table's versions, by the store's clock, cached between looks."""
 
 from bisect import bisect_left
 from collections.abc import Iterable
@@ -9,23 +9,25 @@ from s3notify_platform.kernel.parallel import in_parallel
 from s3notify_platform.table.snapshot import LogReader
 
 VERSIONS_TIMED: Final = 64
-"""Versions of which a look asks when they were created: those that last changed a slot, or as many of them."""
+"""Maximum number of creation times that a look reads, for all versions that last changed a slot or for a sample of
+them.
+"""
 
 
 class VersionTimes:
-    """The times of one table's versions. Thread-safe: who comes at the same time asks the same."""
+    """The times of one table's versions. Thread-safe; concurrent callers may send the same requests."""
 
     def __init__(self) -> None:
         self._created_ms: dict[int, int] = {}
 
     def note(self, versions: Iterable[int], at_ms: int) -> None:
-        """Versions that this process has created just now, so that nobody asks for their times."""
+        """Notes versions that this process has just created, so that their times need no request."""
         self._created_ms = dict.fromkeys(versions, at_ms) | self._created_ms
 
     def of(self, reader: LogReader, versions: Iterable[int]) -> dict[int, int]:
-        """When versions were created: in milliseconds, 0 for one that is not kept. 1 HEAD for each that is new.
+        """Creation times of versions in milliseconds; 0 for a version that is not kept. 1 HEAD for each new version.
 
-        Of more than `VERSIONS_TIMED`, some have the time of a later one among them.
+        If there are more than `VERSIONS_TIMED`, some versions get the time of a later one.
         """
         wanted = sorted(versions, reverse=True)
         some = wanted[:: -(-len(wanted) // VERSIONS_TIMED) or 1]

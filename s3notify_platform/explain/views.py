@@ -1,4 +1,4 @@
-"""The facts from which `explain` answers for one key: values, as they were found."""
+"""The facts from which `explain` answers for one key, as plain values."""
 
 from dataclasses import dataclass
 
@@ -21,7 +21,7 @@ class Signal:
     etag: str
     modified_ms: int
     queued: bool
-    """Whether its writer also queues the keys that changed."""
+    """True if its writer also queues the keys that changed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,25 +36,25 @@ class Notice:
     last_error: str
     reason: str
     worker: str
-    """The consumer that has taken it; empty for none."""
+    """The consumer that has claimed it; empty if it is unclaimed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicView:
-    """A topic that takes the key."""
+    """A topic that receives the key."""
 
     name: str
     own: bool
-    """Whether it is the source's own, from which batches read."""
+    """True for the source's own topic, from which batches read."""
     pushed: bool
     notices: tuple[Notice, ...]
     cut: bool
-    """The slot has more entries than were read."""
+    """True if the slot has more entries than were read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommittedVersion:
-    """The object version that the table holds. `version` of the table committed it; `newest` last changed its slot."""
+    """The object version in the table. `version` of the table committed it; `newest` last changed its slot."""
 
     etag: str
     size: int
@@ -63,29 +63,29 @@ class CommittedVersion:
     files: tuple[str, ...]
     version: int
     doubt: str
-    """What is not known of that number, since versions are not kept for ever; empty: nothing."""
+    """The doubt about `version`, like "or later", since versions are not kept forever; empty if there is no doubt."""
     seen_ms: int
-    """When its batch was opened; 0: not known. As `planned_ms`, by the clocks of sensor and run."""
+    """Time when its batch was opened; 0 if unknown. This and `planned_ms` are from the clocks of sensor and run."""
     planned_ms: int
     committed_ms: int
     batch: str
     newest: int
     reason: str = ""
-    """Why it could not be read; empty: it was read."""
+    """The reason why it could not be read; empty if it was read."""
     trace: str = ""
-    """The traceback, if nobody foresaw the error."""
+    """The traceback, if the error was unforeseen."""
     reach_end: bool = True
     offset: int = 0
-    """Bytes, or with `by_record` records, that are read so far, if not to its end."""
+    """Bytes that have been read if the end is not reached; records if `by_record`."""
     by_record: bool = False
     emptiness: str = ""
-    """How an object of its format shows that it has no records, if it has bytes, but neither rows nor rejects."""
+    """How an object of its format shows that it has no records; set if it has bytes, but neither rows nor rejects."""
     pending: bool = False
-    """The slot's next batch continues reading it, or reads it again."""
+    """True if the slot's next batch continues reading it, or reads it again."""
 
     @property
     def read(self) -> str:
-        """As text: how much of it is read."""
+        """The part that has been read, as text."""
         if self.reach_end:
             return f"{self.size} bytes read"
         read = f"{self.offset} records of its" if self.by_record else f"{self.offset} of"
@@ -102,14 +102,14 @@ class Rejection:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchView:
-    """An open batch that is to commit the slot."""
+    """An open batch that will commit the slot."""
 
     id: str
     opened_ms: int
     listing: bool
-    """Whether it lists all of the slot's keys, instead of reading only those that entries name."""
+    """True if the batch lists all of the slot's keys, instead of reading only keys that entries name."""
     runs: tuple[str, ...] = ()
-    """Its runs, with their status; empty without a Dagster instance."""
+    """The batch's runs, with their status; empty without a Dagster instance."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,12 +117,12 @@ class SensorView:
     """The part of the sensor's cursor that concerns one slot."""
 
     seen: bytes
-    """Digest of the last signal of the slot that the sensor has seen (`protocols.keyspace.digest_of`)."""
+    """Digest of the slot's last signal that the sensor has seen (`protocols.keyspace.digest_of`)."""
     enumerated: str
     """Epoch of the topic for which the whole source has been compared."""
     batches: tuple[BatchView, ...] = ()
     failing: Failing | None = None
     trace: str = ""
-    """The traceback with which the slot failed, if nobody foresaw the error."""
+    """The traceback of the slot's failure, if the error was unforeseen."""
     reported: tuple[tuple[int, int], ...] = ()
-    """The slot's last data versions in Dagster's event log, and when each was reported."""
+    """The slot's last data versions in Dagster's event log, and the time of each report."""

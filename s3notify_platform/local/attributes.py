@@ -1,5 +1,6 @@
-"""The attributes of a source in YAML, each declared once: commands check a file by them without Dagster, and the
-component (`orchestration.component`) has a field for each.
+"""The attributes of a source in YAML, each declared once.
+
+Commands check a file against them without Dagster. The component (`orchestration.component`) has a field for each.
 """
 
 from collections.abc import Callable, Mapping
@@ -26,13 +27,15 @@ from s3notify_platform.source.settings import (
 class SparkSettings:
     """Where Spark runs. Default: embedded, `local[*]`."""
 
-    master: Annotated[str | None, About("Master, like spark://host:7077, yarn; default: local[*]")] = None
-    remote: Annotated[str | None, About("Spark Connect instead, like sc://host:15002")] = None
+    master: Annotated[str | None, About("Spark master, like spark://host:7077, yarn; default: local[*]")] = (
+        None
+    )
+    remote: Annotated[str | None, About("Spark Connect server to use instead, like sc://host:15002")] = None
     max_sessions: Annotated[
         int,
         About(
-            "Spark sessions that runs of a machine have at once, besides those of warm workers, whatever the number of "
-            "sources; further runs wait. Without effect for remote",
+            "Maximum number of Spark sessions of a machine's runs at a time, for all sources together; further runs "
+            "wait. Sessions of warm workers do not count. No effect with remote",
             unit="sessions",
             minimum=1,
         ),
@@ -49,16 +52,17 @@ def _check_resources(given: Mapping[str, Any]) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class SourceAttributes:
-    """The attributes of a source besides its settings, and those of services."""
+    """The attributes of a source, except its settings and its services."""
 
     transform: Annotated[
         str | None,
         About(
-            "(DataFrame) -> DataFrame that keeps _slot, _key, _etag, _offset, like defs.orders.assets.clean"
+            "Function (DataFrame) -> DataFrame that keeps _slot, _key, _etag, _offset, like "
+            "defs.orders.assets.clean"
         ),
     ] = None
     slot_assets: Annotated[
-        tuple[str, ...], About("Import paths of s3_slot_asset functions of this source")
+        tuple[str, ...], About("Import paths of the source's s3_slot_asset functions")
     ] = ()
     description: Annotated[
         str | None, About("Description of the source's asset, like: Orders of the shop")
@@ -67,13 +71,18 @@ class SourceAttributes:
     group: Annotated[str | None, About("Group of its assets, like landing; default: {name}")] = None
     interval_seconds: Annotated[
         int,
-        About("Between ticks of the sensor; Dagster's own loop takes 5", unit="seconds", minimum=1),
+        About(
+            "Interval between ticks of the sensor; Dagster's own loop takes 5 seconds",
+            unit="seconds",
+            minimum=1,
+        ),
     ] = 4
     poll_seconds: Annotated[
         float,
         About(
-            "Between polls within a tick; a tick polls once if 0, if ticks are more than 5 s apart, if the code "
-            "location has more than 20 sources, or if dagster.yaml does not have sensors: {use_threads: true}",
+            "Interval between polls within a tick. A tick polls only once if this is 0, if ticks are more "
+            "than 5 s apart, if the code location has more than 20 sources, or if dagster.yaml lacks "
+            "sensors: {use_threads: true}",
             unit="seconds",
             minimum=0,
         ),
@@ -81,19 +90,20 @@ class SourceAttributes:
     sweep_cron: Annotated[
         str,
         About(
-            "When the sweep compares the whole bucket with the state, in UTC; the first batch compares it, too",
+            "Cron schedule of the sweep, in UTC, which compares the whole bucket with the state; the "
+            "first batch does that too",
             check=check_cron,
         ),
     ] = "0 3 * * *"
     fresh_seconds: Annotated[
         float,
         About(
-            "The freshness policy of {name}_queue fails if a change is not committed for so long, give or take a fifth",
+            "Age of an uncommitted change at which the freshness policy of {name}_queue fails, up to a fifth later",
             unit="seconds",
             minimum=0.001,
         ),
     ] = 900.0
-    running: Annotated[bool, About("Whether sensors and automation are on from the start")] = True
+    running: Annotated[bool, About("If true, sensors and automation are on from the start")] = True
     run_tags: Annotated[
         dict[str, Any],
         About(
@@ -102,38 +112,39 @@ class SourceAttributes:
     ] = field(default_factory=dict)
     op_tags: Annotated[
         dict[str, Any],
-        About("Tags of its steps with Spark, like dagster-k8s/config where each step is a pod"),
+        About("Tags of its steps with Spark, like dagster-k8s/config if each step is a pod"),
     ] = field(default_factory=dict)
     pool: Annotated[
         str | None,
         About(
-            "Dagster's pool of its steps with Spark, like spark; sources that name the same one share its limit, which "
-            "is set in the UI or in dagster.yaml"
+            "Dagster pool of its steps with Spark, like spark; sources in the same pool share its limit, "
+            "which is set in the UI or in dagster.yaml"
         ),
     ] = None
     resources: Annotated[
         dict[str, Any],
         About(
-            "Keys of the project's own resources to use instead: spark (a PySparkResource that starts on first use), "
-            "s3 (an S3Resource without keys), dynamodb (a DynamoTables). Default: {name}_spark, {name}_s3 and "
-            "{name}_dynamodb, which are made from what follows",
+            "Keys of the project's own resources to use instead of the default ones: spark (a "
+            "PySparkResource that starts on first use), s3 (an S3Resource without keys), dynamodb (a "
+            "DynamoTables). Default: {name}_spark, {name}_s3 and {name}_dynamodb, which are made from the "
+            "groups s3, dynamodb and spark",
             check=_check_resources,
         ),
     ] = field(default_factory=dict)
     latest: Annotated[
         LatestSettings | None,
         About(
-            "The newest row of each key, as the asset {name}_latest, like {key: order_id, order_by: updated_at}"
+            "Asset {name}_latest with the newest row of each key, like {key: order_id, order_by: updated_at}"
         ),
     ] = None
-    # Without a key below them they are null, as where all are commented out.
+    # A group whose keys are all commented out is null in YAML.
     s3: Annotated[S3Settings | None, About("How to reach S3")] = None
-    dynamodb: Annotated[DynamoSettings | None, About("DynamoDB tables; default: none")] = None
+    dynamodb: Annotated[DynamoSettings | None, About("DynamoDB tables; default: no tables")] = None
     spark: Annotated[SparkSettings | None, About("Where Spark runs; default: embedded")] = None
 
 
 def imported(path: str) -> Any:
-    """What an import path names. `UsageError` if there is nothing."""
+    """The object that an import path names. `UsageError` if there is no such object."""
     module, _, name = path.rpartition(".")
     try:
         return getattr(import_module(module), name)
@@ -142,7 +153,9 @@ def imported(path: str) -> Any:
 
 
 def attributes_of(*services: str) -> dict[str, Setting]:
-    """All attributes of a source by name, and a group for each of these registered services, which is off without."""
+    """All attributes of a source by name, with a group for each of these services. A service without its
+    group is off.
+    """
     found = {**named(*UNGROUPED, TopicSizeSettings, BatchSettings, SourceAttributes)}
     for name in services:
         kind, about = SERVICES[name].settings() | None, About(SERVICES[name].summary.removesuffix("."))
@@ -152,7 +165,7 @@ def attributes_of(*services: str) -> dict[str, Setting]:
 
 @dataclass(frozen=True)
 class Attributes:
-    """The attributes that a file gives, checked and of their types. A group is a mapping of what is given.
+    """The attributes in a file, checked and converted to their types. A group is a mapping of the given values.
 
     Values with an expression that cannot be evaluated here are `Later`.
     """
@@ -163,12 +176,13 @@ class Attributes:
     def of(
         cls, given: Mapping[Any, Any], evaluate: Callable[[str, str], Any], *, ours: bool = True
     ) -> "Attributes":
-        """Check what a file has. `UsageError` with a line for each name that there is not, and value that cannot be.
+        """Checks the attributes in a file. `UsageError` has a line for each unknown name and each wrong value.
 
-        `evaluate(name, text)` gives the value of a text that may be an expression, or raises `UsageError`: then only
-        reading that attribute does. Of a component that is not `ours`, keys that ours does not have are left out.
+        `evaluate(name, text)` returns the value of a text that may be an expression. If `evaluate` raises `UsageError`,
+        the error is raised later, when that attribute is read. With `ours` False, the file is of another project's
+        component, and unknown keys are ignored.
         """
-        # Services' modules are imported only for a file that names them.
+        # A service's module is imported only if the file names it.
         known = attributes_of(*(name for name in SERVICES if name in given))
         if ours and (others := [str(name) for name in given if name not in known]):
             raise UsageError("\n".join(unknown(name, [*known, *SERVICES]) for name in others))
@@ -177,12 +191,12 @@ class Attributes:
         return cls(values_in(taken, own))
 
     def get(self, name: str) -> Any:
-        """The value of an attribute, None if the file has none. `UsageError` if it cannot be evaluated here."""
+        """The value of an attribute; None if the file does not have it. `UsageError` if it cannot be evaluated here."""
         return known_now(self.values.get(name))
 
 
 def known_now(value: Any) -> Any:
-    """The value. `UsageError` if it, or a part of it, cannot be evaluated here."""
+    """The value. `UsageError` if the value, or a part of it, cannot be evaluated here."""
     match value:
         case Later():
             raise value.why
@@ -196,18 +210,18 @@ def known_now(value: Any) -> Any:
 
 
 def is_expression(text: str) -> bool:
-    """Whether Jinja would make something else of a text. Any other is taken as it is written."""
+    """True if Jinja would change a text. Other texts are used as written."""
     return any(mark in text for mark in ("{{", "{%", "{#"))
 
 
 def as_text(value: Any) -> Any:
-    """What an expression gives, a number as text: 7 for the text "7", which a setting of any type takes."""
+    """The value of an expression, with a number as text: a setting of any type accepts the text "7"."""
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     return str(value) if is_number else value
 
 
 def _evaluated(raw: Any, at: str, evaluate: Callable[[str, str], Any]) -> Any:
-    """The value with its expressions evaluated; `Later` in place of those that could not be."""
+    """The value with its expressions evaluated; `Later` for expressions that cannot be evaluated."""
     match raw:
         case str() if not is_expression(raw):
             return raw

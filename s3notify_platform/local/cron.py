@@ -1,4 +1,4 @@
-"""Checks schedules as cron writes them: a subset of those that Dagster takes, which takes a second to import."""
+"""Checks cron schedules without importing Dagster, which takes a second. It accepts a subset of Dagster's schedules."""
 
 import re
 from collections.abc import Iterator
@@ -21,7 +21,7 @@ _ITEM: Final = re.compile(r"(?:\*|(\w+)(?:-(\w+))?)(?:/(\d+))?", re.ASCII)
 
 
 def check_cron(text: str) -> str:
-    """The same text. `UsageError` if it is no schedule of five fields, like `0 3 * * *`, that comes to be due."""
+    """The same text. `UsageError` if it is not a schedule of five fields, like `0 3 * * *`, that is ever due."""
     if text.lower() in _NAMED:
         return text
     parts = text.lower().split()
@@ -33,7 +33,7 @@ def check_cron(text: str) -> str:
             fields.append({n for item in part.split(",") for n in _numbers(item, low, high, names)})
         except ValueError as error:
             raise UsageError(
-                f"invalid cron schedule {text!r}: {part!r} is no {name}: give {low} to {high}, *, a-b, */n"
+                f"invalid cron schedule {text!r}: {part!r} is not a {name}: give {low} to {high}, *, a-b, */n"
             ) from error
     days, months = fields[2], fields[3]
     if min(days) > max(_LONGEST[month - 1] for month in months):
@@ -42,7 +42,7 @@ def check_cron(text: str) -> str:
 
 
 def _numbers(item: str, low: int, high: int, names: dict[str, int]) -> Iterator[int]:
-    """The numbers that an item of a field stands for. `ValueError` if it stands for none."""
+    """The numbers of a field's item. `ValueError` if the item is invalid."""
     if (found := _ITEM.fullmatch(item)) is None:
         raise ValueError(item)
     first, last, step = found.groups()

@@ -1,6 +1,7 @@
-"""Runs `dagster dev` on this machine, with the supervisor of warm runs, and restarts what ends.
+"""Runs `dagster dev` on this machine, with the supervisor of warm runs, and restarts processes that end.
 
-One process serves a home at a time, by a lock in it: two daemons on one home would launch and end each other's runs.
+A lock in the home ensures that only one process serves it at a time. Two daemons on one home would launch and end each
+other's runs.
 """
 
 import importlib.util
@@ -26,16 +27,16 @@ RESTARTS_MAX: Final = 20
 STOP_SECONDS: Final = 15.0
 _MAKE_STORAGE: Final = "import dagster\nwith dagster.DagsterInstance.get(): pass"
 WARM_SECONDS: Final = 10.0
-"""Between two starts of the supervisor of warm runs, without which runs are cold."""
+"""Shortest time between two starts of the supervisor of warm runs; without a supervisor, runs are cold."""
 
 LOG_BYTES_MAX: Final = 16 << 20
-"""A log that is longer is kept as `dagster.log.1`, and a new one begins."""
+"""A longer log is kept as `dagster.log.1`, and a new one begins."""
 
 QUIET: Final = "ignore:Class `,ignore:Parameter `,ignore:Function `"
-"""Dagster's notes that what it calls itself is in beta, or superseded; in the form of PYTHONWARNINGS."""
+"""Dagster's warnings about its beta and superseded features, in the form of PYTHONWARNINGS."""
 
 EVENTS_AT_ONCE: Final = 1000
-"""That Dagster stores in one transaction, where they come at once."""
+"""Events that Dagster stores in one transaction, if they arrive together."""
 
 INSTANCE: Final = """\
 telemetry:
@@ -47,7 +48,7 @@ run_coordinator:
   class: PromptRunCoordinator
   config:
     max_concurrent_runs: 10
-    # A source's runs have a Spark each; inlets and outlets are runs that do not end.
+    # Each run of a source has its own Spark; inlets and outlets are runs that do not end.
     tag_concurrency_limits: [{key: s3notify/source, limit: 2}]
     dequeue_interval_seconds: 1
 run_launcher:
@@ -59,9 +60,10 @@ sensors: {use_threads: true, num_workers: 8}
 
 
 def storage(home: Path) -> str:
-    """The lines of a home's `dagster.yaml` for its events, where it names no other storage.
+    """The lines for events in a home's `dagster.yaml`, if the file names no other storage.
 
-    With its path, so that whoever opens the instance needs no `DAGSTER_HOME`: who moves a home changes it.
+    The lines contain the home's path, so an instance can be opened without `DAGSTER_HOME`. After a home is moved, the
+    file needs the new path.
     """
     place = f"  config: {{home: {json.dumps(str(home.resolve()))}}}\n"
     return (
@@ -85,7 +87,7 @@ except Exception as error:
 
 
 def definitions_problem(environment: Mapping[str, str]) -> str:
-    """Why the definitions that `environment` names cannot be loaded; "" if they can. A process of its own."""
+    """The reason why the definitions named in `environment` cannot be loaded; "" if they can. Starts a process."""
     ran = subprocess.run(
         [sys.executable, "-c", _LOAD], env=environment, capture_output=True, text=True, check=False
     )
@@ -93,7 +95,7 @@ def definitions_problem(environment: Mapping[str, str]) -> str:
 
 
 def check_installed() -> None:
-    """`UsageError` if Dagster's UI is not installed."""
+    """Raises `UsageError` if Dagster's UI is not installed."""
     if importlib.util.find_spec("dagster_webserver") is None:
         raise UsageError("Dagster's UI is not installed: pip install 's3notify-platform[local]'")
 
@@ -101,8 +103,8 @@ def check_installed() -> None:
 class DagsterDev:
     """`dagster dev` on loopback: webserver, daemon and code server, with `home` as its DAGSTER_HOME.
 
-    It has its own process group, so that stopping it also ends its servers and runs. The supervisor of warm runs
-    (`s3notify warm`) is beside it; it ends, with its workers, when this process does.
+    It has its own process group, so stopping it also ends its servers and runs. The supervisor of warm runs (`s3notify
+    warm`) runs beside it, and ends, with its workers, when this process does.
     """
 
     def __init__(
@@ -131,17 +133,17 @@ class DagsterDev:
 
     @property
     def url(self) -> str:
-        """The UI."""
+        """The address of the UI."""
         return f"http://{HOST}:{self.port}"
 
     @property
     def pid(self) -> int | None:
-        """The current process; another one after a restart."""
+        """The current process, which changes with a restart."""
         return self._process.pid if self._process is not None else None
 
     @property
     def log(self) -> Path:
-        """The file with the output of all its processes, and `LOG_BYTES_MAX` at most."""
+        """The file with the output of all its processes; it is limited to `LOG_BYTES_MAX`."""
         return self.home / "dagster.log"
 
     def __enter__(self) -> Self:
@@ -154,9 +156,9 @@ class DagsterDev:
         self.stop()
 
     def start(self) -> None:
-        """Start it and return; `wait_ready` waits until the UI answers.
+        """Starts it and returns; `wait_ready` waits until the UI answers.
 
-        `UsageError`, before anything is started or ended, if another process serves the home, or the port is taken.
+        `UsageError`, before anything is started or ended, if another process serves the home, or if the port is taken.
         """
         check_installed()
         self.home.mkdir(parents=True, exist_ok=True)
@@ -181,7 +183,7 @@ class DagsterDev:
         self._watcher.start()
 
     def stop(self) -> None:
-        """Stop it and everything it started."""
+        """Stops it and everything that it started."""
         self._stopping.set()
         if self._watcher is not None:
             self._watched.wait()
@@ -193,7 +195,7 @@ class DagsterDev:
             self._lock = None
 
     def wait_ready(self, seconds: float = 120.0) -> None:
-        """Return when the UI answers; `UnavailableError`, which names the log, after `seconds`."""
+        """Returns when the UI answers; `UnavailableError`, which names the log, after `seconds`."""
         ends = self._clock.monotonic() + seconds
         url = f"{self.url}/server_info"
         while self._clock.monotonic() < ends:
@@ -205,30 +207,32 @@ class DagsterDev:
         )
 
     def wait(self) -> None:
-        """Return when it has been stopped; `UnavailableError` once it has ended more than `RESTARTS_MAX` times."""
+        """Returns when it has been stopped. `UnavailableError` if it has ended more than `RESTARTS_MAX` times."""
         self._watched.wait()
         if not self._stopping.is_set():
             raise UnavailableError(f"dagster dev ended {self.restarts + 1} times; see {self.log}")
 
     def _make_storage(self) -> None:
-        """Dagster's, by one process: two at once may both write its version, after which nothing can open it."""
+        """Creates Dagster's storage in one process. Two processes at once may both write its version; then nothing can
+        open it.
+        """
         if not (self.home / "schedules" / "schedules.db").exists():
             self._spawned(["-c", _MAKE_STORAGE], subprocess.DEVNULL).wait()
 
     def _spawn(self) -> None:
         command = ["-m", "dagster", "dev", "-m", self._module, "-h", HOST, "-p", str(self.port)]
-        # Else each tick is a line, also if nothing changes.
+        # At a lower level, each tick writes a line, even if nothing changes.
         self._process = self._spawned([*command, "--log-level", "warning"], subprocess.DEVNULL)
         self._pidfile.write_text(str(self._process.pid))
 
     def _spawn_warm(self) -> None:
-        # It ends at the end of its input, so that none is left by a process that is killed.
+        # The supervisor ends at the end of its input, so it does not outlive a parent that is killed.
         command = ["-m", "s3notify_platform.cli", "warm", "--home", str(self.home), "--until-input-ends"]
         self._warm = self._spawned(command, subprocess.PIPE)
         self._warm_since = self._clock.monotonic()
 
     def environment(self) -> dict[str, str]:
-        """That of its processes."""
+        """The environment of its processes."""
         batched = {"DAGSTER_EVENT_BATCH_SIZE": str(EVENTS_AT_ONCE)}
         found = {**batched, **os.environ, **self._environment, "DAGSTER_HOME": str(self.home)}
         found["PYTHONWARNINGS"] = ",".join(filter(None, (QUIET, found.get("PYTHONWARNINGS"))))
@@ -250,7 +254,7 @@ class DagsterDev:
         return self.home / "dagster.pid"
 
     def _end_leftover(self) -> None:
-        """End the processes of a killed parent: two daemons must not share one home."""
+        """Ends the processes of a killed parent: two daemons must not share one home."""
         pid = self._recorded_pid()
         if pid is not None and alive_with(pid, "dagster dev"):
             self._end_group(pid)
@@ -270,7 +274,7 @@ class DagsterDev:
         while not self._stopping.wait(0.5):
             if self.log.stat().st_size > LOG_BYTES_MAX:
                 shutil.copyfile(self.log, f"{self.log}.1")
-                os.truncate(self.log, 0)  # all append to it
+                os.truncate(self.log, 0)  # all processes append to it
             if self._warm is not None and self._warm.poll() is not None:
                 self._end(self._warm)
                 if self._clock.monotonic() - self._warm_since > WARM_SECONDS:
@@ -294,7 +298,7 @@ class DagsterDev:
             process.wait(STOP_SECONDS)
 
     def _end_group(self, group: int) -> None:
-        """SIGTERM to the whole group, and SIGKILL to the rest of it after `STOP_SECONDS`."""
+        """SIGTERM to the whole group, and SIGKILL to the remaining processes after `STOP_SECONDS`."""
         for sent in (signal.SIGTERM, signal.SIGKILL):
             ends = self._clock.monotonic() + STOP_SECONDS
             while self._clock.monotonic() < ends:

@@ -1,8 +1,8 @@
-"""A project's YAML is text of strangers: reading it runs none of it, and is bounded in time and memory.
+"""Reads a project's YAML as untrusted text: nothing in it is run, and time and memory are bounded.
 
-Of the expressions that Dagster evaluates, three are evaluated here, without a template engine: `{{ env.NAME }}`,
-`{{ env('NAME') }}` and `{{ env('NAME', default) }}`. Any other is refused, and so is a variable with the name of a
-secret: settings are printed and sent. Errors name file and setting, and never a variable's value.
+Of the expressions that Dagster evaluates, three are evaluated here, without a template engine: `{{ env.NAME }}`, `{{
+env('NAME') }}` and `{{ env('NAME', default) }}`. Any other expression is refused. A variable with the name of a secret
+is refused too, because settings are printed and sent. Errors name file and setting, and never a variable's value.
 """
 
 import os
@@ -18,18 +18,18 @@ if TYPE_CHECKING:
     import yaml
 
 _SECRET: Final = re.compile(r"SECRET|PASSW|TOKEN|CREDENTIAL|(?:KEY|PAT)(?![A-Z])", re.IGNORECASE)
-"""In the name of a variable that holds no setting."""
+"""Matches names of variables that must not be used in a setting."""
 
 _EVALUATED: Final = "{{ env.NAME }}, {{ env('NAME') }} and {{ env('NAME', default) }}"
 
 
 def documents_of(file: Path) -> list[Any]:
-    """The documents of a YAML file. `UsageError`, which names it, for another file, and for one above the limits."""
+    """The documents of a YAML file. `UsageError`, which names the file, if it is not YAML or exceeds the limits."""
     import yaml
 
     try:
         if not file.is_file():
-            raise UsageError(f"{file}: no regular file: remove it")
+            raise UsageError(f"{file}: not a regular file: remove it")
         with file.open("rb") as opened:
             body = opened.read(MAX_DEFS_BYTES + 1)
         if len(body) > MAX_DEFS_BYTES:
@@ -44,7 +44,7 @@ def documents_of(file: Path) -> list[Any]:
 
 
 def evaluated(file: Path, name: str, text: str) -> Any:
-    """The value of a setting's text, as Dagster has it. `UsageError`, which names file and setting."""
+    """The value of a setting's text, the same as in Dagster. `UsageError` names file and setting."""
     from jinja2 import Environment, TemplateError
     from jinja2.nativetypes import native_concat
 
@@ -64,7 +64,7 @@ def _values(body: Sequence[Any]) -> Iterator[Any]:
 
     for output in body:
         if not isinstance(output, nodes.Output):
-            raise UsageError(f"a {type(output).__name__.lower()} block is no lookup")
+            raise UsageError(f"a {type(output).__name__.lower()} block is not a lookup")
         for node in output.nodes:
             yield node.data if isinstance(node, nodes.TemplateData) else _value(node)
 
@@ -83,13 +83,14 @@ def _value(node: Any) -> Any:
                     return _variable(name)
                 case [nodes.Const(value=str(name)), default]:
                     return _variable(name, _value(default))
-    raise UsageError("it is no lookup of an environment variable")
+    raise UsageError("it is not a lookup of an environment variable")
 
 
 def _variable(name: str, default: Any = ...) -> Any:
     if _SECRET.search(name):
         raise UsageError(
-            f"{name} is the name of a secret, and a setting is none: name the variable in a …_env setting"
+            f"{name} is the name of a secret, and settings must not contain secrets: name the variable in "
+            "a …_env setting"
         )
     found = os.environ.get(name, default)
     if found is ...:
@@ -98,14 +99,14 @@ def _variable(name: str, default: Any = ...) -> Any:
 
 
 def _refuse_expansion(file: Path, documents: Sequence["yaml.Node | None"]) -> None:
-    """Refuse aliases that make a small file large, or endless."""
+    """Refuses aliases that make a small file very large or endless."""
     sizes: dict[int, int | None] = {}
 
     def size(node: "yaml.Node") -> int:
         known = sizes.setdefault(id(node), None) if id(node) in sizes else 0
         if known is None:
             raise UsageError(
-                f"{file}: {node.start_mark.line + 1}: an anchor holds an alias of itself: remove it"
+                f"{file}: {node.start_mark.line + 1}: an anchor contains an alias of itself: remove it"
             )
         if known:
             return known
@@ -116,7 +117,7 @@ def _refuse_expansion(file: Path, documents: Sequence["yaml.Node | None"]) -> No
             total += sum(map(size, child)) if isinstance(child, tuple) else size(child)
         if total > MAX_DEFS_NODES:
             raise UsageError(
-                f"{file}: has more than {MAX_DEFS_NODES} values, its aliases resolved: write less"
+                f"{file}: has more than {MAX_DEFS_NODES} values after resolving aliases: write less"
             )
         sizes[id(node)] = total
         return total

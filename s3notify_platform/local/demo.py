@@ -1,8 +1,8 @@
 """The demo: objects on the embedded S3 server become committed tables, with each step printed.
 
 It prints publishes with their request counts, polls with the changed slots that they found, and slots as Dagster
-reports them. At the end it compares the table with its own record of what was written: every order is in the table
-exactly once, every malformed record is in quarantine.
+reports them. At the end it compares the table with its own record of all writes. Every order must be in the table
+exactly once, and every malformed record in quarantine.
 """
 
 import os
@@ -55,7 +55,7 @@ PATIENCE_SECONDS: Final = 600.0
 
 @dataclass(slots=True, kw_only=True)
 class Ledger:
-    """The demo's own record of what was written, and so of what the bucket holds."""
+    """The demo's own record of its writes, and so of the bucket's content."""
 
     live: dict[str, Write] = field(default_factory=dict)
     puts: int = 0
@@ -63,7 +63,7 @@ class Ledger:
     slots: set[Slot] = field(default_factory=set)
 
     def note(self, change: Round) -> None:
-        """Record a published round."""
+        """Records a published round."""
         for write in change.puts:
             self.live[write.key] = write
         for key in change.deletes:
@@ -85,18 +85,20 @@ class Verdict:
 
     @property
     def exact(self) -> bool:
-        """Every row exactly once, every malformed record in quarantine, nothing else."""
+        """True if every row is there exactly once, every malformed record is in quarantine, and nothing
+        else is there.
+        """
         return self.missing == self.surplus == self.wrong_rejects == 0
 
     def ending(self, *, halfway: bool, queued: int) -> tuple[bool, str]:
-        """Whether the demo ends well, and its last line. `halfway`: stopped before its last round was committed."""
+        """True if the demo ends well, and its last line. `halfway`: stopped before its last round was committed."""
         if self.exact:
             return True, "[green]every row that was written is in the table exactly once[/green]"
         if halfway:
-            waiting = f"{queued} changes are" if queued else "what was being written is"
+            waiting = f"{queued} changes are" if queued else "the unfinished writes are"
             return (
                 True,
-                f"[yellow]stopped: {waiting} not in the table yet; started again, it goes on[/yellow]",
+                f"[yellow]stopped: {waiting} not in the table yet; a new start continues[/yellow]",
             )
         return False, "[red]the table differs from what was written[/red]"
 
@@ -124,7 +126,7 @@ class Demo:
         self.ledger = Ledger()
 
     def run(self, *, once: bool) -> bool:
-        """Run until Ctrl-C, or `once` until all is committed; True if what was committed is exact."""
+        """Runs until Ctrl-C, or, with `once`, until all rounds are committed. True if the committed table is exact."""
         if self._port is not None:
             refuse_taken(self._port, "--port")
         self._say("starting the embedded S3 server")
@@ -159,7 +161,7 @@ class Demo:
                     halfway = True
                     if number == 0:
                         change.deletes += self._patiently(partial(self._strays, store, change))
-                    # Before it is written, so that what is not committed is known if it is stopped.
+                    # Before the round is written, so that uncommitted changes are known if the demo is stopped.
                     self.ledger.note(change)
                     self._publish(publisher, store, change, number)
                     self._poll(watcher, store)
@@ -191,7 +193,7 @@ class Demo:
         )
 
     def _await_topic(self, queue: NotificationQueue) -> None:
-        """Wait for the sensor's first tick, which creates the topic: earlier publishes would need a listing."""
+        """Waits for the sensor's first tick, which creates the topic: earlier publishes would need a listing."""
         ends = self._clock.monotonic() + PATIENCE_SECONDS
         self._say("waiting for the sensor's first tick")
         while True:
@@ -208,7 +210,7 @@ class Demo:
         return [meta.key for meta in list_all(store, PREFIX) if meta.key not in ours]
 
     def _patiently(self, read: Callable[[], T]) -> T:
-        """What `read` returns, once the S3 server answers: it may have been killed, and is started again."""
+        """The result of `read`, once the S3 server answers. The server may have been killed, and is then restarted."""
         ends = self._clock.monotonic() + AWAY_SECONDS
         while True:
             try:
@@ -219,7 +221,7 @@ class Demo:
             self._clock.sleep(1.0)
 
     def _until_written(self, publisher: QueuedPublisher, batch: Sequence[Put | Delete]) -> None:
-        """Publish until every write is confirmed; writing and signalling again is harmless."""
+        """Publishes until every write is confirmed; writing and signalling again is harmless."""
         ends = self._clock.monotonic() + AWAY_SECONDS
         while True:
             try:
@@ -250,7 +252,7 @@ class Demo:
         return Location(name=SOURCE, platform=config).table()
 
     def _await_commit(self, table: LogTable, feed: "_Feed", change: Round) -> None:
-        """Print what Dagster reports, until the slots of `change` agree with the ledger."""
+        """Prints Dagster's reports until the slots of `change` agree with the ledger."""
         pending = {slot_of(key) for key in (*(w.key for w in change.puts), *change.deletes)}
         started = self._clock.monotonic()
         looked = started
@@ -262,7 +264,7 @@ class Demo:
                     self._console.print(f"         {line}", highlight=False)
             if len(fresh) > SHOWN_SLOTS:
                 self._console.print(f"         … and {len(fresh) - SHOWN_SLOTS} more slots", highlight=False)
-            # What was reported before a crash is not reported again: check all pending slots now and then.
+            # Reports from before a crash are not repeated: check all pending slots now and then.
             if self._clock.monotonic() - looked > 15:
                 fresh, looked = set(pending), self._clock.monotonic()
             pending -= {slot for slot in fresh & pending if self._is_committed(table, slot)}
@@ -350,7 +352,7 @@ class _Feed:
         self.commits = 0
 
     def lines(self) -> Iterator[tuple[Slot, str]]:
-        """What was materialized since the last call."""
+        """The materializations since the last call."""
         while True:
             page = self._instance.fetch_materializations(_filter(self._after), limit=200, ascending=True)
             for record in page.records:

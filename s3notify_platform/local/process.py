@@ -19,16 +19,16 @@ GRPC_OFFSET = 10_000
 """SeaweedFS also uses each port number plus this."""
 
 _LOWEST, _COUNT = 10_000, 12_000
-# Port and gRPC port both lie below 32768, where Linux starts to give ports to outgoing connections.
+# Port and gRPC port are both below 32768, where Linux begins to use ports for outgoing connections.
 
 
 def ports_are_free(ports: Iterable[int]) -> bool:
-    """Whether each of `ports`, and its gRPC port, can be bound on loopback now."""
+    """True if each of `ports`, and its gRPC port, can be bound on loopback now."""
     return all(map(_is_free, (number for port in ports for number in (port, port + GRPC_OFFSET))))
 
 
 def refuse_taken(port: int, option: str) -> None:
-    """`UsageError`, which names port and option, if something listens on this port of loopback."""
+    """Raises `UsageError`, which names port and option, if something listens on this port of loopback."""
     if not _is_free(port):
         raise UsageError(f"port {port} on {HOST} is taken: end what listens there, or give another {option}")
 
@@ -44,7 +44,9 @@ def _is_free(port: int) -> bool:
 
 
 def locked(path: Path) -> IO[str] | None:
-    """The lock file, locked until it is closed or this process ends in any way; None if another one holds it."""
+    """The lock file, locked until it is closed or this process ends in any way; None if another process
+    holds the lock.
+    """
     lock = path.open("a")
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -67,13 +69,13 @@ def free_ports(count: int, clock: Clock) -> list[int]:
 
 
 def command_of(pid: int) -> str:
-    """The command line of a living process; empty if there is none, or it is a zombie."""
+    """The command line of a living process; empty if the process is gone or a zombie."""
     try:
         return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode("utf-8", "replace")
     except OSError:
         if Path("/proc/self").exists():
             return ""
-    # No /proc: macOS.
+    # macOS has no /proc.
     asked = subprocess.run(
         ["ps", "-p", str(pid), "-o", "command="], capture_output=True, text=True, check=False
     )
@@ -81,12 +83,14 @@ def command_of(pid: int) -> str:
 
 
 def alive_with(pid: int, argument: str) -> bool:
-    """Whether `pid` is alive and was started with `argument`: the number alone may belong to another process by now."""
+    """True if `pid` is alive and was started with `argument`. The number alone may now belong to another process."""
     return argument in command_of(pid)
 
 
 def end_process(pid: int, seconds: float, clock: Clock) -> None:
-    """SIGTERM, SIGKILL after `seconds`, and wait until it is gone. Not for children of this process."""
+    """Sends SIGTERM, then SIGKILL after `seconds`, and waits until the process is gone. Not for children of this
+    process.
+    """
     ends = clock.monotonic() + seconds
     last = ends + 5.0
     with suppress(ProcessLookupError):

@@ -1,8 +1,8 @@
-"""The sources that a project's YAML defines, read without Dagster: what commands take their options from.
+"""The sources that a project's YAML defines, read without Dagster; commands take their options from them.
 
-The folder is that of `--defs`, else of S3NOTIFY_DEFS, else that of the project where the command runs: its `defs`, or,
-beside a `pyproject.toml`, also `src/*/defs` or `*/defs`, but for those of another project in it. Reading runs nothing
-of what is found: `defs_yaml`.
+The folder is given by `--defs`, else by S3NOTIFY_DEFS. The default is the folder `defs` where the command runs; beside
+a `pyproject.toml` it may also be `src/*/defs` or `*/defs`. Folders of another project inside this one do not count.
+Reading runs none of the YAML's content: see `defs_yaml`.
 """
 
 import os
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 PLACES: Final = ("defs", "src/*/defs", "*/defs")
 PROJECT_FILES: Final = ("pyproject.toml", "dg.toml")
-"""A folder with one of these is a project."""
+"""A folder with one of these files is a project."""
 
 DEMO_FOLDER: Final = Path(__file__).resolve().parent.parent / "defs"
 FIRST_SOURCE: Final = """No source is defined. Write defs/orders/defs.yaml:
@@ -46,24 +46,24 @@ the bucket announces its changes: `s3notify init orders --events`."""
 COMPONENT: Final = "s3notify_platform.S3NotifyComponent"
 _OURS: Final = "s3notify_platform."
 _OF_DOCUMENT: Final = ("type", "attributes", "template_vars_module", "requirements", "post_processing")
-"""Keys of Dagster's own beside the attributes."""
+"""Dagster's own keys beside the attributes."""
 
 _OF_PLACE: Final = {"bucket", "platform_bucket", *named(LocationSettings)}
 _OF_SPARK: Final = ("master", "remote")
 _MORE: Final = ("transform", "list_seconds")
-"""Attributes besides the settings that a command takes."""
+"""Attributes besides the settings that a command uses."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ConfiguredSource:
-    """One source as a file below `folder` has it. `attributes` may have expressions, which `values` evaluates."""
+    """One source in a file below `folder`. `attributes` may contain expressions, which `values` evaluates."""
 
     folder: Path
     file: Path
     attributes: Mapping[str, Any]
     type: str = COMPONENT
     project: Sequence["ConfiguredSource"] = field(default=(), repr=False, compare=False)
-    """All sources of its project, this one too."""
+    """All sources of the project, including this one."""
 
     @property
     def name(self) -> str:
@@ -72,19 +72,21 @@ class ConfiguredSource:
 
     @property
     def buckets(self) -> set[Any]:
-        """The watched bucket, and that of the platform's own objects."""
+        """The watched bucket, and the bucket of the platform's own objects."""
         return {self.values.get("bucket"), self.values.get("platform_bucket")} - {None}
 
     @cached_property
     def checked(self) -> Attributes:
-        """Its attributes, of their types. `UsageError` for keys that there are not, and values that cannot be."""
+        """The source's attributes, converted to their types. `UsageError` for unknown keys and wrong values."""
         try:
             return Attributes.of(self.attributes, self._value, ours=self.type.startswith(_OURS))
         except UsageError as error:
             raise UsageError("\n".join(f"{self.file}: {line}" for line in str(error).split("\n"))) from error
 
     def check(self) -> None:
-        """`UsageError` for what only a reader of the source sees: formats, schema, how settings go together."""
+        """Raises `UsageError` for errors that only building the source finds: formats, schema,
+        contradicting settings.
+        """
         try:
             self.source()
         except UsageError as error:
@@ -92,7 +94,9 @@ class ConfiguredSource:
 
     @cached_property
     def values(self) -> dict[str, Any]:
-        """Its settings, by the names of the commands' parameters. `UsageError` for one that is not known here."""
+        """The source's settings, by the names of the commands' parameters. `UsageError` if a value is not
+        known here.
+        """
         groups = {name: self.checked.get(name) or {} for name in ("s3", "dynamodb", "latest", "spark")}
         given = ungrouped({**self.checked.values, **groups})
         found = {name: known_now(given[name]) for name in (*SETTINGS, *_MORE) if given.get(name) is not None}
@@ -111,7 +115,7 @@ class ConfiguredSource:
         }
 
     def _prefixes_of_others(self) -> Iterator[str]:
-        """Where the project's other sources keep their own objects in this bucket."""
+        """Prefixes in this bucket where the project's other sources keep their own objects."""
         bucket = str(self.checked.get("bucket"))
         for other in self.project:
             if other is not self:
@@ -123,9 +127,9 @@ class ConfiguredSource:
 
     @property
     def code_versions(self) -> dict[str, str]:
-        """The versions of the code of the source and of its slot assets, by name, as far as they are known here.
+        """The code versions of the source and of its slot assets, by name, if they are known here.
 
-        Their modules are looked up on `sys.path`, and not imported.
+        The modules are looked up on `sys.path`, but not imported.
         """
         from s3notify_platform.local.fingerprint import declared_asset, fingerprint
 
@@ -142,16 +146,16 @@ class ConfiguredSource:
 
     @property
     def keyspace(self) -> tuple[str, str]:
-        """The prefix of its signals, and that of its keys."""
+        """The prefix of its signals, and the prefix of its keys."""
         return self.values["keyspace_prefix"], self.values.get("prefix", "")
 
     def source(self, **given: Any) -> "Source":
-        """The source, with other settings where they are given. `UsageError` for those that cannot be."""
+        """The source, with `given` settings overriding its own. `UsageError` for wrong settings."""
         from s3notify_platform.source.build import build
 
         values = {name: value for name, value in self.values.items() if name in SETTINGS}
         if "platform_prefix" in given and not {"keyspace_prefix"} & {*given, *self.attributes}:
-            values.pop("keyspace_prefix")  # which was made from another one
+            values.pop("keyspace_prefix")  # derived from another platform_prefix
         return build(values | given)
 
     def _value(self, name: str, value: str) -> Any:
@@ -167,7 +171,7 @@ def _flat(given: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any
 
 
 def folders(given: str | None = None) -> list[Path]:
-    """The folders that hold definitions; `UsageError` if a given one does not exist."""
+    """The folders with definitions. `UsageError` if a given folder does not exist."""
     if given := given or os.environ.get(DEFS_VARIABLE):
         if not Path(given).is_dir():
             raise UsageError(f"{given}: there is no such folder; give one with SOURCE/defs.yaml in it")
@@ -186,7 +190,7 @@ def _is_of_this_project(folder: Path) -> bool:
 
 
 def sources_of(given: str | None = None) -> list[ConfiguredSource]:
-    """All sources below the folders; `UsageError` for a file that is no YAML."""
+    """All sources below the folders. `UsageError` for a file that is not YAML."""
     found: list[ConfiguredSource] = []
     for folder in folders(given):
         for file in sorted(folder.glob("**/defs.yaml")):
@@ -210,7 +214,7 @@ def _sources_in(folder: Path, file: Path, project: Sequence[ConfiguredSource]) -
 
 
 def _attributes(file: Path, document: Mapping[Any, Any]) -> Mapping[str, Any] | None:
-    """The attributes of a source, None for another component. `UsageError` for one of ours that lacks any."""
+    """The attributes of a source; None for another component. `UsageError` if a component of this package has none."""
     attributes = document.get("attributes")
     if not str(document.get("type", "")).startswith(_OURS):
         is_source = isinstance(attributes, Mapping) and {"name", "bucket"} <= attributes.keys()

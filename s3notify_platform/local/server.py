@@ -1,22 +1,22 @@
 """The embedded default: a real, durable S3 server (SeaweedFS) on this machine, started and supervised.
 
 Guarantees. It listens on 127.0.0.1 only, sends no telemetry, and keeps all its files in one folder. Objects,
-credentials and ports survive restarts; an acknowledged write survives SIGKILL of server and parent. If the server
-ends it is restarted on the same ports until `stop()`. One process serves a folder at a time: a second is refused. A
-server whose parent was killed is killed by the kernel (Linux), or else found by its pid file at the next start and
-stopped; two servers never serve one folder.
+credentials and ports survive restarts. An acknowledged write survives SIGKILL of server and parent. A server that ends
+is restarted on the same ports until `stop()`. One process serves a folder at a time: a second one is refused. If the
+parent is killed, the kernel kills the server (Linux), or the next start finds it by its pid file and stops it. So two
+servers never serve one folder.
 
-Threat model. Other users of this machine reach its ports, and nothing on them without a key, but that S3 is alive: S3
-takes the credentials, the inner ports take keys that only the server itself has (`server_keys`). The folder has mode
-0700. Processes of the same user, and root, read the files, and so the keys.
+Threat model. Other users of this machine reach its ports. Without a key they learn only that S3 is alive. S3 requires
+the credentials, and the inner ports require keys that only the server itself has (`server_keys`). The folder has mode
+0700. Processes of the same user, and root, can read the files, and so the keys.
 
-    {folder}/server.json       ports and credentials, mode 0600
-    {folder}/identities.json   the same credentials as the server reads them, mode 0600
-    {folder}/security.toml     keys of the inner ports, with inner.key and inner.crt; mode 0600, new at each start
-    {folder}/server.lock       locked while a process serves the folder
-    {folder}/server.pid        the server process, for the next start
-    {folder}/server.log        its output
-    {folder}/data/             objects
+- {folder}/server.json: ports and credentials, mode 0600.
+- {folder}/identities.json: the same credentials in the server's format, mode 0600.
+- {folder}/security.toml: keys of the inner ports, with inner.key and inner.crt; mode 0600, new at each start.
+- {folder}/server.lock: locked while a process serves the folder.
+- {folder}/server.pid: the server process, for the next start.
+- {folder}/server.log: the server's output.
+- {folder}/data/: objects.
 """
 
 import json
@@ -51,14 +51,14 @@ from s3notify_platform.stores.s3 import S3ObjectStore
 REGION = "us-east-1"
 READY_SECONDS = 90.0
 STOP_SECONDS = 2.0
-"""From SIGTERM to SIGKILL: its filer often waits forever on a stream to itself. Acknowledged writes survive."""
+"""Seconds from SIGTERM to SIGKILL: its filer often waits forever on a stream to itself. Acknowledged writes survive."""
 POLL_SECONDS = 0.1
 FAILURES_MAX = 5
-"""How often in a row it may end without having been ready."""
+"""The supervisor gives up after the server has ended this many times in a row before it was ready."""
 HEALTH_BUCKET = "s3notify-health"
 
-# A small Python program that becomes the server: the kernel then kills the server when its parent ends, in
-# whatever way. (A preexec_fn could do this too, but is not safe in a process with threads.)
+# A small Python program that becomes the server: the kernel then kills the server when its parent ends.
+# A preexec_fn could do this too, but is not safe in a process with threads.
 _LAUNCHER = """
 import ctypes, os, signal, sys
 try:
@@ -73,7 +73,7 @@ if os.getppid() == int(sys.argv[1]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerState:
-    """Ports and credentials, as stored in the folder: they stay the same after a restart."""
+    """Ports and credentials, as stored in the folder. They stay the same after a restart."""
 
     access_key_id: str
     secret_access_key: str
@@ -84,7 +84,7 @@ class ServerState:
 
     @property
     def ports(self) -> tuple[int, ...]:
-        """All four; for gRPC the server also uses each one plus 10000."""
+        """All four ports. For gRPC the server also uses each port number plus 10000."""
         return (self.master_port, self.volume_port, self.filer_port, self.s3_port)
 
 
@@ -116,17 +116,17 @@ class LocalS3Server:
 
     @property
     def endpoint_url(self) -> str:
-        """Where it listens."""
+        """The URL of the S3 port."""
         return f"http://{HOST}:{self._known().s3_port}"
 
     @property
     def pid(self) -> int | None:
-        """The current server process; another one after a restart."""
+        """The current server process, which changes with a restart; None if it is not running."""
         process = self._process
         return process.pid if process is not None and process.poll() is None else None
 
     def config(self, bucket: str) -> S3Config:
-        """How to reach one of its buckets."""
+        """The access settings of one of its buckets."""
         state = self._known()
         return S3Config(
             bucket=bucket,
@@ -148,7 +148,7 @@ class LocalS3Server:
         }
 
     def create_bucket(self, name: str) -> None:
-        """Create a bucket; one that exists is fine. 1 request."""
+        """Creates a bucket, unless it exists. 1 request."""
         store = S3ObjectStore(self.config(name), clock=self._clock)
         try:
             store.create_bucket()
@@ -156,7 +156,7 @@ class LocalS3Server:
             store.close()
 
     def start(self) -> None:
-        """Start, and wait until it accepts writes. `UsageError` if the folder is served already."""
+        """Starts the server, and waits until it accepts writes. `UsageError` if the folder is already served."""
         program = _weed()
         if self._supervisor is not None:
             raise UsageError(f"the S3 server of {self.folder} is already started")
@@ -181,7 +181,7 @@ class LocalS3Server:
             raise
 
     def stop(self) -> None:
-        """Stop cleanly: SIGTERM, and SIGKILL after `STOP_SECONDS`. Does nothing if it is not started."""
+        """Stops cleanly: SIGTERM, and SIGKILL after `STOP_SECONDS`. Does nothing if the server is not started."""
         self._stopping.set()
         if self._supervisor is not None:
             self._supervisor.join()
@@ -191,7 +191,7 @@ class LocalS3Server:
             self._lock = None
 
     def wait_ready(self, seconds: float = READY_SECONDS) -> None:
-        """Return once it has accepted a write since it last started; `UnavailableError` after `seconds`."""
+        """Returns once the server has accepted a write since its last start; `UnavailableError` after `seconds`."""
         ends = self._clock.monotonic() + seconds
         while not self._ready.wait(POLL_SECONDS):
             if self._failure is not None:
@@ -212,7 +212,8 @@ class LocalS3Server:
             self.folder.chmod(0o700)
         except PermissionError:
             raise UsageError(
-                f"{self.folder} belongs to another user, and the server's keys would be in it: use another folder"
+                f"{self.folder} belongs to another user, who could then read the server's keys in it: use "
+                "another folder"
             ) from None
 
     def _take_lock(self) -> None:
@@ -229,7 +230,9 @@ class LocalS3Server:
         return None
 
     def _end_leftover(self) -> None:
-        """End the server of a killed parent. This process holds the lock, so no other one supervises it."""
+        """Ends the server of a killed parent. This process holds the lock, so no other process supervises
+        that server.
+        """
         pid = self._recorded_pid()
         if pid is not None and alive_with(pid, str(self.folder / "data")):
             end_process(pid, STOP_SECONDS, self._clock)
@@ -293,14 +296,14 @@ class LocalS3Server:
             stdout=log,
             stderr=log,
             cwd=self.folder,
-            # These would win over its files.
+            # These variables would override its files.
             env={name: value for name, value in os.environ.items() if not name.startswith("WEED_")},
             start_new_session=True,
         )
         (self.folder / "server.pid").write_text(str(self._process.pid))
 
     def _watch(self) -> bool:
-        """Return when the server has ended, by itself or by `stop()`; True if it was ready at any time."""
+        """Returns when the server has ended, by itself or by `stop()`. True if it was ready at any time."""
         process = self._process
         assert process is not None
         store = S3ObjectStore(
@@ -324,7 +327,7 @@ class LocalS3Server:
 
 
 def _takes_writes(store: S3ObjectStore) -> bool:
-    """Whether a write succeeds. An open port is not enough: a starting server has no volumes for its first writes."""
+    """True if a write succeeds. An open port is not enough: a starting server has no volumes for its first writes."""
     try:
         store.create_bucket()
         return isinstance(store.put("health", b"ok"), Written)
@@ -355,13 +358,13 @@ def _flags(state: ServerState, folder: Path) -> list[str]:
         f"-ip.bind={HOST}",
         f"-master.port={state.master_port}",
         "-master.telemetry=false",
-        # There is one master only: it need not wait 10 s for an election.
+        # There is only one master, so it need not wait 10 s for an election.
         "-master.electionTimeout=1s",
         "-master.volumeSizeLimitMB=128",
         f"-volume.port={state.volume_port}",
         # A bucket takes about seven volumes; with none left PUTs become slow, then fail with 500. Unused ones are free.
         "-volume.max=5000",
-        # Nor are there other volume servers to notify of a stop.
+        # There are no other volume servers that must know of a stop.
         "-volume.preStopSeconds=0",
         "-filer",
         f"-filer.port={state.filer_port}",

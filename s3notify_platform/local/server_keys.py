@@ -1,8 +1,8 @@
 """Keys of the embedded server's inner ports: master, volume, filer, and the gRPC port of each.
 
 Guarantee. With these files in its working directory, the server answers nothing on its inner ports without a key, not
-even that it is alive: all ask for a client certificate, also on gRPC's Unix sockets; volume and filer also for a
-signature in each request. The S3 port answers to anybody that it is alive (`/healthz`, `/status`), and nothing more.
+even that it is alive. All inner ports require a client certificate, also on gRPC's Unix sockets; volume and filer also
+require a signature in each request. The S3 port tells anybody only that it is alive (`/healthz`, `/status`).
 
 The server is the only user of the keys, so each start makes new ones.
 """
@@ -16,7 +16,7 @@ from s3notify_platform.kernel.clock import Clock
 from s3notify_platform.local.process import HOST
 
 SECURITY: Final = "security.toml"
-"""The server reads it in its working directory, before those in `$HOME/.seaweedfs` and `/etc/seaweedfs`."""
+"""The server reads it in its working directory, before the files in `$HOME/.seaweedfs` and `/etc/seaweedfs`."""
 
 KEY: Final = "inner.key"
 CERTIFICATE: Final = "inner.crt"
@@ -40,7 +40,7 @@ def inner_keys(clock: Clock) -> Mapping[str, str]:
 
 
 def _certificate() -> tuple[str, str]:
-    """Key and certificate of one authority, which is server and client too."""
+    """Key and certificate of one authority, which is also server and client."""
     from cryptography import x509
     from cryptography.hazmat.primitives import hashes, serialization
     from cryptography.hazmat.primitives.asymmetric import ec

@@ -1,8 +1,8 @@
-"""systemd units for a machine that runs Dagster with these sources for good: what `s3notify dev` starts, as services.
+"""systemd units that run Dagster with these sources permanently: the processes of `s3notify dev`, as services.
 
-Five units: the code server, the webserver, the daemon, the supervisor of warm runs, and a target that has them all.
-Each may be killed or restarted at any time, and starts again: a batch that was open is taken up. Inlets, outlets and
-the reconciler are in Dagster already, where the YAML enables them.
+There are five units: the code server, the webserver, the daemon, the supervisor of warm runs, and a target with all of
+them. Each may be killed or restarted at any time, and starts again; open batches are then continued. Dagster itself
+runs the reconciler, and the inlets and outlets that the YAML enables.
 """
 
 import json
@@ -19,7 +19,7 @@ from s3notify_platform.local.process import HOST
 from s3notify_platform.source.settings import DEFS_VARIABLE
 
 CODE_PORT: Final = 4266
-"""Where the code server listens, on loopback."""
+"""The code server's port, on loopback."""
 
 _SERVICE: Final = """\
 [Unit]
@@ -61,10 +61,11 @@ _POSTGRES: Final = "storage: {postgres: {postgres_url: {env: DAGSTER_POSTGRES_UR
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
-    """Where things are. All paths are absolute.
+    """Paths and options of an installation on one machine. All paths are absolute.
 
-    `python`: of the environment that has the package. `into`: the folder of the files. `home`: Dagster's. `defs`: the
-    sources. `postgres`: Dagster stores what it knows in PostgreSQL, at DAGSTER_POSTGRES_URL, else in files in `home`.
+    `python`: the interpreter of the environment with the package. `into`: the folder for the units. `home`: Dagster's
+    home. `defs`: the folder of the sources. `postgres`: Dagster's storage is PostgreSQL at DAGSTER_POSTGRES_URL, else
+    files in `home`.
     """
 
     python: Path
@@ -78,10 +79,10 @@ class Machine:
     postgres: bool = False
 
     def files(self) -> dict[Path, str]:
-        """What to write where."""
+        """The files to write, with their content."""
         workspace = self.home / "workspace.yaml"
         code = f"-m s3notify_platform.definitions -h {HOST} -p {self.code_port}"
-        quiet = "--log-level warning"  # else each tick is a line, also if nothing changes
+        quiet = "--log-level warning"  # at a lower level, each tick writes a line, even if nothing changes
         services = {
             "code": ("code server", f"dagster code-server start {code} {quiet}"),
             "web": ("webserver", f"dagster-webserver -w {workspace} -h {self.host} -p {self.port}"),
@@ -92,7 +93,7 @@ class Machine:
             self.into / f"s3notify-{name}.service": _SERVICE.format(
                 what=what,
                 after="" if name == "code" else " s3notify-code.service",
-                # Its workers have its environment, and load the same YAML: it starts again with the code server.
+                # Warm workers have the code server's environment and YAML, so they restart with it.
                 part_of=" s3notify-code.service" if name == "warm" else "",
                 user=self.user,
                 folder=self.defs.parent,
@@ -117,14 +118,14 @@ class Machine:
 
     @staticmethod
     def _java() -> dict[str, str]:
-        """Where Java is: systemd has none of the variables of whoever writes the units."""
+        """The place of Java: systemd does not have the variables of the user who writes the units."""
         if found := java_environment():
             return found
         home = os.environ.get("JAVA_HOME") or Path(str(shutil.which("java"))).resolve().parent.parent
         return {"JAVA_HOME": str(home)}
 
     def environment(self) -> dict[str, str]:
-        """That of all units. No secret is in it."""
+        """The environment of all units. It contains no secret."""
         return {
             "DAGSTER_HOME": str(self.home),
             "DAGSTER_EVENT_BATCH_SIZE": str(EVENTS_AT_ONCE),

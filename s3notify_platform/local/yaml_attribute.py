@@ -1,6 +1,6 @@
-"""One attribute more, or fewer, in a source's YAML, which stays otherwise as a person has written it, comments too.
+"""Adds or removes one attribute in a source's YAML, and keeps everything else as written, including comments.
 
-The new text is parsed again: if anything but this attribute would change, nothing is written.
+The new text is parsed again. If anything but this attribute would change, nothing is written.
 """
 
 import os
@@ -26,9 +26,10 @@ def line_of(name: str, value: Value) -> str:
 
 
 def add_attribute(file: Path, source: str, name: str, value: Value) -> bool:
-    """Have the source's attributes say `name: value`; False, and nothing is written, if that cannot be done in a line.
+    """Adds `name: value` to the source's attributes in one line. False, and nothing is written, if that is not
+    possible.
 
-    That is so if they say another value, and if they are not written line by line.
+    It is not possible if the attribute has another value, or if the attributes are not written line by line.
     """
     documents = documents_of(file)
     number = _number_of(documents, source)
@@ -47,7 +48,9 @@ def add_attribute(file: Path, source: str, name: str, value: Value) -> bool:
 
 
 def remove_attribute(file: Path, source: str, name: str, value: Value) -> bool:
-    """Take out what `add_attribute` added; False, and nothing is written, if the attributes do not say just that."""
+    """Removes the line that `add_attribute` added. False, and nothing is written, if the file does not have exactly
+    that line.
+    """
     documents = documents_of(file)
     number = _number_of(documents, source)
     if number is None or documents[number]["attributes"].get(name) != value:
@@ -63,7 +66,7 @@ def remove_attribute(file: Path, source: str, name: str, value: Value) -> bool:
 
 
 def _number_of(documents: list[Any], source: str) -> int | None:
-    """Which of the documents is this source's."""
+    """The number of the source's document."""
     for number, document in enumerate(documents):
         attributes = document.get("attributes") if isinstance(document, Mapping) else None
         if isinstance(attributes, Mapping) and attributes.get("name") == source:
@@ -81,7 +84,7 @@ def _attributes(file: Path, number: int) -> "yaml.MappingNode | None":
 
 
 def _end_of(node: "yaml.Node") -> int:
-    """The number of the line after it."""
+    """The number of the line after the node."""
     while isinstance(node.value, list) and node.value and not getattr(node, "flow_style", False):
         last = node.value[-1]
         node = last[1] if isinstance(last, tuple) else last
@@ -89,7 +92,7 @@ def _end_of(node: "yaml.Node") -> int:
 
 
 def _replaced(file: Path, text: str, documents: list[Any]) -> bool:
-    """Whether the file has this text now, which says these documents."""
+    """Replaces the file by this text if the text contains exactly these documents; True if it was replaced."""
     place = file.resolve()
     fresh = place.with_name(f".{place.name}.new")
     fresh.write_text(text)
@@ -97,7 +100,7 @@ def _replaced(file: Path, text: str, documents: list[Any]) -> bool:
         if documents_of(fresh) != documents:
             return False
         fresh.chmod(place.stat().st_mode & 0o7777)
-        os.replace(fresh, place)  # noqa: PTH105 - as it is called everywhere
+        os.replace(fresh, place)  # noqa: PTH105 - the same call as everywhere
     except UsageError:
         return False
     finally:

@@ -1,10 +1,10 @@
 """Dagster: slots as partitions, a sensor that polls, an IO manager that commits, and the assets that people see.
 
-`partitions` defines the slots of a run. `sensor` requests batches, as `engine.batch.scheduler` decides. `assets` is the
-step that ingests; `io_manager` commits, reports and loads; `changes_input` loads what changed. `batch_report`
-says at a run's end what `source_summary` shows, and the results of `checks`; `upkeep` looks after queue, freshness and
-sweep without a run. `component` builds one source from YAML, and `source_assets` is what all parts of it are
-given. `warm` has the run launcher that hands runs over to workers which have all of it started.
+`partitions` defines the slots of a run. `sensor` requests the batches that `engine.batch.scheduler` chooses. `assets`
+is the step that ingests. `io_manager` commits, reports and loads; `changes_input` loads only the changes.
+`batch_report` reports, at a run's end, the data of `source_summary` and the results of `checks`. `upkeep` watches the
+queue and freshness, and requests the sweep. `component` builds one source from YAML, and `source_assets` holds the
+inputs of all its parts. `warm` has the run launcher that hands runs over to workers that are already started.
 """
 
 from importlib import import_module
@@ -28,7 +28,7 @@ _MODULES: Final = {
 
 
 def __getattr__(name: str) -> Any:
-    # Lazy: daemon and webserver import the run launcher from here, and have no use for Spark.
+    # Lazy: daemon and webserver import the run launcher from here, and do not need Spark.
     if name in _MODULES:
         return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

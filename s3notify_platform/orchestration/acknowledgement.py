@@ -1,4 +1,4 @@
-"""How a run acknowledges its slots: on the ack chain of its batch, and in the rescan backlog."""
+"""Acknowledges a run's slots: on the ack chain of its batch, and in the rescan backlog."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -16,9 +16,9 @@ from s3notify_platform.protocols.ack_chain import AlreadyFailed, Chain
 class Acknowledgement:
     """Stamps the rounds of one run on the chain of its batch, if it has one.
 
-    `batch`: what the run is asked for. `chain`: the batch's, if a sensor opened it. `opened`: what the sensor saw
-    then. A batch of everything has one child, which ends with the last round: in the same stamp the slots that failed
-    begin, so that they are asked for again.
+    `batch`: the request of the run. `chain`: the batch's chain, if a sensor opened it. `opened`: the sensor's view when
+    it opened the chain. A batch of everything has one child on the chain, which ends with the last round. The same
+    stamp begins the failed slots as new children, so that they are requested again.
     """
 
     clients: SourceClients
@@ -30,10 +30,10 @@ class Acknowledgement:
     _bad: set[Slot] = field(default_factory=set)
 
     def stamp(self, done: Round) -> None:
-        """Stamp what is committed and reported of a round; what a listing has settled leaves the backlog.
+        """Stamps the committed and reported slots of a round, after the slots that a listing settled leave the backlog.
 
-        In this order: what a crash leaves open is asked for again, and in the backlog or not, it is found unchanged.
-        That a writer does not queue is noted before the batch is done with the slots that show it.
+        A crash in between is harmless: open slots are requested again, and are then found unchanged. An unqueued writer
+        is noted before the slots that reveal it are stamped.
         """
         self._rounds += 1
         bad = done.bad()
@@ -47,7 +47,7 @@ class Acknowledgement:
             self._stamp(good.intersection(map(Slot, self.batch.slots)))
 
     def finish(self) -> None:
-        """Stamp what no single round is done with: a batch of everything."""
+        """Stamps a batch of everything, which no single round completes."""
         if self.chain is not None and self.batch.everything:
             self._settle(set(self.clients.source.location.all_slots()) - self._bad)
             self._stamp((EVERYTHING,), starts=self._bad)
@@ -60,12 +60,12 @@ class Acknowledgement:
         if self.chain is not None and (names := [str(child) for child in sorted(children)]):
             operation = f"{self.run_id}/{self._rounds}"
             begun = [str(slot) for slot in sorted(starts)]
-            # Slots begin no others.
+            # A slot's child begins no other children.
             if not self.batch.everything and self.chain.children == {*names}:
                 outcome = self.clients.chains.finish(self.chain, operation)
             else:
                 outcome = self.clients.chains.stamp_children(self.chain, names, operation, starts=begun)
             if isinstance(outcome, AlreadyFailed):
-                # The sensor had taken the run for dead, or a person retries it: the next batch finds that it is done.
+                # The sensor took the run for dead, or a person retries it. The next batch then finds these slots done.
                 done = map(Slot, map(int, names))
                 self.clients.ask_again((slot for slot in done if slot != EVERYTHING), listing=False)

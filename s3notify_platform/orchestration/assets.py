@@ -1,7 +1,7 @@
 """The slot-partitioned assets of a source: one step that ingests, derives, commits and reports slot by slot.
 
-They are one `multi_asset` because a batch's slots are scattered: Dagster resolves the partitions of a step's
-inputs from the run's range, and a scattered batch has none. Sharing the step also shares the Spark session.
+They are one `multi_asset` because a batch's slots are scattered. Dagster resolves the partitions of a step's inputs
+from the run's range, and a scattered batch has no range. Sharing the step also shares the Spark session.
 """
 
 from collections import Counter
@@ -47,10 +47,12 @@ from s3notify_platform.table.reread import backfill, stale_slots
 from s3notify_platform.table.snapshot import Snapshot
 
 PARENT_TAG: Final = "dagster/parent_run_id"
-"""Dagster's, of a run that executes another one again."""
+"""Dagster's tag of a run that executes another run again."""
 
 RETRY_TAGS: Final = frozenset({RETRY_NUMBER_TAG, RESUME_RETRY_TAG, ASSET_RESUME_RETRY_TAG})
-"""Dagster's, of a run that goes on where its parent failed; without them a person asks for all of it again."""
+"""Dagster's tags of a run that resumes its failed parent. A retry without them requests all of the parent's
+work again.
+"""
 
 
 def build_slot_assets(settings: SourceAssets) -> dg.AssetsDefinition:
@@ -59,7 +61,7 @@ def build_slot_assets(settings: SourceAssets) -> dg.AssetsDefinition:
     wrong = [asset for asset in settings.slot_assets if asset.source != settings.name]
     if wrong:
         raise UsageError(
-            f"slot asset {wrong[0].name!r} is of source {wrong[0].source!r}, not {settings.name!r}"
+            f"slot asset {wrong[0].name!r} belongs to source {wrong[0].source!r}, not {settings.name!r}"
         )
     where = f"s3://{io.bucket}/{io.prefix}"
     common = settings.spec | {"tags": settings.spec["tags"] | settings.warm_tags}
@@ -67,13 +69,13 @@ def build_slot_assets(settings: SourceAssets) -> dg.AssetsDefinition:
         dg.AssetSpec(
             settings.name,
             description=settings.description
-            or f"A Delta table with a row for each record of the {_objects(io.format)} below `{where}`, in slots by "
-            "their keys. Each row says where it is from: `_key`, `_etag` and `_offset`.",
+            or f"A Delta table with a row for each record of the {_objects(io.format)} below `{where}`, partitioned "
+            "into slots by a hash of the key. Each row names its origin: `_key`, `_etag` and `_offset`.",
             kinds={"s3", "pyspark", "deltalake"},
             metadata={
                 "source": where,
                 "format": io.format,
-                "schema": io.row_schema or "inferred, then pinned",
+                "schema": io.row_schema or "inferred from the first batch, then fixed",
                 **settings.place(),
             },
             skippable=True,
@@ -95,7 +97,7 @@ def build_slot_assets(settings: SourceAssets) -> dg.AssetsDefinition:
             for asset in settings.slot_assets
         ),
     ]
-    # So an asset that takes one of them as its input gets its committed rows.
+    # With this key, an asset that takes one of these as input gets the committed rows.
     specs = [spec.with_io_manager_key(settings.io_key) for spec in specs]
 
     @dg.multi_asset(
@@ -166,24 +168,26 @@ def _run(context: dg.AssetExecutionContext, config: SlotBatch, settings: SourceA
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Stale:
-    """The slots of some of a source's assets that other code has made than theirs of today."""
+    """Stale slots of some of a source's assets: another version of the code made them."""
 
     settings: SourceAssets
     assets: Collection[str]
 
     def slots(self) -> set[Slot]:
-        """Those of any of the assets. Requests of `of` for each."""
+        """The stale slots of all the assets. Requests as for `of`, for each asset."""
         return set().union(*map(self.of, self.assets))
 
     def of(self, asset: str) -> list[Slot]:
-        """Those of one asset; none if its code is not known. Requests of `LogTable.newest`."""
+        """The stale slots of one asset; empty if the version of its code is unknown. Requests as for
+        `LogTable.newest`.
+        """
         code, source = self.settings.code_versions[asset], self.settings.io.source
         return stale_slots(source.table(None if asset == source.name else asset), code)
 
 
 @dataclass(slots=True, kw_only=True)
 class _Step:
-    """One run of the step: stages rounds of slots, through the ingest asset and those derived from it."""
+    """One run of the step: stages rounds of slots, through the ingest asset and the assets derived from it."""
 
     context: dg.AssetExecutionContext
     config: SlotBatch
@@ -193,14 +197,14 @@ class _Step:
     made: Sequence[SlotAsset]
     table: OpenTable
     segments: Sequence[Segment] | None
-    """The queue's segments of its slots, read when the run began."""
+    """The queue's segments of the slots, read when the run began."""
     doing: Progress
-    """Shown by `s3notify status`."""
+    """The progress that `s3notify status` shows."""
     batch: str
-    """The sensor's, or the run that a person asked for, which this one may be a retry of."""
+    """The sensor's batch, or the run that a person requested, which this run may retry."""
     ingest: Ingest | None = None
     behind: str = ""
-    """Why a table that follows is not in step; "" if all are."""
+    """The reason why a derived table is not up to date; "" if all are."""
     _again: int = 0
     """Objects that are read again although they have not changed."""
     _derived_objects: int = 0
@@ -210,7 +214,7 @@ class _Step:
 
     @property
     def forced(self) -> bool:
-        """Whether what is unchanged is read again, since someone asked: never for a batch of the sensor."""
+        """True if unchanged objects are read again because someone requested it; never for a batch of the sensor."""
         return self.config.force and not self.config.batch
 
     def _say(self, text: str) -> None:
@@ -218,9 +222,10 @@ class _Step:
         self.doing(text.partition("\n")[0])
 
     def request(self, slots: Sequence[Slot]) -> None:
-        """Request that what is committed of these slots is read again.
+        """Requests that committed objects of these slots are read again.
 
-        By a version, so that it is read once, however many runs and rounds that takes. Requests of `backfill`.
+        The request is a version of the table, so each object is read again once, in any number of runs and rounds.
+        Requests as for `backfill`.
         """
         found = backfill(self.io.source.table(), slots, None, batch=self.batch)
         self._again = found.objects
@@ -228,13 +233,13 @@ class _Step:
             self._say(f"{found.objects} objects of {len(found.slots)} slots are read again")
 
     def request_quarantined(self, slots: Sequence[Slot]) -> None:
-        """Request that what is in quarantine of these slots is read again. Requests of `retry`."""
+        """Requests that quarantined objects of these slots are read again. Requests as for `retry`."""
         found = retry(self.io.source.table(), slots, None, EVERYTHING)
         self._again = found.objects
         self._say(f"{found.objects} objects in quarantine of {len(found.slots)} slots are read again")
 
     def derived(self, slots: Sequence[Slot]) -> Iterator[Round]:
-        """One round, of what is derived from what is committed."""
+        """One round, derived from the committed rows of these slots."""
         snapshot = self._snapshot()
         self._derived_objects = sum(snapshot.manifest.slot(slot).objects for slot in slots)
         yield Round(tables=self._derived(snapshot, slots))
@@ -245,7 +250,7 @@ class _Step:
         return found
 
     def ingested(self, slots: Sequence[Slot]) -> Iterator[Round]:
-        """The rounds of these slots. Take one after the other is committed."""
+        """The rounds of these slots. Take the next round only after the last one is committed."""
         self.doing("starting Spark")
         spark = self.io.spark.spark_session
         self._spark_seconds = SYSTEM_CLOCK.monotonic() - self._started
@@ -273,7 +278,7 @@ class _Step:
             yield each
 
     def _derived_of(self, ingested: Round) -> Iterator[StagedTable]:
-        # A generator of its own, since it begins only when the table before it is committed.
+        # A separate generator, because it starts only after the table before it is committed.
         results = ingested.results[self.settings.name]
         if self.made:
             yield from self._derived(self._snapshot(), [slot for slot, each in results.items() if each.ok])
@@ -281,11 +286,11 @@ class _Step:
             yield StagedTable(name=asset, commit=partial(self._led_on, asset, [*results][:1]))
 
     def _led_on(self, asset: str, slots: Sequence[Slot]) -> Results:
-        """Lead a table on. If that fails, the slots are done all the same, and the next batch tries it again.
+        """Updates a derived table. If that fails, the slots still count as done, and the next batch tries it again.
 
-        `slots`: for which there is a next batch then.
+        `slots`: the slots for which that next batch is requested.
         """
-        self.doing(f"leading {asset} on")
+        self.doing(f"updating {asset}")
         again = partial(self.io.clients.ask_again, slots, listing=self.opened.listing)
         why = lead_on(self.context, self.io, asset, batch=self.batch, again=again)
         self.behind = why or self.behind
@@ -308,22 +313,22 @@ class _Step:
             )
 
     def _waits(self) -> dict[str, float]:
-        """What happened before the step, by the clocks of store, sensor and this machine: for people."""
+        """Seconds before the step, by the clocks of store, sensor and this machine. They are only shown to people."""
         signalled, opened, began = self.opened.signalled_ms, self.opened.opened_ms, self._began_ms
         waits = {"poll": (signalled, opened), "launch": (opened, began)}
         return {name: max(0, to - since) / 1000 for name, (since, to) in waits.items() if since and to}
 
     def phases(self) -> dict[str, float]:
-        """The seconds of the run's phases so far, one after the other."""
+        """Seconds of the run's phases so far, in order."""
         done = self.ingest.result().seconds if self.ingest is not None else {}
         return {**self._waits(), "spark_start": self._spark_seconds, **done}
 
     def summary(self, reporting: float) -> str:
-        """The run in one line: what it did, and where the time went."""
+        """The run in one line: its results, and the time of each phase."""
         whole = f"{SYSTEM_CLOCK.monotonic() - self._started:.1f} s"
         if self.ingest is None:
             return (
-                f"slot assets made from what is committed of {self._derived_objects} objects, in {whole}; "
+                f"slot assets derived from the committed rows of {self._derived_objects} objects, in {whole}; "
                 f"reporting {reporting:.1f} s"
             )
         done = self.ingest.result()
@@ -331,7 +336,7 @@ class _Step:
         counts = done.counts()
         read = ", ".join(f"{counts[name]} {name}" for name in ("objects", "bytes", "rows", "rejects"))
         if nothing := counts["objects_without_records"]:
-            read += f" ({nothing} objects gave neither)"
+            read += f" ({nothing} objects had no record)"
         took = ", ".join(
             f"{name} {seconds:.1f} s" for name, seconds in (self.phases() | {"report": reporting}).items()
         )
@@ -339,7 +344,7 @@ class _Step:
         return f"{ended}: {read} in {whole} ({took})"
 
     def report(self, reporting: float, failed: Mapping[Slot, str]) -> Iterable[Event]:
-        """What is to be logged of the run as a whole, at its end."""
+        """The events to log for the run as a whole, at its end."""
         signalled_ms = self.opened.signalled_ms
         numbers = BatchNumbers(
             batch=self.batch,
@@ -363,13 +368,14 @@ class _Step:
 
 
 def _objects(kind: str) -> str:
-    """Objects of a format, as text."""
+    """The objects of a format, as text."""
     return "objects" if kind == "auto" else f"{kind} objects"
 
 
 def _chain(clients: SourceClients, config: SlotBatch, *, is_retry: bool) -> Chain | None:
-    """The batch's chain, with what the sensor saw when it opened it. 1 GET. A run without one lists, like the retry of
-    a run whose chain was removed since.
+    """The batch's chain, with the sensor's view when it opened the chain. 1 GET.
+
+    A run without a chain lists the bucket. This includes a retry of a run whose chain has been removed.
     """
     if not config.batch:
         return None
@@ -382,14 +388,16 @@ def _chain(clients: SourceClients, config: SlotBatch, *, is_retry: bool) -> Chai
 
 
 def _segments(clients: SourceClients, config: SlotBatch, slots: Sequence[Slot]) -> tuple[Segment, ...] | None:
-    """The segments of a batch's slots, before it is known whether it lists. 1 scan; none for a batch of everything."""
+    """The segments of a batch's slots, read before it is known if the batch lists. 1 scan; None for a batch of
+    everything.
+    """
     if not config.batch or config.everything:
         return None
     return clients.queue.segments(clients.source.name, slots)
 
 
 def _asked_for(context: dg.AssetExecutionContext) -> str:
-    """The run that a person asked for: this one, or the one that it is a retry of. 1 read for each retry."""
+    """The run that a person requested: this run, or the run that it retries. 1 read for each retry."""
     run = context.run
     while not RETRY_TAGS.isdisjoint(run.tags):
         if (parent := context.instance.get_run_by_id(run.tags.get(PARENT_TAG, ""))) is None:

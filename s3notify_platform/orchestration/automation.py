@@ -1,8 +1,9 @@
-"""Declarative automation of the assets downstream of a source: the conditions, and the sensor for scattered slots.
+"""Declarative automation of the assets downstream of a source: conditions, and the sensor for scattered slots.
 
 A batch's run makes the slot assets in the source's own step. `follow_slots` is true for slots that this step did not
-make: the source alone was materialized, the slot asset is new, or its last run failed. Dagster would launch one run for
-each contiguous range of them; `SlotAutomationSensor` requests one for all, with the conditions' history in the UI.
+make: only the source was materialized, the slot asset is new, or its last run failed. Dagster would launch one run for
+each contiguous range of such slots. `SlotAutomationSensor` requests one run for all of them, and the UI keeps the
+history of the conditions.
 """
 
 import warnings
@@ -27,9 +28,9 @@ IN_FLIGHT: Final = [status for status in DagsterRunStatus if status not in ENDED
 
 
 def follow_bucket() -> dg.AutomationCondition[Any]:
-    """True for a bucket-level asset once any slot was committed, unless a run is making it."""
-    # Not eager(): it waits until no slot is missing, and slots without objects always are. It also drops an update
-    # that comes in the same evaluation as the end of the run before, which may have missed it.
+    """True for a bucket-level asset after any slot was committed, unless a run is making the asset."""
+    # Not eager(): it waits until no slot is missing, and slots without objects are always missing.
+    # It also drops an update from the evaluation in which the previous run ends. That run may have missed it.
     updated = dg.AutomationCondition.any_deps_updated()
     handled = dg.AutomationCondition.newly_requested() & ~updated
     return (updated.since(handled) & ~dg.AutomationCondition.in_progress()).with_label(
@@ -43,15 +44,15 @@ def made_tag(asset: str) -> str:
 
 
 def follow_slots(asset: str) -> dg.AutomationCondition[Any]:
-    """True for a slot of `asset` whose source has moved on without it, in a run that did not make both.
+    """True for a slot of `asset` whose source was committed by a run that did not make both.
 
-    A slot that failed here, and not in its source, is tried again every ten minutes.
+    A slot that failed only in `asset`, and not in its source, is retried every ten minutes.
     """
     condition = dg.AutomationCondition
-    # Not any_deps_updated(): of all partitions that a run made, it has the run of the last one only.
+    # Not any_deps_updated(): for the partitions of one run, it looks only at the run of the last partition.
     together = condition.all_new_updates_have_run_tags(tag_keys={made_tag(asset)})
     updated = condition.any_deps_match(condition.newly_updated() & ~together)
-    # In this order, since a run reports the source first, and a later term sees newer events.
+    # This order matters: a run reports the source first, and a later term sees newer events.
     never_made = (~condition.any_deps_missing() & condition.missing()).newly_true()
     failed = condition.execution_failed() & ~condition.any_deps_match(condition.execution_failed())
     again = failed & condition.cron_tick_passed(RETRY_CRON)
@@ -62,8 +63,9 @@ def follow_slots(asset: str) -> dg.AutomationCondition[Any]:
 
 
 class SlotAutomationSensor(dg.AutomationConditionSensorDefinition):
-    """Requests one run with exactly the slots that follow. Nothing is evaluated while one is in flight, so that no
-    update is dropped.
+    """Requests one run with exactly the slots that automation requests.
+
+    Nothing is evaluated while that run is in flight, so that no update is dropped.
     """
 
     def __init__(self, assets: SourceAssets, metadata: Mapping[str, Any] | None = None) -> None:
@@ -77,7 +79,8 @@ class SlotAutomationSensor(dg.AutomationConditionSensorDefinition):
                 minimum_interval_seconds=assets.interval_seconds,
                 default_status=assets.sensor_status,
                 metadata=metadata,
-                description=f"Slot assets of {assets.name!r} that its batches did not make; one run for all slots.",
+                description=f"Requests slot assets of {assets.name!r} that its batches did not make, in one run for "
+                "all slots.",
             )
 
     def with_attributes(
@@ -90,9 +93,10 @@ class SlotAutomationSensor(dg.AutomationConditionSensorDefinition):
         return SlotAutomationSensor(self._assets, self.metadata if metadata is None else metadata)
 
     def _behind(self, instance: dg.DagsterInstance, requests: Sequence[dg.RunRequest]) -> list[int]:
-        """The requested slots whose source is newer than the slot asset, now.
+        """The requested slots whose source is newer than the slot asset at this moment.
 
-        A run reports slot by slot, so an evaluation during a run may find a slot made in the source alone.
+        A run reports slot by slot, so an evaluation during a run may find a slot of which only the source has been
+        reported.
         """
         wanted: dict[dg.AssetKey, set[str]] = {}
         for request in requests:
@@ -116,7 +120,7 @@ class SlotAutomationSensor(dg.AutomationConditionSensorDefinition):
         tags = {AUTOMATION_TAG: self._assets.name}
         if context.instance.get_runs(filters=RunsFilter(tags=tags, statuses=IN_FLIGHT), limit=1):
             return SensorExecutionData(
-                skip_message="the run requested last has not ended", cursor=context.cursor
+                skip_message="the run that was requested last has not ended", cursor=context.cursor
             )
         found = super().evaluate_tick(context)
         requests = found.run_requests or []
@@ -128,7 +132,7 @@ class SlotAutomationSensor(dg.AutomationConditionSensorDefinition):
         slots = self._behind(context.instance, requests)
         if not slots:
             return copy(
-                found, run_requests=[], skip_message="the slots that were behind have been made meanwhile"
+                found, run_requests=[], skip_message="the requested slots have been made in the meantime"
             )
         config = {"slots": slots, "only": [key.to_user_string() for key in wanted], "force": False}
         packed = dg.RunRequest(

@@ -1,7 +1,7 @@
-"""What a batch's run reports at its end, besides its slots: the summary, and the checks that it knows the answer to.
+"""A batch's report at its end, besides its slots: the summary, and the checks whose results the run knows.
 
-So no check waits for a run of its own. `schema_changes` is about this batch. `chains_settled` is as the sensor's cursor
-has it. `complete` is what the last sweep said, or this batch, if it has compared the whole bucket itself.
+So these checks need no runs of their own. `schema_changes` is about this batch. `chains_settled` repeats the state in
+the sensor's cursor. `complete` repeats the last sweep's result, or reports this batch if it compared the whole bucket.
 """
 
 from collections.abc import Iterator
@@ -29,9 +29,9 @@ from s3notify_platform.table.snapshot import Absent
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchReport:
-    """One run of a batch, when it has ended. `everything`: it has compared the whole bucket.
+    """The report of one run of a batch that has ended. `everything`: the batch compared the whole bucket.
 
-    `failed`: its slots that were not committed, with the reason. `ingested`: it made not only slot assets.
+    `failed`: the slots that were not committed, with the reason. `ingested`: False if the run made only slot assets.
     """
 
     settings: SourceAssets
@@ -43,7 +43,7 @@ class BatchReport:
     opened_ms: int
 
     def events(self, context: dg.AssetExecutionContext) -> Iterator[Event]:
-        """What is to be logged. 1 read of the instance's sensors, 1 of a check's history, and `SourceNow.metadata`."""
+        """The events to log. 1 read of the instance's sensors, 1 of a check's history, and `SourceNow.metadata`."""
         instance, name = context.instance, self.source.name
         state = sensor_state(instance, name, self.source.location.records())
         done = self.numbers.done
@@ -61,7 +61,9 @@ class BatchReport:
             yield swept
 
     def _now(self, context: dg.AssetExecutionContext, state: SensorState | None) -> dict[str, Any]:
-        """The source as the run leaves it. What it knows of the table is at hand: the newest snapshot is not read."""
+        """Metadata of the source's state after the run. It uses the table snapshot in memory instead of reading the
+        newest.
+        """
         table = self.source.table()
         try:
             found = table.memory.kept() or table.newest()
@@ -81,6 +83,6 @@ class BatchReport:
                 },
             )
             return now.metadata()
-        except S3NotifyError as error:  # all is committed
-            context.log.warning("the summary lacks its slots: %s", error)
+        except S3NotifyError as error:  # all slots are committed, so the run goes on
+            context.log.warning("the summary lacks the state of the slots: %s", error)
             return {}

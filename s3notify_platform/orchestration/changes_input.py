@@ -1,4 +1,4 @@
-"""An input of a user's asset that has only what changed since the asset was last materialized.
+"""An input of a user's asset with only the changes since the asset was last materialized.
 
     @dg.asset
     def totals(orders: Changes) -> None:
@@ -7,12 +7,13 @@
         for row in orders.rows.toLocalIterator():  # _change_type: insert, delete
             ...
 
-Exactly once. The version up to which the asset was given changes is in the metadata of its materialization, as Dagster
-commits it: a run that fails is given the same changes again, with what came since. Where the asset's effects are
-elsewhere, `until` goes into their own commit: what has it already is not applied again.
+Changes are given exactly once. The metadata of the asset's materialization holds the version up to which the asset has
+been given changes, and Dagster commits it with the materialization. A failed run's changes are given again, with newer
+ones. An asset with effects outside Dagster commits `until` together with these effects, and then skips changes that it
+has applied before.
 
-All rows come at once, as insertions, the first time, in a backfill of Dagster, and in a run with the tag
-`s3notify/changes: full`, which a launchpad can set.
+All rows are given at once, as insertions: the first time, in a Dagster backfill, and in a run with the tag
+`s3notify/changes: full`, which the launchpad can set.
 """
 
 from collections.abc import Mapping
@@ -31,7 +32,7 @@ from s3notify_platform.table.row_changes import all_rows, row_changes
 from s3notify_platform.table.versions import created_ms
 
 CHANGES_TAG: Final = "s3notify/changes"
-"""Tag of a run. `full`: its assets are given all rows."""
+"""Tag of a run. With `full`, its assets are given all rows."""
 
 METADATA_KEY: Final = "s3notify/changes/{}"
 """Metadata of a materialization: the version of a source's table up to which its asset was given changes."""
@@ -39,11 +40,11 @@ METADATA_KEY: Final = "s3notify/changes/{}"
 
 @dataclass(frozen=True, kw_only=True)
 class Changes:
-    """The changes of a source's table since an asset was last materialized, as its input is annotated.
+    """The changes of a source's table since an asset was last materialized; used as the annotation of its input.
 
-    `rows` has the columns of the table and those of `row_changes.CHANGE_COLUMNS`: the rows that left (`delete`), and
-    those that came (`insert`). To apply them to a copy: deletions first. They are read when `rows` is computed.
-    `since`: None: they are all rows that are there. `until`: the version of the table `table` that they lead to.
+    `rows` has the table's columns and `row_changes.CHANGE_COLUMNS`: removed rows (`delete`) and added rows (`insert`).
+    To update a copy, apply deletions first. The rows are read when `rows` is computed. `since`: the version after which
+    the changes begin; None if `rows` has all rows. `until`: the version of the table `table` at which the changes end.
     """
 
     rows: DataFrame
@@ -53,20 +54,20 @@ class Changes:
 
     @property
     def full(self) -> bool:
-        """Whether `rows` has all rows that are there, in place of what changed."""
+        """True if `rows` has all rows of the table instead of its changes."""
         return self.since is None
 
 
 def changes_for(context: dg.InputContext, source: Source, spark: SparkSession) -> Changes:
-    """The changes for the asset of this step, and notes the version that it leads to with its materialization.
+    """The changes for the asset of this step. Notes their last version for the asset's materialization.
 
-    `UsageError`: the changes are not kept any more, or the table was begun again: a full read is needed, and it says
-    how to get one. Requests: those of `LogTable.newest` and `row_changes`; for all rows 1 GET.
+    `UsageError` if the changes are no longer kept, or if the table was created again; the message says how to get a
+    full read. Requests as for `LogTable.newest` and `row_changes`; for all rows 1 GET.
     """
     step, key = context.step_context, METADATA_KEY.format(source.name)
     assets = step.assets_def
     if assets is None or assets.partitions_def is not None:
-        raise UsageError(f"input {context.name!r}: changes are given to assets without partitions")
+        raise UsageError(f"input {context.name!r}: only assets without partitions can be given changes")
     keys = sorted(assets.keys)
     seen = None if is_full(step.run_tags) else _seen(context.instance, keys, key)
     ship_package(spark)
@@ -80,7 +81,7 @@ def changes_for(context: dg.InputContext, source: Source, spark: SparkSession) -
             shares = row_changes(reader, seen["until"], found.version).shares(tasks=tasks)
         except (UsageError, NotFoundError) as error:
             raise UsageError(
-                f"input {context.name!r}: {error}. To be given all rows instead: a backfill of the asset, or a run "
+                f"input {context.name!r}: {error}. To get all rows instead, run a backfill of the asset, or a run "
                 f"with the tag {CHANGES_TAG}: full"
             ) from error
     columns = columns_of_changes(columns_of(source, found))
@@ -97,13 +98,13 @@ def changes_for(context: dg.InputContext, source: Source, spark: SparkSession) -
 
 
 def is_full(tags: Mapping[str, str]) -> bool:
-    """Whether a run is to begin with all rows."""
+    """True if the assets of a run with these tags are given all rows."""
     by_person = BACKFILL_ID_TAG in tags and AUTOMATION_CONDITION_TAG not in tags
     return by_person or tags.get(CHANGES_TAG) == "full"
 
 
 def _seen(instance: dg.DagsterInstance, keys: list[dg.AssetKey], key: str) -> Mapping[str, Any] | None:
-    """The version up to which the assets of a step were last given changes; None: one of them never was."""
+    """The version up to which the assets of a step were last given changes; None if one of them never was."""
     found: list[Mapping[str, Any]] = []
     for each in keys:
         event = instance.get_latest_materialization_event(each)
@@ -117,8 +118,8 @@ def _seen(instance: dg.DagsterInstance, keys: list[dg.AssetKey], key: str) -> Ma
             f"{name.to_user_string()} {each['until']}" for name, each in zip(keys, found, strict=True)
         )
         raise UsageError(
-            f"the assets of this step were given changes up to different versions ({versions}): materialize them by a "
-            f"backfill, or in a run with the tag {CHANGES_TAG}: full"
+            f"the assets of this step were given changes up to different versions ({versions}): materialize them "
+            f"by a backfill, or in a run with the tag {CHANGES_TAG}: full"
         )
     return found[0] if found else None
 
@@ -126,9 +127,9 @@ def _seen(instance: dg.DagsterInstance, keys: list[dg.AssetKey], key: str) -> Ma
 def _check(seen: Mapping[str, Any], table: str, version: int) -> None:
     if seen["table"] != table:
         raise UsageError(
-            f"the asset was given changes of table {seen['table']}, in whose place there is {table}"
+            f"the asset was given changes of table {seen['table']}, which has been replaced by table {table}"
         )
     if seen["until"] > version:
         raise UsageError(
-            f"the asset was given changes up to version {seen['until']}, and the newest is {version}"
+            f"the asset was given changes up to version {seen['until']}, and the newest version is {version}"
         )

@@ -1,7 +1,7 @@
-"""Results of a source's checks that cost no request: a batch's run and the upkeep's sensor report them.
+"""Results of a source's checks that cost no request; a batch's run and the upkeep's sensor report them.
 
-Dagster shows a check as evaluated if its result is of the run that materialized the asset last, or is newer. So each
-batch reports all of them.
+Dagster shows a check as evaluated only if its result belongs to the run that materialized the asset last, or is newer.
+So each batch reports all checks.
 """
 
 from collections.abc import Sequence
@@ -26,20 +26,20 @@ SETTLED: Final = "chains_settled"
 SCHEMA: Final = "schema_changes"
 
 VERSION: Final = "table_version"
-"""Metadata of `schema_changes`: the version that it is about."""
+"""Metadata of `schema_changes`: the version that the result is about."""
 SWEPT: Final = "swept"
-"""Metadata of `complete`: when the sweep began of which this is the result."""
+"""Metadata of `complete`: the start time of the sweep whose result this is."""
 REPAIRED: Final = "repaired"
-"""Metadata of `complete`: missed changes were all that was found, and the next batch takes them in."""
+"""Metadata of `complete`: the sweep found only missed changes, which the next batch reads."""
 EVALUATED: Final = frozenset(
     (AssetCheckExecutionRecordStatus.SUCCEEDED, AssetCheckExecutionRecordStatus.FAILED)
 )
 LOOKED_BACK: Final = 5
-"""Evaluations of `complete` among which the last sweep is looked for: a batch's may have come before its end."""
+"""Evaluations of `complete` that are searched for the last sweep: a batch may have reported before the sweep ended."""
 
 
 def schema_evaluation(name: str, done: BatchResult, *, batch: str) -> dg.AssetCheckEvaluation:
-    """What a batch added to the schema; it does not pass if values did not fit their columns."""
+    """The fields that a batch added to the schema. The check fails if values did not fit their columns."""
     mismatches = added(each.mismatches for each in done.slots.values())
     columns = ", ".join(f"{path} ({count})" for path, count in mismatches.items())
     return dg.AssetCheckEvaluation(
@@ -58,13 +58,13 @@ def schema_evaluation(name: str, done: BatchResult, *, batch: str) -> dg.AssetCh
 
 
 def overdue(state: SensorState, *, besides: str = "") -> list[str]:
-    """The batches that are open for longer than `OVERDUE_SECONDS`, without one that ends just now."""
+    """The batches that have been open for more than `OVERDUE_SECONDS`, except `besides`, which is ending now."""
     since_ms = SYSTEM_CLOCK.wall_ms() - OVERDUE_SECONDS * 1000
     return [batch.id for batch in state.open if batch.id != besides and batch.opened_ms < since_ms]
 
 
 def chains_as_seen(name: str, state: SensorState, *, besides: str = "") -> dg.AssetCheckEvaluation:
-    """Whether batches end, as the sensor saw them last."""
+    """The result of `chains_settled` from the sensor's last state. It fails if a batch has been open for too long."""
     late = overdue(state, besides=besides)
     return dg.AssetCheckEvaluation(
         asset_key=dg.AssetKey(name),
@@ -80,7 +80,7 @@ def chains_as_seen(name: str, state: SensorState, *, besides: str = "") -> dg.As
 
 
 def swept_whole(name: str, done: BatchResult, *, at_ms: int) -> dg.AssetCheckEvaluation:
-    """After a batch that has compared the whole bucket, and committed all of it."""
+    """The result of `complete` after a batch that compared the whole bucket and committed all changes."""
     return dg.AssetCheckEvaluation(
         asset_key=dg.AssetKey(name),
         check_name=COMPLETE,
@@ -95,9 +95,9 @@ def swept_whole(name: str, done: BatchResult, *, at_ms: int) -> dg.AssetCheckEva
 
 
 def as_swept(instance: dg.DagsterInstance, name: str) -> dg.AssetCheckEvaluation | None:
-    """What the last sweep said, once more; None if there was none, or one is on its way. 1 read of its history.
+    """The last sweep's result again; None if there was no sweep, or if one is running. 1 read of the check's history.
 
-    Changes that it found missing are announced since, so they make it fail once, and no more.
+    Missed changes that the sweep found are announced by now, so only the sweep's own evaluation fails for them.
     """
     key = dg.AssetCheckKey(dg.AssetKey(name), COMPLETE)
     history = instance.event_log_storage.get_asset_check_execution_history(key, limit=LOOKED_BACK)

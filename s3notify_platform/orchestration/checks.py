@@ -1,8 +1,7 @@
-"""Asset checks of a source: no change missed (bucket against state), chains settled, changes of the schema.
+"""Asset checks of a source: missed changes (bucket against state), settled chains, schema changes.
 
-The sweep, which is the first of them, also merges the small files of all tables of the source.
-
-They name slots, and no keys: what is in Dagster's log cannot be erased.
+The first check is the sweep, which also merges the small files of all tables of the source. The results name slots, but
+no keys, because Dagster's log cannot be erased.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -41,14 +40,15 @@ SHOWN: Final = 20
 
 
 def build_checks(assets: SourceAssets) -> dg.AssetChecksDefinition:
-    """All checks, as one step, for the sweep and for a person. Batches report them, too (`batch_report`)."""
+    """All checks as one step, for the sweep and for a person. Batches report them too (`batch_report`)."""
     about = {
-        COMPLETE: "Compares the whole source with the committed state: no change that was not announced, and none on "
-        "its way for longer than an hour. Slots of unannounced changes are signalled, so that the next batch takes "
-        "them in. Each batch repeats what the last sweep said. The sweep merges small files, too.",
-        SETTLED: "No batch is open for longer than an hour. The sweep removes chains that ended a week ago.",
-        SCHEMA: "The fields that a batch added to the schema, which changes no existing rows, and its values that do "
-        "not fit their columns. Only such values make the check fail.",
+        COMPLETE: "Compares the whole source with the committed state. Fails if a change was not announced, or has "
+        "waited for more than an hour. Signals the slots of unannounced changes, so that the next batch reads them. "
+        "Each batch repeats the last sweep's result. The sweep also merges small files.",
+        SETTLED: "Fails if a batch has been open for more than an hour. The sweep removes chains that ended a week "
+        "ago.",
+        SCHEMA: "Shows the fields that a batch added to the schema, which changes no existing rows, and the values "
+        "that do not fit their columns. Only such values make the check fail.",
     }
 
     @dg.multi_asset_check(
@@ -73,15 +73,16 @@ def build_checks(assets: SourceAssets) -> dg.AssetChecksDefinition:
 
 
 def completeness(io: SlotIOManager, instance: dg.DagsterInstance) -> dg.AssetCheckResult:
-    """Compare and repair. 1 LIST for each 1000 objects of the source, and for states the requests of `SparkJobs.plan`.
+    """Compares and repairs. 1 LIST for each 1000 objects of the source, and the requests of `SparkJobs.plan` for
+    states.
 
-    A change with an entry in the queue is pending, not missed; overdue after `OVERDUE_SECONDS`. Any other is compared a
-    second time, for the same requests, since a batch may have committed it in between. Of more than `max_objects`
-    changes the rest is only counted; batches, and the next sweep, take them in. Keys that S3 clients cannot address are
+    A change with an entry in the queue is pending, not missed, and is overdue after `OVERDUE_SECONDS`. Any other change
+    is compared a second time, for the same requests, since a batch may have committed it in between. Changes beyond
+    `max_objects` are only counted; batches and the next sweep read them. Keys that S3 clients cannot address are
     counted: an inlet keeps their events as poison, and their objects may be in quarantine.
 
-    Refuses, and repairs nothing, if the table is not the one of the sensor's cursor, not whole, or of other settings
-    (`open_table`), or if more objects have left than `withdraw_share` allows.
+    Refuses, and repairs nothing, if the table is incomplete, was made with other settings (`open_table`), or is not the
+    table of the sensor's cursor. Also refuses if more objects were deleted than `withdraw_share` allows.
     """
     state = sensor_state(instance, io.name, io.clients.records)
     spark = io.spark.spark_session
@@ -148,9 +149,10 @@ def completeness(io: SlotIOManager, instance: dg.DagsterInstance) -> dg.AssetChe
 
 
 def merge_small_files(io: SlotIOManager, log: dg.DagsterLogManager) -> None:
-    """Bring the source's table, its slot assets and the tables that follow to their target sizes, as `compact` does.
+    """Merges the files of the source's table, its slot assets and its derived tables up to their target sizes.
 
-    A table that cannot be merged now is left to the next sweep. 1 LIST for each table, and the requests of `compact`.
+    If a table cannot be merged now, the next sweep tries it again. 1 LIST for each table, and the requests of
+    `compact`.
     """
     source = io.settle_commit_mode()
     for asset in (None, *slot_assets(source.location, io.clients.store)):
@@ -166,7 +168,7 @@ def merge_small_files(io: SlotIOManager, log: dg.DagsterLogManager) -> None:
 
 
 def _base(source: Source) -> Base:
-    """The table of a source that was opened, as it is now."""
+    """The newest snapshot of a table that has been opened, as a base for planning."""
     table = source.table()
     found = table.newest()
     assert isinstance(found, Snapshot), "it was opened"
@@ -191,10 +193,10 @@ def _refused(name: str, reason: str, facts: Mapping[str, Any]) -> dg.AssetCheckR
 
 
 def chains_settled(io: SlotIOManager, instance: dg.DagsterInstance) -> dg.AssetCheckResult:
-    """Read every open chain, and remove old ones and what they have left.
+    """Reads every open chain, and removes old chains and their records.
 
-    3 LISTs for each 1000 records; 1 GET for each chain that has ended; 2 requests for each that has not, and for each
-    record removed.
+    3 LISTs for each 1000 records; 1 GET for each ended chain; 2 requests for each open chain, and for each removed
+    record.
     """
     now_ms = SYSTEM_CLOCK.wall_ms()
 
@@ -221,10 +223,10 @@ def chains_settled(io: SlotIOManager, instance: dg.DagsterInstance) -> dg.AssetC
 
 
 def schema_changes(io: SlotIOManager, instance: dg.DagsterInstance) -> dg.AssetCheckResult:
-    """What the last batch in Dagster said, and the fields that other runs have added to the schema since.
+    """The result of the last batch in Dagster, and the fields that other runs have added to the schema since.
 
     Dagster's own check of column schemas would compare the last two materializations, which here are two slots.
-    Requests of `LogTable.newest` and `LogReader.as_of`.
+    Requests as for `LogTable.newest` and `LogReader.as_of`.
     """
     key = dg.AssetCheckKey(dg.AssetKey(io.name), SCHEMA)
     records = instance.event_log_storage.get_asset_check_execution_history(key, limit=1, status={*EVALUATED})
@@ -252,9 +254,9 @@ def schema_changes(io: SlotIOManager, instance: dg.DagsterInstance) -> dg.AssetC
 
 
 def _added_since(io: SlotIOManager, seen: int) -> tuple[int, dict[str, str]]:
-    """The newest version, and the fields that the schema has since version `seen`, with their types.
+    """The newest version, and the fields that were added to the schema since version `seen`, with their types.
 
-    A table's first schema adds none; nor does a table that is refused, which the check `complete` tells.
+    A table's first schema adds no fields. A table that is refused adds none either: the check `complete` reports it.
     """
     table = io.source.table()
     try:

@@ -1,4 +1,4 @@
-"""`S3NotifyComponent`: a source in YAML. Thin: functions of the other modules build each part."""
+"""`S3NotifyComponent`: a source in YAML. It is thin: functions of the other modules build each part."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -42,16 +42,18 @@ _SPARK_NAMES: Final = {"config": "spark_config"}
 class S3NotifyComponent(dg.Component, _Attributes):  # type: ignore[misc,valid-type]
     """A bucket prefix as a slot-partitioned, committed table.
 
-    Defines the ingest asset and its slot assets, summary and queue, the jobs that ingest and read again, the sensor
-    that polls and the one for upkeep, the checks, and the inlets and the outlet that are set.
+    Defines the assets (ingest, slot assets, summary, queue), the jobs (ingest, backfill), the sensors (polling,
+    upkeep), the checks, and the configured inlets and outlet.
     """
 
     def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:
-        """The definitions of this source, which leaves the own objects of the project's other sources alone."""
+        """The definitions of this source, which excludes the own objects of the project's other sources."""
         return self.definitions(context.component_tree.get_all_components(S3NotifyComponent))
 
     def definitions(self, project: Sequence["S3NotifyComponent"] = ()) -> dg.Definitions:
-        """The same without a component tree, for `dg.Definitions.merge`. `project`: all of its sources."""
+        """The definitions without a component tree, for `dg.Definitions.merge`. `project`: all sources of
+        the project.
+        """
         assets = self.assets(project)
         slot_assets = build_slot_assets(assets)
         checks = build_checks(assets)
@@ -82,7 +84,7 @@ class S3NotifyComponent(dg.Component, _Attributes):  # type: ignore[misc,valid-t
         )
 
     def assets(self, project: Sequence["S3NotifyComponent"] = ()) -> SourceAssets:
-        """The inputs of the parts; `UsageError` for settings that cannot work."""
+        """The inputs for building the parts. `UsageError` for settings that cannot work."""
         s3 = self.s3.model_dump(exclude_unset=True) if self.s3 else {}
         dynamodb = self.dynamodb.model_dump(exclude_unset=True) if self.dynamodb else {}
         spark = self.spark.model_dump(exclude_unset=True) if self.spark else {}
@@ -95,7 +97,7 @@ class S3NotifyComponent(dg.Component, _Attributes):  # type: ignore[misc,valid-t
             | {LATEST[name]: value for name, value in latest.items()}
             | {"other_platform_prefixes": "|".join(_other_prefixes(self, project))},
         )
-        _ = io.source  # its own checks, before anything is built
+        _ = io.source  # checks the settings before anything is built
         return SourceAssets(
             io=io,
             transform=imported(self.transform) if self.transform else None,
@@ -116,12 +118,12 @@ class S3NotifyComponent(dg.Component, _Attributes):  # type: ignore[misc,valid-t
 
 
 def _other_prefixes(source: S3NotifyComponent, project: Sequence[S3NotifyComponent]) -> Iterator[str]:
-    """Where other sources keep their own objects in the bucket of this one."""
+    """Prefixes in this source's bucket where other sources keep their own objects."""
     if source.other_platform_prefixes:
         yield source.other_platform_prefixes
     for other in project:
         if other.name != source.name and source.bucket in (other.platform_bucket, other.bucket):
-            with suppress(UsageError):  # which the definitions of the other one are refused for
+            with suppress(UsageError):  # the definitions of the other source report this error
                 yield from unusual_prefixes(values_of(other, *UNGROUPED), source.bucket)
 
 

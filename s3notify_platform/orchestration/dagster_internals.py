@@ -1,25 +1,26 @@
-"""What we use of Dagster that is not part of its public API. Only this file imports it, and the linter sees to that.
+"""The parts of Dagster outside its public API that this package uses. Only this file imports them, and the linter
+checks it.
 
 So one file shows what an upgrade of Dagster can break, which is why `pyproject.toml` allows one minor version. Dagster
-has no public way to what needs them:
+has no public way for these needs:
 
-    a warm worker executes a run        CodePointer, ReconstructableRepository, RepositoryPythonOrigin,
-                                        core_execute_run, capture_interrupts, EngineEventData, copy
-    a launcher decides who executes     LaunchRunContext, CheckRunHealthResult, WorkerStatus, GrpcServerCodeLocation,
-                                        ConfigurableClassData, BACKFILL_ID_TAG
-    why a run was started               BACKFILL_ID_TAG, AUTOMATION_CONDITION_TAG
-    a coordinator counts limits         TagConcurrencyLimitsCounter
-    whether a run's process lives       DagsterGrpcClient, CanCancelExecutionRequest and -Result, GRPC_INFO_TAG,
-                                        DagsterUserCodeUnreachableError
-    retries of a run                    ASSET_RESUME_RETRY_TAG, RESUME_RETRY_TAG, RETRY_NUMBER_TAG
-    a sensor's cursor and its switch    InstigatorState, InstigatorStatus, InstigatorType, SensorInstigatorData
-    a sensor of a subclass              SensorExecutionData, PARTITION_NAME_TAG
-    the type of an asset job            UnresolvedAssetJobDefinition
-    planned slots and evaluated checks  AssetMaterializationPlannedData, AssetCheckExecutionRecord and -RecordStatus
-    whether the sweep is due            get_latest_completed_cron_tick
-    a batch of events at once           SqliteEventLogStorage, DagsterEventBatchMetadata
-    data and code versions of slots     DATA_VERSION_TAG, CODE_VERSION_TAG, get_input_data_version_tag,
-                                        get_input_event_pointer_tag, NULL_EVENT_POINTER
+- A warm worker executes a run: CodePointer, ReconstructableRepository, RepositoryPythonOrigin, core_execute_run,
+  capture_interrupts, EngineEventData, copy.
+- A launcher decides who executes: LaunchRunContext, CheckRunHealthResult, WorkerStatus, GrpcServerCodeLocation,
+  ConfigurableClassData, BACKFILL_ID_TAG.
+- The reason of a run: BACKFILL_ID_TAG, AUTOMATION_CONDITION_TAG.
+- A coordinator counts limits: TagConcurrencyLimitsCounter.
+- A run's process is alive or dead: DagsterGrpcClient, CanCancelExecutionRequest and -Result, GRPC_INFO_TAG,
+  DagsterUserCodeUnreachableError.
+- Retries of a run: ASSET_RESUME_RETRY_TAG, RESUME_RETRY_TAG, RETRY_NUMBER_TAG.
+- A sensor's cursor and its switch: InstigatorState, InstigatorStatus, InstigatorType, SensorInstigatorData.
+- A sensor of a subclass: SensorExecutionData, PARTITION_NAME_TAG.
+- The type of an asset job: UnresolvedAssetJobDefinition.
+- Planned slots and evaluated checks: AssetMaterializationPlannedData, AssetCheckExecutionRecord and -RecordStatus.
+- The due time of the sweep: get_latest_completed_cron_tick.
+- A batch of events at once: SqliteEventLogStorage, DagsterEventBatchMetadata.
+- Data and code versions of slots: DATA_VERSION_TAG, CODE_VERSION_TAG, get_input_data_version_tag,
+  get_input_event_pointer_tag, NULL_EVENT_POINTER.
 """
 
 from collections.abc import Sequence
@@ -126,14 +127,18 @@ __all__ = [
 
 
 def log_events(context: OpExecutionContext, events: Sequence[AssetMaterialization]) -> None:
-    """Store events; up to `DAGSTER_EVENT_BATCH_SIZE` at once, if that is set. All are there when this returns."""
+    """Stores events, up to `DAGSTER_EVENT_BATCH_SIZE` at once if that variable is set. All are stored when this
+    returns.
+    """
     step, batch = context.get_step_execution_context(), unique_name(SYSTEM_CLOCK)
     for number, event in enumerate(events, 1):
         place = DagsterEventBatchMetadata(batch, is_end=number == len(events))
         logged = DagsterEvent.asset_materialization(step, event, place)
-        context._events.append(logged)  # noqa: SLF001 - as `log_event` does, which knows no batches
+        context._events.append(logged)  # noqa: SLF001 - like `log_event`, which cannot write batches
 
 
 def lend_instance(context: SensorEvaluationContext, instance: DagsterInstance) -> None:
-    """Have a tick, and its log, use an instance that stays open, where it would open and close one of its own."""
+    """Makes a tick, and its log, use an instance that stays open instead of opening and closing an instance for the
+    tick.
+    """
     context._instance = instance  # noqa: SLF001 - an argument of its constructor, which Dagster calls

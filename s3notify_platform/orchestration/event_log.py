@@ -1,7 +1,7 @@
 """Dagster's event log of a development home: SQLite, with a batch of events stored at once.
 
-SQLite's own storage opens five connections for each event and waits twelve times for the disk. Events come in batches
-if `DAGSTER_EVENT_BATCH_SIZE` says so.
+Dagster's own SQLite storage opens five connections for each event, and waits for the disk twelve times. Events are
+written in batches only if `DAGSTER_EVENT_BATCH_SIZE` is set.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,7 +14,7 @@ from s3notify_platform.orchestration.dagster_internals import ConfigurableClassD
 
 
 class BatchedSqliteEventLog(SqliteEventLogStorage):
-    """`SqliteEventLogStorage` in `home`, where it would be by default."""
+    """`SqliteEventLogStorage` in `home`, at its default place."""
 
     @classmethod
     def config_type(cls) -> dict[str, Any]:
@@ -29,7 +29,10 @@ class BatchedSqliteEventLog(SqliteEventLogStorage):
         return cls(base_dir=str(Path(config_value["home"]) / "history" / "runs"), inst_data=inst_data)
 
     def store_event_batch(self, events: Sequence[EventLogEntry]) -> None:
-        """Materializations of a run in two transactions: the second makes them visible, all at once. Others singly."""
+        """Stores a run's materializations in two transactions. The second one makes all of them visible at once.
+
+        Other events are stored one by one.
+        """
         runs = {event.run_id for event in events}
         if len(runs) > 1 or not all(self._is_materialization(event) for event in events):
             super().store_event_batch(events)
@@ -41,7 +44,7 @@ class BatchedSqliteEventLog(SqliteEventLogStorage):
         with self.index_transaction() as index:
             ids: list[int] = [index.execute(insert).lastrowid for insert in inserts]
             self._store_asset_event_tags(index, events, ids)
-            # What an asset says of itself is its last event.
+            # The asset's own row refers to its last event.
             last = {
                 event.get_dagster_event().asset_key: (event, id_)
                 for event, id_ in zip(events, ids, strict=True)

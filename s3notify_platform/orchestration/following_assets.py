@@ -1,7 +1,7 @@
-"""The assets whose tables follow a source's as a whole: `{name}_latest`, `{name}_clustered`.
+"""Assets of derived tables that are updated as a whole: `{name}_latest`, `{name}_clustered`.
 
-Each batch leads them on in its own run, and reports them. Their own steps do the same for a person, or rebuild them:
-in a backfill, and in a run with the tag `s3notify/changes: full`.
+Each batch updates these tables in its own run, and reports them. Their own steps let a person update them. The steps
+rebuild the tables in a backfill, and in a run with the tag `s3notify/changes: full`.
 """
 
 from collections.abc import Callable, Iterator
@@ -19,7 +19,7 @@ from s3notify_platform.table.follow import FollowResult
 
 
 def build_following(settings: SourceAssets) -> list[dg.AssetsDefinition]:
-    """The assets that follow a source as a whole."""
+    """The assets of the source's derived tables."""
     return [_asset(settings, name) for name in settings.io.source.kinds]
 
 
@@ -46,17 +46,19 @@ def _asset(settings: SourceAssets, name: str) -> dg.AssetsDefinition:
 
 
 def _description(source: Source, name: str) -> str:
-    led = f"a Delta table that each batch of {source.name} leads on"
+    led = f"a Delta table that each batch of {source.name} updates"
     if name == source.location.latest_name and (latest := source.latest) is not None:
         deleted = (
-            f" Without keys of which that row says: {latest.deleted_when}." if latest.deleted_when else ""
+            f" Keys whose newest row satisfies {latest.deleted_when} are left out."
+            if latest.deleted_when
+            else ""
         )
         return (
-            f"The newest row of each {', '.join(latest.key)}, by {', '.join(latest.order_by)}: {led}. If a row leaves, "
-            f"the next-newest of its key is back.{deleted}"
+            f"The newest row of each {', '.join(latest.key)}, by {', '.join(latest.order_by)}: {led}. If "
+            f"that row is withdrawn, the key's next-newest row returns.{deleted}"
         )
     columns = ", ".join(source.clustered.columns) if source.clustered is not None else ""
-    return f"All rows of {source.name} in the order of {columns}: {led}. Queries by these columns read few files."
+    return f"All rows of {source.name}, sorted by {columns}: {led}. Queries by these columns read few files."
 
 
 def lead_on(
@@ -67,9 +69,9 @@ def lead_on(
     batch: str,
     again: Callable[[], None],
 ) -> str:
-    """Lead a table on, and report its asset. Why that failed; "" if it did not.
+    """Updates a derived table and reports its asset. Returns the reason of a failure; "" for success.
 
-    `again`: has a batch come again. It is called after what may go well the next time.
+    `again` requests another batch. It is called only for failures that a retry may resolve.
     """
     try:
         done = follow(io.spark.spark_session, io.source, asset, batch=batch)

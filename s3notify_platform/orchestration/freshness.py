@@ -1,8 +1,10 @@
-"""How long the oldest change waits that is not committed. What `{source}_queue` is materialized by, without a run.
+"""The age of the oldest change that is not committed. The upkeep's sensor uses it to materialize `{source}_queue`
+without a run.
 
-What is not committed is in one of three places: an entry of the source's topic; a signal that the sensor has not seen;
-a slot that is in flight or failing, by the sensor's cursor, whose commit has not seen its signal. A signal says when
-its slot changed last, an entry when its change was made. By the wall clocks of store, writers and reader.
+An uncommitted change is in one of three places. It is in an entry of the source's topic, or in a signal that the sensor
+has not seen. Or its slot is in flight or failing by the sensor's cursor, and no commit of the slot has seen the signal.
+A signal has the time of its slot's last change, and an entry has the time of its own change. Ages depend on the wall
+clocks of store, writers and reader.
 """
 
 from collections.abc import Mapping
@@ -24,12 +26,14 @@ from s3notify_platform.protocols.keyspace import signal_key
 from s3notify_platform.table.snapshot import Absent
 
 SLOTS_READ: Final = 100
-"""Of more slots that are not committed, the first are looked at."""
+"""If more slots are not committed, only the first of them are examined."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Freshness:
-    """`oldest_seconds`: 0 if all is committed. `slots` is how many may have something that is not."""
+    """`oldest_seconds`: 0 if everything is committed. `slots`: the number of slots that may have
+    uncommitted changes.
+    """
 
     oldest_seconds: float
     slots: int
@@ -41,10 +45,11 @@ def freshness(
     *,
     queue_seconds: float | None = None,
 ) -> Freshness:
-    """How fresh the source's table is.
+    """The freshness of the source's table.
 
-    `queue_seconds`: the age of the oldest entry, for a caller that has scanned the topic. 1 HEAD, and if the root has
-    moved 1 LIST of the keyspace; if slots are not committed, those of `LogTable.newest`, and 1 HEAD for each.
+    `queue_seconds`: the age of the oldest entry, from a caller that has scanned the topic. 1 HEAD; 1 LIST of the
+    keyspace if the root has moved. If slots are not committed, also the requests of `LogTable.newest`, and 1 HEAD for
+    each slot.
     """
     if queue_seconds is None:
         with suppress(NotFoundError):  # nothing was ever announced
@@ -68,7 +73,7 @@ def freshness(
     if state is not None:
         since += [batch.opened_ms for batch in state.open if EVERYTHING in batch.slots]
     ages = [(now_ms - since_ms) / 1000 for since_ms in since]
-    # Where roots move alone, entries say that a slot is behind, and since when.
+    # With `signals: root`, the entries show that a slot is behind, and since when.
     named = sum(signal is None for signal in signals) if io.source.location.signals == "root" else 0
     return Freshness(
         oldest_seconds=max(0.0, queue_seconds or 0.0, *ages),
@@ -77,10 +82,10 @@ def freshness(
 
 
 def _taken(io: SlotIOManager) -> Mapping[Slot, str]:
-    """The signal that the last batch of each slot has seen, as the table has it."""
+    """The signal that the last commit of each slot has seen, from the table."""
     try:
         found = io.source.table().newest()
-    except CorruptError:  # no run commits to it
+    except CorruptError:  # no run can commit to this table
         return {}
     if isinstance(found, Absent):
         return {}

@@ -1,12 +1,12 @@
-"""The IO manager of a source: commits rounds of slots, reports them, acknowledges the batch, loads slots back.
+"""The IO manager of a source: commits rounds of slots, reports them, acknowledges the batch, loads slots.
 
-Dagster stores nothing of ours by value. `SlotIOManager.commit` takes the rounds that a run has staged, and adds what
-only Dagster knows to the order that makes it exactly-once (`engine.loop`). A DataFrame that an asset of a user
-returns is one round of the same (`handle_output`). The input of an asset is loaded from the packs of one snapshot, as
-one DataFrame.
+Dagster stores no data of this package. `SlotIOManager.commit` takes the rounds that a run has staged. It adds the
+Dagster events to the order of steps that makes commits exactly-once (`engine.loop`). A DataFrame that a user's asset
+returns is committed as one round in the same way (`handle_output`). An asset's input is loaded from the packs of one
+snapshot, as one DataFrame.
 
-The ingest step calls `commit` and yields no Output. Dagster stores what `handle_output` yields only when it has ended,
-and an Output would mark all partitions of its run as made, also those that failed.
+The ingest step calls `commit` and yields no Output. Dagster stores the events of `handle_output` only at its end, and
+an Output would mark all partitions of its run as made, including failed ones.
 """
 
 import json
@@ -59,9 +59,9 @@ from s3notify_platform.table.snapshot import Absent
 
 FAILURE_TAG: Final = "s3notify/failure"
 SECONDS_TAG: Final = "s3notify/seconds"
-"""Of a run that has ended: the seconds of its phases, as JSON."""
+"""Tag of a run that has ended: the seconds of its phases, as JSON."""
 TRACEBACKS: Final = "tracebacks"
-"""Of a run's failure: the tracebacks of its slots, each with the slots that failed with it."""
+"""Metadata of a run's failure: tracebacks, each with the slots that failed with it."""
 TRACES_SHOWN: Final = 8
 
 _ABOUT_VALUES: Final = {
@@ -73,38 +73,39 @@ _ABOUT_VALUES: Final = {
 _Settings = create_model(
     "_Settings",
     __base__=(Checked, dg.ConfigurableIOManager),
-    # `SlotIOManager.commit` is what commits.
+    # `commit` is already the name of a method.
     **fields_of(settings_of(*SOURCE, TopicSizeSettings), renamed={"commit": "commit_mode"}),
 )
-"""The settings of a source, a field for each."""
+"""The settings of a source, with a field for each."""
 
 
 class RunFacts(Protocol):
-    """What a run says of itself."""
+    """Facts that a run reports about itself."""
 
     @property
     def batch(self) -> str:
-        """The batch that it is of."""
+        """The run's batch."""
         ...
 
     def phases(self) -> Mapping[str, float]:
-        """The seconds of its phases so far, one after the other."""
+        """Seconds of the run's phases so far, in order."""
         ...
 
     def summary(self, reporting: float) -> str:
-        """In one line, at its end. `reporting`: seconds that reporting took."""
+        """The run in one line, at its end. `reporting`: seconds that reporting took."""
         ...
 
     def report(self, reporting: float, failed: Mapping[Slot, str]) -> Iterable[Event]:
-        """What is to be logged at its end. `failed`: slots that were not committed, with the reason."""
+        """The events to log at the run's end. `failed`: slots that were not committed, with the reason."""
         ...
 
 
 class SlotIOManager(_Settings):  # type: ignore[misc,valid-type]
-    """Everything Dagster needs of one source. `DataFrame`s in and out, by slot.
+    """Everything that Dagster needs of one source: reads and writes `DataFrame`s by slot.
 
-    `s3`: a `NamedS3`, or an `S3Resource` without keys: those given by value are refused when Spark has to use them.
-    `spark`: a `SlotSpark`, or another that has a `spark_session`; sensors make it too, so it should start on first use.
+    `s3`: a `NamedS3`, or an `S3Resource` without keys; keys given by value are refused when Spark needs them. `spark`:
+    a `SlotSpark` or another resource with a `spark_session`. Sensors create this resource too, so its session should
+    start on first use.
     """
 
     s3: dg.ResourceDependency[S3Resource]
@@ -114,7 +115,7 @@ class SlotIOManager(_Settings):  # type: ignore[misc,valid-type]
 
     @property
     def source(self) -> Source:
-        """The source as a value, with the credentials that the resources name, if they name any."""
+        """The source as a value, with the credentials that the resources name, if any."""
         return self._settled or self._declared
 
     @property
@@ -125,7 +126,7 @@ class SlotIOManager(_Settings):  # type: ignore[misc,valid-type]
 
     @property
     def clients(self) -> SourceClients:
-        """What the other parts of the source talk to: keyspace, queue, ack chains."""
+        """Clients for the source's keyspace, queue and ack chains."""
         topic = TopicSettings(
             **{name: getattr(self, f"queue_{name}") for name in QUEUE},
             slots=self.slots,
@@ -136,11 +137,11 @@ class SlotIOManager(_Settings):  # type: ignore[misc,valid-type]
         return SourceClients(source=self.source, topic=topic)
 
     def settle_commit_mode(self) -> Source:
-        """The source, with how this process commits settled. Refuses a store that cannot do it.
+        """The source with its commit mode settled. Refuses a store that supports no commit mode.
 
-        Requests as `Location.settle_commit_mode` has: 1 GET, the first time about 50.
+        Requests as for `Location.settle_commit_mode`: 1 GET, and about 50 requests the first time.
         """
-        # Not of what an earlier run of this process has settled: in the meantime the store may be another.
+        # Not from the settled source: the store may have changed since an earlier run of this process.
         self._settled = self._declared.settle_commit_mode(self.clients.store)
         return self._settled
 
@@ -157,13 +158,15 @@ class SlotIOManager(_Settings):  # type: ignore[misc,valid-type]
     def load_input(self, context: dg.InputContext) -> Any:
         """The upstream slots of the run's partitions; all slots for an asset without partitions.
 
-        As the input is annotated: a Spark DataFrame (also without annotation); a `pyarrow.Table`, a pandas or a Polars
-        DataFrame, which are whole in this process's memory; `Changes` of the source's table since the asset's last
-        materialization.
+        The input's annotation chooses the type. The default is a Spark DataFrame. A `pyarrow.Table`, a pandas or a
+        Polars DataFrame is held completely in this process's memory. `Changes` are the changes of the source's table
+        since the asset's last materialization.
         """
         if context.dagster_type.typing_type is Changes:
             if self._derived(asset := context.asset_key.path[-1]) is not None:
-                raise UsageError(f"input {context.name!r}: {asset} is no source, whose changes are kept")
+                raise UsageError(
+                    f"input {context.name!r}: changes are kept only for sources, and {asset} is not a source"
+                )
             return changes_for(context, self.source, self.spark.spark_session)
         if context.has_asset_partitions:
             slots = tuple(slot_from_partition_key(key, self.slots) for key in context.asset_partition_keys)
@@ -172,15 +175,17 @@ class SlotIOManager(_Settings):  # type: ignore[misc,valid-type]
         return _as_annotated(self.load(slots, asset=context.asset_key.path[-1]), context)
 
     def handle_output(self, context: dg.OutputContext, obj: DataFrame) -> None:
-        """Commit a slot-partitioned asset's DataFrame: each of the run's slots is replaced by its rows in it."""
+        """Commits a slot-partitioned asset's DataFrame: its rows replace the rows of each slot of the run."""
         name, asset = context.asset_key.to_user_string(), context.asset_key.path[-1]
         if not context.has_asset_partitions:
             raise UsageError(f"{name}: this IO manager stores slot-partitioned assets only")
         if "_slot" not in obj.columns:
-            raise UsageError(f"{name}: drops _slot, which says where a row belongs; keep it")
+            raise UsageError(
+                f"{name}: the returned DataFrame lacks _slot, which assigns rows to slots; keep that column"
+            )
         slots = {slot_from_partition_key(key, self.slots): 0 for key in context.asset_partition_keys}
         source = self.settle_commit_mode()
-        # Refused, if the source's table is not whole or of other settings.
+        # This refuses a source table that is incomplete or was made with other settings.
         source.open_table(store=self.clients.store)
         staged = staged_frame(self.spark.spark_session, source, asset, obj, slots, batch=context.run_id)
         round_ = Round(tables=iter([staged]))
@@ -201,14 +206,14 @@ class SlotIOManager(_Settings):  # type: ignore[misc,valid-type]
         acknowledgement: Acknowledgement,
         run: RunFacts,
     ) -> None:
-        """Commit, report and acknowledge the slots of a run, round by round; at the end, fail for those at fault.
+        """Commits, reports and acknowledges the slots of a run, round by round. Fails at the end if slots failed.
 
-        `run`: what is reported of it as a whole. The order is that of `commit_rounds`. A slot that fails in a derived
-        table alone is done with, as far as the source is concerned: its next change is not delayed, and automation
-        makes the derived slot again.
+        `run`: the facts to report of the run as a whole. The order of steps is that of `commit_rounds`. A slot that
+        fails only in a derived table counts as done for the source. So the slot's next change is not delayed, and
+        automation makes the derived slot again.
 
-        Requests of a round: those of `commit_rounds`; 1 GET and 1 PUT for the chain, however many
-        slots; `SourceClients.ask_again` for slots that were not ingested whole.
+        Requests of a round: those of `commit_rounds`; 1 GET and 1 PUT for the chain, for any number of slots; and
+        `SourceClients.ask_again` for slots that were not read completely.
         """
         clients, reporting = self.clients, 0.0
         failed: dict[str, Results] = {}
@@ -246,7 +251,7 @@ class SlotIOManager(_Settings):  # type: ignore[misc,valid-type]
             self._fail(context, failed)
 
     def _report(self, context: dg.AssetExecutionContext, done: Round, batch: str) -> None:
-        """Log the materializations of the slots that are committed, in each asset of the run."""
+        """Logs the materializations of the committed slots, for each asset of the run."""
         events: dict[Slot, list[dg.AssetMaterialization]] = {}
         for asset, results in done.results.items():
             reported = [result for _, result in sorted(results.items()) if result.ok]
@@ -261,13 +266,14 @@ class SlotIOManager(_Settings):  # type: ignore[misc,valid-type]
                     tags={DATA_VERSION_TAG: str(result.generation), **self._provenance(asset, result)},
                 )
                 events.setdefault(result.slot, []).append(event)
-        # Slot by slot: automation, which looks at any moment, finds a slot made in all assets or in none.
+        # Slot by slot: automation may look at any moment, and then finds a slot made in all assets or in none.
         log_events(context.op_execution_context, [event for slot in sorted(events) for event in events[slot]])
 
     def _provenance(self, asset: str, result: SlotResult) -> dict[str, str]:
-        """The tags by which Dagster finds slots that other code has made; none if the code is not known.
+        """The tags by which Dagster finds stale slots; empty if the code version is unknown.
 
-        What a derived slot was made from is named by its version alone: its event has no id before it is stored.
+        The tags name a derived slot's input only by its version, because the input's event has no id before it is
+        stored.
         """
         if not result.made_by:
             return {}
@@ -279,8 +285,9 @@ class SlotIOManager(_Settings):  # type: ignore[misc,valid-type]
         return tags
 
     def _metadata(self, result: SlotResult) -> dict[str, Any]:
-        """Of a slot: what the batch did to it, then what it holds now. It names no keys, which `erase` could not take
-        back.
+        """Metadata of a slot: first the batch's results, then the slot's present content.
+
+        It names no keys, because `erase` could not remove them from Dagster's log.
         """
         quarantined = result.live_rejects or result.live_failing
         return {
@@ -306,7 +313,7 @@ class SlotIOManager(_Settings):  # type: ignore[misc,valid-type]
         }
 
     def _columns(self, asset: str) -> dg.TableSchema:
-        """The columns of a table, as this process has just seen or committed them. No request."""
+        """The columns of a table, from the snapshot that this process saw or committed last. No request."""
         derived = self._derived(asset)
         table = self.source.table(derived)
         found = table.memory.kept() or table.newest()
@@ -322,7 +329,7 @@ class SlotIOManager(_Settings):  # type: ignore[misc,valid-type]
         )
 
     def note_reason(self, context: dg.AssetExecutionContext, reason: str) -> None:
-        """Put the reason of a failure where the sensor, and a person who looks at the run, finds it."""
+        """Stores the reason of a failure as a tag of the run, for the sensor and for people."""
         context.instance.add_run_tags(context.run.run_id, {FAILURE_TAG: reason[:MAX_REASON]})
 
     def _fail(self, context: dg.AssetExecutionContext, failed: Mapping[str, Results]) -> None:
@@ -336,7 +343,7 @@ class SlotIOManager(_Settings):  # type: ignore[misc,valid-type]
                     if found := [without_key(trace, key) for key, trace in result.every_trace.items()][:1]:
                         traces.setdefault(found[0], []).append(slot)
                 if not has_partitions(context):
-                    # So that the partition grid shows exactly these as failed, as soon as the run has failed.
+                    # The partition grid then shows exactly these slots as failed, as soon as the run has failed.
                     planned = AssetMaterializationPlannedData(dg.AssetKey([asset]), partition=str(slot))
                     step = context.op_execution_context.get_step_execution_context().step.key
                     event = DagsterEvent.build_asset_materialization_planned_event(
@@ -346,8 +353,8 @@ class SlotIOManager(_Settings):  # type: ignore[misc,valid-type]
         first = next(iter(reasons.values()))
         self.note_reason(context, first)
         raise dg.Failure(
-            f"{len(bad)} of the run's slots failed ({', '.join(partition_keys(bad)[:20])}); "
-            f"the others are committed. First: {first}",
+            f"{len(bad)} of the run's slots failed ({', '.join(partition_keys(bad)[:20])}); the others are "
+            f"committed. First: {first}",
             metadata={
                 "failed_slots": dg.MetadataValue.json(reasons),
                 TRACEBACKS: dg.MetadataValue.json(
@@ -362,7 +369,7 @@ class SlotIOManager(_Settings):  # type: ignore[misc,valid-type]
 
 
 def _reason(result: SlotResult) -> str:
-    """Why a slot was not committed, without keys."""
+    """The reason why a slot was not committed, without keys."""
     if result.error or not result.unread:
         return result.error or result.status
     first, *more = dict.fromkeys(without_key(reason, key) for key, reason in result.unread.items())
@@ -376,7 +383,7 @@ def with_resources(io: SlotIOManager, keys: Mapping[str, str]) -> dg.IOManagerDe
     @dg.io_manager(required_resource_keys={*keys.values()})
     def given(context: dg.InitResourceContext) -> SlotIOManager:
         own = {"spark": io.spark, "s3": io.s3, "dynamodb": io.dynamodb}
-        # Not the attributes of `resources`: an `S3Resource` is a client of boto3 there.
+        # Not the attributes of `resources`: there, an `S3Resource` is a boto3 client.
         found = {part: context.resources.original_resource_dict[key] for part, key in keys.items()}
         return SlotIOManager(**values_of(io, *SOURCE, TopicSizeSettings), **own | found)
 
@@ -398,6 +405,6 @@ def _as_annotated(found: DataFrame, context: dg.InputContext) -> Any:
         case ("pyspark", "DataFrame") | ("typing", "Any"):
             return found
     raise UsageError(
-        f"input {context.name!r} is annotated as {kind}: rows are given as a DataFrame of pyspark, pandas or "
-        "polars, or as a pyarrow.Table"
+        f"input {context.name!r} is annotated as {kind}: use a DataFrame of pyspark, pandas or polars, or "
+        "a pyarrow.Table"
     )

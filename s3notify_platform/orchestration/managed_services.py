@@ -1,21 +1,21 @@
 """Inlets and outlets managed by Dagster: a job that serves, and a sensor that keeps one run of it alive.
 
-Theory of operation. The run's only step runs the service in a thread, and ends it when the run is terminated, or
-when the process that started the run has ended (the code location was stopped). It writes a heartbeat. The sensor
-reads the runs of the job:
+Theory of operation. The run's only step runs the service in a thread. It stops the service when the run is terminated,
+or when the process that started the run has ended (the code location was stopped). The step writes a heartbeat. The
+sensor reads the runs of the job:
 
-    none alive ──backoff elapsed──► requested ──► serves ──failed──► none alive, with a longer backoff
+    no run alive ──backoff elapsed──► requested ──► serves ──failed──► no run alive, with a longer backoff
                                                     └──heartbeat stops──► reported as failed
 
-A run whose process is gone before its first heartbeat is reported as failed, too (`run_health`).
+A run whose process ends before its first heartbeat is reported as failed too (`run_health`).
 
-A run key is the cursor's epoch and a number: a tick that is repeated after a crash requests the same run, which
-Dagster launches once. Other runs may serve at the same time (started by hand, for example): services share their
-work; the sensor only ensures that there is one.
+A run key consists of the cursor's epoch and a number. A tick that is repeated after a crash requests the same run, and
+Dagster launches it once. Other runs may serve at the same time (started by hand, for example): services share their
+work. The sensor only ensures that at least one run serves.
 
 Such a run never ends by itself, so it occupies a place in the run queue (`max_concurrent_runs`). If the code location
-is reloaded, but its old process continues for its runs, the old code serves until the run is terminated; the sensor
-then starts the new one.
+is reloaded, but its old process continues for its runs, the old code serves until the run is terminated. The sensor
+then starts a run of the new code.
 """
 
 import os
@@ -43,13 +43,13 @@ WAITS: Final = [status for status in DagsterRunStatus if status not in (*ENDED, 
 """Statuses in which a run of a service may stay for any time."""
 
 SILENCE_SECONDS: Final = 60.0
-"""A run without a heartbeat for so long, by the sensor's clock, is reported as failed."""
+"""A run without a heartbeat for this long, by the sensor's clock, is reported as failed."""
 
 STARTUP_SECONDS: Final = 180.0
-"""The same for a run that has had no heartbeat yet."""
+"""A run that has never had a heartbeat is reported as failed after this time."""
 
 STEADY_BEATS: Final = 12
-"""After so many heartbeats (a minute), the failures before the run no longer count."""
+"""After this number of heartbeats (a minute), failures before the run no longer count."""
 
 BACKOFF_BASE_SECONDS: Final = 5.0
 BACKOFF_CEILING_SECONDS: Final = 300.0
@@ -72,7 +72,7 @@ class ServiceState:
     judged: str = ""
     """The last ended run that is counted in `failures`."""
     progress: Mapping[str, tuple[int, int]] = field(default_factory=dict)
-    """By run: its beats (-1: none yet), and when this number was first seen."""
+    """For each run its number of heartbeats (-1: none yet), and the time when this number was first seen."""
 
     def dumps(self) -> str:
         """JSON, for Dagster's cursor."""
@@ -80,7 +80,7 @@ class ServiceState:
 
     @staticmethod
     def loads(text: str) -> "ServiceState":
-        """Inverse of `dumps`; `CorruptError` (reset the cursor) for anything else."""
+        """The inverse of `dumps`. `CorruptError` for any other text; the remedy is to reset the cursor."""
         try:
             return _CURSOR.validate_json(text)
         except ValidationError as error:
@@ -92,18 +92,18 @@ _CURSOR: Final = TypeAdapter(ServiceState)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceTick:
-    """What a tick decides."""
+    """The decision of a tick."""
 
     state: ServiceState
     note: str
     run_key: str = ""
-    """Of the run to request; empty for none."""
+    """Key of the run to request; empty if no run is requested."""
     silent: tuple[str, ...] = ()
-    """Runs to be reported as failed."""
+    """Runs to report as failed."""
 
 
 def decide(name: str, state: ServiceState, runs: Sequence[RunView], clock: Clock) -> ServiceTick:
-    """The decision of a tick, given the service's runs, latest first. Its only random part is the backoff's jitter."""
+    """The decision of a tick, given the service's runs, latest first. Only the backoff's jitter is random."""
     now = clock.wall_ms()
     found = pulse_of(
         runs,
@@ -140,10 +140,10 @@ def decide(name: str, state: ServiceState, runs: Sequence[RunView], clock: Clock
 def build_service(
     name: str, service: Callable[[SlotIOManager], Service], assets: SourceAssets
 ) -> tuple[dg.JobDefinition, dg.SensorDefinition]:
-    """A job that runs this service of a source, and a sensor that keeps exactly one run of it alive.
+    """A job that runs this service of a source, and a sensor that keeps one run of the job alive.
 
-    The source's records hold the heartbeat: 1 write each 5 s, and 1 read for each tick. The service's progress is in
-    the run's log; its counts are observations of the asset `name`, each minute in which they changed and at its end.
+    The heartbeat is in the source's records: 1 write every 5 s, and 1 read for each tick. The service's progress is in
+    the run's log. Its counts are observations of the asset `name`, at its end and each minute in which they changed.
     """
 
     @dg.op(name=f"{name}_serve", required_resource_keys={assets.io_key})
@@ -194,13 +194,13 @@ def build_service(
 
 @dataclass(slots=True)
 class _Running:
-    """A service in a thread, watched by the step's own thread, which is the one that Dagster interrupts."""
+    """A service in a thread, watched by the step's own thread, which is the thread that Dagster interrupts."""
 
     _context: dg.OpExecutionContext
     _service: Service
     _name: str
     _stop: Event = field(default_factory=Event)
-    # Only the step's thread writes Dagster's log; of too many lines the oldest are dropped.
+    # Only the step's thread writes Dagster's log. If there are too many lines, the oldest are dropped.
     _lines: deque[str] = field(default_factory=lambda: deque(maxlen=_LINES_MAX))
     _error: Exception | None = None
     _observed: Mapping[str, int] = field(default_factory=dict)
@@ -208,7 +208,7 @@ class _Running:
     _ended: Event = field(default_factory=Event)
 
     def wait(self) -> None:
-        """Return when the service has ended; end it if this step is interrupted, or its parent process ends."""
+        """Returns when the service has ended. Stops it if this step is interrupted, or if its parent process ends."""
         parent = os.getppid()
         Thread(target=self._run, name=self._name, daemon=True).start()
         looked = SYSTEM_CLOCK.monotonic()

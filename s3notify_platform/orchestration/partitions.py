@@ -22,13 +22,13 @@ QUARANTINE: Final = "quarantine"
 SOURCE_TAG: Final = "s3notify/source"
 PART_TAG: Final = "s3notify/part"
 WARM_TAG: Final = "s3notify/spark"
-"""Of jobs and assets whose runs a warm worker may take: digest of the Spark configuration that it has to have."""
+"""Tag of jobs and assets whose runs a warm worker may take: a digest of the Spark configuration that they need."""
 
 
 CHOICES: Final = (
-    "Slots, like 3,17,40-60 or all; failed: those that the grid shows as failed; stale: those that other code has made "
-    "than there is now; quarantine: what is in it, of the slots that have any; older than 6h: those whose last commit "
-    "is (units: min, h, d), or is not in the history any more"
+    "Slots to read, like 3,17,40-60 or all. failed: slots that the partition grid shows as failed. stale: "
+    "slots that another version of the code made. quarantine: slots with quarantined records or objects. "
+    "older than 6h: slots whose last commit is older, or no longer in the history (units: min, h, d)"
 )
 
 
@@ -41,36 +41,37 @@ def slot_partitions(slots: int = SLOT_COUNT) -> dg.StaticPartitionsDefinition:
 class SlotBatch(dg.Config):
     """The exact slots of one run, in any combination.
 
-    Dagster's own requests are for one partition or a contiguous range. A sensor's run therefore has no partition tag,
-    and names its slots here. If empty, the run is for the partitions it was started with. A person says `choose`. The
-    launchpad shows no more, since it leaves out what has a factory for its default.
+    Dagster itself requests one partition or a contiguous range. So the run of a sensor has no partition tag, and names
+    its slots here. If this is empty, the run covers the partitions it was started with. A person sets `choose`. The
+    launchpad shows only that field, because it leaves out fields whose defaults have a factory.
     """
 
     choose: str = Field(default="", description=CHOICES)
     slots: list[int] = Field(
-        default_factory=list, description="The same as numbers; empty: the run's partitions"
+        default_factory=list, description="Slots as numbers; empty: the run's partitions"
     )
     everything: bool = Field(
-        default_factory=bool, description="All slots that hold objects (first batch, and sweeps)"
+        default_factory=bool, description="All slots that have objects (for the first batch, and for sweeps)"
     )
     force: bool = Field(
         default_factory=lambda: True,
-        description="Read objects again, and make slot assets again, even if they have not changed; not in a batch of "
-        "a sensor. If the run is killed and not retried, the rest is read by the slots' next batch, when they change",
+        description="Read objects and make slot assets again, even if nothing has changed; not for a sensor's batch. "
+        "If the run is killed and not retried, each remaining slot is read by its next batch, when the "
+        "slot changes",
     )
     only: list[str] = Field(
-        default_factory=list, description="Assets to make, of those selected; empty: all of them"
+        default_factory=list, description="Assets to make, among those selected; empty: all of them"
     )
     batch: str = Field(default_factory=str, description="The batch's ack chain, if a sensor opened one")
 
     @property
     def chooses_stale(self) -> bool:
-        """Whether it is for the slots that other code has made."""
+        """True if the run is for stale slots."""
         return self.choose.strip() == STALE
 
     @property
     def chooses_quarantine(self) -> bool:
-        """Whether it is for what is in quarantine."""
+        """True if the run is for quarantined records and objects."""
         return self.choose.strip() == QUARANTINE
 
     def targets(
@@ -80,10 +81,10 @@ class SlotBatch(dg.Config):
         table: Callable[[], LogTable],
         stale: Callable[[], Iterable[Slot]],
     ) -> tuple[Slot, ...]:
-        """The slots of this run. `UsageError` for a slot that does not exist, or if there are none.
+        """The slots of this run. `UsageError` for a slot that does not exist, or if there are no slots.
 
-        `table` is read to find slots by their age, or what they have in quarantine: requests of `LogTable.newest`, and
-        for their age 1 LIST for each 1000 versions. `stale` gives those that other code has made.
+        `table` is read to find slots by age or by quarantine: requests as for `LogTable.newest`, and for age 1 LIST for
+        each 1000 versions. `stale` returns the stale slots.
         """
         if self.choose:
             found = stale() if self.chooses_stale else _chosen(self.choose.strip(), context, slots, table)
@@ -98,7 +99,7 @@ class SlotBatch(dg.Config):
             keys = list(context.partition_keys)
         else:
             raise UsageError(
-                "this run has no slots: choose partitions, or say which in its config: choose: 3,17,40-60"
+                "this run has no slots: choose partitions, or set choose in its config, like choose: 3,17,40-60"
             )
         return tuple(slot_from_partition_key(key, slots) for key in keys)
 
@@ -134,5 +135,5 @@ def _chosen(
 
 
 def has_partitions(context: dg.AssetExecutionContext) -> bool:
-    """Whether the run was started for one partition or a range of them."""
+    """True if the run was started for one partition or a range of partitions."""
     return bool(context.has_partition_key or context.has_partition_key_range)

@@ -1,7 +1,7 @@
-"""A source's sensor is switched off and on, as Dagster's UI does it: the switch there shows the same.
+"""Switches a source's sensor off and on, like Dagster's UI does; the UI shows the same state.
 
-A sensor that is off opens no batch. What is in flight goes on, changes wait in the queue and in the signals, and the
-upkeep goes on. Nothing is lost, however long: the first tick after it is on takes in what changed meanwhile.
+A sensor that is off opens no batch. Open batches continue, changes wait in the queue and in the signals, and the upkeep
+continues. Nothing is lost, however long the sensor is off: its first tick afterwards finds all changes.
 """
 
 from typing import Final
@@ -18,11 +18,11 @@ from s3notify_platform.orchestration.dagster_internals import (
 
 LOOKS: Final = 5
 LOOK_SECONDS: Final = 0.5
-"""A tick that ends at this moment may write the status that it began with; so it is looked at again, so often."""
+"""A tick that is ending may overwrite the status with its old one. So the status is checked again, this many times."""
 
 
 def is_paused(instance: dg.DagsterInstance, source: str) -> bool:
-    """Whether the sensor of a source is off, in one code location at least. One read of the instance's sensors."""
+    """True if the sensor of a source is off in at least one code location. One read of the instance's sensors."""
     return not all(state.is_running for state in _known(instance, source))
 
 
@@ -39,16 +39,18 @@ def _sensors(instance: dg.DagsterInstance, source: str) -> list[InstigatorState]
     found = _known(instance, source)
     if not found:
         raise UsageError(
-            f"Dagster has no sensor {source}_sensor yet: correct the name or DAGSTER_HOME, or start it "
-            "(`s3notify dev`); to have it begin switched off: `running: false` in the YAML"
+            f"Dagster has no sensor {source}_sensor yet: correct the name or DAGSTER_HOME, or start "
+            "Dagster (`s3notify dev`); if the sensor should be off from the start, set `running: false` "
+            "in the YAML"
         )
     return found
 
 
 def switch(instance: dg.DagsterInstance, source: str, *, on: bool, clock: Clock = SYSTEM_CLOCK) -> bool:
-    """Switch the sensor of a source, in each code location that has it; whether that changed anything. May be repeated.
+    """Switches the sensor of a source in each code location that has it. True if that changed anything. May be
+    repeated.
 
-    `UsageError`: no daemon has seen it yet. `UnavailableError`: ticks kept undoing it, try again.
+    `UsageError` if no daemon has seen the sensor yet. `UnavailableError` if ticks kept undoing the change: try again.
     """
     wanted = InstigatorStatus.RUNNING if on else InstigatorStatus.STOPPED
     changed = False

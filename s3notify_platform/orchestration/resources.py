@@ -1,4 +1,4 @@
-"""Resources: Spark and DynamoDB by configuration."""
+"""Dagster resources for Spark and DynamoDB, set up by configuration."""
 
 import hashlib
 import json
@@ -28,9 +28,9 @@ from s3notify_platform.stores.credentials import session_of
 class SlotSpark(PySparkResource):
     """A Spark session: embedded (`local[*]`), standalone, YARN, or Connect, by configuration alone.
 
-    It starts on first use, so that a sensor or an idle step with this resource starts no JVM, and when fewer than
-    `max_sessions` processes of this machine have one. `spark_config`: properties on top of the platform's defaults.
-    `remote`: a Spark Connect server, instead of `master`.
+    The session starts on first use, so a sensor or an idle step with this resource starts no JVM. It also waits until
+    fewer than `max_sessions` processes of this machine have a session. `spark_config`: properties that override the
+    platform's defaults. `remote`: a Spark Connect server, used instead of `master`.
     """
 
     spark_config: dict[str, Any] = Field(default={})
@@ -47,8 +47,10 @@ class SlotSpark(PySparkResource):
         return self.started()
 
     def started(self, *, resident: bool = False) -> SparkSession:
-        """See `spark_session`. `resident`: it waits for no other process; their number is limited elsewhere."""
-        # In a warm worker this object serves one run after another, each with a session of its own.
+        """See `spark_session`. `resident`: does not wait for other processes; the supervisor limits the number of such
+        sessions.
+        """
+        # In a warm worker this object serves one run after another, each with its own session.
         if self._spark_session is None or is_replaced(self._spark_session):
             master = None if self.remote else self.master or "local[*]"
             extra = {key: str(value) for key, value in flatten_dict(self.spark_config)}  # type: ignore[no-untyped-call]
@@ -67,7 +69,7 @@ class SlotSpark(PySparkResource):
 
 
 def spark_digest(spark: SlotSpark) -> str:
-    """Differs for resources that cannot share a Spark session."""
+    """A digest that differs for resources that cannot share a Spark session."""
     conf = json.dumps([spark.master, spark.remote, spark.spark_config], sort_keys=True, default=str)
     return hashlib.blake2b(conf.encode(), digest_size=6).hexdigest()
 
@@ -84,7 +86,9 @@ _S3: Any = create_model(
 
 
 class NamedS3(_S3):  # type: ignore[misc] # a model made of the declared settings
-    """dagster-aws' resource with keys that are named, not given: Spark's tasks read their variables themselves."""
+    """dagster-aws' S3 resource, with names of credential variables instead of keys. Spark's tasks read the
+    variables.
+    """
 
     def get_client(self) -> Any:
         """See `S3Resource`."""
@@ -111,16 +115,17 @@ _WITHOUT_EFFECT: Final = {
 
 
 def reach_of(resource: S3Resource) -> tuple[dict[str, Any], Keys]:
-    """How a resource says that S3 is reached, as settings; and the keys that it holds by value, if it does.
+    """The access settings of a resource, and the keys that it holds by value, if any.
 
-    Such keys serve sensors and services only: see `Access`. `UsageError` for a field of `S3Resource` that would have no
+    Such keys serve only sensors and services: see `Access`. `UsageError` for a field of `S3Resource` that would have no
     effect.
     """
     for name, usual in _WITHOUT_EFFECT.items():
         if (given := getattr(resource, name)) != usual:
             raise UsageError(
-                f"{type(resource).__name__}({name}={given!r}): this platform has its own retries, and signs and checks "
-                "every request; leave it out (certificates: AWS_CA_BUNDLE; plain HTTP: endpoint_url='http://…')"
+                f"{type(resource).__name__}({name}={given!r}): this platform has its own retries, and "
+                "signs and checks every request; leave it out (certificates: AWS_CA_BUNDLE; plain HTTP: "
+                "endpoint_url='http://…')"
             )
     found = {name: getattr(resource, S3_NAMES.get(name, name), None) for name in named(S3Settings)}
     keys = ("access_key_id", "secret_access_key", "session_token")

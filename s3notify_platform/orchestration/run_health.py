@@ -1,13 +1,13 @@
-"""Whether what executes a run is known to be gone: a run that is killed while it starts has no heartbeat to miss.
+"""Detects that a run's process is gone. A run that is killed while it starts has never sent a heartbeat.
 
-Dagster's code server reports a run whose process has ended, and the supervisor of warm runs one whose worker has. What
-is asked here finds runs whose reporter was killed with them, or before it could report.
+Dagster's code server reports a run whose process has ended, and the supervisor of warm runs reports a run whose worker
+has ended. This module finds runs whose reporter was killed with them, or before it could report.
 
-A run's heartbeat begins with its step, and cannot begin earlier: Dagster's process of a run loads the definitions
-without saying for which run, and where heartbeats go is in these. Then it executes the one step.
+A run's heartbeat begins with its step, and cannot begin earlier. Dagster's run process first loads the definitions,
+without naming the run. Only the definitions tell where heartbeats are stored. Then it executes the one step.
 
-Only what is certain counts, since a slow start looks the same from outside. A run that is reported as failed, and was
-yet to be started, does not start: Dagster's run worker finds it finished.
+Only certain knowledge counts, since a slow start looks the same from outside. A run that is reported as failed before
+it starts does not start: Dagster's run worker finds it finished.
 """
 
 import json
@@ -40,7 +40,7 @@ from s3notify_platform.orchestration.dagster_internals import (
 )
 
 ANSWER_SECONDS: Final = 5
-"""A code server that takes longer to answer is taken to be there."""
+"""A code server that takes longer to answer counts as present."""
 
 _LOOPBACK: Final = ("localhost", "127.0.0.1")
 
@@ -52,35 +52,36 @@ _STARTED: Final = re.compile(r"Started process for run \(pid: (\d+)\)")
 
 
 def is_gone(instance: DagsterInstance, run: DagsterRun) -> bool:
-    """Whether nothing executes a run, nor will. False if that cannot be known.
+    """True if nothing executes a run, or ever will. False if that cannot be known.
 
-    Asks the run launcher, if it can tell; of Dagster's default one, see `process_is_gone`.
+    Asks the run launcher, if it supports that. For Dagster's default launcher, see `process_is_gone`.
     """
     launcher = instance.run_launcher
     try:
         if launcher.supports_check_run_worker_health:
             status = launcher.check_run_worker_health(run).status
-            # A launcher may not find what it has not made yet.
+            # A launcher may not find a worker that it has not made yet.
             begun = run.status in (DagsterRunStatus.STARTED, DagsterRunStatus.CANCELING)
             return status in (WorkerStatus.FAILED, WorkerStatus.SUCCESS) or (
                 begun and status is WorkerStatus.NOT_FOUND
             )
         return isinstance(launcher, DefaultRunLauncher) and process_is_gone(instance, run)
-    except Exception:  # noqa: BLE001 - of any launcher: it could not tell
+    except Exception:  # noqa: BLE001 - errors of any launcher: it does not know
         return False
 
 
 def process_is_gone(instance: DagsterInstance, run: DagsterRun) -> bool:
-    """Whether the process of a run is gone that a code server has, or was to have, started. False if nobody knows.
+    """True if the run's process, started by a code server, is gone. False if that cannot be known.
 
-    On another machine the server has to say so: if it is silent, that may be the network's fault. On this one the
-    process is looked for, and before it has reported, the server is asked. 1 read of the run's events, 1 question.
+    A server on another machine must answer itself: silence may be the network's fault. On this machine the process is
+    looked up by its pid. Before the process has reported its pid, the server is asked. 1 read of the run's events, 1
+    request to the server.
     """
     server = json.loads(run.tags.get(GRPC_INFO_TAG, "{}"))
     if not server:
         return False
     if not server.get("socket") and server.get("host") not in _LOOPBACK:
-        # Of one that is to end, the answer is the same as of one that is gone.
+        # A server answers the same for a process that is being terminated and one that is gone.
         return run.status is not DagsterRunStatus.CANCELING and not _has(server, run)
     said = [
         found[1]
@@ -93,7 +94,7 @@ def process_is_gone(instance: DagsterInstance, run: DagsterRun) -> bool:
 
 
 def _is_silent(server: dict[str, Any]) -> bool:
-    """Whether nobody listens at the server's address."""
+    """True if nothing listens at the server's address."""
     path = server.get("socket")
     try:
         with socket.socket(socket.AF_UNIX if path else socket.AF_INET) as tried:
@@ -105,7 +106,7 @@ def _is_silent(server: dict[str, Any]) -> bool:
 
 
 def _has(server: dict[str, Any], run: DagsterRun) -> bool:
-    """Whether the server has a process for the run; yes if it does not answer."""
+    """True if the server has a process for the run, or does not answer."""
     client = DagsterGrpcClient(
         host=server.get("host") or _LOOPBACK[0],
         port=server.get("port"),
@@ -129,9 +130,10 @@ def run_view(
     waits: Collection[DagsterRunStatus] = (DagsterRunStatus.QUEUED,),
     failure: str = "",
 ) -> RunView:
-    """A run as its keeper sees it. 1 read of its heartbeat, once it has started. `failure`: the reason it has given.
+    """A run from its keeper's view. 1 read of the heartbeat if the run has started.
 
-    `waits`: statuses in which a run may stay for any time. A run whose launch failed stays `NOT_STARTED`.
+    `failure`: the reason that the run gave. `waits`: statuses in which a run may stay for any time. A run whose launch
+    failed stays `NOT_STARTED`.
     """
     return RunView(
         run_id=run.run_id,

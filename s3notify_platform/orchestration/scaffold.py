@@ -14,13 +14,13 @@ _ASKED: Final = ("bucket", "prefix", "name", "region", "endpoint_url")
 
 SourceParams: Any = create_model(
     "SourceParams",
-    __doc__="What the YAML is written from; the default of `name` is the folder's.",
+    __doc__="Values for the YAML; the default of `name` is the folder's name.",
     **fields_of(replace(SETTINGS[name], default="") if name == "name" else SETTINGS[name] for name in _ASKED),
 )
 
 
 class SourceScaffolder(dg.Scaffolder[Any]):
-    """Writes `defs.yaml` with the attributes that were given."""
+    """Writes `defs.yaml` with the given attributes."""
 
     @classmethod
     def get_scaffold_params(cls) -> Any:

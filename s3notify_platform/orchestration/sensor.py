@@ -1,10 +1,10 @@
 """The sensor of a source: polls the keyspace and requests one run with exactly the changed slots.
 
-Dagster begins a sensor's ticks five seconds apart at best, so a tick goes on polling for most of that time, and ends as
-soon as there is something to request. It holds a thread of daemon and code server meanwhile. So it polls once unless
-dagster.yaml has `sensors: {use_threads: true}`, without which other sensors would wait for it, and if the code server
-has few sources (`SOURCES_WATCHED`); at most half of its threads watch (`WATCHERS`). What changes between a request and
-the next tick waits for that one.
+Dagster starts a sensor's ticks at least five seconds apart. So a tick keeps polling for most of that time, and ends as
+soon as it can request something. Meanwhile it holds a thread of the daemon and of the code server. It polls only once
+if dagster.yaml lacks `sensors: {use_threads: true}`, because other sensors would then wait for it. It also polls only
+once if the code server has many sources (`SOURCES_WATCHED`). At most half of the server's threads watch (`WATCHERS`).
+Changes between a request and the next tick wait for that tick.
 """
 
 import os
@@ -31,7 +31,7 @@ from s3notify_platform.source.declared_types import check_declared_types
 from s3notify_platform.table.open_table import OpenTable, claim
 
 LOOP_SECONDS: Final = 5
-"""Between two ticks, as Dagster's daemon has it."""
+"""Seconds between two ticks in Dagster's daemon."""
 
 WATCH_SECONDS: Final = 4.5
 
@@ -42,12 +42,12 @@ def _code_server_threads() -> int:
 
 
 SOURCES_WATCHED: Final = 20
-"""With more sources in a code server, ticks poll once: its threads are needed for the ticks of the others."""
+"""With more sources in a code server, ticks poll once, because the ticks of other sources need its threads."""
 
 _SOURCES: Final[set[str]] = set()
 
 WATCHERS: Final = BoundedSemaphore(max(1, _code_server_threads() // 2))
-"""Ticks that watch at the same time, in this code server."""
+"""Limits the ticks of this code server that watch at the same time."""
 
 
 def watch(
@@ -58,9 +58,10 @@ def watch(
     clock: Clock = SYSTEM_CLOCK,
     watchers: BoundedSemaphore = WATCHERS,
 ) -> Tick:
-    """Look every `poll_seconds`, until there is something to request or `WATCH_SECONDS` are over.
+    """Looks every `poll_seconds` until there is something to request, or until `WATCH_SECONDS` are over.
 
-    0 seconds, or all watchers taken: look once. A new epoch is stored before anything is requested under it.
+    Looks only once if `poll_seconds` is 0 or all watchers are taken. A new epoch also ends the tick, so that the epoch
+    is stored before anything is requested under it.
     """
     ends = clock.monotonic() + WATCH_SECONDS
     tick = look(state)
@@ -82,13 +83,13 @@ def build_sensor(
     job: UnresolvedAssetJobDefinition,
     settings: BatchSettings,
 ) -> dg.SensorDefinition:
-    """The sensor. A poll costs 1 HEAD if nothing changed, else 1 HEAD and 1 LIST, whatever the size of the bucket.
+    """The sensor. A poll costs 1 HEAD if nothing changed, else 1 HEAD and 1 LIST, for a bucket of any size.
 
-    While batches are open, 1 LIST more for each, and 1 GET for each of their runs. For many slots at once, those of
+    Each open batch costs 1 LIST more, and each of its runs 1 GET. Many slots at once also cost the requests of
     `ShortCursor.dumps`.
     """
     _SOURCES.add(assets.name)
-    # Ticks that are further apart than Dagster's are asked for by who wants few requests.
+    # A longer interval than Dagster's is chosen to save requests, so such ticks do not watch.
     watches = assets.interval_seconds <= LOOP_SECONDS
 
     @dg.sensor(
@@ -153,7 +154,9 @@ def build_sensor(
 
 
 def _opened(io: SlotIOManager, expected: str, *, transformed: bool) -> OpenTable:
-    """The source's table, which is created if it was never there. Refused as `Source.open_table`, and for its types."""
+    """The source's table, created if it never existed. `Source.open_table` lists the tables that are refused;
+    mismatched types are refused too.
+    """
     found = io.source.open_table(expected=expected, create=False, store=io.clients.store)
     if found.snapshot is not None:
         check_declared_types(io.source, found, transformed=transformed)
@@ -164,7 +167,7 @@ def _opened(io: SlotIOManager, expected: str, *, transformed: bool) -> OpenTable
 def _result(
     context: dg.SensorEvaluationContext, tick: Tick, requests: Sequence[dg.RunRequest], cursor: str
 ) -> dg.SensorResult:
-    """What a tick has seen is in its log if it requests runs, else it is the reason why not."""
+    """The result of a tick. The tick's note goes to its log if runs are requested, else it is the skip reason."""
     if requests:
         context.log.info(tick.note)
     return dg.SensorResult(run_requests=requests, cursor=cursor, skip_reason=None if requests else tick.note)

@@ -1,4 +1,4 @@
-"""What a source's sensor knows, read from Dagster's instance: its cursor, and of one key the batches of its slot."""
+"""A source's sensor as seen through Dagster's instance: its cursor, and the batches of one key's slot."""
 
 from typing import Final
 
@@ -21,18 +21,18 @@ from s3notify_platform.orchestration.partitions import BATCH_TAG, SOURCE_TAG
 from s3notify_platform.source.source import Source
 
 RUNS_MAX: Final = 10
-"""How many runs of a batch are named."""
+"""Maximum number of runs that are named for a batch."""
 
 REPORTS_MAX: Final = 20
-"""How many of a slot's materializations are read."""
+"""Maximum number of materializations that are read for a slot."""
 
 
 def sensor_view(instance: dg.DagsterInstance, source: Source, key: str) -> SensorView | None:
-    """What the source's sensor knows about the key's slot; None if it has no cursor yet.
+    """The sensor's knowledge of the key's slot; None if the sensor has no cursor yet.
 
-    If several code locations have a sensor of this name, the one that ticked last. One read of the instance's sensors,
-    one of the slot's last materializations, and one of the runs for each open batch; of a slot that fails, one of the
-    failed runs and one for each of these.
+    If several code locations have a sensor of this name, the sensor that ticked last counts. One read of the instance's
+    sensors, one of the slot's last materializations, and one of the runs of each open batch. A failing slot also costs
+    one read of the failed runs, and one for each of these runs.
     """
     state = sensor_state(instance, source.name, source.location.records())
     if state is None:
@@ -67,7 +67,7 @@ def sensor_view(instance: dg.DagsterInstance, source: Source, key: str) -> Senso
 
 
 def _trace_of(instance: dg.DagsterInstance, source: str, slot: Slot) -> str:
-    """The traceback with which the slot failed the last time, as far as the last failed runs tell."""
+    """The traceback of the slot's last failure, if the last failed runs have it."""
     wanted = RunsFilter(tags={SOURCE_TAG: source}, statuses=[dg.DagsterRunStatus.FAILURE])
     for run in instance.get_runs(filters=wanted, limit=RUNS_MAX):
         for entry in instance.all_logs(run.run_id, of_type=dg.DagsterEventType.STEP_FAILURE):
@@ -82,8 +82,9 @@ def _trace_of(instance: dg.DagsterInstance, source: str, slot: Slot) -> str:
 
 
 def sensor_state(instance: dg.DagsterInstance, source: str, records: RecordStore) -> SensorState | None:
-    """The cursor of a source's sensor; None if it has none yet. One read of the instance's sensors, and `ShortCursor`'s
-    of `records`, the source's.
+    """The cursor of a source's sensor; None if it has no cursor yet.
+
+    One read of the instance's sensors, and the requests of `ShortCursor` to `records`, the source's records.
     """
     found = [
         state.instigator_data
@@ -95,6 +96,6 @@ def sensor_state(instance: dg.DagsterInstance, source: str, records: RecordStore
         try:
             if data.cursor:
                 return ShortCursor(records=records).loads(data.cursor)
-        except CorruptError:  # not the platform's sensor, though of the same name
+        except CorruptError:  # a sensor of the same name that is not the platform's
             continue
     return None

@@ -1,13 +1,13 @@
-"""How many Spark sessions this machine has at once, whatever launches the runs.
+"""Limits the Spark sessions of this machine at a time, for every way of launching runs.
 
-A session of its own is a JVM of a gigabyte or more, and ten sources that change together are ten runs. So a process
-takes one of `limit` places before it starts one, and keeps it to its end; others wait. A place is a locked file, which
-the kernel unlocks however the process ends.
+A session is a JVM of a gigabyte or more, and ten sources that change together are ten runs. So a process takes one of
+`limit` places before it starts a session, and keeps the place until it ends; other processes wait. A place is a locked
+file, which the kernel unlocks however the process ends.
 
-Dagster's own means do not hold without being configured: a pool has no limit until one is set, and a killed run stays
-in it; sensors that count runs request theirs at the same moment, and see no run that a person launches.
+Dagster's own limits do not work without configuration. A pool has no limit until one is set, and a killed run stays in
+it. Sensors that count runs request theirs at the same moment, and see no run that a person launches.
 
-Warm workers take no place, since they keep their session for long: their supervisor has a limit (`warm.Limits`).
+Warm workers take no place, because they keep their sessions for long. Their supervisor limits them (`warm.Limits`).
 """
 
 import os
@@ -32,13 +32,15 @@ def take_place(
     folder: Path | None = None,
     clock: Clock = SYSTEM_CLOCK,
 ) -> None:
-    """Return when this process has one of the first `limit` places, until it ends. `say` is called once if it waits."""
+    """Returns when this process has one of the first `limit` places, until it ends. Calls `say` once if it
+    has to wait.
+    """
     if _TAKEN:
         return
     folder = folder or Path(tempfile.gettempdir()) / f"s3notify-spark-{os.getuid()}"
     folder.mkdir(mode=0o700, exist_ok=True)
     if folder.is_symlink() or folder.stat().st_uid != os.getuid():
-        raise UsageError(f"{folder} is not this user's: remove it, or give another TMPDIR")
+        raise UsageError(f"{folder} belongs to another user: remove it, or set another TMPDIR")
     said = False
     while True:
         for number in range(limit):

@@ -15,7 +15,9 @@ from s3notify_platform.local.attributes import as_text, is_expression
 
 
 class Checked(BaseModel):
-    """A model that refuses names and values of its settings with `UsageError`, in the same words as every other way."""
+    """A model that refuses wrong names and values of settings with `UsageError`, with the same messages as
+    everywhere.
+    """
 
     def __init__(self, **given: Any) -> None:
         known: dict[str, Setting] = {}
@@ -47,8 +49,8 @@ def fields_of(
 ) -> dict[str, Any]:
     """Fields for pydantic's `create_model`, one for each setting.
 
-    A setting whose name the model uses for something else has a field of another name (`renamed`, or `row_{name}`
-    where it is pydantic's), and its own as alias.
+    If the model uses a setting's name for something else, the field gets another name and the setting's name as alias.
+    The other name is given in `renamed`; for names that pydantic uses, it is `row_{name}`.
     """
     found: dict[str, Any] = {}
     for setting in settings:
@@ -59,7 +61,7 @@ def fields_of(
             more["alias"] = setting.name
         kind = (
             list[str] if setting.base == tuple[str, ...] else setting.kind
-        )  # Dagster's models know no tuple
+        )  # Dagster's models do not support tuples
         found[name] = (Annotated[kind, setting], Field(description=setting.help, **more))
     return found
 
@@ -75,9 +77,9 @@ class _FromYaml(Checked, dg.Resolvable):
 
 
 def resolvable(name: str, settings: Sequence[Setting], doc: str | None = None) -> Any:
-    """A class with a field for each setting that Dagster fills from YAML, with descriptions and choices that it shows.
+    """A class with a field for each setting, which Dagster fills from YAML and shows with descriptions and choices.
 
-    A text that is no expression is taken as it is written: Dagster alone would make the number 1000 of "1_000".
+    A text that is not an expression is used exactly as written. Dagster alone would turn "1_000" into the number 1000.
     """
     fields: dict[str, Any] = {}
     for setting, (field, (annotation, info)) in zip(settings, fields_of(settings).items(), strict=True):
@@ -93,7 +95,7 @@ def resolvable(name: str, settings: Sequence[Setting], doc: str | None = None) -
 
 @lru_cache(maxsize=64)
 def group_of(declared: type) -> Any:
-    """The same for a group of settings."""
+    """The class for a group of settings, as `resolvable` makes it."""
     return resolvable(declared.__name__, settings_of(declared), declared.__doc__)
 
 

@@ -1,4 +1,4 @@
-"""What the Dagster definitions of one source are built from: slot assets, the source's parts, errors of its steps."""
+"""Inputs for building the Dagster definitions of one source: slot assets, the source's parts, errors of its steps."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -16,9 +16,9 @@ from s3notify_platform.spark.batch_schema import Transform
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlotAsset:
-    """A function of the committed rows of a source's slots, as an asset of its own. Made by `s3_slot_asset`.
+    """A function of the committed rows of a source's slots, as a separate asset. Made by `s3_slot_asset`.
 
-    `code_version`: the declared one, else the function's fingerprint, once the source's component has loaded it.
+    `code_version`: the declared version, or the function's fingerprint after the source's component has loaded it.
     """
 
     name: str
@@ -33,11 +33,12 @@ def s3_slot_asset(
 ) -> Callable[[Transform], SlotAsset]:
     """A slot-partitioned asset downstream of `source`: `(DataFrame of committed rows) -> DataFrame`.
 
-    The function must keep the `_slot` column. It is called with the slots that a batch committed, and what it
-    returns replaces these slots of its own table. Name it under `slot_assets` of the source's component.
+    The function must keep the `_slot` column. It is called with the slots that a batch committed, and its result
+    replaces these slots of its own table. Name it under `slot_assets` of the source's component.
 
-    Slots that other code has made are shown as stale, and stay until they change or someone asks for them. The code is
-    known by `code_version`, like "v2"; by default by a fingerprint of its source (`local.fingerprint`).
+    Slots made by another version of the code are shown as stale. They stay until they change or someone requests them.
+    `code_version`, like "v2", names the version; the default is a fingerprint of the function's source
+    (`local.fingerprint`).
     """
     return lambda function: SlotAsset(
         name=name or function.__name__,
@@ -50,11 +51,11 @@ def s3_slot_asset(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceAssets:
-    """A source as its definitions are built. `running`: whether sensors and schedules are on from the start.
+    """The inputs for building a source's definitions. `running`: True if sensors and schedules are on from the start.
 
-    `fingerprint`: of the transform's source; "" if it is not known.
-    `resources`: keys of the project's own, instead of the `spark`, `s3` or `dynamodb` of `io`.
-    `run_tags`: of all its runs but those that a person launches for assets. `op_tags`, `pool`: of its steps with Spark.
+    `fingerprint`: a digest of the transform's source; "" if it is unknown. `resources`: keys of the project's own
+    resources that replace the `spark`, `s3` or `dynamodb` of `io`. `run_tags`: tags of all runs of the source, except
+    runs of assets that a person launches. `op_tags`, `pool`: for its steps with Spark.
     """
 
     io: SlotIOManager
@@ -75,12 +76,12 @@ class SourceAssets:
 
     @property
     def name(self) -> str:
-        """The source's name, which is also its ingest asset's."""
+        """The source's name, which is also the name of its ingest asset."""
         return str(self.io.name)
 
     @property
     def code_versions(self) -> dict[str, str]:
-        """The version of the code of the source and of each slot asset, by name; "" where it is not known."""
+        """The code versions of the source and of each slot asset, by name; "" if a version is unknown."""
         own = self.io.code_version or self.fingerprint
         return {self.name: own} | {asset.name: asset.code_version for asset in self.slot_assets}
 
@@ -104,17 +105,17 @@ class SourceAssets:
 
     @property
     def definitions(self) -> dict[str, Any]:
-        """The source's resources by their keys, all of which begin with its name."""
+        """The source's resources by key; all keys begin with the source's name."""
         own = {"spark": self.io.spark, "s3": self.io.s3, "dynamodb": self.io.dynamodb}
         ours = {f"{self.name}_{part}": found for part, found in own.items() if part not in self.resources}
-        # Without fields of its own: Dagster writes those of all resources into the schema of each job of a project, and
-        # those of this one are the component's.
+        # Dagster writes the configurable fields of all resources into the schema of each job of a project.
+        # So the IO manager has none; the component has these fields.
         hardcoded = dg.IOManagerDefinition.hardcoded_io_manager(self.io)
         return ours | {self.io_key: with_resources(self.io, self.resources) if self.resources else hardcoded}
 
     @property
     def step(self) -> dict[str, Any]:
-        """Arguments that its steps with Spark have in common."""
+        """Arguments that all steps with Spark share."""
         return {
             "required_resource_keys": {self.io_key},
             "op_tags": {**self.op_tags},
@@ -123,7 +124,7 @@ class SourceAssets:
 
     @property
     def spec(self) -> dict[str, Any]:
-        """What the specs of all assets of the source have in common."""
+        """Arguments that the specs of all assets of the source share."""
         return {
             "group_name": self.group or self.name,
             "owners": self.owners,
@@ -131,7 +132,9 @@ class SourceAssets:
         }
 
     def place(self, asset: str | None = None) -> dict[str, Any]:
-        """The place of the table, or of that of an asset, and how other engines read it, as metadata of a spec."""
+        """Metadata of a spec: the place of the source's table, or of an asset's table, and how other
+        engines read it.
+        """
         location = self.io.source.location
         uri = f"s3://{location.platform.bucket}/{location.table_layout(asset).prefix.removesuffix('/')}"
         how = (
@@ -143,15 +146,15 @@ class SourceAssets:
 
     @property
     def sensor_status(self) -> dg.DefaultSensorStatus:
-        """Whether its sensors are on from the start."""
+        """The initial status of the source's sensors."""
         return dg.DefaultSensorStatus.RUNNING if self.running else dg.DefaultSensorStatus.STOPPED
 
 
 @contextmanager
 def step_failures(note: Callable[[str], None] = lambda _: None) -> Iterator[None]:
-    """Errors of this package fail the step with their message; it may be retried, except after a `UsageError`.
+    """Errors of this package fail the step with their message. The step may be retried, except after a `UsageError`.
 
-    `note` takes the message before.
+    `note` is called with the message first.
     """
     try:
         yield

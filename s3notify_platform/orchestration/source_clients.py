@@ -1,4 +1,4 @@
-"""What the parts of a source in Dagster talk to: sensor, steps, checks and services. Made without a request."""
+"""Clients for the parts of a source in Dagster: sensor, steps, checks and services. Created without a request."""
 
 import logging
 from collections.abc import Iterable
@@ -21,7 +21,7 @@ from s3notify_platform.stores.open_store import open_store
 from s3notify_platform.table.open_table import OpenTable
 
 PARALLELISM: Final = 8
-"""Records of an ack chain that are removed at once."""
+"""Records of an ack chain that are removed in parallel."""
 
 
 log = logging.getLogger(__name__)
@@ -34,7 +34,7 @@ def _warn(text: str) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceClients:
-    """Keyspace, queue, ack chains and backlog of one source. `topic`: how its topic is made."""
+    """Keyspace, queue, ack chains and backlog of one source. `topic`: the settings for creating its topic."""
 
     source: Source
     topic: TopicSettings
@@ -56,12 +56,12 @@ class SourceClients:
 
     @property
     def backlog(self) -> RescanBacklog:
-        """Which slots of this source have to be compared by a listing."""
+        """The slots of this source that a listing must compare."""
         return RescanBacklog(self.records)
 
     @property
     def queue(self) -> NotificationQueue:
-        """The notification queue that this source shares with the others of its bucket."""
+        """The notification queue that this source shares with the other sources of its bucket."""
         return self.source.location.queue()
 
     def watcher(self) -> Watcher:
@@ -69,11 +69,13 @@ class SourceClients:
         return self.source.location.watcher(self.store)
 
     def ensure_topic(self, table: OpenTable | None) -> str:
-        """Create the source's topic if there is none, and have it serve `table`; its epoch. 1 request, or 2.
+        """Creates the source's topic if it does not exist, registers `table` with it, and returns its epoch. 1 or 2
+        requests.
 
-        `UsageError` for one of other slots or signals, or that serves other tables (`Topics.serve`). Else one that
-        exists stays as it is: a warning says once what differs from the YAML, and what changes it. Rules are among
-        that: what they leave out of it, only the sweep finds.
+        `UsageError` if the topic has another number of slots or other signals, or serves other tables (`Topics.serve`).
+        Other settings of an existing topic stay unchanged: a warning says once how they differ from the YAML, and how
+        to change them. This includes rules: changes of the source that a topic's rules exclude are found only by the
+        sweep.
         """
         name, topics, slots = self.source.name, self.queue.topics, self.topic.slots
         user = table.topic_user(slots) if table is not None else TopicUser(slots=slots)

@@ -1,6 +1,6 @@
 """The jobs of a source: `{source}_ingest`, which its sensor requests, and `{source}_backfill`, which a person launches.
 
-Both make the source's slot assets. The launchpad shows the one field `choose` (`SlotBatch`).
+Both jobs also make the source's slot assets. The launchpad shows the one field `choose` (`SlotBatch`).
 """
 
 from typing import Any
@@ -14,7 +14,7 @@ from s3notify_platform.orchestration.source_assets import SourceAssets
 def build_jobs(
     assets: SourceAssets, slot_assets: dg.AssetsDefinition
 ) -> tuple[UnresolvedAssetJobDefinition, UnresolvedAssetJobDefinition]:
-    """Both jobs."""
+    """The two jobs."""
     common: dict[str, Any] = {
         "selection": dg.AssetSelection.assets(slot_assets).without_checks(),
         # One step: a second process would only start Python and Spark's client again.
@@ -29,8 +29,8 @@ def build_jobs(
     )
     backfill = dg.define_asset_job(
         f"{assets.name}_backfill",
-        description=f"Slots of {assets.name!r} in one run, however scattered: like 3,17,40-60; failed; stale; "
-        "quarantine; older than 6h; all.",
+        description=f"Reads slots of {assets.name!r} again in one run, in any combination. Set choose to slots like "
+        "3,17,40-60, or to failed, stale, quarantine, older than 6h, or all.",
         config={"ops": {assets.io_key: {"config": {"choose": "failed"}}}},
         **common,
     )

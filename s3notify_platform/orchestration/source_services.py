@@ -1,5 +1,5 @@
-"""Services of a source, managed by Dagster, as the component's YAML enables them: the registered inlets and outlets, in
-runs that a sensor keeps alive.
+"""Services of a source that Dagster manages: the inlets and outlets that the YAML enables, in runs kept alive by a
+sensor.
 """
 
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ from s3notify_platform.orchestration.source_assets import SourceAssets
 def build_services(
     assets: SourceAssets, services: Mapping[str, ServiceSettings]
 ) -> tuple[list[dg.JobDefinition], list[dg.SensorDefinition]]:
-    """Jobs and sensors of these services, by name."""
+    """The jobs and sensors of these services."""
     built = [_build_service(assets, name, settings) for name, settings in services.items()]
     return [job for job, _ in built], [sensor for _, sensor in built]
 
@@ -24,7 +24,7 @@ def _build_service(
     assets: SourceAssets, name: str, settings: ServiceSettings
 ) -> tuple[dg.JobDefinition, dg.SensorDefinition]:
     def service(io: SlotIOManager) -> Service:
-        """The service of this source: an inlet signals no other."""
+        """The service, limited to this source: an inlet signals no other source."""
         source, place = io.source, io.source.location
         keyspace = (place.keyspace_prefix, source.input.prefix)
         return settings.build(

@@ -1,7 +1,7 @@
-"""The asset `{source}_summary`: a row of numbers for each batch, which Dagster plots, and the slots as of then.
+"""The asset `{source}_summary`: numbers of each batch, which Dagster plots, and the state of the slots after it.
 
-No run of its own makes it. A batch's run reports it when it ends, and the upkeep's sensor if slots begin to fail or
-become stale without one. It names slots, and no keys: what is in Dagster's log cannot be erased.
+No run of its own makes it. A batch's run reports it at its end. The upkeep's sensor reports it if slots begin to fail
+or become stale without a batch. It names slots, but no keys, because Dagster's log cannot be erased.
 """
 
 from collections.abc import Collection, Mapping
@@ -27,18 +27,19 @@ from s3notify_platform.table.reread import stale_slots
 from s3notify_platform.table.snapshot import Snapshot
 
 TOP: Final = 25
-"""Rows of a table of slots that fail, or have something in quarantine."""
+"""Maximum number of rows in the tables of failing and of quarantined slots."""
 
 
 def summary_spec(assets: SourceAssets) -> dg.AssetSpec:
-    """The asset. Dagster never makes it: there is nothing that a run of its own could add."""
+    """The asset. Dagster never makes it, because a run of its own could add nothing."""
     return dg.AssetSpec(
         f"{assets.name}_summary",
         deps=[assets.name],
-        description="By batch, as plots: rows, objects, lag, seconds by phase, requests to the store, and dollars at "
-        "AWS's list prices. As of the last batch: the map of all slots, slots that fail, and what is in quarantine, "
-        f"which blocks nothing. Its keys and reasons: `s3notify quarantine list {assets.name}`. To have it read again: "
-        f"the job `{assets.name}_backfill`, `choose: quarantine`, or `s3notify quarantine retry {assets.name} --all`.",
+        description="Plots for each batch: rows, objects, lag, seconds by phase, requests to the store, and dollars "
+        "at AWS's list prices. After the last batch: the map of all slots, failing slots, and the "
+        "quarantine, which blocks nothing. To list quarantined keys and reasons: `s3notify quarantine "
+        f"list {assets.name}`. To read them again: the job `{assets.name}_backfill` with `choose: "
+        f"quarantine`, or `s3notify quarantine retry {assets.name} --all`.",
         kinds={"table"},
         **assets.spec,
     )
@@ -48,7 +49,7 @@ def summary_spec(assets: SourceAssets) -> dg.AssetSpec:
 class BatchNumbers:
     """The numbers of one run of a batch. `lag_seconds`: from the first signal to the end; None if nobody signalled.
 
-    `objects_derived`: those of slots whose slot assets were made from what was committed before; 0 for other runs.
+    `objects_derived`: the objects of slots whose slot assets were made from earlier commits; 0 for other runs.
     """
 
     batch: str
@@ -61,7 +62,7 @@ class BatchNumbers:
     lag_seconds: float | None
 
     def metadata(self) -> dict[str, Any]:
-        """Metadata of the summary. What is a number is plotted, batch by batch."""
+        """Metadata of the summary. Dagster plots the numbers, batch by batch."""
         if self.objects_derived:
             return {"batch": self.batch, "batch_objects_derived": self.objects_derived}
         done, counts = self.done, self.done.counts()
@@ -101,10 +102,10 @@ class BatchNumbers:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceNow:
-    """A source as of one snapshot of its table, and of its sensor's last tick, if it has one.
+    """A source as of one snapshot of its table, and of its sensor's last tick, if it has a sensor.
 
-    `batch` has ended since that tick: its slots that are `done`, and those that `failed`, with the reason. `created`:
-    versions of it.
+    `batch` has ended since that tick. Its slots are in `done` or, with the reason, in `failed`. `created`: the versions
+    that the batch created.
     """
 
     source: Source
@@ -118,14 +119,16 @@ class SourceNow:
 
     @property
     def failing(self) -> Mapping[int, str]:
-        """The slots that fail, with the reason."""
+        """The failing slots, with the reason."""
         known = self.state.failing if self.state is not None else {}
         waiting = {slot: item.reason for slot, item in known.items() if slot not in self.done}
         return {**waiting, **{int(slot): reason for slot, reason in self.failed.items()}}
 
     def metadata(self) -> dict[str, Any]:
-        """Metadata of the summary. 1 HEAD for each version that last changed a slot, and is new to this process, at
-        most `VERSIONS_TIMED`; for each slot asset those of `LogTable.newest`.
+        """Metadata of the summary.
+
+        1 HEAD for each version that last changed a slot and is new to this process, at most `VERSIONS_TIMED`. For each
+        slot asset, also the requests of `LogTable.newest`.
         """
         facts = {slot: each for slot, each in self.snapshot.manifest.slots.items() if each.generation}
         failing, slots = self.failing, self._map(facts)
@@ -182,11 +185,11 @@ class SourceNow:
             if name == self.source.name:
                 found[name] = sum(each.is_stale(code) for each in facts.values())
             else:
-                with suppress(S3NotifyError):  # which says nothing of the source
+                with suppress(S3NotifyError):  # an error here is not about the source
                     found[name] = len(stale_slots(self.source.location.table(name), code))
         return found
 
 
 @lru_cache(maxsize=64)
-def _times(table: str) -> VersionTimes:  # noqa: ARG001 - a table's own
+def _times(table: str) -> VersionTimes:  # noqa: ARG001 - one object for each table
     return VersionTimes()

@@ -1,4 +1,4 @@
-"""`{source}_tags`: tags of the objects that are committed, if the source is to have any. It follows by automation."""
+"""The asset `{source}_tags`: tags of the committed objects, if the source sets any. Automation updates it."""
 
 import dagster as dg
 
@@ -8,12 +8,12 @@ from s3notify_platform.orchestration.source_assets import SourceAssets, step_fai
 
 
 def build_tags(assets: SourceAssets) -> tuple[dg.AssetsDefinition, dg.SensorDefinition]:
-    """The asset, and the sensor by which it follows the batches."""
+    """The asset, and the automation sensor that updates it after the batches."""
     spec = dg.AssetSpec(
         f"{assets.name}_tags",
         deps=[assets.name],
-        description=f"Tags of the objects of {assets.name!r} that are committed: {assets.io.committed_tags}. What is "
-        "in quarantine has none.",
+        description=f"Tags of the committed objects of {assets.name!r}: {assets.io.committed_tags}. Quarantined "
+        "objects get no tags.",
         kinds={"s3"},
         automation_condition=follow_bucket(),
         **assets.spec,

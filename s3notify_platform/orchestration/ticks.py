@@ -1,8 +1,8 @@
-"""What the ticks of a sensor share within one process.
+"""State that the ticks of a sensor share within one process.
 
-Dagster opens an instance for each tick of a sensor that takes resources, and each time its storages read all their
-migrations from disk: two thirds of the CPU of a tick that finds nothing. Sensors that tick every few seconds declare no
-resources, therefore, and build them on an instance that stays open.
+Dagster opens an instance for each tick of a sensor that takes resources. Each time, the instance's storages read all
+their migrations from disk, which is two thirds of the CPU time of a tick that finds nothing. So sensors that tick every
+few seconds declare no resources, and build them on an instance that stays open.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -23,7 +23,7 @@ _OPENING: Final = Lock()
 def with_requirements(
     resources: Mapping[str, dg.ResourceDefinition], keys: Iterable[str]
 ) -> dict[str, dg.ResourceDefinition]:
-    """The resources of these keys, and all that they take, of the user's own."""
+    """The resources of these keys, and all resources that they require, including the user's own."""
     needed = {*keys}
     while (
         more := {k for name in needed for k in resources[name].get_required_resource_keys(resources)} - needed

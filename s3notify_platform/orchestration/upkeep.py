@@ -1,14 +1,15 @@
-"""The upkeep of a source: a sensor which finishes what killed writers left, says how fresh the table is, and sweeps.
+"""The upkeep of a source: a sensor that finishes the work of killed writers, reports the table's freshness, and sweeps.
 
-It needs no run but the sweep's: a pass of the reconciler is short, and the code server, which evaluates sensors, keeps
-the reconciler's memory between passes. What changed at the queue, and slots that begin to fail or are stale by new
-code, is reported once a minute at most. The sweep is requested when `sweep_cron` is due: a run of the checks `complete`
-and `chains_settled`.
+Only the sweep needs a run. A pass of the reconciler is short, and the code server, which evaluates sensors, keeps the
+reconciler's memory between passes. Changes of the queue are reported at most once a minute, and so are slots that begin
+to fail or become stale by new code. When `sweep_cron` is due, the sensor requests the sweep: a run of the checks
+`complete` and `chains_settled`.
 
-Freshness. The asset `{source}_queue` is materialized while no change waits for longer than half of `fresh_seconds`, at
-least every fifth of it, and otherwise observed. Its freshness policy, which is Dagster's own, fails if it was not
-materialized for half of `fresh_seconds` and a fifth: once a change has waited for `fresh_seconds`, at most a fifth
-later, or if nobody looks. It passes while a source has nothing to do.
+Freshness. The asset `{source}_queue` is materialized while no change has waited for more than half of `fresh_seconds`,
+at least once in every fifth of `fresh_seconds`. Otherwise it is only observed. Its freshness policy, which is Dagster's
+own, fails if the asset was not materialized for half of `fresh_seconds` plus a fifth. So the policy fails when a change
+has waited for `fresh_seconds`, at most a fifth later, or when the sensor is not running. It passes while a source has
+nothing to do.
 """
 
 import json
@@ -36,19 +37,19 @@ from s3notify_platform.table.snapshot import Snapshot
 
 RECONCILE_SECONDS: Final = 30
 OBSERVE_SECONDS: Final = 60
-"""Between two looks at queue and table, which cost more than a pass of the reconciler."""
+"""Seconds between two looks at queue and table, which cost more than a pass of the reconciler."""
 
 TOPICS_MAX: Final = 20
-"""How many topics are observed."""
+"""Maximum number of topics that are observed."""
 
 POLICY_SECONDS_MIN: Final = 60.0
-"""Dagster has no shorter freshness policy."""
+"""Dagster allows no shorter freshness policy."""
 
 _Event = dg.AssetObservation | dg.AssetMaterialization | dg.AssetCheckEvaluation
 
 
 def beat_seconds(fresh_seconds: float) -> float:
-    """How often a queue that is fresh is materialized."""
+    """Seconds between two materializations of a fresh queue."""
     return max(OBSERVE_SECONDS, fresh_seconds / 5)
 
 
@@ -59,12 +60,13 @@ def freshness_policy(fresh_seconds: float) -> dg.FreshnessPolicy:
 
 
 def queue_spec(assets: SourceAssets) -> dg.AssetSpec:
-    """The queue of a source: what waits to be ingested or delivered."""
+    """The asset of a source's queue: changes that wait to be ingested or delivered."""
     return dg.AssetSpec(
         f"{assets.name}_queue",
-        description=f"Changes of {assets.name!r} that wait to be ingested or delivered, as plots by topic: depth and "
-        "capacity, age of the oldest in seconds, in flight, delivered, failed, dead letters. Its freshness policy "
-        f"fails once a change has waited for {assets.fresh_seconds:g} s to be committed, or if nobody looks.",
+        description=f"Changes of {assets.name!r} that wait to be ingested or delivered, plotted by topic: depth and "
+        "capacity, age of the oldest in seconds, in flight, delivered, failed, dead letters. The "
+        f"freshness policy fails if a change has waited for {assets.fresh_seconds:g} s to be committed, or "
+        "if the upkeep sensor does not run.",
         kinds={"s3"},
         freshness_policy=freshness_policy(assets.fresh_seconds),
         **assets.spec,
@@ -79,8 +81,8 @@ def build_upkeep(
     @dg.sensor(
         name=f"{assets.name}_upkeep",
         description=f"Finishes the work that killed writers of {assets.name!r} left incomplete: resolves their "
-        "reservations, and signals their changes. Says how fresh the table is, and which slots fail. Compares the "
-        f"whole bucket with the table ({sweep_cron}, UTC).",
+        "reservations, and signals their changes. Reports how fresh the table is, and which slots fail. "
+        f"Compares the whole bucket with the table ({sweep_cron}, UTC).",
         asset_selection=dg.AssetSelection.checks(checks),
         minimum_interval_seconds=RECONCILE_SECONDS,
         default_status=assets.sensor_status,
@@ -104,7 +106,7 @@ def build_upkeep(
 
 
 def _reconciled(context: dg.SensorEvaluationContext, io: SlotIOManager) -> str:
-    """A pass of the reconciler, if one is due, in a line."""
+    """Runs a pass of the reconciler if it is due, and returns a line about it."""
     source, place = io.source, io.source.location
     reconciler = shared_reconciler(
         source.input.bucket,
@@ -121,37 +123,37 @@ def _reconciled(context: dg.SensorEvaluationContext, io: SlotIOManager) -> str:
     if not (done.waiting or done.committed or done.aborted or done.signalled):
         return "nothing changed: no killed writer has left anything"
     return (
-        f"{done.waiting} reservations wait; for killed writers, {done.committed} were committed, {done.aborted} "
-        f"aborted, and {done.signalled} keys signalled"
+        f"{done.waiting} reservations wait; for killed writers, {done.committed} were committed, "
+        f"{done.aborted} aborted, and {done.signalled} keys signalled"
     )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Seen:
-    """The upkeep's cursor: what Dagster has, so that only what is new is reported."""
+    """The upkeep's cursor: the facts that Dagster already has, so that only new ones are reported."""
 
     facts: Mapping[str, int | float] = field(default_factory=dict)
     observed_ms: int = 0
     beat_ms: int = 0
     failing: Sequence[int] = ()
     codes: Mapping[str, str] = field(default_factory=dict)
-    """Versions of the code: which slots are stale depends on them."""
+    """Code versions, on which stale slots depend."""
     settled: bool = True
     due_at: float = 0.0
-    """When the sweep was due last, in seconds."""
+    """The time when the sweep was last due, in seconds."""
 
     @classmethod
     def loads(cls, text: str | None) -> "_Seen":
         try:
             return cls(**json.loads(text or "{}"))
-        except (ValueError, TypeError):  # it is for people, and reported again
+        except (ValueError, TypeError):  # the facts are for people, and are reported again
             return cls()
 
     def dumps(self) -> str:
         return json.dumps(asdict(self))
 
     def due(self, assets: SourceAssets, cron: str) -> tuple["_Seen", list[dg.RunRequest]]:
-        """The request of the sweep, if it is due since the last tick; ticks that were missed count once."""
+        """Requests the sweep if it became due since the last tick. Several missed due times count once."""
         now = datetime.fromtimestamp(SYSTEM_CLOCK.wall_ms() / 1000, UTC)
         due = get_latest_completed_cron_tick(cron, now, None)
         after = replace(self, due_at=due.timestamp())
@@ -169,7 +171,7 @@ class _Seen:
     def look(
         self, assets: SourceAssets, io: SlotIOManager, instance: dg.DagsterInstance
     ) -> tuple[Sequence[_Event], "_Seen"]:
-        """What is new at the queue, of the table's freshness, and of slots that fail; and the cursor after it."""
+        """Events for changes of the queue, the table's freshness and the failing slots; and the cursor after them."""
         now_ms, topics = SYSTEM_CLOCK.wall_ms(), _topics(io)
         fresh = freshness(io, instance, queue_seconds=topics.get(f"{io.name}/oldest_age_seconds", 0.0))
         facts = topics | {
@@ -209,13 +211,13 @@ class _Seen:
 def _newest(io: SlotIOManager) -> Snapshot | None:
     try:
         found = io.source.table().newest()
-    except CorruptError:  # no run commits to it
+    except CorruptError:  # no run can commit to this table
         return None
     return found if isinstance(found, Snapshot) else None
 
 
 def _topics(io: SlotIOManager) -> dict[str, int | float]:
-    """Facts of the topics that take keys of this source. Requests as `queue_facts` for each."""
+    """Facts of the topics that receive keys of this source. Requests as for `queue_facts`, for each topic."""
     queue, prefix = io.clients.queue, io.source.input.prefix
     taking = (
         topic

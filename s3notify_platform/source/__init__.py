@@ -1,14 +1,17 @@
-"""What a source is: settings by name, and the values that are made of them. No Spark, no Dagster.
+"""A source's settings by name, and the values that are built from them. No Spark, no Dagster.
 
 Reading order:
-    settings          each setting once: name, type, default, description, unit
-    format_settings   those of how records and values are written, and of what rows must hold
-    batch_settings    those of its batches, which the source itself does not need
-    build             from settings by name to a `Source`: the one way, wherever settings are given
-    reach             where buckets and tables are, and how they are reached, for those who need no more
-    location          where a source keeps its tables, signals, queue and records, and how these are committed to
-    source            what it reads (`Input`), and all of it (`Source`), which travels to Spark's tasks
-    declared_schema   columns that are declared as DDL
-    object_columns    columns that a row has besides its data: of its key, of what the store says, the record
-    rules             what rows must hold
+
+- settings: each setting once, with its name, type, default, description and unit.
+- format_settings: settings of record formats, value notation and row rules.
+- batch_settings: settings of batches, which `Source` itself does not need.
+- commit_settings: settings of commits under DynamoDB leases.
+- build: builds a `Source` from settings by name, wherever they are given.
+- bucket_settings: buckets and tables of the settings, for callers that need nothing else, like publishers.
+- location: places of a source's tables, signals, queue and records, and the commit mode of its tables.
+- source: `Input` (the objects to read) and `Source`, which travels to Spark's tasks.
+- declared_schema: columns that are declared as DDL.
+- declared_types: declared types compared with the table's.
+- object_columns: columns besides the data, from the key, the store's metadata and the raw record.
+- rules: rules that rows must satisfy.
 """

@@ -1,6 +1,6 @@
-"""Where the buckets and tables of settings are, and how they are reached. Imports nothing heavy: publishers use it.
+"""Buckets and tables that the settings name, and the way to reach them. Imports nothing heavy, since publishers use it.
 
-The settings are by name, and of their types (`setting.values_in`).
+The settings are given by name, with values of their types (`setting.values_in`).
 """
 
 from collections.abc import Iterator, Mapping
@@ -15,21 +15,21 @@ from s3notify_platform.stores.config import DynamoConfig, S3Config
 from s3notify_platform.table.own_objects import USUAL
 
 Keys = Mapping[str, Any]
-"""Keys of the bucket by value: `access_key_id`, `secret_access_key`, `session_token`. For this process alone."""
+"""Credentials given by value: `access_key_id`, `secret_access_key`, `session_token`. They never leave this process."""
 
 
 def bucket_of(values: Mapping[str, Any], keys: Keys | None = None) -> S3Config:
-    """The bucket that is read; `keys` sign its requests, instead of credentials that are named."""
+    """The bucket that is read. `keys` sign its requests in place of the configured credentials."""
     return S3Config(bucket=values["bucket"], **given_of(values, S3Settings), **(keys or {}))
 
 
 def platform_of(values: Mapping[str, Any], bucket: S3Config) -> S3Config:
-    """The bucket of the platform's own objects, reached as `bucket` is."""
+    """The bucket of the platform's own objects, reached with the settings of `bucket`."""
     return replace(bucket, bucket=values.get("platform_bucket") or bucket.bucket)
 
 
 def table_of(values: Mapping[str, Any], setting: str) -> DynamoConfig | None:
-    """The DynamoDB table that this setting names, in the bucket's region if in no other; None if none is named."""
+    """The DynamoDB table that this setting names; None if it names no table. The default region is the bucket's."""
     if not values.get(setting):
         return None
     given: dict[str, Any] = {"region": values.get("region")}
@@ -38,9 +38,9 @@ def table_of(values: Mapping[str, Any], setting: str) -> DynamoConfig | None:
 
 
 def with_leases(values: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings with `commit` in one word: object_store's text in place of it gives table and timeout of the leases.
+    """The settings, with object_store's text for `commit` replaced by `dynamodb` and its table and timeout.
 
-    `UsageError` if other settings name another table, or another timeout.
+    `UsageError` if other settings name another table or another timeout.
     """
     text = values.get("commit")
     if not isinstance(text, str) or not is_lease_text(text):
@@ -52,13 +52,13 @@ def with_leases(values: Mapping[str, Any]) -> dict[str, Any]:
     for name, value in given.items():
         if values.get(name, SETTINGS[name].default) not in (None, "", SETTINGS[name].default, value):
             raise UsageError(
-                f"commit {text!r} gives {name}, which is {values[name]!r}: leave out one of the two"
+                f"commit {text!r} sets {name}, and {name} is {values[name]!r} too: leave out one of the two"
             )
     return {**values, "commit": "dynamodb", **given}
 
 
 def unusual_prefixes(values: Mapping[str, Any], bucket: str) -> Iterator[str]:
-    """Prefixes of a source's own objects in `bucket` that no name tells to be the platform's."""
+    """Prefixes of a source's own objects in `bucket` that other sources do not recognise as the platform's by name."""
     place = LocationSettings(**given_of(values, LocationSettings))
     own = place.own_prefixes_in(bucket, platform_bucket=values.get("platform_bucket") or values["bucket"])
     return (prefix for prefix in own if not prefix.startswith(USUAL))

@@ -1,7 +1,7 @@
-"""From settings by name to a `Source`: the one way of YAML, flags, Spark's options and the IO manager's fields. Pure.
+"""Builds a `Source` from settings by name, for YAML, flags, Spark's options and the IO manager's fields. Pure.
 
-Values may be of their types or texts, as options are. Wrong names, wrong values and missing ones are refused in the
-same words, whichever way they came (`setting.values_in`).
+Values may have their types or be texts, as options are. Wrong names, wrong values and missing values are refused with
+the same messages everywhere (`setting.values_in`).
 """
 
 from collections.abc import Mapping
@@ -26,7 +26,9 @@ from s3notify_platform.table.latest.latest_definition import MODIFIED, Latest
 
 
 def latest_of(values: Mapping[str, Any], slots: int) -> Latest | None:
-    """The newest rows that these settings want; None: none. `UsageError`: they do not say by which columns."""
+    """The definition of the newest-rows table; None if no setting asks for one. `UsageError` if a column setting is
+    missing.
+    """
     given = {name: values.get(flat) or "" for name, flat in LATEST.items()}
     if not any(given.values()):
         return None
@@ -46,7 +48,7 @@ def latest_of(values: Mapping[str, Any], slots: int) -> Latest | None:
 
 
 def clustered_of(values: Mapping[str, Any]) -> Clustered | None:
-    """The other order of rows that these settings want; None: none."""
+    """The definition of the clustered table; None if the settings do not ask for one."""
     columns = _names(values.get("cluster_by") or "")
     if not columns:
         return None
@@ -59,10 +61,10 @@ def _names(text: str) -> tuple[str, ...]:
 
 
 def build(given: Mapping[str, object], *, keys: Keys | None = None) -> Source:
-    """The source that these settings make (`SETTINGS`); those that are not given have their defaults. No request.
+    """The source with these settings (`SETTINGS`); missing settings get their defaults. No request.
 
-    `keys` sign requests to the buckets, instead of credentials that are named. `UsageError` names the setting that
-    cannot be, its value, and what can.
+    `keys` sign requests to the buckets in place of the configured credentials. `UsageError` names the setting, its
+    wrong value and the values that are allowed.
     """
     values = values_in(given, SETTINGS)
     try:
@@ -78,7 +80,7 @@ def build(given: Mapping[str, object], *, keys: Keys | None = None) -> Source:
         )
         latest, read = latest_of(values, location.slots), given_of(values, InputSettings)
         if latest is not None and MODIFIED not in read.get("metadata_columns", ""):
-            # By which ties are broken.
+            # The time of the object's last change breaks ties between rows.
             read["metadata_columns"] = ", ".join(filter(None, (read.get("metadata_columns"), MODIFIED)))
         return Source(
             location=location,

@@ -1,4 +1,4 @@
-"""The settings of how commits are made without the store's conditions: declared as those of `settings`."""
+"""Settings of commits to stores without conditional writes; declared like those of `settings`."""
 
 from dataclasses import dataclass
 from typing import Annotated, Final
@@ -16,7 +16,7 @@ COMMITS: Final = ("auto", "native", "dynamodb")
 
 
 def check_commit(text: str) -> None:
-    """`UsageError` for a value that `commit` cannot have."""
+    """Raises `UsageError` for a value that `commit` does not accept."""
     if is_lease_text(text):
         lease_text(text)
     elif text not in COMMITS:
@@ -25,32 +25,36 @@ def check_commit(text: str) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class TableSettings:
-    """DynamoDB tables of a source, made by `s3notify init`. Without them the bucket carries everything."""
+    """DynamoDB tables of a source, created by `s3notify init`. Without them, everything is kept in the bucket."""
 
     records_table: Annotated[
         str | None,
-        About("DynamoDB table of queue, ack chains and heartbeats, like records; default: on the bucket"),
+        About(
+            "DynamoDB table of queue, ack chains and heartbeats, like records; default: they are in the bucket"
+        ),
     ] = None
     lease_table: Annotated[
         str | None,
         About(
-            "DynamoDB table of the leases, like leases, under which slots are committed where the store has no "
-            "conditions. One table for each bucket, and for all its writers, those of object_store up to 0.12 too. A "
-            "lease cannot cancel a write: one that is still under way after lease_timeout_seconds × "
-            "lease_max_clock_skew_rate may replace the next one's. After one was killed, the next one waits as long"
+            "DynamoDB table of leases, like leases: slots are committed under them if the store has no "
+            "conditional writes. Use one table per bucket for all its writers, including object_store up to 0.12. "
+            "A lease cannot cancel a write: a write still in flight after lease_timeout_seconds × "
+            "lease_max_clock_skew_rate may overwrite the next writer's. After a writer is killed, the next one "
+            "waits that long"
         ),
     ] = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class LeaseTimeSettings:
-    """How long the leases of `lease_table` last. The defaults are object_store's; writers need not agree."""
+    """Times of the leases in `lease_table`. The defaults are object_store's; writers may use different values."""
 
     lease_timeout_seconds: Annotated[
         float,
         About(
-            "For how long a writer may write under one lease. Its write begins in the first half, and its answer is "
-            "waited for a quarter of it. Longer for slow stores; then those who come after a killed writer wait longer",
+            "How long a writer may write under one lease: a write starts in the first half, and a response is "
+            "awaited for a quarter. Raise it for slow stores; after a writer is killed, the next one then waits "
+            "longer",
             unit="seconds",
             minimum=0.001,
         ),
@@ -58,17 +62,23 @@ class LeaseTimeSettings:
     lease_max_clock_skew_rate: Annotated[
         float,
         About(
-            "How much faster than another's the clock of a machine may run, at most", unit="times", minimum=1
+            "Largest factor by which one machine's clock may run faster than another's",
+            unit="times",
+            minimum=1,
         ),
     ] = DEFAULT_LEASES.max_clock_skew_rate
     lease_ttl_seconds: Annotated[
         float,
-        About("After how long DynamoDB may delete a lease; far above the two together", unit="seconds"),
+        About(
+            "Age at which DynamoDB may delete a lease; keep it far above lease_timeout_seconds × "
+            "lease_max_clock_skew_rate",
+            unit="seconds",
+        ),
     ] = DEFAULT_LEASES.ttl_seconds
     lease_test_interval_seconds: Annotated[
         float,
         About(
-            "How often a writer that waits for a lease looks at the object; 1 HEAD each time",
+            "Interval at which a writer that waits for a lease checks the object; 1 HEAD each time",
             unit="seconds",
             minimum=0.001,
         ),

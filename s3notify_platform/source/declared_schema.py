@@ -1,9 +1,9 @@
-"""A declared schema is looked at where definitions load, which is before there is a Spark to parse it.
+"""Checks declared schemas while definitions load, which is before Spark is available to parse them.
 
-Only what no Spark would take is refused: a type that there is not, brackets that do not match, a column without name
-or type. What follows a type (NOT NULL, COMMENT, …) is Spark's business.
+Only errors that Spark would refuse too are refused: an unknown type, unbalanced brackets, a column without name or
+type. The options after a type (NOT NULL, COMMENT, …) are left to Spark.
 
-Columns that tasks have to know without Spark (`arrow_columns`) are names and types only.
+Columns that tasks need without Spark (`arrow_columns`) have names and types only.
 """
 
 import re
@@ -70,17 +70,17 @@ _NAME: Final = re.compile(r"`.+`|\w+", re.DOTALL)
 
 
 def check_declared(schema: str) -> pa.Schema:
-    """The columns that DDL names, like "id bigint, name string", of type null if Spark alone knows it.
+    """The columns that DDL declares, like "id bigint, name string". Types that only Spark knows are null.
 
-    `UsageError` if it cannot be columns.
+    `UsageError` if the text does not declare columns.
     """
-    if "--" in schema or "/*" in schema:  # comments in the DDL: for Spark to read
+    if "--" in schema or "/*" in schema:  # only Spark can read DDL with comments
         return pa.schema([])
     return pa.schema(_columns("schema", schema, strict=False))
 
 
 def declared_columns(schema: str) -> pa.Schema:
-    """The columns that DDL names, but for those of types that Arrow has not, and all of a text with comments."""
+    """The columns that DDL declares, without those whose types Arrow lacks. Empty if the text contains comments."""
     if "--" in schema or "/*" in schema:
         return pa.schema([])
     columns = _columns("schema", schema, strict=False)
@@ -89,7 +89,7 @@ def declared_columns(schema: str) -> pa.Schema:
 
 @lru_cache(maxsize=32)
 def arrow_columns(setting: str, declared: str) -> pa.Schema:
-    """The columns of a setting: names and types alone, each name once, in whatever case; else `UsageError`."""
+    """The columns of a setting: names and types only. `UsageError` for anything else, and for duplicate names."""
     columns = _columns(setting, declared, strict=True)
     names = [name.casefold() for name, _ in columns]
     if twice := [name for name in names if names.count(name) > 1]:
@@ -105,7 +105,7 @@ def _columns(setting: str, declared: str, *, strict: bool) -> "list[tuple[str, p
 
 
 class _Parser:
-    """`strict`: each type is one that Arrow has too, and nothing follows it."""
+    """A parser of DDL. `strict`: each type must also exist in Arrow, and no option may follow it."""
 
     def __init__(self, tokens: list[str], *, strict: bool) -> None:
         self.tokens = [*reversed(tokens)]
@@ -113,20 +113,20 @@ class _Parser:
 
     @property
     def next(self) -> str:
-        """The next token; empty at the end."""
+        """The next token, not consumed; empty at the end."""
         return self.tokens[-1] if self.tokens else ""
 
     def take(self) -> str:
-        """The next token, which is then behind us."""
+        """Consumes and returns the next token."""
         return self.tokens.pop() if self.tokens else ""
 
     def expect(self, token: str) -> None:
-        """Take this one."""
+        """Consumes the next token. `UsageError` if it is another one."""
         if (found := self.take()) != token:
             raise UsageError(f"{token!r} is missing before {found or 'its end'!r}")
 
     def columns(self, end: str) -> list[tuple[str, pa.DataType]]:
-        """Columns up to `end`, which is left; null for a type that Arrow has not."""
+        """Columns up to `end`, which is not consumed. Types that Arrow lacks are null."""
         found: list[tuple[str, pa.DataType]] = []
         while True:
             if not _NAME.fullmatch(name := self.take()):
@@ -143,7 +143,7 @@ class _Parser:
             self.expect(",")
 
     def type(self) -> pa.DataType:
-        """One type; null for one that Arrow has not."""
+        """One type; null if Arrow lacks it."""
         match found := self.take().lower():
             case "array":
                 self.expect("<")
@@ -166,7 +166,7 @@ class _Parser:
         return kind
 
     def plain(self, name: str) -> pa.DataType:
-        """The type of this name, which may have arguments in brackets."""
+        """The type with this name, which may have arguments in brackets."""
         text = ""
         if self.next == "(":
             while self.next and not text.endswith(")"):
@@ -182,7 +182,7 @@ class _Parser:
         return _ARROW[name]
 
     def rest(self, end: str) -> None:
-        """What follows a column's type: options, in words, texts and brackets."""
+        """Consumes the options after a column's type: words, texts and brackets."""
         if self.strict and self.next not in (",", end, ""):
             raise UsageError(f"{self.next!r} follows a type: give names and types only")
         depth = 0

@@ -1,8 +1,8 @@
-"""A source's declared types against those of its table, before anything runs. Pure.
+"""Compares a source's declared types with its table's before anything runs. Pure.
 
-Types are compared where nothing has to be run for it: those of `schema` and `partition_columns` are the table's unless
-a transform makes its columns, those of `schema_hints` are what an inferred schema reads by. All else is found out by
-the first batch.
+Only types that are known without running anything are compared. The types of `schema` and `partition_columns` are the
+table's types unless a transform makes its columns. The types of `schema_hints` steer the inference of a schema. The
+first batch finds all other differences.
 """
 
 from s3notify_platform.source.declared_schema import declared_columns
@@ -14,9 +14,9 @@ from s3notify_platform.table.schema_change import check_types
 
 
 def check_declared_types(source: Source, opened: OpenTable, *, transformed: bool) -> None:
-    """`UsageError`: the source declares another type for a column than its table has, with the command that changes it.
+    """Raises `UsageError` if the source declares another type for a column than its table has.
 
-    `transformed`: it has a transform. No request.
+    The message names the command that changes the type. `transformed`: the source has a transform. No request.
     """
     known = schema_of(opened.snapshot.metadata) if opened.snapshot is not None else None
     if known is None:

@@ -1,4 +1,4 @@
-"""Where a source keeps what it has made, and how that is committed to. Nothing here knows what the source reads."""
+"""Places of a source's own objects, and the commit mode of its tables. Independent of the objects that it reads."""
 
 import json
 from dataclasses import asdict, dataclass, fields, replace
@@ -37,9 +37,9 @@ from s3notify_platform.table.snapshot import Absent
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommitMode:
-    """How the tables of a source are committed to: by the store's own conditions, or under leases.
+    """The way of committing to a source's tables: by the store's conditional writes, or under leases.
 
-    `auto` is settled once a run, by `Location.settle_commit_mode`; until then tables can only be read.
+    `Location.settle_commit_mode` settles `auto` once per run. Until then tables can only be read.
     """
 
     choice: CommitChoice = "auto"
@@ -47,7 +47,7 @@ class CommitMode:
     leases: LeaseSettings = DEFAULT_LEASES
 
     def commits(self, platform: S3Config, store: ObjectStore) -> ConditionalCommit | None:
-        """What commits go through; None while that is not settled. No request."""
+        """The commit protocol; None while the mode is not settled. No request."""
         match self.choice:
             case "auto":
                 return None
@@ -55,7 +55,7 @@ class CommitMode:
                 return NativeCommit(store)
             case "dynamodb":
                 assert self.lease_table is not None, "checked when the mode was made"
-                # Not through `store`: what is sent under a lease must not be retried unseen.
+                # Not through `store`: it may retry a request unseen, which a lease does not allow.
                 return dynamo_commit(platform, self.lease_table, self.leases)
             case _ as unreachable:
                 assert_never(unreachable)
@@ -67,10 +67,10 @@ class CommitMode:
 
 @dataclass(frozen=True, kw_only=True)
 class Location(LocationSettings):
-    """Where a source keeps its tables, signals, queue and records. Pickles, and travels to Spark tasks.
+    """Places of a source's tables, signals, queue and records. It pickles, and travels to Spark tasks.
 
-    `platform` is the bucket of all of them; it may be the source's own bucket. Records go to `records_table`, else to
-    the bucket.
+    `platform` is the bucket of all of them; it may be the source's own bucket. Records are in `records_table` if one is
+    set, else in the bucket.
     """
 
     platform: S3Config
@@ -78,25 +78,25 @@ class Location(LocationSettings):
 
     @property
     def layout(self) -> TableLayout:
-        """Names of the table's objects."""
+        """Names of the source table's objects."""
         return self.table_layout()
 
     @property
     def latest_name(self) -> str:
-        """The asset of the newest row of each key, as which its table is found."""
+        """The asset of the newest row of each key; also the name of its table."""
         return f"{self.name}_latest"
 
     @property
     def clustered_name(self) -> str:
-        """The asset of the same rows in another order, as which its table is found."""
+        """The asset with the same rows in another order; also the name of its table."""
         return f"{self.name}_clustered"
 
     def follows_whole(self, asset: str | None) -> bool:
-        """Whether the table of this asset follows the source's as a whole (`table.follow`)."""
+        """True for an asset whose table is updated as a whole from the source's (`table.follow`)."""
         return asset in (self.latest_name, self.clustered_name)
 
     def is_derived(self, asset: str | None) -> bool:
-        """Whether the table of this asset (None: the source's) is made slot by slot."""
+        """True for an asset whose table is made slot by slot. None is the source's own table, which is not derived."""
         return asset is not None and not self.follows_whole(asset)
 
     def own_prefixes(self, bucket: str) -> tuple[str, ...]:
@@ -104,7 +104,7 @@ class Location(LocationSettings):
         return self.own_prefixes_in(bucket, platform_bucket=self.platform.bucket)
 
     def table_layout(self, asset: str | None = None) -> TableLayout:
-        """Names of the objects of the table, or of that of a slot asset."""
+        """Names of the objects of the source's table, or of the table of `asset`."""
         return TableLayout(prefix=f"{self.platform_prefix}{f'derived/{asset}' if asset else 'table'}/")
 
     def table(
@@ -116,10 +116,10 @@ class Location(LocationSettings):
         vectors: bool = False,
         clock: Clock = SYSTEM_CLOCK,
     ) -> LogTable:
-        """The table, or that of a slot asset, through `store` if given. No request.
+        """The source's table, or the table of `asset`; requests go through `store` if given. No request.
 
-        Without a settled `commit` it can only be read. `vectors`: rows that leave are hidden by deletion vectors. All
-        tables of one process share what it has seen of their logs.
+        Without a settled `commit` the table can only be read. `vectors`: deletion vectors hide the rows that are
+        removed. All table objects of one process share their knowledge of the logs.
         """
         layout, given = self.table_layout(asset), store or open_store(self.platform)
         mode = commit or CommitMode()
@@ -139,12 +139,12 @@ class Location(LocationSettings):
         )
 
     def records(self, store: ObjectStore | None = None) -> RecordStore:
-        """Ack chains and other records of this source; on the bucket, through `store` if given. No request."""
+        """Ack chains and other records of this source; through `store` if they are in the bucket. No request."""
         prefix = f"{self.platform_prefix}records/"
         return open_records(self.platform, prefix, self.records_table, store=store, keys_recur=keys_recur)
 
     def known(self, asset: str | None = None, *, store: ObjectStore | None = None) -> KnownRecord:
-        """The record of the table, or of that of a slot asset, outside its prefix. No request."""
+        """The record, outside the table's prefix, of the source's table or the table of `asset`. No request."""
         key, bucket = known_key(self.platform_prefix), self.platform.bucket
         place, where = self.platform, f"'{KNOWN}/' of bucket {bucket!r}"
         if self.records_table is not None:
@@ -157,22 +157,23 @@ class Location(LocationSettings):
 
     @property
     def table_name(self) -> TableName:
-        """The table, for messages."""
+        """The table's name and commands, for messages."""
         return TableName(source=self.name, command=self.command)
 
     def open_table(self, store: ObjectStore | None = None, *, expected: str = "") -> OpenTable:
-        """The table for those who need not know what it is made from. Refused as `open_table` says.
+        """The table, for callers that do not know the settings it was made with. `open_table` lists the tables that are
+        refused.
 
-        `UsageError` for another number of slots. Requests of `LogTable.newest`.
+        `UsageError` if its number of slots is another. Requests as for `LogTable.newest`.
         """
         table = open_table(self.table(store=store), self.table_name, None, expected=expected)
         self._check_slots(table.known.identity)
         return table
 
     def identity(self, *, store: ObjectStore | None = None) -> Identity | None:
-        """The settings that its table was made with, as its record has them; None: there is no table yet. 1 read.
+        """The settings that the table was made with, from its record; None if there is no table yet. 1 read.
 
-        `UsageError` for another number of slots.
+        `UsageError` if its number of slots is another.
         """
         known, _ = self.known(store=store).read()
         found = known.identity if known is not None else None
@@ -198,8 +199,9 @@ class Location(LocationSettings):
         return " ".join(("`s3notify table", name, self.name, *options, *more)) + "`"
 
     def is_begun(self) -> bool:
-        """Whether anyone has signalled or queued a change of the source. 1 HEAD, and 1 scan of the topics if
-        nobody has signalled.
+        """True if a change of the source was ever signalled or queued.
+
+        1 HEAD; if there was no signal, also 1 scan of the topics.
         """
         store = open_store(self.platform)
         if store.head(root_key(self.keyspace_prefix)) is not None:
@@ -207,26 +209,28 @@ class Location(LocationSettings):
         return any(topic.name == self.name for topic in self.queue(store).topics.all())
 
     def check_exists(self, asset: str | None = None) -> None:
-        """`UsageError` if there is no table of this source, or of its slot asset `asset`. Requests of `newest`."""
+        """Raises `UsageError` if the source, or its slot asset `asset`, has no table. Requests as for `newest`."""
         if isinstance(self.table(asset).newest(), Absent):
             raise self.no_table(asset)
 
     def no_table(self, asset: str | None = None) -> UsageError:
-        """The error that there is no table of this source, or of its slot asset `asset`."""
+        """The error for a missing table of this source, or of its slot asset `asset`."""
         place = f"{self.platform.place}, prefix {self.platform_prefix!r}"
         what = f"slot asset {asset!r} of source {self.name!r}" if asset else f"source {self.name!r}"
         return UsageError(
-            f"{what} has no table in {place}: nothing has been committed yet, or name, bucket or prefix is not the "
-            "source's"
+            f"{what} has no table in {place}: nothing has been committed yet, or name, bucket or prefix differ "
+            "from the source's"
         )
 
     def queue(self, store: ObjectStore | None = None) -> NotificationQueue:
-        """The notification queue of the source's bucket, in which the source's topic has its name. No request."""
+        """The notification queue in the platform's bucket. The source's topic has the source's name. No request."""
         records = queue_records(self.platform, self.queue_prefix, self.records_table, store=store)
         return NotificationQueue(records)
 
     def slot_signals(self, store: ObjectStore | None = None, *, clock: Clock = SYSTEM_CLOCK) -> Publisher:
-        """What moves the source's signals without an unqueued change: a batch need not list for them. No request."""
+        """A publisher whose signals do not mean an unqueued change, so that no batch lists because of them. No
+        request.
+        """
         store = store or open_store(self.platform)
         return Publisher(store, prefix=self.keyspace_prefix, slots=self.slots, queued=True, clock=clock)
 
@@ -237,9 +241,9 @@ class Location(LocationSettings):
         state: WatcherState | None = None,
         clock: Clock = SYSTEM_CLOCK,
     ) -> Watcher:
-        """A watcher of the source's signals; with `signals: root`, of its topic's entries, too. No request.
+        """A watcher of the source's signals. With `signals: root` it also watches its topic's entries. No request.
 
-        The LIST of a changed poll is then one of the topic's segments. See `marks_of`.
+        With `signals: root`, a poll that finds a change lists the topic's segments. See `marks_of`.
         """
         store = store or open_store(self.platform)
         entries = partial(marks_of, self.queue(store).records, self.name) if self.signals == "root" else None
@@ -252,22 +256,24 @@ class Location(LocationSettings):
         return tuple(Slot(n) for n in range(self.slots))
 
     def settle_commit_mode(self, commit: CommitMode, store: ObjectStore, *, lost: bool = False) -> CommitMode:
-        """The commit mode with `auto` settled, which it must be before anything is committed.
+        """The commit mode with `auto` settled, which is required before the first commit.
 
-        What the platform's `store` can do is tried out once for each source, and stays beside the table as
-        `store.json`, with the mode that followed. `UsageError` says which condition the store lacks, or that the
-        table's other runs commit in another mode: two modes at once do not see each other's winners. `CorruptError` if
-        the table is not whole, unless that is accepted (`lost`). 1 GET; the first time about 50 requests.
+        The abilities of the platform's `store` are probed once for each source. `store.json` beside the table keeps
+        them, with the resulting mode. `UsageError` names the condition that the store lacks, or says that other runs of
+        the table use another mode. Runs in two modes would overwrite each other's commits. `CorruptError` if the table
+        is incomplete, unless that is accepted (`lost`). 1 GET; about 50 requests the first time.
         """
         key = f"{self.platform_prefix}store.json"
         stored = store.get(key)
         earlier = _left_by_probe(stored.body, key) if isinstance(stored, StoredObject) else None
         if earlier is None:
             if not lost:
-                self.table(store=store).newest()  # nothing is written to what was emptied
+                self.table(
+                    store=store
+                ).newest()  # raises for a table that was emptied, before anything is written
             found = probe(store, self.platform_prefix)
         else:
-            # What a later version looks for besides was not known then.
+            # An earlier version did not probe what a later one looks for.
             names = {field.name for field in fields(Capabilities)} & earlier.keys()
             found = Capabilities(**{name: earlier[name] for name in names})
         choice = choose_commit(
@@ -282,14 +288,14 @@ class Location(LocationSettings):
             store.put(key, json.dumps(body).encode())
         elif (known := (earlier.get("commit", "native"), earlier.get("lease_table"))) != (choice, leases):
             raise UsageError(
-                f"source {self.name!r} is to commit by {_mode(choice, leases)}, and so far did by "
+                f"source {self.name!r} would now commit by {_mode(choice, leases)}, and has so far committed by "
                 f"{_mode(*known)}: stop all its runs, then remove {key!r}"
             )
         return replace(commit, choice=choice)
 
 
 class ReadOnly(ConditionalCommit):
-    """Commits of a table that was opened without a settled `CommitMode`: refused with `UsageError`."""
+    """Refuses commits, with `UsageError`, to a table that was opened without a settled `CommitMode`."""
 
     def _commit(self, operation: Operation) -> CommitOutcome:
         raise UsageError(
@@ -299,7 +305,7 @@ class ReadOnly(ConditionalCommit):
 
 @lru_cache(maxsize=REMEMBERED_TABLES)
 def _memory(_platform: S3Config, _prefix: str) -> SnapshotMemory:
-    """The newest snapshot that this process has seen of a table: by its bucket and endpoint, and its prefix."""
+    """The newest snapshot that this process knows of a table, by the table's bucket, endpoint and prefix."""
     return SnapshotMemory()
 
 
@@ -310,7 +316,7 @@ def _left_by_probe(stored: bytes, key: str) -> dict[str, Any]:
             return body
     except (ValueError, TypeError):
         pass
-    raise CorruptError(f"{key}: not what a probe leaves: remove it to try the store again")
+    raise CorruptError(f"{key}: not a probe's result: remove it to probe the store again")
 
 
 def _mode(choice: str, lease_table: str | None) -> str:

@@ -1,20 +1,19 @@
-"""Columns that a row has besides its data: parts of its object's key, what the store says of that, and its raw record.
+"""Columns besides a row's data: parts of its object's key, the store's metadata of the object, and the raw record.
 
-Guarantees. `_modified`, `_size` and `_version` are what the GET said, under If-Match, that brought the row's bytes (of
-several the first): never what a listing or an entry said before. An object that is written again with the same bytes
-has the same ETag, is no change, and keeps them.
+`_modified`, `_size` and `_version` come from the response of the GET that brought the row's bytes, under If-Match. If
+there were several GETs, the first one counts. The values never come from an earlier listing or queue entry. An object
+that is written again with the same bytes keeps its ETag, so it does not count as changed, and its metadata columns stay
+the same.
 
-    partition_columns    of a key raw/dt=2026-01-01/region=eu/1.json `dt` and `region`; names in any case, the last one
-                         counts. The name of the object itself is no part. %20 and the like are unescaped
-    null                 a part that is not there, and __HIVE_DEFAULT_PARTITION__
-    a value that is none of its type, or no UTF-8
-                         under `quarantine` the object is one reject, and none of it is read; under `rescue` null, and
-                         the text as it stands in the key is in `_rescued`
+- `partition_columns`: the key raw/dt=2026-01-01/region=eu/1.json has the parts `dt` and `region`. Names match in any
+  case; the last of several equal names counts. The object's own name is not a part. Escapes like %20 are decoded.
+- Null: a missing part, and __HIVE_DEFAULT_PARTITION__.
+- A value that does not fit its type, or is not UTF-8: under `quarantine` the whole object is one reject, and nothing of
+  it is read. Under `rescue` the value is null, and the key's unchanged text is in `_rescued`.
+- `payload_column`: the decoded record, unchanged, without the line end. Bytes that are not UTF-8 become U+FFFD. It is
+  null for formats without raw records, like Parquet.
 
-    payload_column       the record as it stands in its object, decoded, without the line end; bytes that are no UTF-8
-                         become U+FFFD. Null where the object's format has no records of its own, like Parquet
-
-Values of keys are converted as those of CSV are, without texts that stand for null, and whatever `notation` says.
+Values of keys are converted like values of CSV, but no text means null, and `notation` does not apply.
 """
 
 from collections.abc import Iterable, Mapping
@@ -43,7 +42,7 @@ _PLAIN: Final = Dialect(nulls="")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObjectColumns:
-    """The columns of this kind that a source has: `paths` from the key, `metadata` from the store, the `payload`."""
+    """A source's columns besides its data: `paths` from the key, `metadata` from the store, and the `payload`."""
 
     paths: pa.Schema
     metadata: pa.Schema
@@ -51,16 +50,16 @@ class ObjectColumns:
 
     @classmethod
     def of(cls, partition_columns: str, metadata_columns: str, payload_column: str = "") -> "ObjectColumns":
-        """As the settings of these names say. `UsageError` for what cannot be."""
+        """The columns that these settings declare. `UsageError` for a wrong declaration."""
         return _object_columns(partition_columns, metadata_columns, payload_column)
 
     @property
     def schema(self) -> pa.Schema:
-        """All of them, those from the key first, the payload last."""
+        """All columns: parts of the key first, the payload last."""
         return pa.schema([*self.paths, *self.metadata, *self.payload])
 
     def check_apart(self, names: Iterable[str]) -> None:
-        """`UsageError` if a column of the data has one of the names, in any case."""
+        """Raises `UsageError` if a data column has the name of one of these columns, in any case."""
         own = {name.casefold(): name for name in self.schema.names}
         if name := next((name for name in names if name.casefold() in own), None):
             of_object = "metadata_columns" if own[name.casefold()] in METADATA.names else "partition_columns"
@@ -71,11 +70,11 @@ class ObjectColumns:
             )
 
     def mismatched(self, key: str) -> Mapping[str, str]:
-        """The texts in a key that do not fit their columns, by name. Pure."""
+        """The texts in a key that do not fit their columns, by column name. Pure."""
         return self._parts(key)[1] if self.paths else {}
 
     def reason(self, key: str) -> str:
-        """Why an object is a reject as a whole for what its key says; "" if it is none. Pure."""
+        """The reason to reject a whole object because of its key; "" if there is no reason. Pure."""
         mismatched = self.mismatched(key)
         return next(
             (mismatch_reason(name, self.paths)(text) + ", in its key" for name, text in mismatched.items()),
@@ -83,7 +82,7 @@ class ObjectColumns:
         )
 
     def values(self, objects: Iterable[tuple[str, ObjectMeta | None]]) -> list[pa.Array]:
-        """The values of each column but the payload, of objects: keys, and what their GETs said (nulls if nothing)."""
+        """The values of each column except the payload, for objects given by key and GET metadata (None: all null)."""
         if not (self.paths or self.metadata):
             return []
         rows = [(*self._parts(key)[0], *self._of(meta)) for key, meta in objects]
@@ -108,7 +107,7 @@ def _object_columns(partition_columns: str, metadata_columns: str, payload_colum
             raise UsageError(f"partition_columns {partition_columns!r}: names that begin with _ are reserved")
         if pa.types.is_nested(column.type) or pa.types.is_binary(column.type):
             raise UsageError(
-                f"partition_columns {partition_columns!r}: a part of a key is no {column.type}: use string"
+                f"partition_columns {partition_columns!r}: a part of a key cannot be {column.type}: use string"
             )
     named = [name.strip() for name in metadata_columns.split(",")] if metadata_columns.strip() else []
     for name in named:
@@ -118,8 +117,8 @@ def _object_columns(partition_columns: str, metadata_columns: str, payload_colum
             )
     if payload_column.startswith("_") or payload_column.casefold() in map(str.casefold, paths.names):
         raise UsageError(
-            f"payload_column {payload_column!r}: names that begin with _ are reserved, and those of partition_columns "
-            "are taken"
+            f"payload_column {payload_column!r}: names that begin with _ are reserved, and the names in "
+            "partition_columns are taken"
         )
     return ObjectColumns(
         paths=paths,
@@ -130,7 +129,7 @@ def _object_columns(partition_columns: str, metadata_columns: str, payload_colum
 
 @lru_cache(maxsize=4096)
 def _values(paths: pa.Schema, directory: str) -> tuple[tuple[Any, ...], Mapping[str, str]]:
-    """What the parts of a key are in these columns, and the texts that do not fit, by column."""
+    """The values of a key's parts by column, and the texts that do not fit, by column name."""
     parts = (part.partition("=") for part in directory.split("/"))
     texts = {unquote(name).casefold(): text for name, equals, text in parts if equals}
     values: list[Any] = []
@@ -149,6 +148,6 @@ def _values(paths: pa.Schema, directory: str) -> tuple[tuple[Any, ...], Mapping[
 
 def _value(text: str, kind: pa.DataType) -> Any:
     value = values_of(pa.array([text]), kind, _PLAIN)[0].as_py()
-    if value is None:  # CSV's only null text that is left
+    if value is None:  # the one text that CSV still reads as null
         raise pa.ArrowInvalid("an empty text")
     return value

@@ -1,12 +1,12 @@
 """The settings of a source, each declared once: name, type, default, description, unit.
 
-The component's YAML fields, the IO manager's configuration, the data source's options, the command line and the values
-of `source.source` and `source.location` all come from here. A new setting is one field of one of these classes, and the
-line that uses it. How a bucket or a table is reached is declared by `stores.config`. Imports nothing heavy, since
-`--help` reads it.
+The component's YAML fields, the IO manager's configuration, the data source's options, the command line, and the values
+of `source.source` and `source.location` are all derived from here. A new setting needs one field of one of these
+classes, and the code that uses it. `stores.config` declares access to a bucket or table. This module imports nothing
+heavy, since `--help` reads it.
 
-Names are the same everywhere. Only YAML has groups: `s3`; `latest`, whose settings begin with `latest_` elsewhere; and
-`dynamodb`, whose own way to be reached begins with `dynamodb_` there (`ungrouped`).
+Names are the same everywhere. Only YAML has groups: `s3`, `latest` and `dynamodb`. Outside YAML the settings of
+`latest` begin with `latest_`, and the access settings of `dynamodb` begin with `dynamodb_` (`ungrouped`).
 """
 
 import re
@@ -43,16 +43,16 @@ def _mirrors() -> Sequence[str]:
 
 @dataclass(frozen=True, kw_only=True)
 class LocationSettings:
-    """Where a source keeps what it has made; prefixes that are not given are made of its name."""
+    """Places of a source's own objects. Default prefixes are derived from its name."""
 
     name: Annotated[str, About("Name of the source and of its asset, like orders: a-z, 0-9, _")]
     slots: Annotated[
-        int, About("Slots of the keyspace, the same for all who write and read it", unit="slots")
+        int, About("Number of slots of the keyspace; the same for all its writers and readers", unit="slots")
     ] = SLOT_COUNT
     platform_prefix: Annotated[
         str,
         About(
-            "Prefix of the platform's own objects, like own/orders/; default: _s3notify/{name}/. Elsewhere than below "
+            "Prefix of the platform's own objects, like own/orders/; default: _s3notify/{name}/. If it is outside "
             "_s3notify/, sources of other projects need it in other_platform_prefixes"
         ),
     ] = ""
@@ -62,28 +62,31 @@ class LocationSettings:
     known_bucket: Annotated[
         str,
         About(
-            "Bucket that keeps what is known of the table, like acme-known, so that a loss is noticed; default: the "
-            "platform's, below _s3notify-known/"
+            "Bucket of the record by which the loss of a table is detected, like acme-known; default: the "
+            "platform's bucket, below _s3notify-known/"
         ),
     ] = ""
     queue_prefix: Annotated[
         str,
-        About("Prefix of the notification queue in the platform's bucket; the same for all that share it"),
+        About(
+            "Prefix of the notification queue in the platform's bucket; the same for all sources and writers that "
+            "share it"
+        ),
     ] = QUEUE_PREFIX
     signals: Annotated[
         Literal["slots", "root"],
         About(
-            "What writers move after a change that is in the queue: the signals of its slot and the root; or the root "
-            "alone, which is 1 request fewer, where nearly all of them queue. As its topic is made, and cannot be "
-            "changed"
+            "Signals that writers move after they queue a change: slots (the slot's signal and the root), "
+            "or root (the root alone, which saves 1 request if nearly all writers queue). It must equal "
+            "the setting of the source's topic, and cannot be changed"
         ),
     ] = "slots"
 
     mirror: Annotated[
         str | None,
         About(
-            "What else shows the table and its slot assets: symlink writes a list of their files, for Athena, Presto "
-            "and Redshift Spectrum; default: nothing, since Delta's readers need nothing else",
+            "Format of an additional file list of the table and its slot assets: symlink is for Athena, "
+            "Presto and Redshift Spectrum; default: no list, since Delta readers need none",
             choices=_mirrors,
         ),
     ] = None
@@ -112,76 +115,81 @@ class LocationSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class InputSettings(FormatSettings):
-    """What a source reads, how it is parsed, and how much at once."""
+    """The objects that a source reads, how it parses them, and how much it reads in a round."""
 
     prefix: Annotated[
-        str, About("Only keys that begin with it, like raw/orders/; empty: the whole bucket")
+        str, About("Only keys that begin with this prefix, like raw/orders/; empty: the whole bucket")
     ] = ""
     include: Annotated[
         str,
         About(
-            "Only keys that match one of these patterns, separated by |, below the prefix, like *.jsonl|2026/*.csv"
+            "Only keys whose part below the prefix matches one of these patterns, separated by |, like "
+            "*.jsonl|2026/*.csv"
         ),
     ] = ""
     exclude: Annotated[
-        str, About("No keys that match one of these patterns, like */tmp/*; * stands also for /")
+        str, About("Skip keys that match one of these patterns, like */tmp/*; * also matches /")
     ] = ""
     hidden_files: Annotated[
         Literal["skip", "read"],
         About(
-            "Skip or read keys that have a part like _SUCCESS, .name or _temporary/, or end with /; inlets go by it "
-            "from their next start"
+            "Skip or read keys that have a part like _SUCCESS, .name or _temporary/, or that end with /; inlets "
+            "apply a change of this setting when they restart"
         ),
     ] = "skip"
     other_platform_prefixes: Annotated[
         str,
         About(
-            "Where sources of other projects keep their own objects in the bucket, like own/clicks/|own/queue/: these "
-            "are neither read nor reported. Not needed below _s3notify/"
+            "Prefixes of other projects' platform objects in the bucket, like own/clicks/|own/queue/; they are "
+            "neither read nor reported. Not needed for prefixes below _s3notify/"
         ),
     ] = ""
     modified_after: Annotated[
         str,
         About(
-            "Only objects written at this time or later, like 2026-01-31T12:00:00Z: today's leaves out what is there"
+            "Only objects written at this time or later, like 2026-01-31T12:00:00Z; the present time excludes all "
+            "existing objects"
         ),
     ] = ""
     on_delete: Annotated[
         Literal["withdraw", "keep", "keep_expired"],
         About(
-            "Of an object that has left: withdraw its rows from the table, or keep them; or keep those of objects that "
-            "expired by the bucket's lifecycle, if an inlet hears of it before a listing finds out"
+            "Rows of a deleted object: withdraw (remove them from the table), keep, or keep_expired (keep "
+            "them if the bucket's lifecycle expired the object, and if an inlet reports that before a "
+            "listing finds the object missing)"
         ),
     ] = "withdraw"
     overwrites: Annotated[
         Literal["rewrite", "vectors"],
         About(
-            "Of rows that are overwritten or withdrawn: rewrite their files, or hide them by deletion vectors, which "
-            "saves bytes where overwrites are scattered, and which fewer engines can read"
+            "Files with overwritten or withdrawn rows: rewrite (replace the files), or vectors (hide the "
+            "rows by deletion vectors, which writes less if overwrites are scattered, but which fewer "
+            "engines can read)"
         ),
     ] = "rewrite"
     committed_tags: Annotated[
         str,
         About(
-            "Tags that committed objects get, like archive=yes, for lifecycle rules of the bucket, which needs versions"
+            "Tags for committed objects, like archive=yes, for lifecycle rules; the bucket must have versioning"
         ),
     ] = ""
     format: Annotated[
         str,
         About(
-            "Format of the objects; auto goes by suffix; objects .json may be lists of records or JSON lines then",
+            "Format of the objects; auto chooses it by suffix, and then reads .json objects as lists of records "
+            "or as JSON lines",
             choices=_formats,
         ),
     ] = "auto"
     schema: Annotated[
         str | None,
         About(
-            'Columns as Spark DDL, like "id bigint, at timestamp"; inferred and pinned if missing. Other types later: '
-            "`s3notify schema set`"
+            'Columns as Spark DDL, like "id bigint, at timestamp"; default: inferred from the first batch and '
+            "then fixed. To change types later: `s3notify schema set`"
         ),
     ] = None
     schema_hints: Annotated[
-        str, About('Types of some columns as DDL, like "amount decimal(12,2)"; the others are inferred')
+        str, About('Types of some columns as DDL, like "amount decimal(12,2)"; all other types are inferred')
     ] = ""
     partition_columns: Annotated[
         str, About('Columns from parts of the key like dt=2026-01-01/, as DDL: "dt date, region string"')
@@ -189,7 +197,7 @@ class InputSettings(FormatSettings):
     metadata_columns: Annotated[
         str,
         About(
-            "Columns with what the store says of a row's object version, like _modified, _size; there is _version, too"
+            "Columns with the store's metadata of a row's object version, like _modified, _size; also: _version"
         ),
     ] = ""
     encoding: Annotated[
@@ -198,30 +206,37 @@ class InputSettings(FormatSettings):
     mismatches: Annotated[
         Literal["quarantine", "rescue"],
         About(
-            "Of a record with values that do not fit: quarantine it, or rescue them to the column _rescued"
+            "Records with values that do not fit their columns: quarantine the record, or rescue the values to "
+            "the column _rescued"
         ),
     ] = "quarantine"
     max_objects: Annotated[
-        int, About("Objects that a round reads at most before it commits", unit="objects", minimum=1)
+        int,
+        About("Maximum number of objects that a round reads before it commits", unit="objects", minimum=1),
     ] = 150_000
     max_bytes: Annotated[
         int,
         About(
-            "What a round reads at most before it commits; bigger objects in parts", unit="bytes", minimum=1
+            "Maximum number of bytes that a round reads before it commits; bigger objects are read in parts",
+            unit="bytes",
+            minimum=1,
         ),
     ] = 4 << 30
     max_seconds: Annotated[
         float,
-        About("After so long a run begins no other round, and leaves the rest to the next", unit="seconds"),
+        About(
+            "Time after which a run starts no further round and leaves the rest to the next run",
+            unit="seconds",
+        ),
     ] = 3600.0
     split_bytes: Annotated[
-        int, About("Larger objects are read in parts of this size", unit="bytes", minimum=1)
+        int, About("Objects larger than this are read in parts of this size", unit="bytes", minimum=1)
     ] = 64 << 20
     withdraw_share: Annotated[
         float,
         About(
-            "Of at least 100 objects that a listing compares, the share that may have left; more is refused until "
-            "`s3notify table confirm`. 1: never refused",
+            "Largest share of the compared objects that a listing may find missing, if it compares at "
+            "least 100; runs refuse to withdraw more until `s3notify table confirm`. 1: never refused",
             unit="share",
             minimum=0,
         ),
@@ -229,9 +244,10 @@ class InputSettings(FormatSettings):
     code_version: Annotated[
         str | None,
         About(
-            "Version of the transform, like v2. Change it, and a slot's objects are read again when it is next asked "
-            "for: all of them by a backfill. Default: a fingerprint of its source, and of what this names of the "
-            "project; slots that another one has made are shown as stale, and nothing is read again unasked"
+            "Version of the transform, like v2. After a change, a slot's objects are read again the next time "
+            "that the slot is requested; a backfill requests all slots. Default: a fingerprint of the transform's "
+            "source and of the project code that it uses; slots made by another version are shown as stale, and "
+            "are not read again on their own"
         ),
     ] = None
 
@@ -248,9 +264,10 @@ class BucketSettings:
     commit: Annotated[
         str,
         About(
-            "auto: native where the store can, else dynamodb (leases) if there is a lease_table, see its limits; "
-            f"native; dynamodb; or {LEASE_FORM}, as object_store has it, which gives lease_table and "
-            "lease_timeout_seconds, too",
+            "Way of committing: auto (native if the store has conditional writes, else dynamodb if "
+            "lease_table is set), native (the store's conditional writes), dynamodb (leases, with the "
+            f"limits described at lease_table), or {LEASE_FORM} (object_store's form, which also sets "
+            "lease_table and lease_timeout_seconds)",
             check=check_commit,
         ),
     ] = "auto"
@@ -259,7 +276,7 @@ class BucketSettings:
 _OF_TOPICS: Final = named(TopicSettings)
 
 QUEUE: Final = ("capacity", "shards", "max_event_bytes", "stale_seconds")
-"""The settings of topics that a source gives to its own, which nothing is pushed from."""
+"""The topic settings that a source passes to its own topic, which pushes nothing."""
 
 TopicSizeSettings: Final = make_dataclass(
     "TopicSizeSettings",
@@ -270,7 +287,7 @@ TopicSizeSettings: Final = make_dataclass(
                 _OF_TOPICS[name].kind,
                 replace(
                     _OF_TOPICS[name].about,
-                    description=f"Of the source's topic when it is made: {_OF_TOPICS[name].about.description}",
+                    description=f"When the source's topic is created: {_OF_TOPICS[name].about.description}",
                 ),
             ],
             field(default=_OF_TOPICS[name].default),
@@ -280,7 +297,7 @@ TopicSizeSettings: Final = make_dataclass(
     frozen=True,
     kw_only=True,
 )
-"""How the source's topic is made; later `s3notify topics update` changes it."""
+"""Settings for creating the source's topic. `s3notify topics update` changes them later."""
 
 
 _Region = Annotated[str | None, About("Region, like eu-west-1; default: AWS_REGION, or the profile's")]
@@ -291,9 +308,9 @@ _RegionOfTables = Annotated[str | None, About("Region, like eu-west-1; default: 
 class S3Settings(S3Config):
     """How to reach the buckets. Default: boto3's own chain (environment, profile, instance role).
 
-    Other credentials are given by the names of environment variables or of a profile, so that no secret is ever part
-    of the definitions, which Dagster shows, or of Spark's tasks. Dagster's processes and Spark's workers each read
-    them for themselves; a profile that changes is read again within a minute, variables only at a start.
+    Other credentials are given by the names of environment variables or of a profile. So no secret ever becomes part of
+    Spark's tasks or of the definitions, which Dagster shows. Each process of Dagster and Spark reads the credentials
+    itself. A changed profile is read again within a minute; variables are read only when a process starts.
     """
 
     region: _Region = None  # type: ignore[assignment] # null in YAML
@@ -301,10 +318,10 @@ class S3Settings(S3Config):
 
 @dataclass(frozen=True, kw_only=True)
 class DynamoSettings(TableSettings, LeaseTimeSettings, Access):
-    """DynamoDB tables, created by `s3notify init`. Default: none; everything is on the bucket.
+    """DynamoDB tables, created by `s3notify init`. Default: no tables; everything is in the bucket.
 
-    They are reached by boto3's own chain (environment, profile, instance role), whatever `s3` says of keys, unless
-    other credentials are named here; in the region of the bucket, unless another one is.
+    Credentials are found by boto3's own chain (environment, profile, instance role), or are named here; the credentials
+    in `s3` do not apply. The tables' default region is the bucket's.
     """
 
     region: _RegionOfTables = None  # type: ignore[assignment] # null in YAML
@@ -312,23 +329,24 @@ class DynamoSettings(TableSettings, LeaseTimeSettings, Access):
 
 @dataclass(frozen=True, kw_only=True)
 class LatestSettings:
-    """The newest row of each key, as the asset {name}_latest: a table that is kept in step. Default: none."""
+    """A derived table with the newest row of each key, as the asset {name}_latest. Default: no such table."""
 
     key: Annotated[
         str,
-        About("Columns that are the key, like order_id or tenant, order_id; without them a row is left out"),
+        About("Key columns, like order_id or tenant, order_id; rows without a key are left out"),
     ]
     order_by: Annotated[
         str,
         About(
-            "Columns by which a row is newer, like updated_at; null is oldest. Ties: when the object was written, its "
-            "key, the row's place in it"
+            "Columns that tell which row is newer, like updated_at; null is oldest. Ties are broken by the "
+            "object's write time, its key, and the row's place in the object"
         ),
     ]
     deleted_when: Annotated[
         str,
         About(
-            "Rows that say that their key is deleted, like op = 'D': the key has no row while it is the newest"
+            "Condition for rows that delete their key, like op = 'D': the key has no row while such a row is its "
+            "newest"
         ),
     ] = ""
 
@@ -341,7 +359,7 @@ LatestColumns: Final = make_dataclass(
     [
         (
             flat,
-            Annotated[str, replace(one.about, description=f"Of the newest rows: {one.about.description}")],
+            Annotated[str, replace(one.about, description=f"Newest rows: {one.about.description}")],
             "",
         )
         for name, flat in LATEST.items()
@@ -350,41 +368,46 @@ LatestColumns: Final = make_dataclass(
     frozen=True,
     kw_only=True,
 )
-"""The same, by those names."""
+"""The settings of `LatestSettings`, with their names outside YAML."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ClusterSettings:
-    """The same rows in the order of some columns, as the asset {name}_clustered: a table that is kept in step."""
+    """A derived table with the same rows, sorted by some columns, as the asset {name}_clustered."""
 
     cluster_by: Annotated[
         str,
         About(
-            "Columns by which the asset {name}_clustered has the same rows in order, like dt, customer_id, so that "
-            "queries by them read few files; empty: there is no such asset"
+            "Columns that sort the rows of the asset {name}_clustered, like dt, customer_id, so that queries by "
+            "them read few files; empty: no such asset"
         ),
     ] = ""
     cluster_file_bytes: Annotated[
-        int, About("Size from which on its files are not merged any more", unit="bytes", minimum=1)
+        int,
+        About(
+            "Size above which files of the asset {name}_clustered are no longer merged",
+            unit="bytes",
+            minimum=1,
+        ),
     ] = CLUSTER_FILE_BYTES
 
 
 UNGROUPED: Final = (BucketSettings, LocationSettings, InputSettings, ClusterSettings)
-"""Settings that have the same names in component, IO manager, data source and command line."""
+"""Settings that have the same names in the component, the IO manager, the data source and the command line."""
 
 SOURCE: Final = (*UNGROUPED, LatestColumns)
-"""All that is the same in them."""
+"""All settings that are the same in the component, the IO manager, the data source and the command line."""
 
 DYNAMODB: Final = {
     name: f"dynamodb_{name}"
     for name in named(DynamoSettings)
     if name not in named(TableSettings, LeaseTimeSettings)
 }
-"""How DynamoDB is reached: the settings of YAML's group `dynamodb` that have other names elsewhere, and these."""
+"""Access settings of YAML's group `dynamodb`, and their names elsewhere."""
 
 
 def _of_dynamodb(setting: Setting) -> Setting:
-    about = replace(setting.about, description=f"Of DynamoDB: {setting.about.description}")
+    about = replace(setting.about, description=f"DynamoDB: {setting.about.description}")
     return replace(setting, name=DYNAMODB[setting.name], about=about)
 
 
@@ -392,11 +415,11 @@ SETTINGS: Final[Mapping[str, Setting]] = {
     **named(*SOURCE, TableSettings, LeaseTimeSettings, S3Settings),
     **{DYNAMODB[name]: _of_dynamodb(named(DynamoSettings)[name]) for name in DYNAMODB},
 }
-"""All settings that make a source (`build`), by name."""
+"""All settings that `build` makes a source from, by name."""
 
 
 def ungrouped(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings as YAML groups them, by their own names. `None` for a group is none of it."""
+    """Flattens the groups of YAML to settings by their own names. A group that is `None` is empty."""
     own = {name: value for name, value in given.items() if name not in ("s3", "dynamodb", "latest")}
     tables = {DYNAMODB.get(name, name): value for name, value in (given.get("dynamodb") or {}).items()}
     latest = {LATEST[name]: value for name, value in (given.get("latest") or {}).items()}

@@ -1,4 +1,4 @@
-"""What a source is, as three values: what it reads, where it keeps what it has made, how that is committed to."""
+"""A source as three values: the objects that it reads, the places of its own objects, and its commit mode."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -40,7 +40,7 @@ from s3notify_platform.table.pinned_schema import NO_SCHEMA, described
 
 @dataclass(frozen=True, kw_only=True)
 class Input(InputSettings):
-    """What a source reads, how it parses it, and how much at once. Needs read permission only."""
+    """The objects that a source reads, their parsing, and limits of a round. Needs read permission only."""
 
     bucket: S3Config
 
@@ -48,7 +48,8 @@ class Input(InputSettings):
         check_settings(self, InputSettings)
         if self.prefix.startswith(("/", "s3:")):
             raise UsageError(
-                f"prefix {self.prefix!r}: give what keys begin with, like raw/orders/, without a slash"
+                f"prefix {self.prefix!r}: give the beginning of the keys, like raw/orders/, without a leading "
+                "slash or s3://"
             )
         columns = self._data_columns()
         self.object_columns.check_apart([*self.hints.names, *columns.names])
@@ -63,12 +64,12 @@ class Input(InputSettings):
 
     @property
     def object_columns(self) -> ObjectColumns:
-        """The columns from keys, from what the store says, and of the raw record."""
+        """The columns from the key and the store's metadata, and the raw record."""
         return ObjectColumns.of(self.partition_columns, self.metadata_columns, self.payload_column)
 
     @property
     def hints(self) -> pa.Schema:
-        """The types that inference takes as given."""
+        """The types that inference uses as given."""
         return arrow_columns("schema_hints", self.schema_hints) if self.schema_hints else pa.schema([])
 
     @property
@@ -77,22 +78,24 @@ class Input(InputSettings):
         return tags_of(self.committed_tags)
 
     def mismatch(self, key: str) -> str:
-        """Why an object is a reject as a whole for what its key says; "" if it is none, or values are rescued. Pure."""
+        """The reason to reject a whole object because of its key; "" if there is no reason, or if values are rescued.
+        Pure.
+        """
         return self.object_columns.reason(key) if self.mismatches == "quarantine" else ""
 
     def stays(self, state: ObjectState) -> bool:
-        """Whether the rows stay of an object that has left."""
+        """True if the rows of a deleted object stay."""
         kept = self.on_delete == "keep" or (self.on_delete == "keep_expired" and state.expired)
         return kept and state.rows > 0
 
     def _check_values(self, columns: pa.Schema) -> None:
-        """`UsageError` for a notation, payload or rule that the format or the declared `columns` cannot have."""
+        """Raises `UsageError` for a notation, payload or rule that does not suit the format or the `columns`."""
         notation, rules = notation_of(self), self.rules
         form = FORMATS.get(self.format)
         for name in NOTATION:
             if form is not None and getattr(self, name) and not form.has_notation:
                 raise UsageError(
-                    f"{name} is for csv, tsv, jsonl and json, and format is {self.format}: leave it out"
+                    f"{name} is only for csv, tsv, jsonl and json, and format is {self.format}: leave it out"
                 )
             for path in notation.paths(name) if columns else ():
                 if path not in kinds_at(columns):
@@ -107,21 +110,21 @@ class Input(InputSettings):
 
     @property
     def rules(self) -> RowRules:
-        """The rules that rows must hold."""
+        """The rules that rows must satisfy."""
         return RowRules.of(self.expect, self.expect_warn)
 
     def table_names(self, schema: str, held: str = "{}") -> str:
-        """A schema with names as in objects, under those that the table gives. See `column_names.table_names`."""
+        """A schema with the names in the objects, translated to the table's names. See `column_names.table_names`."""
         taken = (*RESERVED, *self.object_columns.schema.names)
         return table_names(schema, held, safe=self.column_names == "safe", taken=taken)
 
     def delivered(self, data: pa.Schema) -> pa.Schema:
-        """The columns of rows before a transform, but for their lineage. `data`: names as in the table."""
+        """The columns of rows before a transform, without lineage columns. `data`: columns named as in the table."""
         rescued = [RESCUED] if self.mismatches == "rescue" else []
         return pa.schema([*data, *rescued, *self.object_columns.schema])
 
     def _data_columns(self) -> pa.Schema:
-        """The data's columns, as far as they are known before it is read."""
+        """The data's columns that are known before anything is read."""
         fixed = fixed_schema(self.format)
         if self.schema_hints and (self.schema or fixed is not None):
             raise UsageError(
@@ -134,7 +137,7 @@ class Input(InputSettings):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """One source: its input, the location of its tables, and how these are committed to. Pickles.
+    """One source: its input, the places of its own objects, and the commit mode of its tables. It pickles.
 
     The platform's own objects never count as source objects, wherever they are in the bucket.
     """
@@ -143,14 +146,15 @@ class Source:
     location: Location
     commit: CommitMode = field(default_factory=CommitMode)
     latest: Latest | None = None
-    """The newest row of each key, as a table of its own; None: there is no such table."""
+    """The table with the newest row of each key; None if there is no such table."""
     clustered: Clustered | None = None
-    """The same rows in another order, as a table of its own; None: there is no such table."""
+    """The table with the same rows in another order; None if there is no such table."""
 
     def __post_init__(self) -> None:
         if self.location.mirror == "symlink" and self.input.overwrites == "vectors":
             raise UsageError(
-                "mirror: symlink lists files, whose rows deletion vectors may hide: leave out overwrites: vectors"
+                "mirror: symlink lists whole files, in which deletion vectors leave hidden rows: leave out "
+                "overwrites: vectors"
             )
         if inside := next((own for own in self.own if self.input.prefix.startswith(own)), None):
             raise UsageError(
@@ -160,7 +164,9 @@ class Source:
 
     @property
     def own(self) -> tuple[str, ...]:
-        """Prefixes of the platform's own objects in the bucket that is read, those of other sources too, if given."""
+        """Prefixes of the platform's own objects in the bucket that is read, including configured prefixes of other
+        projects.
+        """
         own = self.location.own_prefixes(self.input.bucket.bucket)
         return tuple(dict.fromkeys((*own, *prefixes_of(self.input.other_platform_prefixes))))
 
@@ -172,14 +178,14 @@ class Source:
     def table(
         self, asset: str | None = None, *, store: ObjectStore | None = None, clock: Clock = SYSTEM_CLOCK
     ) -> LogTable:
-        """The table, or that of a slot asset, as `Location.table`, to which this may commit. No request."""
+        """The source's table, or the table of `asset`, opened for commits. See `Location.table`. No request."""
         return self.location.table(
             asset, store=store, commit=self.commit, vectors=self.input.overwrites == "vectors", clock=clock
         )
 
     @property
     def kinds(self) -> dict[str, Callable[[FollowJobs], Kind]]:
-        """The tables that follow this one's, by the names of their assets: what each is made of, given the jobs."""
+        """The kinds of the source's derived tables, by asset. Each is a function that takes the table's jobs."""
         found: dict[str, Callable[[FollowJobs], Kind]] = {}
         if (latest := self.latest) is not None:
             found[self.location.latest_name] = lambda jobs: NewestRows(latest=latest, jobs=jobs)
@@ -195,9 +201,9 @@ class Source:
         store: ObjectStore | None = None,
         clock: Clock = SYSTEM_CLOCK,
     ) -> FollowingTable:
-        """The table of one of these assets, to be led to the newest version of the source's. No request.
+        """The derived table of `asset`, for updating it to the newest version of the source's table. No request.
 
-        `jobs`: the work on the whole table, of which it gets both tables.
+        `jobs` is called with the source's table and the derived one, and returns the jobs that work on the whole table.
         """
         rows, table = (self.table(name, store=store, clock=clock) for name in (None, asset))
         return FollowingTable(
@@ -212,7 +218,7 @@ class Source:
 
     @property
     def identity(self) -> Identity:
-        """What its table is made from, and cannot change under it."""
+        """The settings that the table was made with, which cannot change later."""
         return Identity(bucket=self.input.bucket.bucket, prefix=self.input.prefix, slots=self.location.slots)
 
     def open_table(
@@ -223,7 +229,7 @@ class Source:
         store: ObjectStore | None = None,
         clock: Clock = SYSTEM_CLOCK,
     ) -> OpenTable:
-        """The table, refused if it is not whole or of other settings. See `open_table`."""
+        """The table; refused if it is incomplete or was made with other settings. See `open_table`."""
         table = self.table(store=store, clock=clock)
         first = described(NO_SCHEMA, created_ms=clock.wall_ms()) if create else None
         endpoint = self.input.bucket.endpoint_url or ""
@@ -232,13 +238,13 @@ class Source:
         )
 
     def enumerator(self, bucket: ObjectStore | None = None) -> Enumerator:
-        """Finds the source's objects, through `bucket` if given. No request."""
+        """An enumerator of the source's objects; requests go through `bucket` if given. No request."""
         bucket = bucket or open_store(self.input.bucket)
         return Enumerator(bucket, self.choice, slots=self.location.slots)
 
     @property
     def choice(self) -> Choice:
-        """Which objects it reads."""
+        """The choice of objects to read."""
         chosen = self.input
         return Choice(
             prefix=chosen.prefix,

@@ -13,14 +13,16 @@ from tests.support.site import Site
 
 @pytest.fixture
 def instance(tmp_path: Path) -> Iterator[dg.DagsterInstance]:
-    """A real instance in SQLite, as in production but for its place."""
+    """A real SQLite instance, as in production except for its folder."""
     with dg.instance_for_test(temp_dir=str(tmp_path)) as found:
         yield found
 
 
 @pytest.fixture(autouse=True)
 def credentials(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the sources name. Nothing is found by boto3's own chain, so that named ones must reach every task."""
+    """The variables that the sources name. boto3's own chain finds nothing, so the named variables must reach every
+    task.
+    """
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
@@ -30,7 +32,7 @@ def credentials(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def site_of(spark: SparkSession, ministack: S3Server, instance: dg.DagsterInstance) -> Callable[..., Site]:
-    """A source of a new bucket, with the component's attributes as given."""
+    """A source of a new bucket, with the given attributes of the component."""
     return lambda **attributes: Site.of(ministack, instance, **attributes)
 
 
@@ -42,4 +44,4 @@ def site(site_of: Callable[..., Site]) -> Site:
 
 @pytest.fixture(autouse=True)
 def _topics(briefly_known: None) -> None:
-    """No test waits for topics to be known."""
+    """Lets tests run without waiting until new topics are known."""

@@ -1,4 +1,4 @@
-"""Slot assets follow their source by declarative automation: exactly the slots it left behind, in one run."""
+"""Declarative automation updates slot assets: exactly the slots that their source left behind, in one run."""
 
 from collections.abc import Callable, Iterator
 
@@ -23,8 +23,8 @@ def site(site_of: Callable[..., Site]) -> Iterator[Site]:
 
 
 @pytest.mark.thorough
-def test_slots_that_a_batch_made_together_are_not_asked_for_again(site: Site) -> None:
-    """The sensor's run made the slot asset too."""
+def test_slots_that_a_batch_made_together_are_not_requested_again(site: Site) -> None:
+    """The sensor's run makes the slot asset too, so another run would do the work twice."""
     site.write(1, 400)
     (request,) = site.tick()
     assert site.launch(request).success
@@ -33,8 +33,10 @@ def test_slots_that_a_batch_made_together_are_not_asked_for_again(site: Site) ->
 
 
 @pytest.mark.thorough
-def test_scattered_slots_follow_in_one_run(site: Site) -> None:
-    """Materialized alone, as from the UI; then the slot asset's turn, once, for exactly these."""
+def test_slots_of_a_source_materialized_alone_are_derived_in_one_run(site: Site) -> None:
+    """A run of the source alone, as from the UI, must be followed by one run of the slot asset for exactly
+    these slots.
+    """
     slots = [1, 17, 18, 400, 999]
     site.write(*slots)
     assert site.run(slots, asset_selection=["orders"]).success
@@ -51,8 +53,8 @@ def test_scattered_slots_follow_in_one_run(site: Site) -> None:
 
 
 @pytest.mark.thorough
-def test_a_change_that_came_while_the_run_was_on_follows_after_it(site: Site) -> None:
-    """Nothing is evaluated while a run is in flight, and nothing is forgotten."""
+def test_a_change_during_a_run_is_derived_after_it(site: Site) -> None:
+    """Nothing is evaluated while a run is in flight, and no update may be lost."""
     site.write(3)
     assert site.run([3], asset_selection=["orders"]).success
     (request,) = site.follow()
@@ -70,8 +72,8 @@ def test_a_change_that_came_while_the_run_was_on_follows_after_it(site: Site) ->
 
 
 @pytest.mark.thorough
-def test_what_was_made_meanwhile_is_not_made_again(site: Site) -> None:
-    """A tick in the midst of a run's reports sees the source alone; the slot asset's report is only a moment behind."""
+def test_slots_made_meanwhile_are_not_requested(site: Site) -> None:
+    """A tick during a run's reports sees the source alone; the slot asset's report comes a moment later."""
     site.write(3, 4)
     assert site.run([3, 4], asset_selection=["orders"]).success
     assert site.run([3]).success
@@ -85,8 +87,8 @@ def test_what_was_made_meanwhile_is_not_made_again(site: Site) -> None:
 
 
 @pytest.mark.thorough
-def test_an_asset_new_to_its_source_catches_up(site_of: Callable[..., Site]) -> None:
-    """With all slots that are committed, in one run, and only those."""
+def test_a_new_slot_asset_is_derived_for_all_committed_slots(site_of: Callable[..., Site]) -> None:
+    """One run must be requested, with the committed slots only."""
     before = site_of()
     before.settle()
     before.write(1, 5, 9)
@@ -100,8 +102,8 @@ def test_an_asset_new_to_its_source_catches_up(site_of: Callable[..., Site]) -> 
 
 
 @pytest.mark.thorough
-def test_a_slot_that_failed_is_tried_again_with_patience(site_of: Callable[..., Site]) -> None:
-    """Not on every tick; the others are made."""
+def test_a_failed_derived_slot_is_not_retried_on_every_tick(site_of: Callable[..., Site]) -> None:
+    """A retry on every tick would be an endless loop of failing runs; the other slots must be made."""
     site = site_of(slot_assets=[f"{TRANSFORMS}.lucky_orders"])
     site.settle()
     start = get_current_datetime()

@@ -1,4 +1,4 @@
-"""A backfill of all slots, as the UI starts it and the daemon takes it up: one run, and a grid that is true."""
+"""A backfill of all slots, started as the UI does and executed as the daemon does: one run, and a correct grid."""
 
 import logging
 import sys
@@ -46,7 +46,7 @@ query Grid {
 
 @pytest.fixture
 def instance(tmp_path: Path) -> Iterator[dg.DagsterInstance]:
-    """Runs are not launched: the test executes them in this process, which has a Spark session."""
+    """An instance that launches no runs: the test executes them in this process, which has a Spark session."""
     overrides = {
         "run_launcher": {"module": "dagster._core.test_utils", "class": "MockedRunLauncher"},
         "run_coordinator": {
@@ -66,7 +66,7 @@ def site(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> Site:
-    """A source of a thousand slots, in a folder of its own as `S3NOTIFY_DEFS` names it."""
+    """A source of a thousand slots, in a folder that `S3NOTIFY_DEFS` names."""
     bucket = ministack.make_bucket()
     folder = tmp_path / "backfill_sources" / "orders"
     folder.mkdir(parents=True)
@@ -93,7 +93,7 @@ def site(
 
 @pytest.mark.thorough
 def test_a_backfill_of_all_slots_is_one_run(site: Site, instance: dg.DagsterInstance) -> None:
-    """Through the UI's own mutation and the daemon's own iteration; one slot fails, 999 are materialized."""
+    """One of the thousand slots fails; the grid must show 999 as materialized."""
     site.write_silently(1, 13, 500, 999)
     target = LoadableTargetOrigin(
         executable_path=sys.executable, module_name="s3notify_platform.definitions", attribute="defs"

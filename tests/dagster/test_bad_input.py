@@ -1,4 +1,4 @@
-"""What users and operators get wrong: each is refused with a message that says what to do."""
+"""Mistakes of users and operators: each is refused with a message that says what to do."""
 
 from collections.abc import Callable
 
@@ -32,7 +32,10 @@ def component(**attributes: object) -> S3NotifyComponent:
         ({"transform": "json.no_such_function"}, "cannot import 'json.no_such_function'"),
         ({"transform": "nodots"}, "cannot import 'nodots'"),
         ({"slot_assets": ["json.dumps"]}, "json.dumps is not a slot asset: decorate"),
-        ({"slot_assets": [f"{TRANSFORMS}.foreign"]}, "'foreign' is of source 'somebody_else', not 'orders'"),
+        (
+            {"slot_assets": [f"{TRANSFORMS}.foreign"]},
+            "'foreign' belongs to source 'somebody_else', not 'orders'",
+        ),
         ({"format": "xml"}, "auto, jsonl, json, csv, tsv, parquet, avro, orc, text, binary"),
         ({"parallel_runs": 0}, "parallel_runs"),
         ({"max_open": 0}, "max_open"),
@@ -44,7 +47,7 @@ def component(**attributes: object) -> S3NotifyComponent:
 def test_settings_that_cannot_work_are_refused_when_loaded(
     attributes: dict[str, object], message: str
 ) -> None:
-    """Before anything runs."""
+    """A setting that cannot work must be refused before anything runs."""
     with pytest.raises(UsageError) as raised:
         component(**attributes).definitions()
     assert message in str(raised.value)
@@ -62,7 +65,7 @@ def test_settings_that_cannot_work_are_refused_when_loaded(
     ],
 )
 def test_attributes_that_do_not_exist_are_refused(attributes: dict[str, object], message: str) -> None:
-    """A secret given by value too, which is not shown."""
+    """A secret given by value is refused too, and must not be shown."""
     with pytest.raises(UsageError) as raised:
         component(**attributes)
     assert message in str(raised.value)
@@ -84,7 +87,7 @@ def test_attributes_that_do_not_exist_are_refused(attributes: dict[str, object],
 def test_code_that_cannot_work_fails_the_run_with_its_reason(
     site_of: Callable[..., Site], attributes: dict[str, object], message: str
 ) -> None:
-    """And the sensor tells it, as long as the slot is parked."""
+    """The sensor must repeat the reason as long as the slot is parked."""
     site = site_of(max_attempts=1, **attributes)
     site.settle()
     site.write(3)
@@ -98,8 +101,8 @@ def test_code_that_cannot_work_fails_the_run_with_its_reason(
 
 
 @pytest.mark.thorough
-def test_a_slot_asset_that_cannot_work_holds_up_itself_alone(site_of: Callable[..., Site]) -> None:
-    """The run fails with its reason; its source is committed, and is not asked for again."""
+def test_a_slot_asset_that_cannot_work_does_not_delay_its_source(site_of: Callable[..., Site]) -> None:
+    """The run fails with the reason; its source is committed, and is not requested again."""
     site = site_of(max_attempts=1, slot_assets=[f"{TRANSFORMS}.slotless_orders"])
     site.settle()
     site.write(3)
@@ -112,25 +115,25 @@ def test_a_slot_asset_that_cannot_work_holds_up_itself_alone(site_of: Callable[.
     assert site.rows() == {3: [3]}
 
 
-def test_a_run_for_a_slot_that_does_not_exist(site: Site) -> None:
-    """Typed into the launchpad."""
+def test_a_run_for_an_unknown_slot_is_refused(site: Site) -> None:
+    """A person may type a wrong slot into the launchpad."""
     result = site.run([3, 16])
     assert "unknown slot '16': slots are 0 to 15" in site.failure(result)
     assert "unknown slot '-1'" in site.failure(site.run([-1]))
 
 
-def test_a_run_for_no_slots_at_all(site: Site) -> None:
-    """The job launched by hand, without partition or config."""
+def test_a_run_without_slots_is_refused(site: Site) -> None:
+    """A person may launch the job without partitions or config."""
     assert "this run has no slots: choose partitions" in site.failure(site.run([]))
 
 
-def test_a_run_for_a_batch_that_was_never_opened(site: Site) -> None:
-    """Its stamp could go nowhere."""
+def test_a_run_for_an_unknown_batch_is_refused(site: Site) -> None:
+    """The stamp of an unknown batch would have no chain to go to."""
     assert "batch 'made-up' has no ack chain" in site.failure(site.run([3], batch="made-up"))
 
 
 def refused(site: Site, kind: type[S3NotifyError], *messages: str) -> None:
-    """Sensor and run both say so."""
+    """Asserts that the sensor and a run fail with these messages."""
     with pytest.raises(kind) as raised:
         site.tick()
     result = site.run([3])
@@ -140,15 +143,14 @@ def refused(site: Site, kind: type[S3NotifyError], *messages: str) -> None:
             assert message in text
 
 
-def test_a_bucket_that_does_not_exist(site_of: Callable[..., Site]) -> None:
-    """Named, with its endpoint."""
+def test_a_missing_bucket_is_refused_by_name(site_of: Callable[..., Site]) -> None:
     refused(site_of(bucket="no-such-bucket"), UsageError, "no-such-bucket")
 
 
-def test_credentials_that_are_refused(
+def test_refused_credentials_are_reported(
     site_of: Callable[..., Site], seaweed: S3Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The message names the bucket, and no credential."""
+    """The message must name the bucket, and must not contain a credential."""
     bucket = seaweed.make_bucket()
     monkeypatch.setenv("S3NOTIFY_TEST_SECRET", "wrong-secret")
     site = site_of(
@@ -162,10 +164,10 @@ def test_credentials_that_are_refused(
     refused(site, UsageError, bucket)
 
 
-def test_an_endpoint_that_nobody_listens_at(
+def test_an_unreachable_endpoint_is_unavailable(
     site_of: Callable[..., Site], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """To be retried: it may come back."""
+    """The error class must allow a retry, since the endpoint may come back."""
     monkeypatch.setattr("s3notify_platform.stores.s3.requests.ATTEMPTS", 2)
     site = site_of(
         s3={
@@ -177,8 +179,10 @@ def test_an_endpoint_that_nobody_listens_at(
     refused(site, UnavailableError, "127.0.0.1:9")
 
 
-def test_a_variable_that_is_not_set(site_of: Callable[..., Site], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Named, with where to set it."""
+def test_an_unset_credential_variable_is_refused(
+    site_of: Callable[..., Site], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The message must name the variable."""
     monkeypatch.delenv("S3NOTIFY_TEST_SECRET")
     site = site_of()
     with pytest.raises(UsageError, match="no environment variable S3NOTIFY_TEST_SECRET"):

@@ -1,4 +1,4 @@
-"""What looks at the whole bucket: the sweep, as asset checks; assets of other steps; tags."""
+"""The whole bucket: the sweep as asset checks, assets of other steps, tags."""
 
 from collections.abc import Callable
 from typing import Any
@@ -30,7 +30,7 @@ def materialize(site: Site, *assets: dg.AssetsDefinition, **arguments: object) -
 
 
 def test_the_sweep_finds_unannounced_changes(site: Site) -> None:
-    """And signals it, so that the next batch takes it in."""
+    """The sweep must signal their slots, so that the next batch reads them."""
     site.write(1, 2)
     site.settle()
     swept = site.sweep()
@@ -58,7 +58,7 @@ def test_the_sweep_finds_unannounced_changes(site: Site) -> None:
 
 
 def test_the_sweep_merges_small_files(site_of: Callable[..., Site]) -> None:
-    """Of every table of the source; their rows stay as they are."""
+    """All tables of the source must be merged, with the same rows."""
     site = site_of(cluster_by="id")
     for number in range(3):
         site.write(1, 2, number=number)
@@ -77,8 +77,8 @@ def test_the_sweep_merges_small_files(site_of: Callable[..., Site]) -> None:
 
 
 @pytest.mark.thorough
-def test_the_sweep_warns_of_what_is_on_its_way_too_long(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Announced, and not committed; and it counts keys that S3 clients cannot address, whatever became of them."""
+def test_the_sweep_warns_of_overdue_changes(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An announced change may never be committed. Keys that S3 clients cannot address must be counted too."""
     odd = f"{site.key(1)}/../x"
     site.store.put(odd, site.line(1))
     site.settle()
@@ -93,10 +93,8 @@ def test_the_sweep_warns_of_what_is_on_its_way_too_long(site: Site, monkeypatch:
 
 
 @pytest.mark.thorough
-def test_the_sweep_never_vouches_for_a_slot_it_could_not_read(
-    site: Site, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """States that are damaged are named, and the check does not pass."""
+def test_the_sweep_fails_for_a_slot_it_cannot_read(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Damaged states must be named; the check would otherwise pass for slots that nobody compared."""
     monkeypatch.setattr("s3notify_platform.table.states.state_levels.STATES_INLINE", 0)
     site.write(5)
     site.settle()
@@ -109,8 +107,8 @@ def test_the_sweep_never_vouches_for_a_slot_it_could_not_read(
 
 
 @pytest.mark.thorough
-def test_the_sweep_refuses_to_run_over_state_that_is_gone(site: Site) -> None:
-    """It repairs nothing, and says what to do; runs refuse the slot too, until the loss is accepted."""
+def test_the_sweep_refuses_a_table_with_lost_versions(site: Site) -> None:
+    """The sweep must repair nothing, and say what to do; runs refuse the table too, until the loss is accepted."""
     site.write(1, 2)
     site.settle()
     layout = site.io.source.location.layout
@@ -133,8 +131,8 @@ def test_the_sweep_refuses_to_run_over_state_that_is_gone(site: Site) -> None:
 
 
 @pytest.mark.thorough
-def test_the_sweep_holds_a_bounded_number_of_changes(site_of: Callable[..., Site]) -> None:
-    """The rest is counted, and found by the next one."""
+def test_the_sweep_keeps_a_bounded_number_of_changes(site_of: Callable[..., Site]) -> None:
+    """The changes beyond the limit must be counted, and found by the next sweep."""
     site = site_of(max_objects=4, slots=2)
     site.settle()
     site.publish([])
@@ -155,10 +153,10 @@ def test_the_sweep_holds_a_bounded_number_of_changes(site_of: Callable[..., Site
 
 
 @pytest.mark.thorough
-def test_the_sweep_shows_open_chains_and_removes_what_is_old(
+def test_the_sweep_shows_open_chains_and_removes_old_ones(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Chains that ended long ago, and heartbeats of runs that were killed."""
+    """Heartbeats of killed runs must be removed too."""
     site.settle()
     site.write(3)
     (request,) = site.tick()
@@ -185,8 +183,8 @@ def test_the_sweep_shows_open_chains_and_removes_what_is_old(
 
 @pytest.mark.filterwarnings("ignore:Parameter `backfill_policy`")
 @pytest.mark.thorough
-def test_assets_of_other_steps_load_what_is_committed(site: Site) -> None:
-    """A slot-partitioned asset gets its slots, one without partitions all of them, as one DataFrame."""
+def test_assets_of_other_steps_load_committed_rows(site: Site) -> None:
+    """A slot-partitioned asset must get its slots, and an asset without partitions all slots, as one DataFrame."""
     site.write(1, 2, 9)
     assert site.run([1, 2, 9]).success
     parts = slot_partitions(site.component.slots)
@@ -238,8 +236,8 @@ def test_assets_of_other_steps_load_what_is_committed(site: Site) -> None:
 
 
 @pytest.mark.thorough
-def test_what_an_ordinary_asset_may_not_hand_over(site: Site) -> None:
-    """No slot column, or no partitions: said plainly."""
+def test_a_frame_without_slots_or_partitions_is_refused(site: Site) -> None:
+    """A user's asset may drop the slot column or have no partitions; the message must say so."""
     site.write(1)
     assert site.run([1]).success
     parts = slot_partitions(site.component.slots)
@@ -255,13 +253,13 @@ def test_what_an_ordinary_asset_may_not_hand_over(site: Site) -> None:
         return orders
 
     result = materialize(site, slotless, spec, partition_key="1", selection=["slotless"])  # type: ignore[arg-type]
-    assert "slotless: drops _slot" in site.failure(result)
+    assert "slotless: the returned DataFrame lacks _slot" in site.failure(result)
     result = materialize(site, whole, spec, selection=["whole"])  # type: ignore[arg-type]
     assert "stores slot-partitioned assets only" in site.failure(result)
 
 
 def test_committed_objects_are_tagged(site_of: Callable[..., Site]) -> None:
-    """By an asset that follows the batches; without versions it says what to do, and nothing else fails."""
+    """Without versioning the asset must say what to do, and nothing else may fail."""
     site = site_of(committed_tags="archive=yes")
     names = {key.to_user_string() for key in site.defs.resolve_asset_graph().get_all_asset_keys()}
     assert "orders_tags" in names

@@ -1,4 +1,4 @@
-"""Sources in YAML: loaded, side by side, from a folder of the user's own."""
+"""Sources in YAML: loaded from a user's folder, several at a time."""
 
 import json
 import re
@@ -62,7 +62,7 @@ attributes:
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """What a user has: a folder with two sources, one with code beside it."""
+    """A user's folder with two sources, one of them with code beside it."""
     found = tmp_path / "my_sources"
     for name, text in {"orders": ORDERS, "clicks": CLICKS}.items():
         (found / name).mkdir(parents=True)
@@ -73,7 +73,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_a_component_resolves_from_yaml() -> None:
-    """Every attribute by its documented name."""
+    """Every attribute must have its documented name."""
     found = S3NotifyComponent.resolve_from_yaml(
         dedent("""
         name: orders
@@ -98,7 +98,7 @@ def test_a_component_resolves_from_yaml() -> None:
 
 
 def test_tags_and_pool_reach_runs_and_steps() -> None:
-    """As Kubernetes' launcher and Dagster's queue want them: every job and sensor, and each step with Spark."""
+    """Every job and sensor, and each step with Spark, needs them for Kubernetes' launcher and Dagster's queue."""
     pod = {"container_config": {"resources": {"limits": {"memory": "4Gi"}}}}
     found = S3NotifyComponent.resolve_from_yaml(
         dedent("""
@@ -136,8 +136,8 @@ class _OwnS3(S3Resource):
     place: _Place
 
 
-def test_ticks_work_with_what_a_resource_takes() -> None:
-    """Also if it is configured at launch, which its own fields do not show."""
+def test_ticks_get_the_resources_that_a_resource_requires() -> None:
+    """A resource may require another one that is configured at launch; its fields do not show that."""
     place = _Place.configure_at_launch()
     lake = _OwnS3(place=place, endpoint_url="http://127.0.0.1:3")
     attributes = {"name": "orders", "bucket": "landing", "prefix": "raw/", "resources": {"s3": "lake"}}
@@ -150,7 +150,7 @@ def test_ticks_work_with_what_a_resource_takes() -> None:
 
 
 def test_resources_have_the_source_s_name_and_may_be_replaced() -> None:
-    """The project's own `spark` and `s3` stand beside them; named in the YAML, runs and sensors use them."""
+    """The project's own `spark` and `s3` can exist beside them. If the YAML names them, runs and sensors use them."""
     attributes = {"name": "orders", "bucket": "landing", "prefix": "raw/"}
     own = {"spark": SlotSpark(), "s3": S3Resource(endpoint_url="http://127.0.0.1:2")}
     beside = S3NotifyComponent(**attributes, s3={"endpoint_url": "http://127.0.0.1:1"}).definitions()
@@ -185,16 +185,18 @@ def test_resources_have_the_source_s_name_and_may_be_replaced() -> None:
         ({"fresh_seconds": 0}, "fresh_seconds"),
     ],
 )
-def test_what_cannot_be_is_refused_when_definitions_load(attributes: dict[str, object], reason: str) -> None:
-    """Before anything is asked of any server."""
+def test_wrong_attributes_are_refused_when_definitions_load(
+    attributes: dict[str, object], reason: str
+) -> None:
+    """The error must come before any request."""
     with pytest.raises(Exception, match=re.escape(reason)):
         S3NotifyComponent(
             **{"name": "orders", "bucket": "landing", "prefix": "raw/"} | attributes
         ).definitions()
 
 
-def test_tables_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Credentials by the names of variables, looked up when they are used; everything else refused."""
+def test_dynamodb_tables_and_their_credentials_are_set_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Credentials are named by variables, which are looked up on use; credentials by value are refused."""
     text = """
         name: orders
         bucket: landing
@@ -224,13 +226,13 @@ def test_tables_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_leases_need_a_table() -> None:
-    """Said when the definitions are built, not in the first run."""
+    """The error must come when the definitions are built, not in the first run."""
     with pytest.raises(UsageError, match="commit: dynamodb needs a lease_table"):
         S3NotifyComponent(name="orders", bucket="landing", prefix="raw/", commit="dynamodb").definitions()
 
 
 def test_a_folder_of_sources_loads_side_by_side(folder: Path) -> None:
-    """One code location; no name of one source clashes with one of the other."""
+    """All sources are in one code location, so no name of one source may clash with a name of another."""
     defs = definitions.load(folder)
     keys = {key.path[-1] for key in defs.resolve_asset_graph().get_all_asset_keys()}
     assert keys == {
@@ -258,7 +260,7 @@ def test_a_folder_of_sources_loads_side_by_side(folder: Path) -> None:
 
 
 def test_sources_of_a_folder_leave_each_other_s_objects_alone(folder: Path) -> None:
-    """A source of the whole bucket neither reads nor reports what others keep there; on its own it cannot know."""
+    """A source of the whole bucket must neither read nor report the objects that other sources keep there."""
     (folder / "whole").mkdir()
     whole = "type: s3notify_platform.S3NotifyComponent\nattributes: {name: whole, bucket: landing}\n"
     other = "{name: other, bucket: landing, prefix: in/, platform_prefix: own/, queue_prefix: q/}"
@@ -276,8 +278,8 @@ def test_sources_of_a_folder_leave_each_other_s_objects_alone(folder: Path) -> N
 
 
 @pytest.mark.thorough
-def test_sources_side_by_side_run_and_poll_apart(site_of: Callable[..., Site]) -> None:
-    """Same bucket, same instance: one's batch is not the other's."""
+def test_sources_side_by_side_do_not_affect_each_other(site_of: Callable[..., Site]) -> None:
+    """In one bucket and one instance, one source's batch must not affect the other's."""
     orders = site_of(prefix="raw/orders/")
     clicks = site_of(name="clicks", prefix="raw/clicks/", bucket=orders.component.bucket)
     both = dg.Definitions.merge(orders.defs, clicks.defs)
@@ -299,7 +301,7 @@ def test_sources_side_by_side_run_and_poll_apart(site_of: Callable[..., Site]) -
 
 
 def test_jobs_run_their_step_in_their_own_process(folder: Path) -> None:
-    """One process a run: a second one would start Python and Spark's client again."""
+    """A second process would start Python and Spark's client again."""
     repository = definitions.load(folder).get_repository_def()
     for name in ("orders_ingest", "orders_backfill", "clicks_ingest", "clicks_backfill"):
         assert repository.get_job(name).executor_def.name == "in_process"
@@ -309,7 +311,7 @@ def test_jobs_run_their_step_in_their_own_process(folder: Path) -> None:
 def test_everything_starts_as_the_component_says(
     site_of: Callable[..., Site], running: bool, status: str
 ) -> None:
-    """Sensor, automation and upkeep."""
+    """`running` must apply to sensor, automation and upkeep."""
     site = site_of(running=running, committed_tags="archive=yes")
     repository = site.defs.get_repository_def()
     assert {sensor.default_status.name for sensor in repository.sensor_defs} == {status}
@@ -323,7 +325,7 @@ def test_the_demo_s_definitions_load() -> None:
 
 @pytest.mark.parametrize("folder", ["defs", ""])
 def test_without_a_source_nothing_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: str) -> None:
-    """What `workspace.yaml` loads says how to define one; it has no sensor that would write anywhere."""
+    """`workspace.yaml` must load an asset that says how to define a source, and no sensor that would write anywhere."""
     monkeypatch.delenv(DEFS_VARIABLE, raising=False)
     monkeypatch.chdir(tmp_path)
     if folder:
@@ -338,8 +340,8 @@ def test_without_a_source_nothing_runs(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize("name", ["not there", "missing"])
-def test_a_folder_that_cannot_be_one(tmp_path: Path, name: str) -> None:
-    """Not there, or not a name that Python can import."""
+def test_a_folder_that_cannot_be_imported_is_refused(tmp_path: Path, name: str) -> None:
+    """The folder may be missing, or have a name that Python cannot import."""
     folder = tmp_path / name
     if name == "not there":
         folder.mkdir()
@@ -348,7 +350,7 @@ def test_a_folder_that_cannot_be_one(tmp_path: Path, name: str) -> None:
 
 
 def test_all_fields_are_described() -> None:
-    """With an example, unless default or choices are one; also those of services and access."""
+    """Each field also needs an example, unless its default or choices show one; this includes services and access."""
     model = S3NotifyComponent.get_model_cls()
     assert model is not None
     schema = model.model_json_schema()

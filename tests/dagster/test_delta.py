@@ -1,4 +1,4 @@
-"""The table of an asset is a plain Delta table: other engines read it where Dagster says, while it is written."""
+"""An asset's table is a plain Delta table: other engines read it at the place that Dagster shows, during writes too."""
 
 from collections.abc import Callable
 from threading import Event, Thread
@@ -18,7 +18,7 @@ def site(site_of: Callable[..., Site]) -> Site:
 
 
 def said(site: Site, asset: str) -> dict[str, Any]:
-    """What the definition of the asset says of its table."""
+    """The metadata of the asset's table in its definition."""
     (spec,) = (one for one in site.defs.resolve_all_asset_specs() if one.key == dg.AssetKey(asset))
     assert "deltalake" in spec.kinds
     return dict(spec.metadata)
@@ -29,8 +29,8 @@ def place(site: Site, asset: str = "orders") -> Place:
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_other_engines_read_what_was_committed(site: Site, engine: str) -> None:
-    """The source's table and the slot asset's, from where their metadata says, with nothing in between."""
+def test_other_engines_read_the_committed_rows(site: Site, engine: str) -> None:
+    """Engines must need nothing but the place in the metadata, for the source's table and the slot asset's."""
     site.write(1, 2)
     site.write(1, number=1)
     site.settle()
@@ -58,7 +58,7 @@ def test_other_engines_read_what_was_committed(site: Site, engine: str) -> None:
 
 
 def test_a_reader_beside_a_writer_sees_whole_rounds(site_of: Callable[..., Site]) -> None:
-    """Each version has the objects of a batch in all of its slots, or in none."""
+    """Each version must have a batch's objects in all of its slots, or in none."""
     site = site_of()
     slots = [1, 2, 5]
     site.write(*slots)

@@ -1,4 +1,4 @@
-"""A source whose store ignores every condition of a write: DynamoDB keeps its commits apart and its records."""
+"""A source whose store ignores every condition of a write: DynamoDB has its leases and its records."""
 
 import io as streams
 import json
@@ -34,7 +34,7 @@ from tests.support.tables import create_lease_table, create_record_table
 
 @pytest.fixture
 def proxy(ministack: S3Server) -> Iterator[FaultProxy]:
-    """S3 without conditions on writes, and DynamoDB, by one port."""
+    """S3 without conditional writes, and DynamoDB, behind one port."""
     with FaultProxy(ministack.endpoint_url, drops_conditions=True) as proxy:
         yield proxy
 
@@ -50,7 +50,7 @@ def server(ministack: S3Server, proxy: FaultProxy) -> S3Server:
 
 @pytest.fixture
 def site_with(spark: SparkSession, server: S3Server, instance: dg.DagsterInstance) -> Callable[..., Site]:
-    """A source there, with the tables named."""
+    """A source on this server, with the named tables."""
 
     def make(*tables: str, **attributes: object) -> Site:
         records, leases = server.table_config(), server.table_config()
@@ -73,8 +73,10 @@ def site_with(spark: SparkSession, server: S3Server, instance: dg.DagsterInstanc
 
 
 @pytest.mark.thorough
-def test_batches_on_a_store_without_conditions(site_with: Callable[..., Site]) -> None:
-    """Overwrites and deletes included: rows exact, chains acked; the bucket holds no record, each lease is done."""
+def test_batches_are_exact_on_a_store_without_conditions(site_with: Callable[..., Site]) -> None:
+    """With overwrites and deletes, rows must be exact and chains acked. The bucket has no record, and each lease has
+    ended.
+    """
     site = site_with("records_table", "lease_table", slot_assets=["tests.support.transforms.paid_orders"])
     site.write(3, 7)
     site.settle()
@@ -115,7 +117,7 @@ def test_batches_on_a_store_without_conditions(site_with: Callable[..., Site]) -
 def test_a_run_is_refused_where_commits_would_not_be_safe(
     site_with: Callable[..., Site], tables: tuple[str, ...], attributes: dict[str, str], reason: str
 ) -> None:
-    """Before anything is written, with what to name."""
+    """The message must say which table to name, and nothing may be written."""
     site = site_with(*tables, **attributes)
     site.write(3)
     result = site.run([3])
@@ -124,8 +126,8 @@ def test_a_run_is_refused_where_commits_would_not_be_safe(
     assert list(list_all(site.store, site.io.source.location.layout.prefix)) == []
 
 
-def test_publishers_keep_conditions_there(site_with: Callable[..., Site]) -> None:
-    """The same publisher, over a store whose conditions go by leases: one wins, and only it signals."""
+def test_publishers_keep_conditions_by_leases(site_with: Callable[..., Site]) -> None:
+    """On a store whose conditions are leases, only one writer may win, and only that writer may signal."""
     site = site_with("lease_table")
     source = site.io.source
     store = leased_store(source.input.bucket, source.commit.lease_table)
@@ -145,7 +147,7 @@ def test_publishers_keep_conditions_there(site_with: Callable[..., Site]) -> Non
 
 
 def _upload(publisher: Publisher | QueuedPublisher, key: str) -> None:
-    """One that ends as an object, deleted again, and one that is aborted."""
+    """Uploads an object and deletes it; aborts a second upload."""
 
     class Dying(streams.BytesIO):
         def read(self, size: int | None = -1) -> bytes:
@@ -166,9 +168,9 @@ CHANGES = ("s3:PutObject", "s3:DeleteObject", "s3:AbortMultipartUpload")
 def test_roles_need_exactly_what_their_policies_grant(
     site_with: Callable[..., Site], proxy: FaultProxy, server: S3Server
 ) -> None:
-    """Everything that each role sends, Spark's tasks included, is in its policy; and the policy grants no more.
+    """Every request of each role, including Spark's tasks, must be in its policy, and the policy must grant no more.
 
-    Writers are denied what a run and a sweep really change of ours, if their prefix covers it.
+    Writers must not be allowed to change the platform's own objects, even if their prefix covers these objects.
     """
     platform = server.make_bucket()
     site = site_with("records_table", "lease_table", platform_bucket=platform)
@@ -199,7 +201,7 @@ def test_roles_need_exactly_what_their_policies_grant(
                 assert refused(policy(writer, whole), of_ours) == of_ours
 
     proxy.answered.clear()
-    # The lease table of a bucket is that bucket's own; here it stands for both.
+    # Each bucket has its own lease table; here one table serves both buckets.
     store = leased_store(source.input.bucket, source.commit.lease_table)
     publisher = Publisher(
         store, S3ObjectStore(source.location.platform), prefix=source.location.keyspace_prefix, slots=16
@@ -226,14 +228,18 @@ def test_roles_need_exactly_what_their_policies_grant(
     queued.put(site.key(8), site.line(8) + b"{broken\n")
     assert queued.put_if_absent(site.key(3), site.line(5)) == Conflict()
     DynamoLeases(source.commit.lease_table).read("what a waiting writer reads", "*")
-    io.clients.queue.topics.get(source.name)  # as after a segment was changed by another, or a shard was full
+    io.clients.queue.topics.get(
+        source.name
+    )  # as after a segment was changed by another worker, or a shard was full
     check("publisher")
 
     proxy.answered[:] = by_runs
     site.settle()
     bucket = S3ObjectStore(source.input.bucket)
     left = bucket.begin_upload(site.key(6))
-    proxy.answered[:] = [one for one in proxy.answered if "?uploads" not in one.path]  # a killed writer's
+    proxy.answered[:] = [
+        one for one in proxy.answered if "?uploads" not in one.path
+    ]  # the request of a killed writer
     for upload in bucket.empty_uploads(site.key(6)):
         bucket.abort_upload(site.key(6), upload)
     assert bucket.empty_uploads(site.key(6)) == (), left

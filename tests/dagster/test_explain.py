@@ -1,4 +1,4 @@
-"""What happened to an object, asked of a real site, with what the sensor knows beside its instance."""
+"""`explain` for a real site, with and without the sensor's knowledge in the Dagster instance."""
 
 import json
 from collections.abc import Callable
@@ -20,7 +20,7 @@ TRANSFORMS = "tests.support.transforms"
 
 
 def asked(site: Site, key: str) -> tuple[str, str]:
-    """Verdict and whole text; the sensor's cursor is in the instance, where the daemon keeps it."""
+    """The verdict and the whole text. The sensor's cursor is in the instance, where the daemon keeps it."""
     if site.cursor:
         store_cursor(site, site.cursor)
     source = site.io.source
@@ -29,8 +29,8 @@ def asked(site: Site, key: str) -> tuple[str, str]:
 
 
 @pytest.mark.thorough
-def test_on_its_way_from_the_queue_to_the_table(site: Site) -> None:
-    """Waiting; in an open batch, with its run; committed as it is; overwritten; deleted; and never heard of."""
+def test_a_change_is_explained_from_the_queue_to_the_table(site: Site) -> None:
+    """The user must see a change as unknown, waiting, in a batch with its run, committed, overwritten and deleted."""
     site.settle()
     key = site.key(3)
     assert asked(site, key)[0] == "unknown"
@@ -78,8 +78,8 @@ def test_on_its_way_from_the_queue_to_the_table(site: Site) -> None:
 
 
 @pytest.mark.thorough
-def test_rejected_records(site: Site) -> None:
-    """How many, and the first one with its offset and reason; the others are in the table."""
+def test_rejected_records_of_a_real_run_are_explained(site: Site) -> None:
+    """The user must see the number of rejected records, and the first one with offset and reason."""
     site.write(5, body=site.line(5) + b"{nonsense\n" + site.line(6))
     site.settle()
     verdict, text = asked(site, site.key(5))
@@ -91,8 +91,8 @@ def test_rejected_records(site: Site) -> None:
 
 
 @pytest.mark.thorough
-def test_an_unqueued_writers_slot(site: Site) -> None:
-    """Signalled; then in a batch that lists it; then committed."""
+def test_a_change_of_an_unqueued_writer_is_explained(site: Site) -> None:
+    """The change is signalled, then in a batch that lists its slot, then committed."""
     site.settle()
     site.write_unqueued(7)
     store_cursor(site, site.cursor or "")
@@ -106,8 +106,8 @@ def test_an_unqueued_writers_slot(site: Site) -> None:
 
 
 @pytest.mark.thorough
-def test_a_slot_that_fails(site_of: Callable[..., Site]) -> None:
-    """The reason of the last run; and after the last attempt, that it is parked."""
+def test_a_failing_slot_is_explained_with_its_reason(site_of: Callable[..., Site]) -> None:
+    """The user must see the reason of the last run, and when the slot is requested again."""
     site = site_of(transform=f"{TRANSFORMS}.unlucky", max_attempts=2, backoff_seconds=3600.0)
     site.settle()
     site.write(13)
@@ -120,8 +120,8 @@ def test_a_slot_that_fails(site_of: Callable[..., Site]) -> None:
     assert "requested again in" in text
 
 
-def test_the_traceback_of_a_slot_that_failed(site_of: Callable[..., Site]) -> None:
-    """In the log of its run, once, and in the answer; after the last attempt with the object, in quarantine."""
+def test_the_traceback_of_a_failed_slot_is_shown_once(site_of: Callable[..., Site]) -> None:
+    """The traceback must be in the run's log once and in the answer, and in the quarantine after the last attempt."""
     site = site_of(transform=f"{TRANSFORMS}.unlucky_in_python", max_attempts=2, backoff_seconds=0.0)
     site.settle()
     site.write(13)
@@ -145,24 +145,26 @@ def test_the_traceback_of_a_slot_that_failed(site_of: Callable[..., Site]) -> No
     assert "Traceback (most recent call last)" in text
 
 
-def test_a_key_that_is_not_the_sources(site: Site) -> None:
-    """Bad input is refused, and the message says what was wrong."""
+def test_a_key_outside_the_source_is_refused(site: Site) -> None:
+    """The message must name the source and its prefix."""
     with pytest.raises(
         UsageError, match="'elsewhere/a' does not belong to source 'orders', which reads 'raw/'"
     ):
         asked(site, "elsewhere/a")
 
 
-def test_before_the_sensor_has_run(site: Site) -> None:
-    """No cursor, no topic, no table: still an answer."""
+def test_an_object_is_explained_before_the_sensor_has_run(site: Site) -> None:
+    """Without cursor, topic and table there must still be an answer."""
     site.write_silently(2)
     verdict, text = asked(site, site.key(2))
     assert verdict == "rescan"
     assert "topic 'orders': not created yet" in text
 
 
-def test_the_command_beside_an_instance(site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """DAGSTER_HOME says where the sensor's cursor is, so that runs are named; another's cursor is passed over."""
+def test_the_command_finds_the_sensors_cursor_by_dagster_home(
+    site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The answer must name the runs; a cursor of another sensor with this name must be ignored."""
     site.settle()
     site.write(4)
     (request,) = site.tick()

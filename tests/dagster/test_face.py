@@ -1,4 +1,4 @@
-"""What Dagster shows of a source without a run of its own: by batch, as of now, how fresh; and how little there is."""
+"""The parts of a source that Dagster shows without a run of their own: batches, present state, freshness."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -24,7 +24,7 @@ CHECKS = (COMPLETE, SETTLED, SCHEMA)
 
 
 def test_a_source_is_three_assets_two_jobs_and_two_automations(site: Site) -> None:
-    """And none of its assets but its own table is made by a run of its own."""
+    """Only its own table may have a run of its own; other assets would fill the UI with runs."""
     repository = site.defs.get_repository_def()
     graph = site.defs.resolve_asset_graph()
     assert len(graph.get_all_asset_keys()) <= 3
@@ -34,7 +34,7 @@ def test_a_source_is_three_assets_two_jobs_and_two_automations(site: Site) -> No
 
 
 def test_the_launchpad_of_a_backfill_has_one_field(site: Site) -> None:
-    """As the UI writes it into its editor."""
+    """The UI writes all fields with a default into its editor."""
     snap = JobSnap.from_job_def(site.defs.resolve_job_def("orders_backfill"))
     schema = snap.config_schema_snapshot
     root = schema.get_config_snap(str(snap.mode_def_snaps[0].root_config_key))
@@ -45,14 +45,14 @@ def test_the_launchpad_of_a_backfill_has_one_field(site: Site) -> None:
 
 
 def evaluations(site: Site) -> dict[str, dg.AssetCheckEvaluation]:
-    """The newest result of each check, as the UI has it."""
+    """The newest result of each check, as in the UI."""
     keys = [dg.AssetCheckKey(dg.AssetKey("orders"), name) for name in CHECKS]
     found = site.instance.event_log_storage.get_latest_asset_check_execution_by_key(keys)
     return {key.name: record.evaluation for key, record in found.items() if record.evaluation is not None}
 
 
 def current(site: Site) -> set[str]:
-    """The checks that Dagster shows as evaluated, not as "Not evaluated": by its rule for the last materialization."""
+    """The checks that Dagster shows as evaluated, by its rule for the last materialization."""
     keys = [dg.AssetCheckKey(dg.AssetKey("orders"), name) for name in CHECKS]
     found = site.instance.event_log_storage.get_latest_asset_check_execution_by_key(keys)
     (asset,) = site.instance.get_asset_records([dg.AssetKey("orders")])
@@ -63,7 +63,9 @@ def current(site: Site) -> set[str]:
 
 
 def test_each_batch_evaluates_the_checks(site: Site) -> None:
-    """The first, which compares everything, also completeness; later ones repeat what the last sweep said."""
+    """The first batch compares everything, so it also evaluates completeness. Later batches repeat the last sweep's
+    result.
+    """
     site.write(1, 2)
     site.settle()
     store_cursor(site, site.cursor or "")
@@ -83,13 +85,13 @@ def test_each_batch_evaluates_the_checks(site: Site) -> None:
     assert site.rows()[7] == [7]
     assert current(site) == {*CHECKS}
     repeated = evaluations(site)[COMPLETE]
-    assert repeated.passed, "what was missed is committed"
+    assert repeated.passed, "the missed changes are committed"
     assert repeated.metadata["found_by_sweep"].value == 1
     assert repeated.metadata["swept"] == found.metadata["swept"]
 
 
-def test_a_sweep_that_refuses_fails_until_the_next(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Batches do not make it pass: the check repeats what it said."""
+def test_a_refused_sweep_fails_until_the_next_sweep(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A batch must not make the check pass; it repeats the result."""
     monkeypatch.setattr("s3notify_platform.engine.values.plan.WITHDRAWN_OBJECTS", 4)
     site.write(*range(8))
     site.settle()
@@ -105,7 +107,7 @@ def test_a_sweep_that_refuses_fails_until_the_next(site: Site, monkeypatch: pyte
 
 
 def test_the_numbers_of_a_batch_are_plotted(site: Site) -> None:
-    """As numeric metadata of one materialization a batch, of an asset without partitions."""
+    """Dagster plots numeric metadata of an asset without partitions; each batch must be one materialization."""
     site.settle()
     site.write(1, body=site.line(1) + b"{broken\n" + site.line(11))
     site.write(2)
@@ -125,7 +127,7 @@ def test_the_numbers_of_a_batch_are_plotted(site: Site) -> None:
 
 
 def test_the_summary_shows_all_slots_in_a_table(site_of: Callable[..., Site]) -> None:
-    """With numbers and characters; what is in flight and failing as the sensor knows it, and the batch's own slots."""
+    """Slots in flight and failing come from the sensor's state, and the batch's own slots from its run."""
     site = site_of(transform=f"{TRANSFORMS}.unlucky", backoff_seconds=3600.0)
     site.settle()
     assert "slot_map" in site.batch()
@@ -153,8 +155,10 @@ def test_the_summary_shows_all_slots_in_a_table(site_of: Callable[..., Site]) ->
     assert [e for e in site.upkeep().asset_events if e.asset_key == dg.AssetKey("orders_summary")] == []
 
 
-def test_a_batch_is_not_held_up_by_its_summary(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    """If the store is gone by then, the run succeeds, with the batch's numbers."""
+def test_a_batch_succeeds_even_if_its_summary_is_incomplete(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If the store is unavailable at the end, the run must still report the batch's numbers."""
     site.write(1)
     site.settle()
 
@@ -175,7 +179,7 @@ def queue_events(site: Site) -> list[tuple[str, int]]:
 
 
 def test_the_queue_is_materialized_while_the_table_is_fresh(site_of: Callable[..., Site]) -> None:
-    """Of queued and of other writers; not of what a run has committed, though the sensor has not seen its end."""
+    """Changes of queued and unqueued writers count. A change that a run has committed does not count any more."""
     site = site_of(fresh_seconds=0.001)
 
     def look() -> list[tuple[str, int]]:
@@ -185,7 +189,7 @@ def test_the_queue_is_materialized_while_the_table_is_fresh(site_of: Callable[..
     fresh, late = "AssetMaterialization", "AssetObservation"
     site.settle()
     assert look() == [(fresh, 0)]
-    assert look() == [], "said a moment ago"
+    assert look() == [], "just reported"
     site.write(3)
     assert look() == [(late, 1)]
     site.settle()
@@ -200,7 +204,7 @@ def test_the_queue_is_materialized_while_the_table_is_fresh(site_of: Callable[..
 
 
 def test_an_idle_source_stays_fresh(site: Site) -> None:
-    """It is materialized again, long before its policy would fail."""
+    """The queue of an idle source must be materialized again long before its policy fails."""
     site.settle()
     store_cursor(site, site.cursor or "")
     assert queue_events(site) == [("AssetMaterialization", 0)]
@@ -214,7 +218,7 @@ def test_an_idle_source_stays_fresh(site: Site) -> None:
 def test_the_freshness_policy_is_dagster_s(
     site_of: Callable[..., Site], seconds: float, fails_after: float
 ) -> None:
-    """It fails once a change has waited for `fresh_seconds`, at most a fifth, or a minute, later."""
+    """The policy must fail when a change has waited for `fresh_seconds`, at most a fifth or a minute later."""
     site = site_of(fresh_seconds=seconds)
     (spec,) = [s for s in site.defs.resolve_all_asset_specs() if s.key == dg.AssetKey("orders_queue")]
     assert spec.freshness_policy == freshness_policy(seconds)
@@ -237,7 +241,9 @@ def requested(site: Site, cursor: dict[str, Any]) -> tuple[Sequence[dg.RunReques
 
 
 def test_the_sweep_is_requested_when_it_is_due(site_of: Callable[..., Site]) -> None:
-    """Not by the first tick, and once for all that were missed: a run of the checks that compare, with its tags."""
+    """The first tick must request none. Several missed sweeps count once, and the run must have the tags of
+    the source.
+    """
     site = site_of(run_tags={"team": "sales"}, sweep_cron="0 3 * * *")
     site.settle()
     requests, cursor = requested(site, {})
@@ -255,7 +261,7 @@ def test_the_sweep_is_requested_when_it_is_due(site_of: Callable[..., Site]) -> 
 
 
 def test_dagster_s_log_has_no_keys(site_of: Callable[..., Site], instance: dg.DagsterInstance) -> None:
-    """Of committed, rejected, failing and missed objects, in whatever a run logs: `erase` could not take them back."""
+    """`erase` cannot remove keys of committed, rejected, failing or missed objects from a log."""
     site = site_of(max_attempts=2, format="auto", transform=f"{TRANSFORMS}.unlucky_in_python")
     site.settle()
     site.write(1, body=site.line(1) + b"{broken\n")

@@ -1,4 +1,4 @@
-"""Batches that follow the queue: what they request of the bucket, and whose changes they take in all the same."""
+"""Batches that read the queue: their requests to the bucket, and the changes that they find without entries."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -34,7 +34,7 @@ def proxy(ministack: S3Server) -> Iterator[FaultProxy]:
 def watched(
     spark: SparkSession, ministack: S3Server, proxy: FaultProxy, instance: dg.DagsterInstance
 ) -> Site:
-    """A source whose requests are noted, enumerated and settled."""
+    """A source after its first listing, whose requests are recorded."""
     server = replace(
         ministack,
         endpoint_url=proxy.url,
@@ -47,7 +47,7 @@ def watched(
 
 
 def of_bucket(site: Site, answered: list[Answered]) -> list[str]:
-    """What was asked of the source's own objects: LIST, or method and key."""
+    """The requests for the source's own objects: LIST, or method and key."""
     found = []
     for request in answered:
         url = urlsplit(request.path)
@@ -69,7 +69,7 @@ def pending(site: Site) -> list[str]:
 
 
 def test_a_batch_in_steady_state_lists_nothing(watched: Site, proxy: FaultProxy) -> None:
-    """Creates, overwrites and deletes; the entries leave with the commit."""
+    """Creates, overwrites and deletes must be found by their entries, which are removed after the commit."""
     site = watched
     site.write(3, 7)
     site.settle()
@@ -83,10 +83,10 @@ def test_a_batch_in_steady_state_lists_nothing(watched: Site, proxy: FaultProxy)
     assert site.batch()["batch_found_by"] == "queue"
 
 
-def test_requests_of_one_changed_object(watched: Site, proxy: FaultProxy) -> None:
-    """Warm, with its own GET: of the tick that requests the run, of the run, and of the tick after it.
+def test_one_changed_object_costs_few_requests(watched: Site, proxy: FaultProxy) -> None:
+    """Limits for a warm source, including the object's GET: the requesting tick, the run, and the next tick.
 
-    The last has the HEAD of an idle poll besides. None is the summary's.
+    The last tick also sends the HEAD of an idle poll. The summary sends no request.
     """
     site = watched
     site.write(3)
@@ -108,10 +108,10 @@ def test_requests_of_one_changed_object(watched: Site, proxy: FaultProxy) -> Non
     assert requests <= [6, 15, 3], requests
 
 
-def test_the_order_of_a_round(watched: Site, proxy: FaultProxy) -> None:
-    """The version, then its record, then the queue, then the chain: whatever a crash leaves is asked for again.
+def test_a_round_writes_in_a_crash_safe_order(watched: Site, proxy: FaultProxy) -> None:
+    """The order is version, record, queue, chain, so that everything a crash leaves open is requested again.
 
-    The other way round it is lost: no entry would name it, or nobody would look.
+    In another order changes would be lost: no entry would name them, or nobody would look.
     """
     site = watched
     site.write(3, 7)
@@ -131,8 +131,8 @@ def test_the_order_of_a_round(watched: Site, proxy: FaultProxy) -> None:
     ]  # fmt: skip
 
 
-def test_what_our_publisher_announced_is_read_without_another_look(watched: Site, proxy: FaultProxy) -> None:
-    """An entry with writer, ETag and size: one GET an object. Any other: one HEAD besides."""
+def test_an_object_announced_by_a_publisher_is_read_without_a_head(watched: Site, proxy: FaultProxy) -> None:
+    """An entry with writer, ETag and size needs one GET for its object; any other entry also needs a HEAD."""
     site = watched
     source, queue = site.io.source, site.io.clients.queue
     written = site.store.put(site.key(3), site.line(3))
@@ -151,8 +151,8 @@ def test_what_our_publisher_announced_is_read_without_another_look(watched: Site
     assert sorted(of_bucket(site, proxy.answered)) == sorted([f"GET {three}", f"HEAD {five}", f"GET {five}"])
 
 
-def test_entries_may_come_twice_late_and_in_any_order(site: Site) -> None:
-    """The entry names the key; the bucket says what is there. So nothing is lost, nothing comes twice."""
+def test_repeated_late_and_reordered_entries_are_harmless(site: Site) -> None:
+    """An entry only names the key, and the bucket has the truth, so nothing may be lost or appear twice."""
     site.write(3, 5)
     site.settle()
     source, queue = site.io.source, site.io.clients.queue
@@ -175,8 +175,8 @@ def test_entries_may_come_twice_late_and_in_any_order(site: Site) -> None:
 
 
 @pytest.mark.thorough
-def test_a_writer_that_does_not_queue_is_followed_by_listings(watched: Site, proxy: FaultProxy) -> None:
-    """One LIST for all such slots of a batch; from then on every batch, for as long as such writers are about."""
+def test_changes_of_an_unqueued_writer_are_found_by_listings(watched: Site, proxy: FaultProxy) -> None:
+    """One LIST serves all such slots of a batch. As long as such writers are active, every batch lists."""
     site = watched
     site.write_unqueued(3, 4)
     site.settle()
@@ -191,7 +191,7 @@ def test_a_writer_that_does_not_queue_is_followed_by_listings(watched: Site, pro
 
 @pytest.mark.thorough
 def test_an_unqueued_signal_in_a_slot_with_entries_is_seen(site: Site) -> None:
-    """Both change the slot, the unqueued writer last: the entry is followed, and the slot is in the rescan backlog."""
+    """If both writers change the slot, the entry must be read, and the slot must be in the rescan backlog."""
     site.settle()
     site.write(3, number=1, body=site.line(31))
     site.write_unqueued(3)
@@ -199,8 +199,8 @@ def test_an_unqueued_signal_in_a_slot_with_entries_is_seen(site: Site) -> None:
     assert {slot: sorted(rows) for slot, rows in site.rows().items()} == {3: [3, 31]}
 
 
-def test_a_signal_without_entries_leads_to_one_run(watched: Site, proxy: FaultProxy) -> None:
-    """Which lists the bucket, once; `explain` says so before, and while it runs."""
+def test_a_signal_without_entries_leads_to_one_run_that_lists(watched: Site, proxy: FaultProxy) -> None:
+    """`explain` must say so before the run and during it."""
     site, key = watched, watched.key(3)
     source = site.io.source
 
@@ -228,8 +228,8 @@ def test_a_signal_without_entries_leads_to_one_run(watched: Site, proxy: FaultPr
 
 
 @pytest.mark.thorough
-def test_listings_are_apart(site_of: Callable[..., Site]) -> None:
-    """`list_seconds` later, and no sooner; the tick says why."""
+def test_the_next_listing_waits_for_list_seconds(site_of: Callable[..., Site]) -> None:
+    """The tick must say why it requests nothing."""
     site = site_of(list_seconds=3600)
     site.write(5)
     site.settle()
@@ -240,8 +240,10 @@ def test_listings_are_apart(site_of: Callable[..., Site]) -> None:
 
 
 @pytest.mark.thorough
-def test_a_run_that_dies_before_its_entries_are_removed(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The slot is asked for again, found unchanged, and its entry goes."""
+def test_entries_left_by_a_dead_run_are_removed_by_the_next(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The slot must be requested again, and is then found unchanged."""
     site.settle()
     site.write(3)
     with monkeypatch.context() as patched:
@@ -258,7 +260,7 @@ def test_a_run_that_dies_before_its_entries_are_removed(site: Site, monkeypatch:
 
 @pytest.mark.thorough
 def test_entries_of_a_failed_slot_stay(site_of: Callable[..., Site]) -> None:
-    """Until it is committed: the other slot's leave."""
+    """Entries must stay until their slot is committed; entries of other slots are removed."""
     site = site_of(transform="tests.support.transforms.unlucky", backoff_seconds=3600.0)
     site.settle()
     site.write(12, 13)
@@ -269,7 +271,7 @@ def test_entries_of_a_failed_slot_stay(site_of: Callable[..., Site]) -> None:
 
 @pytest.mark.thorough
 def test_a_lost_topic_means_one_more_listing(watched: Site, proxy: FaultProxy) -> None:
-    """What it held is found by comparing everything, not lost."""
+    """Changes in the lost topic must be found by comparing everything."""
     site = watched
     site.write(3, 5)
     site.io.clients.queue.topics.delete(site.name)
@@ -279,7 +281,7 @@ def test_a_lost_topic_means_one_more_listing(watched: Site, proxy: FaultProxy) -
 
 
 def test_a_topic_of_another_deployment_is_refused_by_the_sensor(site: Site) -> None:
-    """By name, with the setting to give; nothing of it is taken."""
+    """The message must name the topic and the setting to change, and no entry may be taken."""
     queue = site.io.clients.queue
     assert site.tick() == []
     site.write(3)
@@ -295,8 +297,8 @@ def test_a_topic_of_another_deployment_is_refused_by_the_sensor(site: Site) -> N
 
 
 @pytest.mark.thorough
-def test_everything_is_listed_once(site_of: Callable[..., Site]) -> None:
-    """When the topic is there; from then on entries only, also of a writer that was at it when it was made."""
+def test_the_whole_source_is_listed_only_once(site_of: Callable[..., Site]) -> None:
+    """After the topic is created, entries suffice, also for a write that began before."""
     site = site_of()
     site.write_silently(3)
     assert not site.io.clients.queue.topics.all()
@@ -324,7 +326,7 @@ def test_everything_is_listed_once(site_of: Callable[..., Site]) -> None:
 @pytest.mark.thorough
 @pytest.mark.parametrize("again", [False, True], ids=["the first listing", "after the topic was lost"])
 def test_a_listing_of_everything_leaves_no_entry(site: Site, again: bool) -> None:
-    """Nor of keys that came and went before anybody looked, nor of what changed nothing."""
+    """Entries of objects that were deleted again, or that changed nothing, must not stay forever."""
     if again:
         site.write(3)
         site.settle()
@@ -344,8 +346,8 @@ def test_a_listing_of_everything_leaves_no_entry(site: Site, again: bool) -> Non
 
 
 @pytest.mark.thorough
-def test_every_instance_gets_every_change(site_of: Callable[..., Site]) -> None:
-    """Two components on one bucket, each with a topic and a table of its own."""
+def test_two_sources_on_one_bucket_both_get_every_change(site_of: Callable[..., Site]) -> None:
+    """Each of two components has its own topic and table."""
     first = site_of(name="orders")
     second = site_of(
         name="copy", bucket=first.component.bucket, keyspace_prefix=first.io.source.location.keyspace_prefix
@@ -361,8 +363,8 @@ def test_every_instance_gets_every_change(site_of: Callable[..., Site]) -> None:
 
 
 @pytest.mark.thorough
-def test_another_code_version_reads_a_followed_slot_again(site_of: Callable[..., Site]) -> None:
-    """All its objects, though an entry names one."""
+def test_another_code_version_reads_a_queued_slot_again(site_of: Callable[..., Site]) -> None:
+    """All objects of the slot must be read, though the entry names only one."""
     site = site_of(code_version="1")
     site.settle()
     site.write(3)
@@ -378,8 +380,8 @@ def test_another_code_version_reads_a_followed_slot_again(site_of: Callable[...,
 
 
 @pytest.mark.thorough
-def test_a_backfill_reads_followed_slots_again(watched: Site) -> None:
-    """All objects of the slots that are named, once, by the next batch, which lists nothing."""
+def test_a_backfill_reads_the_requested_slots_again(watched: Site) -> None:
+    """The next batch must read all objects of these slots once, without a listing."""
     site = watched
     site.write(3, 7)
     site.write(3, number=1, body=site.line(31))
@@ -398,8 +400,8 @@ def test_a_backfill_reads_followed_slots_again(watched: Site) -> None:
 
 
 @pytest.mark.thorough
-def test_the_queue_is_shown(watched: Site) -> None:
-    """What waits, by topic, as metadata that Dagster plots; nothing is said twice."""
+def test_the_queue_is_plotted_by_topic(watched: Site) -> None:
+    """The waiting changes must be numeric metadata, and must not be reported twice."""
     site = watched
 
     def observed() -> dict[str, object]:
@@ -415,10 +417,10 @@ def test_the_queue_is_shown(watched: Site) -> None:
 
 
 @pytest.mark.thorough
-def test_what_a_run_has_no_time_for_is_the_next_batch_s(
+def test_the_next_batch_continues_a_run_that_had_no_time(
     spark: SparkSession, ministack: S3Server, instance: dg.DagsterInstance
 ) -> None:
-    """A run commits a part of an object; the slot is asked for again, and its entry stays until all is there."""
+    """A run may commit a part of an object; the slot is requested again, and its entry stays until all is committed."""
     site = Site.of(ministack, instance, split_bytes=1000, max_bytes=1000, max_seconds=0)
     site.settle()
     site.write(3, body=b"".join(map(site.line, range(100))))

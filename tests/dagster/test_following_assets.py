@@ -1,4 +1,4 @@
-"""The asset of the newest rows: led on by each batch in its own run, by its own step, and rebuilt when asked for."""
+"""The asset of the newest rows: updated by each batch's run or its own step, and rebuilt on request."""
 
 from collections.abc import Callable
 from typing import Any
@@ -23,7 +23,7 @@ def site(site_of: Callable[..., Site]) -> Site:
 
 
 def put(site: Site, slot: int, *rows: tuple[int, float]) -> int:
-    """Write the object of a slot."""
+    """Writes the object of a slot."""
     body = b"".join(b'{"id": %d, "amount": %f}\n' % row for row in rows)
     site.publish([Put(key=site.key(slot), body=body)])
     return slot
@@ -35,7 +35,7 @@ def shown(site: Site) -> dict[int, float]:
 
 
 def materializations(site: Site) -> list[dict[str, Any]]:
-    """Of the asset, the newest first."""
+    """The materializations of the asset, newest first."""
     records = site.instance.fetch_materializations(dg.AssetKey("orders_latest"), limit=100).records
     return [
         {name: value.value for name, value in record.asset_materialization.metadata.items()}
@@ -51,8 +51,8 @@ def materialize(site: Site, **how: Any) -> dg.ExecuteInProcessResult:
     )
 
 
-def test_each_batch_leads_it_on(site: Site) -> None:
-    """In its own run, which reports it; a batch that changes no key does not."""
+def test_each_batch_updates_the_newest_rows(site: Site) -> None:
+    """The run must report it, unless the batch changed no key."""
     slots = {put(site, 1, (1, 1.0), (2, 5.0)), put(site, 2, (1, 3.0))}
     assert site.run(sorted(slots)).success
     assert shown(site) == {1: 3.0, 2: 5.0}
@@ -70,8 +70,8 @@ def test_each_batch_leads_it_on(site: Site) -> None:
     assert (second["changed"], second["source_version"]) == (1, newest(site.io.source).version)
 
 
-def test_by_its_own_step(site: Site) -> None:
-    """It goes on from where it is; all of it is rebuilt in a backfill, or where a tag says so."""
+def test_the_step_updates_or_rebuilds_the_newest_rows(site: Site) -> None:
+    """The step continues from the table's version; a backfill, or a tag, must rebuild the whole table."""
     assert site.run([put(site, 1, (1, 1.0))]).success
     source = site.io.settle_commit_mode()
     assert site.run([put(site, 2, (1, 2.0))]).success
@@ -86,7 +86,7 @@ def test_by_its_own_step(site: Site) -> None:
     assert "rebuilt" not in materializations(site)[0]
 
 
-def test_an_asset_takes_it_as_its_input(site: Site) -> None:
+def test_an_asset_can_use_the_newest_rows_as_input(site: Site) -> None:
     assert site.run([put(site, 1, (1, 1.0), (2, 2.0))]).success
     found: list[int] = []
 
@@ -100,8 +100,8 @@ def test_an_asset_takes_it_as_its_input(site: Site) -> None:
     assert sorted(found) == [1, 2]
 
 
-def test_what_fails_does_not_hold_up_the_slots(site_of: Callable[..., Site]) -> None:
-    """The run says so, and all slots are committed."""
+def test_a_failed_update_does_not_delay_the_slots(site_of: Callable[..., Site]) -> None:
+    """The run must name the reason, and all slots must be committed."""
     site = site_of(schema="id bigint, amount double", latest={"key": "no", "order_by": "amount"})
     result = site.run([put(site, 1, (1, 1.0))])
     assert not result.success
@@ -122,7 +122,7 @@ def test_what_fails_does_not_hold_up_the_slots(site_of: Callable[..., Site]) -> 
         ),
     ],
 )
-def test_definitions_that_cannot_be(
+def test_wrong_definitions_of_newest_rows_are_refused(
     site_of: Callable[..., Site], latest: dict[str, str], message: str
 ) -> None:
     with pytest.raises(UsageError, match=message):

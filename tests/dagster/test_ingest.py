@@ -1,4 +1,4 @@
-"""Runs of the ingest step: what they commit, and what Dagster's grid shows of it."""
+"""Runs of the ingest step: their commits, and Dagster's grid of them."""
 
 import json
 from collections.abc import Callable
@@ -16,7 +16,7 @@ TRANSFORMS = "tests.support.transforms"
 
 
 def test_a_run_materializes_exactly_its_scattered_slots(site_of: Callable[..., Site]) -> None:
-    """One run of a keyspace of 1000, no partition tag, and the grid shows these slots and no other."""
+    """The grid must show these slots of 1000 and no others; the run has no partition tag."""
     site = site_of(slots=1000)
     site.write(3, 42, 999)
     site.write(500)
@@ -26,8 +26,8 @@ def test_a_run_materializes_exactly_its_scattered_slots(site_of: Callable[..., S
 
 
 @pytest.mark.thorough
-def test_each_materialization_tells_what_was_done(site_of: Callable[..., Site]) -> None:
-    """Figures by slot on each, the columns on the last; those of the batch on the summary."""
+def test_each_materialization_has_the_figures_of_its_slot(site_of: Callable[..., Site]) -> None:
+    """The columns are on the last materialization, and the batch's figures on the summary."""
     schema = "id bigint COMMENT 'Number of the order', amount double"
     site = site_of(transform=f"{TRANSFORMS}.doubled", schema=schema)
     site.write(3, body=site.line(3) + site.line(33) + b"not json\n")
@@ -57,7 +57,7 @@ def test_each_materialization_tells_what_was_done(site_of: Callable[..., Site]) 
     assert "quarantine" not in last
     assert found["batch"] == last["batch"] == batch["batch"]
     numbers = [{name for name, value in of.items() if isinstance(value, int | float)} for of in (found, last)]
-    assert numbers[0] == numbers[1], "what Dagster plots is about the slot"
+    assert numbers[0] == numbers[1], "Dagster plots only figures of the slot"
     assert batch["batch_slots"] == batch["batch_objects"] == 3
     assert (batch["batch_rows"], batch["batch_rejects"], batch["batch_objects_without_records"]) == (3, 1, 1)
     assert batch["batch_bytes"] == sum(site.metadata(slot)["bytes_read"] for slot in (3, 5, 7))
@@ -85,7 +85,7 @@ def test_each_materialization_tells_what_was_done(site_of: Callable[..., Site]) 
 
 
 def test_a_failing_slot_fails_alone(site_of: Callable[..., Site]) -> None:
-    """The others are committed and shown; this one is shown as failed, with its reason on the run."""
+    """The other slots must be committed and shown; the failed slot is shown with its reason on the run."""
     site = site_of(transform=f"{TRANSFORMS}.unlucky")
     site.write(2, 13, 15)
     result = site.run([2, 13, 15])
@@ -105,7 +105,7 @@ def test_a_failing_slot_fails_alone(site_of: Callable[..., Site]) -> None:
 
 @pytest.mark.thorough
 def test_a_range_of_partitions_reports_only_what_is_committed(site_of: Callable[..., Site]) -> None:
-    """As the UI and backfills start it; the framework has planned all of the range."""
+    """The UI and backfills start such runs, and Dagster plans the whole range."""
     site = site_of(transform=f"{TRANSFORMS}.unlucky")
     site.write(12, 13, 14, 5)
     result = site.run(tags={START: "11", END: "14"})
@@ -116,15 +116,15 @@ def test_a_range_of_partitions_reports_only_what_is_committed(site_of: Callable[
 
 @pytest.mark.thorough
 def test_a_single_partition_is_a_run_for_one_slot(site: Site) -> None:
-    """As from the partition's own page."""
+    """The partition's own page starts such runs."""
     site.write(4, 5)
     assert site.run(partition_key="5").success
     assert site.grid() == {"materialized": {5}, "failed": set(), "running": set()}
 
 
 @pytest.mark.thorough
-def test_overwritten_and_deleted_objects_leave(site: Site) -> None:
-    """With their old rows, in the commit that brings the new ones."""
+def test_rows_of_overwritten_and_deleted_objects_are_removed(site: Site) -> None:
+    """The old rows must be removed by the commit that adds the new ones."""
     site.write(1, 2)
     site.run([1, 2])
     site.write(1, body=site.line(100))
@@ -136,7 +136,7 @@ def test_overwritten_and_deleted_objects_leave(site: Site) -> None:
 
 @pytest.mark.thorough
 def test_another_code_version_reads_unchanged_objects_again(site_of: Callable[..., Site]) -> None:
-    """Once, when their slots are asked for; the sweep does not take them for lost."""
+    """Unchanged objects must be read once, when their slots are requested; the sweep must not count them as missed."""
     before = site_of()
     before.write(1, 2, 5)
     before.write(2, number=1)
@@ -158,7 +158,7 @@ def test_another_code_version_reads_unchanged_objects_again(site_of: Callable[..
 
 
 def test_slot_assets_commit_with_their_source(site_of: Callable[..., Site]) -> None:
-    """One step: the derived slots are those of the batch, from exactly what it committed."""
+    """The derived slots must be made in the same step, from exactly the batch's commit."""
     site = site_of(slot_assets=[f"{TRANSFORMS}.paid_orders"])
     site.write(1, body=site.line(1) + site.line(11, amount=-1))
     site.write(6)
@@ -175,7 +175,7 @@ def test_slot_assets_commit_with_their_source(site_of: Callable[..., Site]) -> N
 
 @pytest.mark.thorough
 def test_a_slot_that_fails_downstream_delays_nothing_of_its_source(site_of: Callable[..., Site]) -> None:
-    """The source's slot is committed, reported and acknowledged: its next change is asked for at once."""
+    """The source's slot is committed, reported and acknowledged, so its next change must be requested immediately."""
     site = site_of(slot_assets=[f"{TRANSFORMS}.lucky_orders"])
     site.settle()
     site.write(2, 13, 15)
@@ -194,7 +194,7 @@ def test_a_slot_that_fails_downstream_delays_nothing_of_its_source(site_of: Call
 
 @pytest.mark.thorough
 def test_a_slot_asset_can_be_made_again_alone(site_of: Callable[..., Site]) -> None:
-    """From what is committed, without reading the bucket."""
+    """A slot asset must be made from the committed rows, without reading the bucket."""
     site = site_of(slot_assets=[f"{TRANSFORMS}.paid_orders"])
     site.write(1, 6)
     assert site.run([1, 6], asset_selection=["orders"]).success
@@ -206,7 +206,7 @@ def test_a_slot_asset_can_be_made_again_alone(site_of: Callable[..., Site]) -> N
 
 
 def test_a_crash_between_report_and_stamp_loses_nothing(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The slots are asked for again, found unchanged, reported and acknowledged."""
+    """The slots must be requested again, found unchanged, reported and acknowledged."""
     site.settle()
     site.write(3)
     (request,) = site.tick()
@@ -226,7 +226,7 @@ def test_a_crash_between_report_and_stamp_loses_nothing(site: Site, monkeypatch:
 
 
 def test_two_runs_on_a_slot_end_in_one_table(site: Site) -> None:
-    """A run by hand beside the sensor's: no row twice."""
+    """A run by hand may work beside the sensor's; no row may appear twice."""
     site.settle()
     site.write(3)
     (request,) = site.tick()
@@ -237,8 +237,8 @@ def test_two_runs_on_a_slot_end_in_one_table(site: Site) -> None:
     assert site.state.failing == {}
 
 
-def test_the_assets_say_what_they_are(site_of: Callable[..., Site]) -> None:
-    """Owners, kinds, group, description, for the catalogue."""
+def test_the_assets_have_owners_kinds_group_and_description(site_of: Callable[..., Site]) -> None:
+    """Dagster's catalogue shows them."""
     site = site_of(
         slot_assets=[f"{TRANSFORMS}.paid_orders"],
         owners=["ann@example.com"],
@@ -257,7 +257,7 @@ def test_the_assets_say_what_they_are(site_of: Callable[..., Site]) -> None:
 
 
 def test_the_whole_run_config_is_small_and_readable(site: Site) -> None:
-    """The sensor's request names slots, a batch and what the batch means, nothing else."""
+    """The sensor's request must name only the slots, the batch and its kind."""
     site.settle()
     site.write(3, 4)
     (request,) = site.tick()

@@ -1,4 +1,4 @@
-"""A user's own assets take a source, or a slot asset, as their input, and get its committed rows."""
+"""A user's own assets can use a source or a slot asset as input, and get its committed rows."""
 
 import re
 from collections.abc import Callable
@@ -31,7 +31,7 @@ def paid(orders: DataFrame) -> DataFrame:
 
 @pytest.fixture
 def site(site_of: Callable[..., Site]) -> Site:
-    """A source with rows in four slots, and a slot asset of it."""
+    """A source with rows in four slots, and a slot asset."""
     site = site_of(slot_assets=[f"{__name__}.paid"])
     site.write(1, 2, 3, 4)
     assert site.run([1, 2, 3, 4]).success
@@ -62,7 +62,7 @@ def refused(site: Site, asset: dg.AssetsDefinition, **how: Any) -> str:
 
 
 def given(site: Site, asset: dg.AssetsDefinition, **how: Any) -> list[list[int]]:
-    """Materialize the user's asset, in a project that has the source's definitions; what it was given."""
+    """Materializes the user's asset in a project with the source's definitions. Returns the rows that it was given."""
     result = executed(site, asset, **how)
     assert result.success, site.failure(result)
     return [event.step_materialization_data.materialization.metadata["ids"].value for event in
@@ -79,8 +79,8 @@ def given(site: Site, asset: dg.AssetsDefinition, **how: Any) -> list[list[int]]
         *(pytest.param(k, marks=pytest.mark.thorough) for k in (Any, DataFrame, pd.DataFrame, pl.DataFrame)),
     ],
 )
-def test_as_annotated(site: Site, kind: Any) -> None:
-    """Without partitions, all slots; a Spark DataFrame, or what the annotation says."""
+def test_an_input_has_its_annotated_type(site: Site, kind: Any) -> None:
+    """Without partitions the asset gets all slots; without an annotation it gets a Spark DataFrame."""
 
     def report(context: dg.AssetExecutionContext, orders) -> None:
         assert isinstance(orders, kind if isinstance(kind, type) and kind is not Any else DataFrame)
@@ -93,8 +93,8 @@ def test_as_annotated(site: Site, kind: Any) -> None:
 
 @pytest.mark.spark
 @pytest.mark.server
-def test_by_partitions(site: Site) -> None:
-    """A slot, some slots in one run, and a slot asset."""
+def test_an_input_has_the_slots_of_the_runs_partitions(site: Site) -> None:
+    """A run may have one slot or several; the input may be a slot asset."""
 
     @dg.asset(partitions_def=SLOTS, backfill_policy=dg.BackfillPolicy.single_run())
     def each(context: dg.AssetExecutionContext, paid: DataFrame) -> None:
@@ -106,7 +106,7 @@ def test_by_partitions(site: Site) -> None:
 
 @dg.asset
 def copy(context: dg.AssetExecutionContext, orders: Changes) -> None:
-    """Notes what it was given; fails where a run is to."""
+    """Reports the changes that it was given; fails in runs with the tag `fails`."""
     found = [[row["_change_type"], row["id"]] for row in orders.rows.toArrow().to_pylist()]
     if "fails" in context.run.tags:
         raise dg.Failure("as wanted")
@@ -115,8 +115,10 @@ def copy(context: dg.AssetExecutionContext, orders: Changes) -> None:
 
 @pytest.mark.spark
 @pytest.mark.server
-def test_changes_since_the_last_materialization(site: Site) -> None:
-    """At first all; then what changed, again after a failure; all again in a backfill, or as a tag says."""
+def test_an_asset_gets_the_changes_since_its_last_materialization(site: Site) -> None:
+    """First all rows; then only changes, which are given again after a failure; all rows again in a backfill or by a
+    tag.
+    """
     every = [["insert", n] for n in (1, 2, 3, 4)]
     assert given(site, copy) == [[None, *every]]
     first = newest(site.io.source).version
@@ -137,8 +139,8 @@ def test_changes_since_the_last_materialization(site: Site) -> None:
 
 @pytest.mark.spark
 @pytest.mark.server
-def test_changes_that_are_not_kept(site: Site) -> None:
-    """The message says how to get all rows; as it does where the asset has partitions, or the input is no source."""
+def test_changes_that_cannot_be_given_are_refused(site: Site) -> None:
+    """The message must say how to get all rows, or that the asset has partitions or the input is not a source."""
     site.write(5)
     assert site.run([5]).success
     given(site, copy)
@@ -154,8 +156,8 @@ def test_changes_that_are_not_kept(site: Site) -> None:
 
     for asset, message, how in (
         (copy, r"went back to version .*a run with the tag s3notify/changes: full", {}),
-        (by_slot, "changes are given to assets without partitions", {"partition_key": "3"}),
-        (of_slots, "paid is no source, whose changes are kept", {}),
+        (by_slot, "only assets without partitions can be given changes", {"partition_key": "3"}),
+        (of_slots, "changes are kept only for sources, and paid is not a source", {}),
     ):
         assert re.search(message, refused(site, asset, **how))
     assert given(site, copy, tags={CHANGES_TAG: "full"}) != []
@@ -163,8 +165,8 @@ def test_changes_that_are_not_kept(site: Site) -> None:
 
 @pytest.mark.spark
 @pytest.mark.server
-def test_an_annotation_that_cannot_be(site: Site) -> None:
-    """The message names the input and what is possible."""
+def test_an_unsupported_annotation_is_refused(site: Site) -> None:
+    """The message must name the input and the supported types."""
 
     @dg.asset
     def report(orders: list) -> None:  # type: ignore[type-arg]
@@ -175,8 +177,8 @@ def test_an_annotation_that_cannot_be(site: Site) -> None:
 
 @pytest.mark.spark
 @pytest.mark.server
-def test_columns_from_keys_and_from_what_the_store_says(site_of: Callable[..., Site]) -> None:
-    """Of the component's settings, in the input of a user's asset and of a slot asset."""
+def test_columns_from_keys_and_store_metadata_reach_inputs(site_of: Callable[..., Site]) -> None:
+    """A user's asset and a slot asset must both get the columns that the component's settings add."""
     site = site_of(
         slot_assets=[f"{__name__}.paid"], partition_columns="region string", metadata_columns="_size"
     )

@@ -1,4 +1,4 @@
-"""Dagster's own database locked by another process: a run says so and fails; the table does not mind."""
+"""If another process locks Dagster's own database, a run fails with that reason, and the table stays correct."""
 
 import sqlite3
 from contextlib import closing
@@ -11,8 +11,10 @@ from tests.support.site import Site
 BUSY = "dagster._core.storage.event_log.sqlite.sqlite_event_log.SQLITE_BUSY_TIMEOUT_SECONDS"
 
 
-def test_locked(site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Once it is free, a run brings what is missing, and the grid shows it."""
+def test_a_run_after_a_locked_database_completes_the_grid(
+    site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After the lock is gone, the next run must report the missing slots."""
     monkeypatch.setattr(BUSY, 0.2)
     site.write(3)
     assert site.run([3]).success

@@ -1,4 +1,4 @@
-"""Lost state and drift, as Dagster shows them: ticks, runs and checks refuse, and say what to do."""
+"""Lost state and changed settings in Dagster: ticks, runs and checks refuse, and say what to do."""
 
 from collections.abc import Callable
 
@@ -14,8 +14,8 @@ def complete(site: Site) -> dg.AssetCheckEvaluation:
     return site.sweep()["complete"]
 
 
-def test_an_emptied_table(site: Site) -> None:
-    """One changed object does not start a new table under a green grid; forgotten, everything is read again."""
+def test_an_emptied_table_is_refused(site: Site) -> None:
+    """One changed object must not start a new table under a green grid. After `forget`, everything is read again."""
     site.write(1, 2, 3)
     site.settle()
     for meta in list(list_all(site.store, "_s3notify/orders/")):
@@ -39,8 +39,8 @@ def test_an_emptied_table(site: Site) -> None:
 
 
 @pytest.mark.thorough
-def test_other_settings(site_of: Callable[..., Site]) -> None:
-    """Refused by run, sensor and sweep, whose rows stay; migrated, the next batches make it so."""
+def test_changed_settings_are_refused_until_migration(site_of: Callable[..., Site]) -> None:
+    """Run, sensor and sweep must refuse, and the rows must stay; after `migrate`, the next batches adapt the table."""
     site = site_of()
     site.write(1, 2, 3)
     site.settle()

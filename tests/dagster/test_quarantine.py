@@ -1,4 +1,4 @@
-"""An object that cannot be read, from the sensor's first try to the quarantine, and back by a backfill."""
+"""An object that cannot be read: from the first batch to the quarantine, and back by a backfill."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -20,7 +20,7 @@ def proxy(ministack: S3Server) -> Iterator[FaultProxy]:
 
 @pytest.fixture
 def site(spark: SparkSession, ministack: S3Server, proxy: FaultProxy, instance: dg.DagsterInstance) -> Site:
-    """It is read through the proxy, and goes to quarantine after two batches."""
+    """A source that is read through the proxy, and quarantines an object after two batches."""
     server = replace(
         ministack,
         endpoint_url=proxy.url,
@@ -30,7 +30,7 @@ def site(spark: SparkSession, ministack: S3Server, proxy: FaultProxy, instance: 
 
 
 def retry(site: Site) -> dg.ExecuteInProcessResult:
-    """The backfill of what is in quarantine."""
+    """Runs the backfill of quarantined objects."""
     return site.defs.resolve_job_def("orders_backfill").execute_in_process(
         instance=site.instance,
         raise_on_error=False,
@@ -40,7 +40,7 @@ def retry(site: Site) -> dg.ExecuteInProcessResult:
 
 @pytest.mark.thorough
 def test_an_object_that_cannot_be_read_does_not_park_its_slot(site: Site, proxy: FaultProxy) -> None:
-    """The last try gives it up; the slot goes on; the job takes it in once it can."""
+    """The last attempt must quarantine it, so that the slot continues; the backfill reads it when it is readable."""
     site.settle()
     bad = site.key(3)
     proxy.forbidden.add(f"/{bad}")
@@ -75,6 +75,6 @@ def test_an_object_that_cannot_be_read_does_not_park_its_slot(site: Site, proxy:
     assert sorted(site.rows()[3]) == [3, 31]
     assert site.metadata(3)["objects_in_quarantine"] == 0
     assert site.batch()["quarantine_objects"] == 0
-    assert site.metadata(3)["objects_read"] == 1, "not what is not in quarantine"
+    assert site.metadata(3)["objects_read"] == 1, "only the object in quarantine"
     assert site.tick() == []
     assert "no slot of this source is 'quarantine'" in site.failure(retry(site))

@@ -1,4 +1,4 @@
-"""A backfill recomputes: whoever asks for slots, other than the sensor, has what is unchanged read again."""
+"""A backfill recomputes: requests for slots that do not come from the sensor read unchanged objects again."""
 
 from collections.abc import Callable
 
@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.server]
 
 
 def changed(site_of: Callable[..., Site], **attributes: object) -> Site:
-    """Three slots, four objects, committed without a transform, and a component that has one since then."""
+    """A component with a transform, on a table of three slots and four objects that was committed without one."""
     before = site_of()
     before.write(*SLOTS)
     before.write(2, number=1)
@@ -28,7 +28,7 @@ def changed(site_of: Callable[..., Site], **attributes: object) -> Site:
 
 
 def recomputed(site: Site) -> set[int]:
-    """The slots whose rows are what the transform makes of them."""
+    """The slots whose rows were made by the transform."""
     rows = site.io.load(map(Slot, SLOTS)).toArrow().to_pylist()
     assert sorted(row["id"] for row in rows) == [1, 2, 2, 5]
     return {row["_slot"] for row in rows if row.get("twice") == 2 * row["amount"]}
@@ -41,8 +41,8 @@ def chosen(site: Site, choose: str) -> dg.ExecuteInProcessResult:
     )
 
 
-def test_slots_that_a_person_chooses(site_of: Callable[..., Site]) -> None:
-    """By the job of backfills, and by the partitions of the UI: nothing but these, and the run says how many."""
+def test_slots_chosen_by_a_person_are_read_again(site_of: Callable[..., Site]) -> None:
+    """The backfill job and the UI's partitions must read only these slots, and the run must report their number."""
     site = changed(site_of)
     assert recomputed(site) == set()
     result = chosen(site, "2")
@@ -58,8 +58,8 @@ def test_slots_that_a_person_chooses(site_of: Callable[..., Site]) -> None:
     assert recomputed(site) == {1, 2, 5}
 
 
-def test_what_is_not_forced_is_left(site_of: Callable[..., Site]) -> None:
-    """A batch of the sensor, and the retry of its run, read what has changed, and so does a run without `force`."""
+def test_unchanged_objects_are_not_read_without_force(site_of: Callable[..., Site]) -> None:
+    """A sensor's batch, the retry of its run, and a run without `force` must read only changes."""
     site = changed(site_of)
     site.write(1, number=1, body=site.line(3))
     (request,) = site.tick()
@@ -73,8 +73,8 @@ def test_what_is_not_forced_is_left(site_of: Callable[..., Site]) -> None:
     assert [row["id"] for row in rows if row.get("twice")] == [3]
 
 
-def test_a_first_load_reads_once(site_of: Callable[..., Site]) -> None:
-    """By a backfill of everything; the sensor's first batch then finds nothing to read."""
+def test_a_backfill_as_the_first_load_reads_once(site_of: Callable[..., Site]) -> None:
+    """After a backfill of everything, the sensor's first batch must find nothing to read."""
     site = site_of()
     site.write(*SLOTS)
     assert chosen(site, "all").success
@@ -86,8 +86,10 @@ def test_a_first_load_reads_once(site_of: Callable[..., Site]) -> None:
     assert set(generations.values()) == {1}
 
 
-def test_a_retry_goes_on_and_another_run_begins_again(site_of: Callable[..., Site]) -> None:
-    """Dagster's retry of a run that failed reads what is left; a run that a person executes again reads all."""
+def test_a_retry_continues_and_another_run_starts_over(site_of: Callable[..., Site]) -> None:
+    """Dagster's retry of a failed run must read only the rest; a run that a person executes again must read
+    everything.
+    """
     site = changed(site_of)
     first = site.run([2])
     assert first.success
@@ -100,8 +102,8 @@ def test_a_retry_goes_on_and_another_run_begins_again(site_of: Callable[..., Sit
     assert site.metadata(2)["table_version"] > generation
 
 
-def test_slot_assets_are_made_again(site_of: Callable[..., Site]) -> None:
-    """With their source, and alone; the run says of how many objects."""
+def test_slot_assets_are_made_again_by_a_backfill(site_of: Callable[..., Site]) -> None:
+    """Slot assets can be made with their source or alone; the run must report the number of objects."""
     site = site_of(slot_assets=[f"{TRANSFORMS}.paid_orders"])
     site.write(*SLOTS)
     site.settle()

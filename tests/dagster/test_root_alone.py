@@ -1,4 +1,4 @@
-"""A source with `signals: root` in Dagster: its sensor asks for what entries name, and for what others signal."""
+"""A source with `signals: root` in Dagster: its sensor requests the slots of entries and of other writers' signals."""
 
 from collections.abc import Callable
 
@@ -14,7 +14,7 @@ from tests.support.site import Site
 
 @pytest.fixture
 def site(site_of: Callable[..., Site]) -> Site:
-    """Whose topic the sensor has made, enumerated and settled."""
+    """A source after its first listing; the sensor has created its topic."""
     site = site_of(signals="root", slots=40)
     site.settle()
     assert site.io.clients.queue.topics.get(site.name).settings.signals == "root"
@@ -22,12 +22,12 @@ def site(site_of: Callable[..., Site]) -> Site:
 
 
 def signals(site: Site) -> list[str]:
-    """The signals that are there."""
+    """The existing signals."""
     return [meta.key for meta in list_all(site.store, site.io.source.location.keyspace_prefix)]
 
 
-def test_a_batch_is_of_the_slots_that_entries_name(site: Site) -> None:
-    """Creates, overwrites and deletes; no slot has a signal."""
+def test_a_batch_has_the_slots_that_entries_name(site: Site) -> None:
+    """Creates, overwrites and deletes must be found although no slot has a signal."""
     site.write(3, 7)
     assert freshness(site.io, site.instance).slots == 2
     (request,) = site.tick()
@@ -44,16 +44,16 @@ def test_a_batch_is_of_the_slots_that_entries_name(site: Site) -> None:
     assert freshness(site.io, site.instance).slots == 0
 
 
-def test_a_writer_that_does_not_queue_beside_others(site: Site) -> None:
-    """Its root says so: what it has changed is found by a listing."""
+def test_changes_of_an_unqueued_writer_beside_others_are_found(site: Site) -> None:
+    """The root's metadata shows such a writer, so a listing must follow."""
     site.write(3)
     site.write_unqueued(5)
     site.settle()
     assert site.rows() == {3: [3], 5: [5]}
 
 
-def test_a_topic_of_other_signals_is_refused(site: Site) -> None:
-    """The sensor would not see all changes."""
+def test_a_topic_with_other_signals_is_refused(site: Site) -> None:
+    """The sensor would miss changes."""
     topics = site.io.clients.queue.topics
     topics.delete(site.name)
     topics.create(site.name, TopicSettings(slots=site.component.slots))

@@ -1,4 +1,4 @@
-"""What changes in a schema is reported: by the batch that brings it, and by a check."""
+"""Schema changes are reported by the batch that brings them, and by a check."""
 
 from collections.abc import Callable
 from typing import Any
@@ -13,7 +13,7 @@ from tests.support.site import Site
 
 
 def said(site: Site, *, again: bool = False) -> tuple[bool, dict[str, Any]]:
-    """The check, as the last batch reported it, or executed by a person: whether it passed, and what it says."""
+    """The check's result and metadata, as reported by the last batch, or, with `again`, as executed by a person."""
     key = dg.AssetCheckKey(dg.AssetKey("orders"), "schema_changes")
     records = site.instance.event_log_storage.get_asset_check_execution_history(key, limit=1)
     found = site.sweep()["schema_changes"] if again else records[0].evaluation
@@ -22,8 +22,8 @@ def said(site: Site, *, again: bool = False) -> tuple[bool, dict[str, Any]]:
     return found.passed, {name: value.value for name, value in found.metadata.items()}
 
 
-def test_schema_changes(site_of: Callable[..., Site]) -> None:
-    """What a batch adds passes, and is listed; what does not fit makes the check fail, with columns and numbers."""
+def test_added_fields_pass_and_mismatches_fail_the_check(site_of: Callable[..., Site]) -> None:
+    """The metadata must list added fields, and the columns and numbers of values that do not fit."""
     site = site_of(schema=None)
     site.write(1)
     site.settle()
@@ -47,14 +47,14 @@ def test_schema_changes(site_of: Callable[..., Site]) -> None:
     assert site.metadata(3)["values_that_do_not_fit"] == 3
     passed, found = said(site)
     assert (passed, found["added"], found["mismatches"]) == (False, {}, {"id": 2, "fresh.x": 1})
-    assert said(site, again=True)[0] is False, "nothing is new"
+    assert said(site, again=True)[0] is False, "there is no new batch"
     site.write(4)
     site.settle()
     assert said(site)[0]
 
 
-def test_fields_that_a_run_outside_dagster_has_added(site_of: Callable[..., Site]) -> None:
-    """A person who executes the check is shown them."""
+def test_fields_added_by_a_run_outside_dagster_are_shown(site_of: Callable[..., Site]) -> None:
+    """A person who executes the check must see them."""
     site = site_of(schema=None)
     site.write(1)
     site.settle()
@@ -65,8 +65,8 @@ def test_fields_that_a_run_outside_dagster_has_added(site_of: Callable[..., Site
     assert (passed, found["added"], found["added_elsewhere"]) == (True, {}, {"late": "boolean"})
 
 
-def test_rescued_and_left_out(site_of: Callable[..., Site]) -> None:
-    """Of a source that rescues; and of one with a given schema, the fields that it does not name."""
+def test_rescued_values_and_unnamed_fields_are_counted(site_of: Callable[..., Site]) -> None:
+    """A source that rescues values, and a source with a declared schema that lacks a field."""
     rescuing = site_of(mismatches="rescue")
     rescuing.write(1, body=b'{"id": 1, "amount": "much"}\n')
     rescuing.settle()
@@ -81,20 +81,20 @@ def test_rescued_and_left_out(site_of: Callable[..., Site]) -> None:
     assert given.metadata(1)["values_without_a_column"] == 1
 
 
-def test_rows_that_break_a_rule(site_of: Callable[..., Site]) -> None:
-    """Those in quarantine and those that stay are counted, by rule and by slot, and listed with the rule's name."""
+def test_rows_that_break_a_rule_are_counted(site_of: Callable[..., Site]) -> None:
+    """Quarantined rows and rows that stay must be counted by rule and by slot."""
     site = site_of(expect="positive: amount >= 0", expect_warn="small: amount < 10")
     site.write(1, body=b'{"id": 1, "amount": -1}\n{"id": 2, "amount": 1}\n{"id": 3}\n')
     site.write(2, body=b'{"id": 4, "amount": 10}\n')
     site.settle()
     assert site.rows() == {1: [2, 3], 2: [4]}
-    assert site.batch()["batch_broken"] == {"positive": 1, "small": 1}, "of the batch, at its last slot"
+    assert site.batch()["batch_broken"] == {"positive": 1, "small": 1}, "the summary has the batch's numbers"
     assert (site.metadata(1)["rows_that_break_a_rule"], site.metadata(2)["rows_that_break_a_rule"]) == (1, 1)
     assert (site.metadata(1)["records_rejected"], site.metadata(2)["records_rejected"]) == (1, 0)
 
 
-def test_other_types_are_refused_before_any_run(site_of: Callable[..., Site]) -> None:
-    """By the tick that would request one, with the command; once the table has them, it goes on."""
+def test_changed_types_are_refused_before_any_run(site_of: Callable[..., Site]) -> None:
+    """The tick must name the command; after the table has the types, the source continues."""
     site = site_of()
     site.write(1)
     site.settle()

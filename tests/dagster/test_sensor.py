@@ -1,4 +1,4 @@
-"""The sensor on a real bucket and a real instance: what it asks for, tick by tick."""
+"""The sensor on a real bucket and a real instance: its requests, tick by tick."""
 
 import json
 import os
@@ -25,11 +25,11 @@ from tests.support.waiting import until
 
 TRANSFORMS = "tests.support.transforms"
 LIMIT = "s3notify_platform.engine.driver.MAX_UNFORESEEN"
-"""With 0 of it an object at which something raises leaves its slot failed, as a defect of ours would."""
+"""If this is 0, an object whose reading raises leaves its slot failed, as a defect of this package would."""
 
 
-def test_the_first_batch_takes_in_what_was_there_before_any_signal(site: Site) -> None:
-    """The first tick only stores a cursor; the second enumerates; slots without objects are not reported."""
+def test_the_first_batch_reads_objects_from_before_any_signal(site: Site) -> None:
+    """The first tick only stores a cursor, and the second one lists; slots without objects are not reported."""
     site.write_silently(1, 5, 9)
     assert site.tick() == []
     (request,) = site.tick()
@@ -46,9 +46,9 @@ def test_the_first_batch_takes_in_what_was_there_before_any_signal(site: Site) -
 def test_ticks_in_a_code_server_share_one_instance(
     site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Opening one takes longer than a poll. The sensor works on the resources of the definitions.
+    """Opening an instance takes longer than a poll. The sensor must use the definitions' resources.
 
-    What a tick asks for is in its log if it requests runs.
+    The log of a tick that requests runs must say what it requests.
     """
     opened: list[object] = []
     from_ref = dg.DagsterInstance.from_ref
@@ -85,10 +85,10 @@ def test_ticks_in_a_code_server_share_one_instance(
     assert len(opened) == 1
 
 
-def test_a_retry_from_the_ui_is_as_good_as_the_sensor_s(
+def test_a_retry_from_the_ui_completes_a_failed_batch(
     site_of: Callable[..., Site], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The run's own config and tags again: the slot is committed, and parked no more, though its batch had failed."""
+    """With the run's own config and tags, the slot must be committed and no longer be parked."""
     monkeypatch.setattr(LIMIT, 0)
     site = site_of(transform=f"{TRANSFORMS}.unlucky", max_attempts=1, parked_seconds=86_400.0)
     site.settle()
@@ -109,7 +109,7 @@ def test_a_retry_from_the_ui_is_as_good_as_the_sensor_s(
 
 
 def test_scattered_changes_are_one_run(site_of: Callable[..., Site]) -> None:
-    """Exactly the changed slots of a thousand, without a partition tag."""
+    """The run must have exactly the changed slots of a thousand, and no partition tag."""
     site = site_of(slots=1000)
     site.settle()
     changed = [1, 17, 18, 400, 999]
@@ -126,7 +126,7 @@ def test_scattered_changes_are_one_run(site_of: Callable[..., Site]) -> None:
 
 @pytest.mark.thorough
 def test_a_batch_in_parallel_runs_is_settled_when_all_have_stamped(site_of: Callable[..., Site]) -> None:
-    """k runs, disjoint; the chain is acked by the last."""
+    """The slots of the runs must be disjoint, and the last run must ack the chain."""
     site = site_of(parallel_runs=2)
     site.settle()
     site.write(1, 2, 3, 4, 5)
@@ -143,7 +143,7 @@ def test_a_batch_in_parallel_runs_is_settled_when_all_have_stamped(site_of: Call
 
 
 def test_a_slot_in_flight_waits_for_the_next_batch(site: Site) -> None:
-    """Its change is not lost, nor asked for twice."""
+    """A change of a slot in flight must be neither lost nor requested twice."""
     site.settle()
     site.write(3)
     (request,) = site.tick()
@@ -159,7 +159,7 @@ def test_a_slot_in_flight_waits_for_the_next_batch(site: Site) -> None:
 
 
 def test_a_tick_repeated_after_a_crash_has_the_same_run_key(site: Site) -> None:
-    """Dagster launches a run key once; whatever changed in between comes with the next batch."""
+    """Dagster launches a run key once; changes in between belong to the next batch."""
     site.settle()
     site.write(3)
     lost = site.evaluate().run_requests
@@ -171,10 +171,10 @@ def test_a_tick_repeated_after_a_crash_has_the_same_run_key(site: Site) -> None:
     assert site.rows() == {3: [3], 5: [5]}
 
 
-def test_a_failed_slot_comes_again_alone_with_backoff_and_is_parked(
+def test_a_failed_slot_is_retried_alone_and_then_parked(
     site_of: Callable[..., Site], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Until it changes."""
+    """A change of the slot must end the parking."""
     monkeypatch.setattr(LIMIT, 0)
     site = site_of(transform=f"{TRANSFORMS}.unlucky", max_attempts=2, backoff_seconds=0.0)
     site.settle()
@@ -195,8 +195,8 @@ def test_a_failed_slot_comes_again_alone_with_backoff_and_is_parked(
 
 
 @pytest.mark.thorough
-def test_backoff_is_waited_for(site_of: Callable[..., Site]) -> None:
-    """A failed slot is not asked for in the next tick."""
+def test_a_failed_slot_waits_for_its_backoff(site_of: Callable[..., Site]) -> None:
+    """The next tick must not request it."""
     site = site_of(transform=f"{TRANSFORMS}.unlucky", backoff_seconds=3600.0)
     site.settle()
     site.write(13)
@@ -208,7 +208,7 @@ def test_backoff_is_waited_for(site_of: Callable[..., Site]) -> None:
 
 @pytest.mark.thorough
 def test_a_failed_slot_of_the_first_batch_does_not_hold_up_the_others(site_of: Callable[..., Site]) -> None:
-    """The enumeration is done; the slot comes again like any that failed, with backoff."""
+    """The first listing counts as done; the failed slot is retried with backoff like any other."""
     site = site_of(transform=f"{TRANSFORMS}.unlucky", backoff_seconds=3600.0)
     site.write_silently(12, 13)
     site.tick()
@@ -221,8 +221,8 @@ def test_a_failed_slot_of_the_first_batch_does_not_hold_up_the_others(site_of: C
     assert site.grid() == {"materialized": {12}, "failed": {13}, "running": set()}
 
 
-def test_a_run_that_died_is_reported_and_its_slots_come_again(site_of: Callable[..., Site]) -> None:
-    """Its heart has stopped; Dagster still holds it for started."""
+def test_a_dead_run_is_reported_and_its_slots_are_requested_again(site_of: Callable[..., Site]) -> None:
+    """The heartbeat of a dead run has stopped, while Dagster still shows the run as started."""
     site = site_of(silence_seconds=0.0)
     site.settle()
     site.write(3)
@@ -244,8 +244,10 @@ def test_a_run_that_died_is_reported_and_its_slots_come_again(site_of: Callable[
 
 
 @pytest.mark.parametrize("lives", [True, False])
-def test_a_run_that_was_killed_while_it_started(site_of: Callable[..., Site], lives: bool) -> None:
-    """Its process is gone, and so is the code server that would have reported it; a slow one is waited for."""
+def test_a_run_killed_while_it_starts_is_reported(site_of: Callable[..., Site], lives: bool) -> None:
+    """The run's process and the code server that would report it are gone. A run that starts slowly must be
+    left alone.
+    """
     site = site_of(silence_seconds=0.0, startup_seconds=3600.0)
     site.settle()
     site.write(3)
@@ -270,8 +272,7 @@ def test_a_run_that_was_killed_while_it_started(site_of: Callable[..., Site], li
 
 
 @pytest.mark.thorough
-def test_a_queued_run_is_waited_for(site_of: Callable[..., Site]) -> None:
-    """However long the queue is."""
+def test_a_queued_run_may_wait_for_any_time(site_of: Callable[..., Site]) -> None:
     site = site_of(silence_seconds=0.0)
     site.settle()
     site.write(3)
@@ -289,17 +290,17 @@ def test_a_queued_run_is_waited_for(site_of: Callable[..., Site]) -> None:
     assert [batch.id for batch in site.state.open] == [request.tags[BATCH_TAG]]
 
 
-def test_the_heart_beats_while_the_body_runs_and_leaves_nothing(site: Site) -> None:
-    """One record a run; gone at its end, so that ended runs cost nothing."""
+def test_a_heartbeat_is_removed_when_its_run_ends(site: Site) -> None:
+    """A record that stayed would cost requests forever."""
     with heartbeat(site.io.clients.records, "some-run"):
         assert until(lambda: beats_of(site.io.clients.records, "some-run")) == 1
     assert beats_of(site.io.clients.records, "some-run") is None
 
 
-def test_an_idle_tick_is_one_request_on_the_real_store(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    """1 HEAD; 1 HEAD and 1 LIST when something changed.
+def test_an_idle_tick_sends_one_request(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A tick costs 1 HEAD; if something changed, 1 HEAD and 1 LIST.
 
-    For the batch besides, through this store, 1 GET and 1 LIST: of the table's record, and its newest versions.
+    The batch adds 1 GET and 1 LIST through this store, for the table's record and its newest versions.
     """
     site.settle()
     counting = CountingStore(site.io.clients.store)
@@ -318,7 +319,7 @@ def test_no_secret_is_in_cursor_config_metadata_definitions_or_logs(
     capfd: pytest.CaptureFixture[str],
     tmp_path: Path,
 ) -> None:
-    """Credentials are named by their variables, and looked up where they are used."""
+    """Credentials are named by variables, and are looked up only on use."""
     secret = "sEcReT-0123456789abcdef"
     monkeypatch.setenv("S3NOTIFY_TEST_SECRET", secret)
     tasks: list[bytes] = []
@@ -368,7 +369,7 @@ def test_no_secret_is_in_cursor_config_metadata_definitions_or_logs(
 
 
 def test_a_cursor_of_another_keyspace_is_refused(site_of: Callable[..., Site]) -> None:
-    """The number of slots was changed under a running sensor."""
+    """The number of slots was changed while the sensor was running."""
     site = site_of()
     site.settle()
     other = site_of(slots=8, bucket=site.component.bucket)

@@ -1,4 +1,4 @@
-"""Services under Dagster: a real instance, real runs, one of them a process that is terminated."""
+"""Services in Dagster: a real instance and real runs, one of them in a process that is terminated."""
 
 import os
 import signal
@@ -39,7 +39,7 @@ class Home:
         )
 
     def tick(self) -> list[str]:
-        """A tick as the daemon evaluates it; the run keys it asks for."""
+        """A tick, evaluated as the daemon does. Returns the requested run keys."""
         sensor = self.defs.resolve_sensor_def("deliver_keeper")
         resources = self.defs.get_repository_def().get_top_level_resources()
         with dg.build_sensor_context(
@@ -65,8 +65,8 @@ def home(ministack: S3Server, instance: dg.DagsterInstance, tmp_path: Path, monk
     return Home(ministack, instance, tmp_path)
 
 
-def test_a_service_that_ends_by_itself(home: Home) -> None:
-    """What it said is in the run's log, its counts are an observation; the next tick starts it again."""
+def test_a_service_that_ends_by_itself_is_started_again(home: Home) -> None:
+    """The service's messages must be in the run's log, and its counts must be an observation."""
     assert home.tick() == []
     (first,) = home.tick()
     result = home.execute()
@@ -80,8 +80,8 @@ def test_a_service_that_ends_by_itself(home: Home) -> None:
     assert first != second
 
 
-def test_a_service_that_fails(home: Home) -> None:
-    """Its reason is the run's, and its successor waits a little."""
+def test_a_failed_service_is_started_again_after_a_backoff(home: Home) -> None:
+    """The run must have the reason."""
     home.scripted.error = RuntimeError("out of luck")
     home.tick()
     home.tick()
@@ -92,8 +92,8 @@ def test_a_service_that_fails(home: Home) -> None:
     assert home.tick() == []
 
 
-def test_one_run_is_kept_alive(home: Home) -> None:
-    """While one is started, by hand or by the sensor, no other is asked for; a dead one is reported."""
+def test_exactly_one_run_of_a_service_is_kept_alive(home: Home) -> None:
+    """While a run exists, started by hand or by the sensor, no other may be requested."""
     home.tick()
     run = home.started()
     assert home.tick() == []
@@ -103,7 +103,7 @@ def test_one_run_is_kept_alive(home: Home) -> None:
 
 
 def terminated(home: Home, end, *, wrapped: bool) -> dg.DagsterRun:
-    """A run in a process of its own, serving; then `end(process)`; the run as it is after that."""
+    """Starts a serving run in a process, calls `end(process)`, and returns the run in its final state."""
     here = Path(__file__).parents[2]
     program = "dagster job execute -m tests.support.service_defs -j deliver"
     command = [sys.executable, "-m", *program.split()]
@@ -139,7 +139,7 @@ def run_of(home: Home, run: dg.DagsterRun) -> dg.DagsterRun:
 @pytest.mark.thorough
 @pytest.mark.server
 def test_a_run_that_is_terminated_stops_its_service_cleanly(home: Home) -> None:
-    """Its shards are given back at once, and its counts are kept."""
+    """The service's shards must be released immediately, and its counts kept."""
     run = terminated(home, lambda process: process.send_signal(signal.SIGTERM), wrapped=False)
     assert run.status in (DagsterRunStatus.CANCELED, DagsterRunStatus.FAILURE)
     record = home.queue.records.read("owners", "t")
@@ -153,8 +153,8 @@ def test_a_run_that_is_terminated_stops_its_service_cleanly(home: Home) -> None:
 
 @pytest.mark.thorough
 @pytest.mark.server
-def test_a_run_whose_code_location_is_gone_ends(home: Home) -> None:
-    """Nobody is left who could terminate it."""
+def test_a_run_ends_when_its_code_location_is_gone(home: Home) -> None:
+    """Otherwise nobody could terminate it."""
     run = terminated(home, lambda process: process.kill(), wrapped=True)
     assert run.status is DagsterRunStatus.SUCCESS
     assert "the code location is gone: deliver ends" in home.logged(run.run_id)

@@ -1,4 +1,4 @@
-"""The job `{source}_backfill`: any slots in one run, as a person writes them."""
+"""The job `{source}_backfill`: any slots in one run, in the form that a person writes."""
 
 from collections.abc import Callable
 
@@ -21,8 +21,8 @@ def backfill(site: Site, choose: str) -> dg.ExecuteInProcessResult:
 
 @pytest.mark.spark
 @pytest.mark.server
-def test_scattered_slots(site_of: Callable[..., Site]) -> None:
-    """In one run, exactly these; then those that failed, and those that are old enough."""
+def test_a_backfill_reads_exactly_the_chosen_slots(site_of: Callable[..., Site]) -> None:
+    """Slots may be chosen by number, by failure and by age."""
     site = site_of(transform=f"{TRANSFORMS}.unlucky")
     site.write(1, 3, 9, 13)
     result = backfill(site, "1,12-13")
@@ -43,12 +43,11 @@ def made(result: dg.ExecuteInProcessResult) -> set[str | None]:
 
 
 @pytest.mark.parametrize("text", ["", "x", "4-2", "3,,5", "16", "older than 3 weeks", "-1"])
-def test_what_is_no_choice(text: str) -> None:
-    """The message names what was given."""
+def test_invalid_choices_are_refused(text: str) -> None:
     with pytest.raises(UsageError):
         slots_in(text, 16)
 
 
-def test_what_is_one() -> None:
+def test_lists_ranges_and_all_are_valid_choices() -> None:
     assert slots_in("3, 5-6", 16) == {Slot(3), Slot(5), Slot(6)}
     assert len(slots_in("all", 16)) == 16

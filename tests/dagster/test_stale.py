@@ -1,4 +1,4 @@
-"""Slots that other code has made than there is now: what Dagster shows, and what makes them again."""
+"""Slots that another code version made: Dagster's view of them, and ways to make them again."""
 
 import importlib
 import sys
@@ -39,7 +39,7 @@ def daily(df):
 def coded(
     site_of: Callable[..., Site], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Callable[..., Site]:
-    """The source of one bucket, as it is loaded once its code is this text."""
+    """Makes the source of one bucket, loaded with this text as its code."""
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
     known: dict[str, Site] = {}
@@ -53,7 +53,7 @@ def coded(
             given["bucket"] = known["last"].component.bucket
         found = site_of(**given)
         found.cursor = known["last"].cursor if known else None
-        assert found.defs  # loaded, while the text is as it is
+        assert found.defs  # loaded while the file has this text
         known["last"] = found
         return found
 
@@ -61,7 +61,7 @@ def coded(
 
 
 def statuses(site: Site, asset: str) -> dict[int, tuple[str, ...]]:
-    """The slots of an asset that Dagster does not call fresh, with the reasons."""
+    """The slots of an asset that Dagster shows as stale, with the reasons."""
     graph = site.defs.resolve_asset_graph()
     found = CachingStaleStatusResolver(site.instance, graph, LoadingContextForTest(site.instance))
     key, stale = dg.AssetKey(asset), {}
@@ -94,7 +94,9 @@ def generations(site: Site, asset: str) -> dict[int, int]:
 
 
 def test_slots_are_stale_until_they_are_made_again(coded: Callable[..., Site]) -> None:
-    """By the code of the transform, and of what it names. What changes meanwhile is made by the new code; no more."""
+    """A change of the transform, or of code that it names, makes all slots stale; a slot that changes gets the new
+    code.
+    """
     before = coded(JOBS)
     before.write(*SLOTS)
     before.settle()
@@ -123,8 +125,8 @@ def test_slots_are_stale_until_they_are_made_again(coded: Callable[..., Site]) -
     assert statuses(again, "orders") == {}
 
 
-def test_a_slot_asset_by_itself(coded: Callable[..., Site]) -> None:
-    """Its source is not read again for it; the summary counts the same slots."""
+def test_a_changed_slot_asset_is_made_again_without_its_source(coded: Callable[..., Site]) -> None:
+    """The source must not be read again, and the summary must count the same slots."""
     before = coded(JOBS)
     before.write(*SLOTS)
     before.settle()
@@ -150,8 +152,7 @@ def summary(site: Site) -> dict[str, object]:
     return {name: count for name, count in site.batch().items() if name.startswith("slots_stale")}
 
 
-def test_a_first_transform(coded: Callable[..., Site]) -> None:
-    """Makes slots stale that were committed without one, and so does its removal."""
+def test_adding_or_removing_a_transform_makes_slots_stale(coded: Callable[..., Site]) -> None:
     before = coded(JOBS, transform=None)
     before.write(*SLOTS)
     before.settle()
@@ -163,8 +164,8 @@ def test_a_first_transform(coded: Callable[..., Site]) -> None:
     assert statuses(coded(JOBS, transform=None), "orders") == dict.fromkeys(SLOTS, CODE)
 
 
-def test_versions_that_are_declared(coded: Callable[..., Site]) -> None:
-    """Go before the source's text, of transforms and slot assets."""
+def test_declared_code_versions_override_fingerprints(coded: Callable[..., Site]) -> None:
+    """A declared version counts for transforms and slot assets alike."""
     declared = JOBS.replace('source="orders")', 'source="orders", code_version="v7")')
     site = coded(declared, code_version="v3")
     assert site.component.assets().code_versions == {"orders": "v3", "daily": "v7"}
@@ -176,8 +177,8 @@ def test_versions_that_are_declared(coded: Callable[..., Site]) -> None:
     assert isinstance(asset, SlotAsset)
 
 
-def test_a_transform_without_source(coded: Callable[..., Site]) -> None:
-    """Is loaded and works; nothing is said of its code."""
+def test_a_transform_without_source_has_no_code_version(coded: Callable[..., Site]) -> None:
+    """A transform whose source is not found must still be loaded and work."""
     text = JOBS + "\nglobals()['odd'] = clean\n"
     site = coded(text, transform="stale_project.odd")
     assert site.component.assets().code_versions["orders"] == ""
@@ -186,8 +187,8 @@ def test_a_transform_without_source(coded: Callable[..., Site]) -> None:
     assert statuses(site, "orders") == {}
 
 
-def test_commands_know_the_same_versions(coded: Callable[..., Site], tmp_path: Path) -> None:
-    """From the same YAML, without an import."""
+def test_commands_compute_the_same_code_versions(coded: Callable[..., Site], tmp_path: Path) -> None:
+    """Commands read the same YAML as Dagster, but import nothing."""
     site = coded(JOBS)
     folder = tmp_path / "defs" / "orders"
     folder.mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""A run that is killed while it starts, by a real code server: found out; and one that starts slowly, left alone."""
+"""A run that is killed while it starts must be detected; a run that starts slowly must be left alone."""
 
 import json
 import os
@@ -33,14 +33,14 @@ SECONDS = 120.0
 
 @dataclass
 class Code:
-    """A code location with a server of its own, whose runs are held while they start."""
+    """A code location with its own server, whose runs are held while they start."""
 
     instance: dg.DagsterInstance
     workspace: WorkspaceRequestContext
     hold: Path
 
     def launched(self) -> tuple[DagsterRun, int]:
-        """A run that does not get beyond its start, and its process."""
+        """A run that is held at its start, and its process."""
         location = self.workspace.get_code_location("slow")
         job = location.get_repository("__repository__").get_full_job("started")
         run = create_run_for_test(
@@ -72,7 +72,7 @@ class Code:
         return is_gone(self.instance, self.now(run))
 
     def kill_server(self, run_process: int) -> None:
-        """The code server, which has started the process of a run."""
+        """Kills the code server, which has started the process of a run."""
         status = Path(f"/proc/{run_process}/status").read_text()
         (parent,) = re.findall(r"PPid:\s+(\d+)", status)
         os.kill(int(parent), signal.SIGKILL)
@@ -99,8 +99,8 @@ def code(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mon
         hold.unlink(missing_ok=True)
 
 
-def test_killed_with_its_code_server(code: Code) -> None:
-    """Nobody is left to report it; as long as its process lives, it is not taken for dead, and does its work."""
+def test_a_run_killed_with_its_code_server_is_detected(code: Code) -> None:
+    """Nobody is left to report it. A run whose process lives must not count as dead, and must finish."""
     killed, its_process = code.launched()
     slow, other_process = code.launched()
     assert not code.is_gone(killed)
@@ -117,15 +117,14 @@ def test_killed_with_its_code_server(code: Code) -> None:
     assert other_process != its_process
 
 
-def test_killed_alone(code: Code) -> None:
-    """Its code server reports it."""
+def test_a_run_killed_alone_is_reported_by_its_code_server(code: Code) -> None:
     killed, its_process = code.launched()
     os.kill(its_process, signal.SIGKILL)
     until(lambda: code.now(killed).status is DagsterRunStatus.FAILURE, seconds=SECONDS)
 
 
-def test_reported_as_failed_it_does_not_start(code: Code) -> None:
-    """However late: nothing is done twice."""
+def test_a_run_reported_as_failed_does_not_start_later(code: Code) -> None:
+    """Otherwise its work would be done twice."""
     slow, _ = code.launched()
     code.instance.report_run_failed(slow)
     code.hold.unlink()
@@ -135,7 +134,7 @@ def test_reported_as_failed_it_does_not_start(code: Code) -> None:
 
 
 ELSEWHERE = "127.0.0.2"
-"""An address by which a code server is taken to be on another machine."""
+"""An address that makes a code server count as being on another machine."""
 
 
 @contextmanager
@@ -154,8 +153,10 @@ def server_elsewhere(port: int) -> Iterator[subprocess.Popen[bytes]]:
         server.kill()
 
 
-def test_on_another_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its server is believed, once it answers: it has the run, or has it no more. Silence may be the network's."""
+def test_a_run_on_another_machine_is_judged_by_its_server(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only the server's answer counts: silence may be the network's fault."""
     hold = tmp_path / "hold"
     hold.touch()
     monkeypatch.setenv(slow_defs.HOLD, str(hold))
@@ -174,12 +175,12 @@ def test_on_another_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
             assert code.is_gone(killed)
             assert code.now(killed).status is DagsterRunStatus.STARTING
             instance.report_run_canceling(code.now(killed))
-            assert not code.is_gone(killed), "it is on its way to its end"
+            assert not code.is_gone(killed), "it is being terminated"
             instance.report_run_canceled(code.now(killed))
 
 
-def test_a_launch_that_reached_no_process(code: Code) -> None:
-    """Its launcher was killed before the server had it; of servers on other machines nothing is known."""
+def test_a_launch_that_reached_no_process_is_detected(code: Code) -> None:
+    """The launcher was killed before the server got the run. Nothing is known of servers on other machines."""
     launched, its_process = code.launched()
     server = json.loads(launched.tags[GRPC_INFO_TAG])
 

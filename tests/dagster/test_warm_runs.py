@@ -1,4 +1,4 @@
-"""Real workers with real Spark: the same events and logs as in a process of its own, and what ends a run."""
+"""Real workers with real Spark: the same events and logs as in a separate process, and the ends of a run."""
 
 import json
 import multiprocessing
@@ -91,13 +91,13 @@ class Warm:
         return f"{self.lines} {log.read_text()[-3000:] if log.exists() else ''}"
 
     def execute_cold(self, run: DagsterRun) -> DagsterRunStatus:
-        """As the code server does it."""
+        """Executes a run as the code server does."""
         spawn = multiprocessing.get_context("spawn")
         arguments = ExecuteExternalJobArgs(
             job_origin=run.remote_job_origin, run_id=run.run_id, instance_ref=self.instance.get_ref()
         )
         recon_job = self.code.get_reconstructable_job(JOB)
-        said, terminated = spawn.Queue(), spawn.Event()  # kept: their semaphores go with them
+        said, terminated = spawn.Queue(), spawn.Event()  # kept: their semaphores are removed with them
         process = spawn.Process(
             target=start_run_in_subprocess,
             args=[serialize_value(arguments), recon_job, said, terminated],
@@ -108,7 +108,7 @@ class Warm:
         return self.instance.get_run_by_id(run.run_id).status
 
     def events(self, run: DagsterRun) -> list[tuple[str, str]]:
-        """Type and message of all that is in the run's log, without what differs from run to run."""
+        """Type and message of each entry in the run's log, without the parts that differ from run to run."""
         entries = self.instance.all_logs(run.run_id)
         return [
             (entry.dagster_event.event_type_value, "")
@@ -135,7 +135,7 @@ class Warm:
         return sorted(row for batch in rows for row in batch.column("id").to_pylist())
 
     def processes(self, *runs: DagsterRun) -> set[str]:
-        """The processes that executed them."""
+        """The log lines that name the processes of these runs."""
         said = (e.message for run in runs for e in self.instance.all_logs(run.run_id))
         return {text for text in said if "Started process" in text}
 
@@ -168,10 +168,10 @@ def warm(
 
 
 @pytest.mark.thorough
-def test_the_same_as_in_a_process_of_its_own(warm: Warm) -> None:
-    """Events in order, messages, compute log; and each run has a session of its own."""
+def test_a_warm_run_has_the_same_events_and_logs_as_a_cold_one(warm: Warm) -> None:
+    """The order of events and the compute log must be equal, and no run may see another run's session."""
     runs = []
-    # The first one finds no table yet, and so has nothing to read again.
+    # The first run finds no table yet, so it has nothing to read again.
     for number in range(4):
         warm.site.write(3, 5, number=number)
         runs.append(run := warm.new_run(3, 5))
@@ -189,8 +189,8 @@ def test_the_same_as_in_a_process_of_its_own(warm: Warm) -> None:
 
 
 @pytest.mark.thorough
-def test_what_ends_a_run(warm: Warm) -> None:
-    """A hung one is terminated, and one dies of a signal; slots asked for again are taken in by another worker."""
+def test_slots_of_a_hung_or_dead_run_are_read_by_another_worker(warm: Warm) -> None:
+    """A hung run is terminated, and a run whose worker dies of a signal fails."""
     warm.site.write(3)
     warm.deed.write_text("hang")
     warm.hand_over(hung := warm.new_run(3))

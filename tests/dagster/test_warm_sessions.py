@@ -13,15 +13,15 @@ pytestmark = pytest.mark.spark
 
 @pytest.fixture
 def own_session(spark: SparkSession) -> Iterator[SparkSession]:
-    """After the test the other tests have theirs again."""
+    """A session for this test; afterwards, other tests get their own back."""
     yield spark
     fresh_session(spark)
     SparkSession._instantiatedSession = spark
     spark._jvm.SparkSession.setDefaultSession(spark._jsparkSession)
 
 
-def test_a_resource_that_serves_several_runs(own_session: SparkSession) -> None:
-    """It gives each the session that was made for it, in which nothing of the others' is left."""
+def test_each_run_of_a_resource_gets_a_fresh_session(own_session: SparkSession) -> None:
+    """A session must have nothing left from other runs."""
     resource = SlotSpark()
     first = resource.started(resident=True)
     assert resource.spark_session is first

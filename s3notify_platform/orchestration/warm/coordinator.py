@@ -1,4 +1,4 @@
-"""The run coordinator: Dagster's queue, which a run that a warm worker may take passes by if nothing waits in it."""
+"""The run coordinator: Dagster's queue. A run that a warm worker may take skips the queue while it is empty."""
 
 from threading import Lock
 from typing import Final
@@ -14,19 +14,20 @@ _SUBMITTING: Final = Lock()
 
 
 class PromptRunCoordinator(QueuedRunCoordinator):
-    """`QueuedRunCoordinator`, whose queue the daemon looks at once a second; a warm run takes hardly longer.
+    """`QueuedRunCoordinator`, except that a run skips an empty queue if a warm worker may take the run.
 
-    Its limits hold. If two processes submit a run at the same moment, they may be exceeded by one run.
+    The daemon checks the queue only once a second. The queue's limits still apply. If two processes submit a run at the
+    same moment, the limits may be exceeded by one run.
     """
 
     def submit_run(self, context: SubmitRunContext) -> DagsterRun:
-        """Launch a run at once if it may be warm, nothing waits, and there is room for it; else enqueue it."""
+        """Launches a run directly if it may be warm, the queue is empty, and limits allow it; else enqueues the run."""
         run = context.dagster_run
         if (
             WARM_TAG not in run.tags
             or run.status is not DagsterRunStatus.NOT_STARTED
             or takes_in_everything(run)
-            or run.run_op_concurrency is not None  # it uses pools, whose limits only the queue knows
+            or run.run_op_concurrency is not None  # the run uses pools, whose limits only the queue knows
         ):
             return super().submit_run(context)
         with _SUBMITTING:

@@ -1,4 +1,4 @@
-"""What launcher, supervisor and workers send each other: where, how, and who has claimed a run."""
+"""Messages between launcher, supervisor and workers, their socket, and the claims of runs."""
 
 import json
 import os
@@ -12,7 +12,7 @@ from typing import Any, Final, Literal, Self
 from s3notify_platform.kernel.errors import UnavailableError
 
 ANSWER_SECONDS: Final = 10.0
-"""How long a launcher waits for an answer; the supervisor decides without waiting for anything."""
+"""Seconds that a launcher waits for an answer; the supervisor answers without waiting for anything."""
 
 MESSAGE_MAX: Final = 1 << 20
 _PATH_MAX: Final = 100
@@ -26,15 +26,15 @@ class NobodyThereError(UnavailableError):
 
 
 class NoAnswerError(UnavailableError):
-    """The request may have been received."""
+    """The supervisor did not answer, but may have received the request."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerKey:
-    """What a worker is made for. Runs of the same key can have the same worker.
+    """The combination that a worker is made for. Runs with the same key can use the same worker.
 
-    `origin`: where the definitions are loaded from, as Dagster serializes it. `server_id`: of the code server, another
-    one after each reload. `spark`: digest of the static Spark configuration.
+    `origin`: where the definitions are loaded from, as Dagster serializes it. `server_id`: the code server's id, which
+    changes with each reload. `spark`: digest of the static Spark configuration.
     """
 
     location: str
@@ -44,21 +44,23 @@ class WorkerKey:
 
     @property
     def place(self) -> tuple[str, str, str]:
-        """The same for all versions of the code."""
+        """The key without the version of the code."""
         return self.location, self.origin, self.spark
 
     def message(self) -> Message:
-        """As it is sent."""
+        """The key as a message."""
         return asdict(self)
 
     @classmethod
     def of(cls, message: Message) -> Self:
-        """Inverse of `message`."""
+        """The inverse of `message`."""
         return cls(**{name: str(message[name]) for name in cls.__slots__})
 
 
 class Home:
-    """The folder `warm` of a DAGSTER_HOME. Only its owner can enter it: who can send here runs code."""
+    """The folder `warm` of a DAGSTER_HOME. Only its owner can enter it, because anyone who can send here
+    can run code.
+    """
 
     def __init__(self, root: Path) -> None:
         self.folder = root.resolve() / "warm"
@@ -66,14 +68,14 @@ class Home:
         self.log = self.folder / "workers.log"
 
     def make(self) -> None:
-        """Create the folder."""
+        """Creates the folder."""
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         self.claims.mkdir(exist_ok=True)
 
     # Claims
 
     def claim(self, run_id: str, claimant: Claimant) -> bool:
-        """Claim a run; False if it is claimed. Who claims it starts it, and nobody else."""
+        """Claims a run; False if it is already claimed. Only the claimant starts the run."""
         self.claims.mkdir(parents=True, exist_ok=True)
         try:
             self._claim(run_id).symlink_to(claimant)  # created with its content, or not at all
@@ -82,14 +84,14 @@ class Home:
         return True
 
     def claimant(self, run_id: str) -> str | None:
-        """Who has claimed a run, if anybody."""
+        """The claimant of a run; None if it is not claimed."""
         try:
             return str(self._claim(run_id).readlink())
         except OSError:
             return None
 
     def forget(self, run_id: str) -> None:
-        """Remove the claim of a run that has ended."""
+        """Removes the claim of a run that has ended."""
         self._claim(run_id).unlink(missing_ok=True)
 
     def claimed(self) -> Iterator[tuple[str, str]]:
@@ -105,7 +107,7 @@ class Home:
 
     @contextmanager
     def address(self) -> Iterator[str]:
-        """The socket's address; addresses are short, and paths may be long."""
+        """The socket's address. It is short even if the folder's path is long, because addresses have a limit."""
         path = self.folder / "socket"
         if len(os.fsencode(path)) <= _PATH_MAX:
             yield str(path)
@@ -117,7 +119,7 @@ class Home:
             os.close(folder)
 
     def listen(self) -> socket.socket:
-        """The supervisor's socket. Whoever was there before has to have ended."""
+        """The supervisor's socket. An earlier supervisor must have ended."""
         self.make()
         with self.address() as address:
             Path(address).unlink(missing_ok=True)
@@ -127,7 +129,7 @@ class Home:
         return listening
 
     def ask(self, message: Message, seconds: float = ANSWER_SECONDS) -> Message:
-        """The supervisor's answer. `NobodyThereError`; `NoAnswerError` after `seconds`."""
+        """The supervisor's answer. `NobodyThereError` without a supervisor; `NoAnswerError` after `seconds`."""
         with socket.socket(socket.AF_UNIX) as asking:
             asking.settimeout(seconds)
             try:
@@ -135,7 +137,7 @@ class Home:
                     asking.connect(address)
             except (FileNotFoundError, ConnectionRefusedError, PermissionError) as error:
                 raise NobodyThereError(f"no supervisor in {self.folder}") from error
-            except OSError as error:  # it is there, and busy
+            except OSError as error:  # the supervisor is running, but busy
                 raise NoAnswerError(f"the supervisor in {self.folder} does not answer: {error}") from error
             try:
                 asking.sendall(encoded(message))
@@ -145,12 +147,12 @@ class Home:
 
 
 def encoded(message: Message) -> bytes:
-    """A message as it is sent: JSON, in one line."""
+    """The bytes of a message: JSON in one line."""
     return json.dumps(message).encode() + b"\n"
 
 
 def received(connection: socket.socket) -> Message:
-    """The next message. `ValueError` if the other side ends before, or it is none."""
+    """The next message. `ValueError` if the connection ends first, or the bytes are not a message."""
     line = b""
     while not line.endswith(b"\n"):
         part = connection.recv(65_536)
@@ -161,8 +163,8 @@ def received(connection: socket.socket) -> Message:
 
 
 def decoded(line: bytes) -> Message:
-    """Inverse of `encoded`. `ValueError` if it is not one."""
+    """The inverse of `encoded`. `ValueError` if the line is not a message."""
     found = json.loads(line)
     if not isinstance(found, dict):
-        raise ValueError("not a message")  # noqa: TRY004 - as of what is not JSON
+        raise ValueError("not a message")  # noqa: TRY004 - like for a line that is not JSON
     return found

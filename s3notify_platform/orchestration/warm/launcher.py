@@ -1,4 +1,4 @@
-"""The run launcher: hands runs over to the supervisor of the home, and leaves all others to Dagster's default one."""
+"""The run launcher: hands runs over to the home's supervisor, and leaves all others to Dagster's default launcher."""
 
 from collections.abc import Mapping
 from contextlib import suppress
@@ -21,7 +21,7 @@ from s3notify_platform.orchestration.warm.handover import Home, NoAnswerError, N
 
 
 class WarmRunLauncher(DefaultRunLauncher):
-    """`DefaultRunLauncher`, which starts a process for each run, except for those that a warm worker takes."""
+    """`DefaultRunLauncher`, which starts a process for each run, except for runs that a warm worker takes."""
 
     @classmethod
     def from_config_value(cls, inst_data: ConfigurableClassData, config_value: Mapping[str, Any]) -> Self:
@@ -33,7 +33,7 @@ class WarmRunLauncher(DefaultRunLauncher):
         return Home(Path(self._instance.root_directory))
 
     def launch_run(self, context: LaunchRunContext) -> None:
-        """Launch a run, in one way or the other."""
+        """Hands a run over to the supervisor, or launches it with the default launcher."""
         if not self._hand_over(context):
             super().launch_run(context)
 
@@ -53,11 +53,11 @@ class WarmRunLauncher(DefaultRunLauncher):
         except NobodyThereError:
             return False
         except NoAnswerError:
-            # It may have been taken. Once the claim is ours, the supervisor refuses it, however late.
+            # The supervisor may have taken the run. If the claim succeeds, the supervisor will refuse the run.
             return not home.claim(run.run_id, "cold")
 
     def terminate(self, run_id: str) -> bool:
-        """Terminate a run. True if its end was requested; it is reported once it has ended."""
+        """Terminates a run. True if its end was requested; the end is reported when the run has ended."""
         if self._home.claimant(run_id) != "warm":
             return bool(super().terminate(run_id))  # type: ignore[no-untyped-call]
         run = self._instance.get_run_by_id(run_id)
@@ -71,11 +71,11 @@ class WarmRunLauncher(DefaultRunLauncher):
 
     @property
     def supports_check_run_worker_health(self) -> bool:
-        """Of warm runs, and of those that a code server on this machine has started."""
+        """True: warm runs can be checked, and so can runs that a code server on this machine has started."""
         return True
 
     def check_run_worker_health(self, run: DagsterRun) -> CheckRunHealthResult:
-        """Whether the run's worker, or its process, lives; yes if that cannot be known."""
+        """The health of the run's worker or process; running if that cannot be known."""
         if self._home.claimant(run.run_id) != "warm":
             if process_is_gone(self._instance, run):
                 return CheckRunHealthResult(WorkerStatus.FAILED, "its process has ended")
@@ -92,19 +92,19 @@ class WarmRunLauncher(DefaultRunLauncher):
 
 
 def _key_of(context: LaunchRunContext) -> WorkerKey | None:
-    """What a run's worker has to be made for; None for runs that are not to be warm."""
+    """The key of the worker that a run needs; None for runs that must not be warm."""
     run, code = context.dagster_run, context.job_code_origin
     if context.workspace is None or run.remote_job_origin is None or code is None:
         return None
     origin = run.remote_job_origin.repository_origin
     location = context.workspace.get_code_location(origin.code_location_origin.location_name)
-    # Code on other machines is not ours to start.
+    # Code on other machines cannot be started from here.
     if not isinstance(location, GrpcServerCodeLocation):
         return None
     spark = run.tags.get(WARM_TAG)
     checked = {check.asset_key for check in run.asset_check_selection or ()}
     if spark is None and run.asset_selection and checked <= run.asset_selection:
-        # From the UI, or of a backfill: Dagster's own job of all assets. Checks of assets that it makes are skipped.
+        # A run from the UI or of a backfill: Dagster's own job of all assets, which skips their checks.
         graph = location.get_repository(origin.repository_name).asset_graph
         tags = {graph.get(key).tags.get(WARM_TAG) for key in run.asset_selection if graph.has(key)}
         spark = tags.pop() if len(tags) == 1 else None
@@ -114,11 +114,11 @@ def _key_of(context: LaunchRunContext) -> WorkerKey | None:
         location=location.name,
         origin=serialize_value(code.repository_origin),
         spark=spark,
-        server_id=location.client.get_server_id(),  # not the location's, which may be of before a reload
+        server_id=location.client.get_server_id(),  # not the location's id, which may be from before a reload
     )
 
 
 def takes_in_everything(run: DagsterRun) -> bool:
-    """Whether it is a first batch: it takes long, and has a process of its own."""
+    """True for a first batch. It takes long, so it gets its own process."""
     steps: Any = run.run_config.get("ops") or {}
     return any((step.get("config") or {}).get("everything") for step in steps.values())

@@ -1,4 +1,4 @@
-"""The supervisor: owns the workers of one DAGSTER_HOME, and is alone to report a run whose worker has died."""
+"""The supervisor: owns the workers of one DAGSTER_HOME. It alone reports a run whose worker has died."""
 
 import os
 import signal
@@ -29,22 +29,23 @@ from s3notify_platform.orchestration.warm.handover import (
 )
 
 BEGIN_AGAIN_SECONDS: Final = 30.0
-"""A worker that ended before it was ready is not started again for so long."""
+"""Seconds until the restart of a worker that ended before it was ready."""
 
 WAIT_SECONDS: Final = 10.0
-"""A run waits that long for the worker that is busy with its backfill; then another worker is started."""
+"""Seconds that a run waits for the busy worker of its backfill; after that, another worker is started."""
 
 END_SECONDS: Final = 5.0
-"""The same for all runs when the supervisor is asked to end, which commands do within `DRAIN_SECONDS`."""
+"""The limit for ending all runs when the supervisor stops; commands wait for `DRAIN_SECONDS`."""
 
 WORKER: Final = ("-m", "s3notify_platform.orchestration.warm.worker")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """Of the workers of a supervisor. `bytes`: of a worker's Python process; its JVM has Spark's own limit.
+    """Limits of a supervisor's workers. `bytes`: of a worker's Python process; its JVM has Spark's own limit.
 
-    `terminate_seconds`: after so long a run that is terminated is killed, with its worker.
+    `runs`: after this number a worker is replaced. `terminate_seconds`: after this time a terminated run is killed,
+    with its worker.
     """
 
     workers: int = 4
@@ -57,30 +58,34 @@ class Limits:
 class _Worker:
     key: WorkerKey
     job: str
-    """One of its code, which names the resources that it starts."""
+    """A job of its code, which names the resources that the worker starts."""
     process: subprocess.Popen[bytes] | None = None
     ready: bool = False
     run: str = ""
-    """The run that it executes; empty for none."""
+    """The run that it executes; empty if it is idle."""
     backfill: str = ""
-    """The backfill that this run is a part of; empty for none."""
+    """The backfill that this run belongs to; empty if it belongs to none."""
     runs: int = 0
     used_ms: int = 0
     terminating: bool = False
     leaving: bool = False
-    """It ends as soon as it has no run."""
+    """The worker ends as soon as it has no run."""
     replaced: bool = False
-    """There is, or was no room for, another of its place: it is started again when it is asked for."""
+    """A worker of the same place replaced this one, or there was no room for it. It is started again only
+    on request.
+    """
     ended: threading.Event = field(default_factory=threading.Event)
 
     def send(self, message: Message) -> None:
         assert self.process is not None
         assert self.process.stdin is not None
-        with suppress(OSError):  # it has ended, which `_follow` sees
+        with suppress(OSError):  # the process has ended, which `_follow` notices
             self.process.stdin.write(encoded(message))
 
     def kill(self) -> None:
-        """End its session: it, its JVM, and Spark's Python workers, which end with the JVM."""
+        """Kills the worker's process session: the worker, its JVM, and Spark's Python workers, which end
+        with the JVM.
+        """
         if self.process is not None and not self.ended.is_set():
             with suppress(ProcessLookupError):
                 os.killpg(self.process.pid, signal.SIGKILL)
@@ -88,20 +93,20 @@ class _Worker:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Asked:
-    """A run that is, or was, to be handed to a worker of this key."""
+    """A run that was requested from the supervisor, with the key of the worker that it needs."""
 
     run: str
     job: str
     key: WorkerKey
     backfill: str
     since: float
-    """When, by the monotonic clock."""
+    """The time of the request, by the monotonic clock."""
 
 
 class Supervisor:
-    """Serves one home until it is stopped. `UsageError` if another one does.
+    """Serves one home until it is stopped. `UsageError` if another supervisor serves it.
 
-    `worker`: the arguments of Python that start one.
+    `worker`: Python's arguments for starting a worker.
     """
 
     def __init__(
@@ -126,7 +131,7 @@ class Supervisor:
         self._stopping = threading.Event()
 
     def run(self, stop: threading.Event) -> None:
-        """Serve until `stop`; then terminate what runs, and end all workers."""
+        """Serves until `stop`; then terminates all runs and ends all workers."""
         self.home.make()
         lock = locked(self.home.folder / "lock")
         if lock is None:
@@ -145,7 +150,7 @@ class Supervisor:
                 self._end()
 
     def _report_left(self) -> None:
-        """Of a supervisor that died: its workers have ended, whatever they did. Claims of ended runs are removed."""
+        """Reports the runs of a supervisor that died: its workers have ended too. Removes the claims of ended runs."""
         for run_id, claimant in [*self.home.claimed()]:
             if claimant == "warm":
                 self._report(run_id, "its warm worker ended together with the supervisor", canceled=False)
@@ -193,7 +198,7 @@ class Supervisor:
         return False
 
     def _look(self, run: str, *, terminate: bool) -> bool:
-        """Whether a worker has the run, or will have it; it is to end if `terminate`."""
+        """True if a worker has the run, or will get it. Ends the run if `terminate`."""
         with self._lock:
             worker = next((worker for worker in self._workers if worker.run == run), None)
             waits = next((asked for asked in self._waiting if asked.run == run), None)
@@ -206,7 +211,7 @@ class Supervisor:
         return worker is not None or waits is not None
 
     def _take(self, asked: _Asked) -> bool:
-        """Hand the run to a worker that is idle, or soon will be. The same request again has the same answer."""
+        """Hands the run to a worker that is idle, or soon will be. A repeated request gets the same answer."""
         if asked.run in {*(worker.run for worker in self._workers), *(each.run for each in self._waiting)}:
             return True
         if not any(w.key == asked.key and (self._idle(w) or self._soon(w, asked)) for w in self._workers):
@@ -218,7 +223,7 @@ class Supervisor:
         return True
 
     def _hand_out(self) -> None:
-        """Give runs that wait to idle workers."""
+        """Gives waiting runs to idle workers."""
         for asked in [*self._waiting]:
             idle = next((w for w in self._workers if w.key == asked.key and self._idle(w)), None)
             if idle is not None:
@@ -228,12 +233,12 @@ class Supervisor:
 
     @staticmethod
     def _soon(worker: _Worker, asked: _Asked) -> bool:
-        """Whether the worker is at another run of the same backfill."""
+        """True if the worker is executing another run of the same backfill."""
         same = bool(asked.backfill) and worker.backfill == asked.backfill and bool(worker.run)
         return same and not worker.leaving
 
     def _start_more(self) -> None:
-        """Start another worker for what waits for long: runs that take long have as many as there is room for."""
+        """Starts another worker for runs that have waited for long, as many workers as the limit allows."""
         with self._lock:
             since = self._clock.monotonic() - WAIT_SECONDS
             for key, job in {asked.key: asked.job for asked in self._waiting if asked.since < since}.items():
@@ -243,7 +248,7 @@ class Supervisor:
                     self._start(key, job)
 
     def _end_waiting(self, *waiting: _Asked, canceled: bool = False) -> None:
-        """Report runs that no worker will begin: each, whatever becomes of the others."""
+        """Reports runs that no worker will begin. An error with one run does not affect the others."""
         with ExitStack() as each:
             for asked in waiting:
                 each.callback(self.home.forget, asked.run)
@@ -256,9 +261,10 @@ class Supervisor:
     # Workers
 
     def _prepare(self, key: WorkerKey, job: str) -> None:
-        """Start a worker for this key if there is none, and there is room. Those of other versions of its code end.
+        """Starts a worker for this key if it has none and the limit allows it. Workers with other versions of its code
+        end.
 
-        What waits for one of those has this one.
+        Runs that wait for such a worker get the new one.
         """
         for worker in self._workers:
             if worker.key.place == key.place and worker.key != key:
@@ -282,7 +288,7 @@ class Supervisor:
 
     @staticmethod
     def _is_here(key: WorkerKey) -> bool:
-        """Whether the code is on this machine, and not in an image."""
+        """True if the code is on this machine, and not in an image."""
         origin = deserialize_value(key.origin, RepositoryPythonOrigin)
         return origin.container_image is None and Path(origin.executable_path).exists()
 
@@ -292,7 +298,7 @@ class Supervisor:
         threading.Thread(target=self._follow, args=[worker], daemon=True).start()
 
     def _spawn(self, worker: _Worker) -> int:
-        """Start its process. The descriptor from which to read what it says."""
+        """Starts the worker's process. Returns the descriptor for reading its messages."""
         python = (
             deserialize_value(worker.key.origin, RepositoryPythonOrigin).executable_path or sys.executable
         )
@@ -316,9 +322,9 @@ class Supervisor:
         return reading
 
     def _follow(self, worker: _Worker) -> None:
-        """Start a worker, and take note of what it says, until it has ended.
+        """Starts a worker and handles its messages until it has ended.
 
-        In one thread, since the kernel ends it as soon as the thread that started it has ended.
+        All of this is in one thread, because the kernel ends the worker when the thread that started it ends.
         """
         try:
             reading = self._spawn(worker)
@@ -335,8 +341,8 @@ class Supervisor:
                 self._note(worker, decoded(line))
         assert worker.process is not None
         with suppress(subprocess.TimeoutExpired):
-            worker.process.wait(1.0)  # it may just be ending, by itself
-        worker.kill()  # whatever is left of its session
+            worker.process.wait(1.0)  # the process may be ending by itself
+        worker.kill()  # anything that is left of its session
         with worker.process as process:
             code = process.wait()
         self._say(f"worker {worker.process.pid} of {worker.key.location} ended ({code})")
@@ -345,7 +351,7 @@ class Supervisor:
             run, worker.run = worker.run, ""
             if not worker.ready and not worker.leaving:
                 self._not_before[worker.key] = self._clock.monotonic() + BEGIN_AGAIN_SECONDS
-            # One that was never of use is started when it is asked for, so that none is all the time.
+            # A worker that never had a run is restarted only on request: a failing worker must not restart forever.
             if (worker.runs or run) and not worker.replaced:
                 self._prepare(worker.key, worker.job)
         try:
@@ -358,7 +364,7 @@ class Supervisor:
             worker.ended.set()
 
     def _give_up(self, key: WorkerKey) -> None:
-        """End the runs that wait for a worker of this key, unless there is one, or another is being started."""
+        """Ends the runs that wait for a worker of this key, unless a worker exists or is being started."""
         with self._lock:
             if any(worker.key == key for worker in self._workers):
                 return
@@ -382,7 +388,7 @@ class Supervisor:
             if self._idle(worker) and any(
                 w.key == worker.key and self._idle(w) for w in self._workers if w != worker
             ):
-                worker.replaced = True  # there were more for a while
+                worker.replaced = True  # there were more workers for a while
                 self._leave(worker)
 
     def _leave(self, worker: _Worker) -> None:
@@ -391,7 +397,7 @@ class Supervisor:
             worker.kill()
 
     def _terminate(self, worker: _Worker, seconds: float) -> None:
-        """Interrupt its run. It leaves, and is killed after `seconds`."""
+        """Interrupts the worker's run. The worker leaves, and is killed after `seconds`."""
         if worker.terminating:
             return
         worker.terminating = worker.leaving = True

@@ -1,7 +1,7 @@
-"""A worker: has loaded the definitions and started Spark, and executes runs one after another in its main thread.
+"""A worker: it has loaded the definitions and started Spark, and executes runs one after another in its main thread.
 
-Signal handlers work nowhere else, and Dagster interrupts a run by one. A worker ends with its supervisor: at the end of
-its standard input, or, should a run keep the interpreter busy, by the kernel.
+Signal handlers work only in the main thread, and Dagster interrupts a run by a signal. A worker ends with its
+supervisor: at the end of its standard input, or, if a run keeps the interpreter busy, by the kernel.
 """
 
 import ctypes
@@ -38,20 +38,20 @@ from s3notify_platform.spark.warm_sessions import fresh_session, interrupt_jobs,
 
 PDEATHSIG: Final = 1
 FLUSH_SECONDS: Final = 1.0
-"""For a run's traces, if there are any."""
+"""Limit for sending a run's traces, if there are any."""
 
 NEXT_SECONDS: Final = 0.05
-"""A run that waits is there within that; without one the next session is made ready."""
+"""A waiting run arrives within this time; without a run, the next session is prepared."""
 
 COLLECT_BYTES: Final = 1 << 30
-"""Garbage is collected when nothing runs, and after each run of a process that is larger."""
+"""Garbage is collected when nothing runs. In a larger process it is collected after each run too."""
 
 KEEP_SECONDS: Final = 40.0
-"""Without a run for so long, Spark's Python workers get something to do."""
+"""After this time without a run, Spark's Python workers get a small job, which keeps them alive."""
 
 
 def main() -> None:
-    """Serve the supervisor: orders on standard input, what became of them on the descriptor that is given."""
+    """Serves the supervisor: reads orders from standard input, and writes their results to the given descriptor."""
     said = os.fdopen(int(sys.argv[1]), "wb", buffering=0)
     os.set_inheritable(said.fileno(), False)
     orders = _own_input()
@@ -76,7 +76,9 @@ def main() -> None:
                 continue
             _execute(instance, repository, order)
             flush(FLUSH_SECONDS)  # now, since a worker that leaves is killed
-            spark = fresh_session(spark)  # before another run is here, which would fail with this Java
+            spark = fresh_session(
+                spark
+            )  # before another run arrives, which would fail with this Java session
             if _resident_bytes() > COLLECT_BYTES:
                 gc.collect()
             said.write(encoded({"done": order["run"], "bytes": _resident_bytes()}))
@@ -87,7 +89,7 @@ def main() -> None:
 
 
 def _own_input() -> BinaryIO:
-    """Standard input under another number, which no process that a run starts has."""
+    """Moves standard input to another descriptor, which no process started by a run inherits."""
     orders = os.dup(0)
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
@@ -97,10 +99,10 @@ def _own_input() -> BinaryIO:
 
 @contextmanager
 def _own_output() -> Iterator[None]:
-    """What is started in here, and all it starts, writes where this process writes at the time.
+    """Processes that start in here, and their children, write to this process's current output.
 
-    During a run that is the run's compute log, into which Dagster redirects descriptors 1 and 2. Given these
-    themselves, the JVM would write to where they led when it began, for good.
+    During a run that is the run's compute log, to which Dagster redirects descriptors 1 and 2. If the JVM got these
+    descriptors themselves, it would write to their original targets forever.
     """
     reading, writing = os.pipe()
     kept = [os.dup(number) for number in (1, 2)]
@@ -124,7 +126,7 @@ def _own_output() -> Iterator[None]:
 
 
 def _end_with(parent: int) -> None:
-    """End when the supervisor does, whatever runs."""
+    """Makes this process end with the supervisor, during a run too."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
@@ -136,7 +138,7 @@ def _listen(orders: BinaryIO, put: Callable[[Message], None]) -> None:
         order = decoded(line)
         if "terminate" in order:
             signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
-            with suppress(Exception):  # it is killed anyway
+            with suppress(Exception):  # the worker is killed anyway
                 interrupt_jobs(SparkSession.builder.getOrCreate())
         else:
             put(order)
@@ -153,7 +155,7 @@ def _resident_bytes() -> int:
 
 
 class _Loaded(ReconstructableRepository):
-    """A repository that is loaded once: Dagster's is loaded again for each job and selection."""
+    """A repository that is loaded once; Dagster loads its own again for each job and selection."""
 
     @classmethod
     def of(cls, origin: RepositoryPythonOrigin) -> "_Loaded":
@@ -166,7 +168,7 @@ class _Loaded(ReconstructableRepository):
         )
 
     def get_definition(self) -> RepositoryDefinition:
-        if self.repository_load_data is not None:  # of a run whose definitions were computed for it
+        if self.repository_load_data is not None:  # a run whose definitions were computed for it
             return super().get_definition()
         return _definition_of(self.pointer)
 
@@ -202,7 +204,7 @@ def _started(instance: dg.DagsterInstance, repository: _Loaded, start: Message) 
 
 
 def _execute(instance: dg.DagsterInstance, repository: _Loaded, order: Message) -> None:
-    """Execute a run as a process of its own does, with the same events."""
+    """Executes a run as its own process would, with the same events."""
     run = instance.get_run_by_id(order["run"])
     if run is None:
         return
@@ -210,12 +212,12 @@ def _execute(instance: dg.DagsterInstance, repository: _Loaded, order: Message) 
         instance.report_run_canceled(run)
         return
     pid = os.getpid()
-    with capture_interrupts(), suppress(BaseException):  # what is raised has been written to the run's events
+    with capture_interrupts(), suppress(BaseException):  # the error has been written to the run's events
         instance.report_engine_event(
             f"Started process for run (pid: {pid}).", run, EngineEventData.in_process(pid)
         )
         try:
-            # The job as Dagster selects from it, so that its memory of one serves runs of the same selection.
+            # Select from the job as Dagster does, so that its cache of jobs serves runs with the same selection.
             job = repository.get_reconstructable_job(order["job"]).get_subset(
                 op_selection=run.resolved_op_selection,
                 asset_selection=run.asset_selection,

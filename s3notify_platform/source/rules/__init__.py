@@ -1,1 +1,1 @@
-"""Rules of rows: predicates in SQL (`grammar`), evaluated on Arrow (`evaluation`), by name (`row_rules`)."""
+"""Rules for rows: SQL predicates (`grammar`), evaluated on Arrow columns (`evaluation`), by name (`row_rules`)."""

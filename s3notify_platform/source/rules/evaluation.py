@@ -1,8 +1,8 @@
 """Predicates evaluated on Arrow columns.
 
-Null is as in SQL: a comparison with null is null. Numbers are compared by their values, exactly but for floating point
-ones; NaN is equal to nothing, and neither less nor greater. A date or time is compared with the text of one, in ISO
-8601; one without a zone is UTC. Nothing else is converted: a text is not compared with a number.
+Null behaves as in SQL: a comparison with null is null. Numbers are compared by value, and exactly unless one is a
+floating point number. NaN is equal to nothing, and neither less nor greater. A date or time can be compared with an ISO
+8601 text; a text without a zone is UTC. Nothing else is converted: a text cannot be compared with a number.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -19,7 +19,7 @@ from s3notify_platform.source.rules.grammar import MAX_DIGITS, Literal, Node, Op
 
 Columns = Mapping[str, pa.Array | pa.ChunkedArray]
 Evaluate = Callable[[Columns], Any]
-"""A column of truth values, or of the operand's, from the columns of rows."""
+"""Maps the columns of rows to a column of booleans, or to the operand's values."""
 
 _COMPARISONS: Final = {
     "=": pc.equal, "==": pc.equal, "!=": pc.not_equal, "<>": pc.not_equal,
@@ -28,9 +28,9 @@ _COMPARISONS: Final = {
 
 
 def bound(node: Node, schema: pa.Schema) -> Evaluate:
-    """A function that evaluates a predicate on columns of `schema`. `UsageError`: another column, or a wrong type.
+    """A function that evaluates a predicate on columns of `schema`. `UsageError` for an unknown column or a wrong type.
 
-    A column whose type is null may be of any: then the predicate may only be bound, not evaluated.
+    A column of type null may have any type; a predicate of such a column can only be bound, not evaluated.
     """
     match node.name:
         case "and" | "or":
@@ -56,7 +56,9 @@ def _folded(combine: Callable[[Any, Any], Any], parts: Sequence[Evaluate]) -> Ev
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Bound:
-    """An operand: what gives its values, and their type; None: it is the literal `value`."""
+    """An operand with its type and a function that gives its values. A `type` of None: the operand is the literal
+    `value`.
+    """
 
     said: str
     type: pa.DataType | None
@@ -79,7 +81,7 @@ class _Bound:
 
 
 def _looked_up(path: Sequence[str], schema: pa.Schema) -> tuple[str, pa.DataType, list[int]]:
-    """A column's name and type, and which field of a field it is."""
+    """A column's name and type, and the indices of nested fields in its path."""
     name = schema.names[_place(path[0], schema.names, "column")]
     kind, steps = schema.field(name).type, []
     for part in path[1:]:
@@ -106,10 +108,10 @@ def _of_operands(name: str, operands: Sequence[_Bound]) -> Evaluate:
     if name == "is null":
         return lambda columns: pc.is_null(first.values(columns))
     if any(one.type is not None and pa.types.is_null(one.type) for one in operands):
-        return lambda _: None  # of a type that is not known here: only bound
+        return lambda _: None  # the type is unknown: the predicate can only be bound
     if name == "true":
         if not pa.types.is_boolean(first.type):
-            raise UsageError(f"{first.said!r} is {first.type}, and no truth value: compare it")
+            raise UsageError(f"{first.said!r} is {first.type}, not a boolean: compare it")
         return first.values
     if name == "like":
         pattern = operands[1].value
@@ -144,12 +146,12 @@ def _compared(name: str, left: _Bound, right: _Bound) -> Evaluate:
 def _as(values: Any, kind: pa.DataType) -> Any:
     if pa.types.is_date(values.type) and pa.types.is_timestamp(kind):
         values = pc.cast(values, pa.timestamp("us"))
-    # An integer may be beyond what floating point numbers have exactly.
+    # A large integer may have no exact floating point value.
     return values if values.type.equals(kind) else pc.cast(values, kind, safe=not pa.types.is_floating(kind))
 
 
 def _literal(column: _Bound, literal: Literal) -> tuple[pa.DataType, pa.Scalar]:
-    """The type in which a column is compared with a literal, and the literal in it."""
+    """The type in which a column is compared with a literal, and the literal of that type."""
     kind, value = column.type, literal.value
     assert kind is not None, "a column has a type"
     if isinstance(value, bool):
@@ -164,7 +166,7 @@ def _literal(column: _Bound, literal: Literal) -> tuple[pa.DataType, pa.Scalar]:
         return kind, pa.scalar(value)
     elif pa.types.is_date(kind) or pa.types.is_timestamp(kind):
         return _time(kind, literal, value)
-    raise UsageError(f"{column.said!r} is {kind}, and is not compared with {value!r}")
+    raise UsageError(f"{column.said!r} is {kind}, and cannot be compared with {value!r}")
 
 
 def _exactly(kind: pa.DataType, value: Decimal) -> tuple[pa.DataType, pa.Scalar]:
@@ -213,4 +215,6 @@ def _common(left: _Bound, right: _Bound) -> pa.DataType:
             return zoned[0] if zoned else first
     if first.equals(second) and (pa.types.is_string(first) or pa.types.is_boolean(first)):
         return first
-    raise UsageError(f"{left.said!r} is {first}, and is not compared with {right.said!r}, which is {second}")
+    raise UsageError(
+        f"{left.said!r} is {first}, and cannot be compared with {right.said!r}, which is {second}"
+    )

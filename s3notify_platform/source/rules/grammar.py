@@ -1,14 +1,16 @@
-r"""Predicates of rules, as SQL writes them, and the parser that reads them.
+r"""SQL predicates of rules, and their parser.
 
-The grammar. Words may be in small or capital letters.
+The grammar. Keywords may be in lower or upper case.
 
-    predicate   comparisons, and the like, with NOT, AND, OR and brackets; or a column of truth values alone
-    comparison  operand = operand, also == != <> < <= > >=
-    more        operand [NOT] BETWEEN operand AND operand; operand [NOT] IN (literal, ...); operand IS [NOT] NULL;
-                operand [NOT] LIKE 'text' (% is any text, _ any letter, \ before one of these means itself)
-    operand     a column, or a literal; each comparison has a column
-    column      amount, customer.city (of a struct), `odd name`; in the case as it is written, else in any
-    literal     12, -1.5, 1e3, 'text' ('' is a quote in it), TRUE, FALSE, DATE '2026-01-31', TIMESTAMP '2026-01-31T12Z'
+- predicate: comparisons and other conditions, with NOT, AND, OR and brackets; or a boolean column alone
+- comparison: operand = operand, also == != <> < <= > >=
+- between: operand [NOT] BETWEEN operand AND operand
+- in: operand [NOT] IN (literal, ...)
+- null: operand IS [NOT] NULL
+- like: operand [NOT] LIKE 'text' (% is any text, _ any letter, \ escapes one of these)
+- operand: a column or a literal; each comparison has at least one column
+- column: amount, customer.city (of a struct), `odd name`; an exact match comes first, then one in any case
+- literal: 12, -1.5, 1e3, 'text' ('' is a quote in it), TRUE, FALSE, DATE '2026-01-31', TIMESTAMP '2026-01-31T12Z'
 """
 
 import re
@@ -19,13 +21,13 @@ from typing import Final
 from s3notify_platform.kernel.errors import UsageError
 
 MAX_TOKENS: Final = 1000
-"""Words and signs of a predicate."""
+"""Maximum number of words and signs in a predicate."""
 
 MAX_NESTED: Final = 50
-"""Brackets, and NOTs, in each other."""
+"""Maximum nesting depth of brackets and NOTs."""
 
 MAX_DIGITS: Final = 38
-"""Digits of a number before its point, and behind it."""
+"""Maximum number of digits in a number before its point, and after it."""
 
 _TOKEN: Final = re.compile(
     r"\s*(?:(?P<number>(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?(?!\w))|(?P<text>'(?:[^']|'')*')|(?P<name>`(?:[^`]|``)+`)"
@@ -40,14 +42,14 @@ _KEYWORDS: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column, or a field of one that is a struct."""
+    """A column, or a field of a struct column."""
 
     path: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Literal:
-    """A number, text, truth value; or the text of a `date` or a `timestamp`."""
+    """A number, text or boolean; or the text of a `date` or `timestamp`."""
 
     value: Decimal | str | bool
     kind: str = ""
@@ -67,7 +69,7 @@ class Node:
 
 @dataclass(slots=True)
 class _Parser:
-    """Reads tokens, as kinds and texts, from the end of a list."""
+    """Consumes tokens, pairs of kind and text, from the end of a list."""
 
     text: str
     tokens: list[tuple[str, str]] = field(default_factory=list)
@@ -88,14 +90,14 @@ class _Parser:
         return found
 
     def word(self) -> str:
-        """The next keyword or sign, in small letters; empty at the end, and for anything else."""
+        """The next keyword, in lower case, or sign; empty at the end and for any other token."""
         kind, text = self.tokens[-1] if self.tokens else ("", "")
         return (
             text if kind == "sign" else text.lower() if kind == "word" and text.lower() in _KEYWORDS else ""
         )
 
     def takes(self, *words: str) -> bool:
-        """Take these words, if they are next."""
+        """Consumes these words if they are next; False if they are not."""
         given = [text.lower() for kind, text in self.tokens[-len(words) :] if kind in ("word", "sign")]
         if given[::-1] != [*words]:
             return False
@@ -171,7 +173,7 @@ class _Parser:
     def literal(self) -> Literal:
         found = self.operand()
         if not isinstance(found, Literal):
-            raise UsageError(f"{'.'.join(found.path)!r} is a column, and a value is needed there")
+            raise UsageError(f"{'.'.join(found.path)!r} is a column, and only a value is allowed there")
         return found
 
     def operand(self) -> Operand:
@@ -205,7 +207,8 @@ class _Parser:
         scale = -int(found.as_tuple().exponent)
         if len(found.as_tuple().digits) > MAX_DIGITS or scale > MAX_DIGITS or found.adjusted() >= MAX_DIGITS:
             raise UsageError(
-                f"{text}: a number has at most {MAX_DIGITS} digits before its point, and behind it"
+                f"{text}: a number has at most {MAX_DIGITS} digits before its point, and at most {MAX_DIGITS} "
+                "after it"
             )
         return found
 
@@ -227,5 +230,5 @@ def _with_column(node: Node) -> Node:
 
 
 def parsed(text: str) -> Node:
-    """The predicate that a text is; `UsageError` says where it is none."""
+    """The predicate of a text. `UsageError` says where the text is wrong."""
     return _Parser(text).whole()

@@ -1,4 +1,4 @@
-"""A predicate of rows, as a value: it pickles, and is bound to the columns of the rows that it is asked about."""
+"""A predicate of rows as a value that pickles. It binds itself to the columns of the rows that it is given."""
 
 from dataclasses import dataclass
 from functools import lru_cache
@@ -11,17 +11,17 @@ from s3notify_platform.source.rules.grammar import Node, parsed
 
 @dataclass(frozen=True, slots=True)
 class RowPredicate:
-    """Which rows a predicate holds for; null where that is not known."""
+    """A predicate that is called with rows. The result has true, false or null for each row."""
 
     root: Node
 
     @classmethod
     def of(cls, text: str) -> "RowPredicate":
-        """The predicate of this text. `UsageError`: it does not parse."""
+        """The predicate of this text. `UsageError` if it does not parse."""
         return cls(parsed(text))
 
     def __call__(self, rows: pa.RecordBatch) -> pa.BooleanArray:
-        """`UsageError`: it names another column, or compares the wrong types."""
+        """A boolean for each row. `UsageError` for an unknown column, or a comparison of wrong types."""
         found = _bound(self.root, rows.schema)(dict(zip(rows.schema.names, rows.columns, strict=True)))
         return found.combine_chunks() if isinstance(found, pa.ChunkedArray) else found
 

@@ -1,7 +1,8 @@
-"""Rules that rows must hold: those of `expect` and `expect_warn`, of a source's columns before its transform.
+"""Rules that rows must satisfy before the transform, from the settings `expect` and `expect_warn`.
 
-The rules of a setting stand between semicolons or on lines of their own, each behind a name, or with its text for one:
-`positive: amount >= 0; region is not null`. As of SQL's CHECK constraints, a row of which a rule is null holds it.
+The rules of a setting are separated by semicolons or line breaks. Each rule has a name, or is named by its text:
+`positive: amount >= 0; region is not null`. As with SQL's CHECK constraints, a rule that is null for a row is not
+broken.
 """
 
 import re
@@ -20,7 +21,7 @@ from s3notify_platform.source.rules.evaluation import Columns, Evaluate, bound
 from s3notify_platform.source.rules.grammar import Node, parsed
 
 MAX_RULES: Final = 100
-"""Rules of a source."""
+"""Maximum number of rules of a source."""
 
 _PART: Final = re.compile(r"((?:'[^']*'|`[^`]*`|[^;\n'`])+)|[;\n]|(.)")
 _NAMED: Final = re.compile(r"\s*([^\W\d][\w-]{0,99})\s*:\s*(.*)", re.DOTALL)
@@ -28,7 +29,7 @@ _NAMED: Final = re.compile(r"\s*([^\W\d][\w-]{0,99})\s*:\s*(.*)", re.DOTALL)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowRule:
-    """A rule. `warns`: rows that break it stay."""
+    """A rule. `warns`: rows that break the rule stay in the table."""
 
     name: str
     text: str
@@ -37,7 +38,7 @@ class RowRule:
 
     @property
     def reason(self) -> str:
-        """Why a record is rejected that breaks it."""
+        """The reason for rejecting a record that breaks this rule."""
         return f"breaks the rule {self.name}" + (f": {self.text}" if self.name != self.text else "")
 
 
@@ -48,7 +49,7 @@ class BoundRules:
     rules: Sequence[tuple[RowRule, Evaluate]]
 
     def broken(self, columns: Columns) -> Iterator[tuple[RowRule, npt.NDArray[np.bool_]]]:
-        """Each rule that rows break, and which these are."""
+        """Each broken rule, with a mask of the rows that break it."""
         for rule, evaluate in self.rules:
             held = pc.fill_null(evaluate(columns), True)
             if isinstance(held, pa.ChunkedArray):
@@ -60,21 +61,23 @@ class BoundRules:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowRules:
-    """The rules of a source, which parse."""
+    """The parsed rules of a source."""
 
     rules: tuple[RowRule, ...]
 
     def __bool__(self) -> bool:
-        """Whether there are any."""
+        """True if there are rules."""
         return bool(self.rules)
 
     @classmethod
     def of(cls, expect: str, expect_warn: str) -> "RowRules":
-        """As the settings of these names say. `UsageError` names the rule that does not parse, and why."""
+        """The rules of the two settings. `UsageError` names the rule that does not parse, and the reason."""
         return _row_rules(expect, expect_warn)
 
     def bound(self, schema: pa.Schema) -> BoundRules:
-        """The rules, to be evaluated. `UsageError` for one that names another column, or compares the wrong types."""
+        """The rules, ready to be evaluated. `UsageError` for a rule with an unknown column, or a comparison of wrong
+        types.
+        """
         return _bound(self, schema)
 
 
@@ -93,7 +96,7 @@ def _row_rules(expect: str, expect_warn: str) -> RowRules:
                 raise UsageError(f"{setting}: rule {name!r} does not parse: {error}") from error
             rules[name] = RowRule(name=name, text=predicate, root=root, warns=setting == "expect_warn")
     if len(rules) > MAX_RULES:
-        raise UsageError(f"expect and expect_warn: {len(rules)} rules, and there may be {MAX_RULES}")
+        raise UsageError(f"expect and expect_warn: {len(rules)} rules, and at most {MAX_RULES} are allowed")
     return RowRules(rules=tuple(rules.values()))
 
 

@@ -12,4 +12,4 @@ def place():
 
 @pytest.fixture(autouse=True)
 def _topics(briefly_known: None) -> None:
-    """No test waits for topics to be known."""
+    """Lets tests run without waiting until new topics are known."""

@@ -1,4 +1,4 @@
-"""`explain` over a bucket in memory: each verdict, from what writers, inlets, sensor and runs leave behind."""
+"""`explain` over a bucket in memory: each verdict, from the traces of writers, inlets, sensor and runs."""
 
 import json
 from dataclasses import replace
@@ -17,8 +17,8 @@ from tests.support.explained import KEY, SLOT, Place, said
 from tests.support.sources import with_settings
 
 
-def test_committed(place):
-    """The state's ETag is the object's: in which version, when, how many rows, where they lie."""
+def test_a_committed_object_is_explained_with_its_version_and_file(place):
+    """The verdict needs version, age, row count and data file of the object's current ETag."""
     place.put()
     place.commit(place.state())
     place.pass_time(60)
@@ -39,8 +39,8 @@ def test_committed(place):
         ({"format": "parquet"}, "a file without rows"),
     ],
 )
-def test_an_object_that_gave_nothing(place, settings, emptiness):
-    """How many bytes were read for it, and how such an object comes about."""
+def test_an_object_without_records_is_explained(place, settings, emptiness):
+    """The user must see how many bytes were read, and why the object has no records."""
     place.put(b"id,name\n")
     place.commit(place.state(rows=0))
     place.source = with_settings(place.source, **settings)
@@ -63,8 +63,8 @@ HIDDEN = next(key for n in range(999) if slot_of(key := f"raw/_{n}", 16) == SLOT
     ],
     ids=["exclude", "include", "modified_after", "hidden"],
 )
-def test_not_chosen(place, key, settings, reason):
-    """Why; and that rows which it has from earlier leave."""
+def test_an_object_that_the_source_does_not_read_is_explained(place, key, settings, reason):
+    """The user must see why the source does not read the object, and that its earlier rows will be withdrawn."""
     place.put()
     place.publish(Put(key=key, body=b"one"))
     place.source = with_settings(place.source, **settings)
@@ -72,26 +72,26 @@ def test_not_chosen(place, key, settings, reason):
     assert said(answer) == ("not_chosen", f"not read by source 'orders': {reason}")
     assert answer.verdict.settled
     place.commit(place.state(key=key))
-    text = f"not read by source 'orders': {reason}; its 3 rows leave with the next listing"
+    text = f"not read by source 'orders': {reason}; the next listing withdraws its 3 rows"
     assert said(place.ask(key)) == ("rescan", text)
     chosen = {"exclude": "", "include": "", "modified_after": "2020-01-01T00:00:00Z", "hidden_files": "read"}
     place.source = with_settings(place.source, **chosen)
     assert said(place.ask(key))[0] == "committed"
 
 
-def test_rows_of_a_deleted_object_stay_if_they_are_to(place):
+def test_kept_rows_of_a_deleted_object_are_explained(place):
     place.put()
     place.commit(place.state())
     place.store.delete(KEY)
     assert said(place.ask())[0] != "kept"
     place.source = with_settings(place.source, on_delete="keep")
-    text = "the object has left, and its 3 rows stay, as on_delete says"
+    text = "the object is deleted, and its 3 rows stay because of on_delete"
     assert said(place.ask()) == ("kept", text)
     assert place.ask().verdict.settled
 
 
-def test_quarantined(place):
-    """Why; whether a retry was asked for; and what of it is committed."""
+def test_a_quarantined_object_is_explained(place):
+    """The user must see why the object is quarantined, a requested retry, and the part that is committed."""
     place.put()
     place.commit(place.state(rows=0, offset=0, reach_end=False, reason="403 AccessDenied"))
     answer = place.ask()
@@ -109,8 +109,8 @@ def test_quarantined(place):
     )
 
 
-def test_read_in_part(place):
-    """A big object on its way is not committed, though its ETag is in the table: how far it is."""
+def test_an_object_read_in_part_is_explained(place):
+    """A big object counts as committed only when it is read to its end, although its ETag is already in the table."""
     place.put(b"x" * 900)
     place.commit(place.state(offset=400, rejects=1, reach_end=False))
     answer = place.ask()
@@ -124,8 +124,8 @@ def test_read_in_part(place):
 
 
 @pytest.mark.parametrize(("before", "after"), [(0, 0), (0, 1), (5, 0), (5, 1), (20, 37)])
-def test_the_version_that_took_it_in(place, before, after):
-    """Not the slot's newest, which may be about other objects."""
+def test_the_version_that_committed_the_object_is_found(place, before, after):
+    """The slot's newest version may be about other objects."""
     place.put()
     other = ObjectState(key="raw/other", etag="x", size=1)
     for _ in range(before):
@@ -138,8 +138,8 @@ def test_the_version_that_took_it_in(place, before, after):
     assert (answer.committed.batch, answer.committed.doubt) == ("mine", "")
 
 
-def test_a_version_that_others_were_before(place):
-    """It was planned for an earlier one."""
+def test_a_version_delayed_by_other_writers_is_found(place):
+    """A delayed version was planned for an earlier number than it got."""
     place.put()
     table = place.source.table(store=place.store, clock=place.clock)
     late = place.round(place.state(), batch="late")
@@ -152,8 +152,8 @@ def test_a_version_that_others_were_before(place):
     assert answer.committed.committed_ms == place.clock.wall_ms()
 
 
-def test_the_version_that_took_it_in_went_with_vacuum(place):
-    """Said as what it is: the one that it was planned for, or a later one."""
+def test_a_version_removed_by_vacuum_is_given_with_doubt(place):
+    """Without the version itself, only the version that the object was planned for is known."""
     place.put()
     place.commit(place.state())
     other = ObjectState(key="raw/other", etag="x", size=1)
@@ -165,8 +165,8 @@ def test_the_version_that_took_it_in_went_with_vacuum(place):
     assert said(answer)[1].startswith("committed in version 1 or later, an unknown time ago: 3 records")
 
 
-def test_an_object_of_which_nothing_was_read(place):
-    """Its state has no rows, whose label would say it; the slot's changes do."""
+def test_the_version_of_an_unread_object_is_found_by_the_slots_changes(place):
+    """An object without rows has no label with the version."""
     place.put()
     place.commit(place.state(rows=0, offset=0, reach_end=False, reason="403 AccessDenied"), labelled=False)
     for number in range(3):
@@ -177,8 +177,10 @@ def test_an_object_of_which_nothing_was_read(place):
     assert (place.ask().committed.version, place.ask().committed.doubt) == (24, "or before")
 
 
-def test_rejected(place):
-    """How many of how many records, and the first ones with offset and reason; not those of another object."""
+def test_rejected_records_are_explained(place):
+    """The user must see the number of rejects, and the first ones with offset and reason, without rejects of other
+    objects.
+    """
     place.put()
     other = ObjectState(key="raw/b", etag="e", size=3, rejects=1)
     place.commit(other, rejects=[(2, "another object's")])
@@ -202,8 +204,8 @@ def test_rejected(place):
     )
 
 
-def test_deleted(place):
-    """Announced and not taken in; taken in; and then it is as settled as a committed object."""
+def test_a_deleted_object_is_explained(place):
+    """First the deletion waits in the queue; after its commit the verdict must be settled."""
     place.put()
     place.commit(place.state())
     place.publish(Delete(key=KEY))
@@ -217,8 +219,8 @@ def test_deleted(place):
     assert answer.verdict.settled
 
 
-def test_deleted_some_changes_of_the_slot_ago(place):
-    """As long as it is among the slot's last changes; whatever other slots do."""
+def test_an_older_deletion_is_found_among_the_slots_last_changes(place):
+    """Changes of other slots must not hide the deletion."""
     place.put()
     place.commit(place.state())
     place.publish(Delete(key=KEY))
@@ -232,8 +234,8 @@ def test_deleted_some_changes_of_the_slot_ago(place):
     assert place.ask().verdict.kind == "unknown"
 
 
-def test_erased(place):
-    """It is deleted, and nothing else is known of it."""
+def test_an_erased_object_counts_as_deleted(place):
+    """An erased object must leave no other trace."""
     place.put()
     place.commit(place.state())
     place.publish(Delete(key=KEY))
@@ -244,8 +246,7 @@ def test_erased(place):
     assert answer.committed is None
 
 
-def test_unknown(place):
-    """Nothing under the key anywhere."""
+def test_a_key_without_any_trace_is_unknown(place):
     answer = place.ask("raw/nobody")
     assert said(answer) == (
         "unknown",
@@ -255,7 +256,7 @@ def test_unknown(place):
 
 
 def test_the_document_is_json(place):
-    """The verdict, and the facts by name."""
+    """Scripts read the verdict, and the facts by name."""
     place.put()
     place.commit(place.state())
     failing = Failing(attempts=1, not_before_ms=0, reason="r", parked=True, group=0)
@@ -264,8 +265,10 @@ def test_the_document_is_json(place):
     assert document["failing"]["parked"]
 
 
-def test_a_table_that_runs_refuse(place):
-    """Whatever is queued or signalled: the reason, with what to do. What is committed and current stays so."""
+def test_a_refused_table_is_the_reason_for_waiting_changes(place):
+    """The user must see why runs refuse the table, and the remedy. An object whose current version is committed stays
+    committed.
+    """
     place.source.open_table(store=place.store)
     place.put()
     place.commit(place.state())
@@ -284,8 +287,8 @@ def test_a_table_that_runs_refuse(place):
     assert "prefix is 'raw/a' and was 'raw/'" in place.ask().verdict.text
 
 
-def test_time_line(place):
-    """In time order, with the seconds between; it fits a terminal of 80 columns."""
+def test_the_time_line_is_ordered_and_fits_a_terminal(place):
+    """Each event shows the seconds since the one before, within 80 columns."""
     place.put()
     place.pass_time(1)
     seen_ms = place.clock.wall_ms()
@@ -306,8 +309,8 @@ def test_time_line(place):
     assert max(map(len, told)) <= 80
 
 
-def test_what_was_reported_of_a_forgotten_table():
-    """Its versions began again: Dagster has reports of the same ones, which are older than the commit."""
+def test_reports_of_a_forgotten_table_are_ignored():
+    """A new table uses the same version numbers again, so Dagster has older reports of the same numbers."""
     place = Place().with_topic()
     place.put()
     was = place.clock.wall_ms()

@@ -1,4 +1,4 @@
-"""`explain` of an object that topics deliver: attempts, errors, dead letters."""
+"""`explain` for an object in delivered topics: attempts, errors, dead letters."""
 
 from s3notify_platform.protocols.notification_queue import (
     DeadLettered,
@@ -11,8 +11,10 @@ from tests.support.explained import KEY, Place, said
 from tests.support.sources import with_settings
 
 
-def test_other_topics_that_take_it(place):
-    """Attempts and last error of an entry in delivery, and why it became a dead letter; the verdict is the source's."""
+def test_entries_in_other_topics_are_explained(place):
+    """The user must see attempts, the last error and the reason of a dead letter; the verdict is about the
+    source only.
+    """
     place.queue.topics.create(
         "push", TopicSettings(shards=1, endpoint='{"url": "https://x"}', max_attempts=2)
     )
@@ -40,8 +42,8 @@ def test_other_topics_that_take_it(place):
     assert "503 again" in line
 
 
-def test_dead_letter_of_the_sources_own_topic():
-    """If somebody delivered it as if it were to be pushed: said, with the reason."""
+def test_a_dead_letter_in_the_sources_own_topic_is_explained():
+    """A dead letter appears there if somebody delivers the source's topic as if it were pushed."""
     place = Place().with_topic(max_attempts=1)
     place.put()
     for consumer in consumers(place, "orders"):
@@ -59,8 +61,8 @@ def consumers(place, topic):
     return [ShardConsumer(worker, lease) for lease in worker.leases if lease.topic == topic]
 
 
-def test_where_the_root_moves_alone():
-    """The root stands for the slot's signal, of which there is none."""
+def test_with_signals_root_the_root_replaces_the_slots_signal():
+    """With `signals: root`, slots have no signals of their own."""
     place = Place().with_topic(signals="root")
     place.source = with_settings(place.source, signals="root")
     place.put()

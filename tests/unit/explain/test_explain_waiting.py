@@ -1,4 +1,4 @@
-"""`explain` of changes that are not in the table yet: where each waits, and for what."""
+"""`explain` for changes that are not in the table yet: the place where each waits, and the reason."""
 
 from dataclasses import replace
 
@@ -15,8 +15,8 @@ from s3notify_platform.protocols.source_enumerator import ObjectState
 from tests.support.explained import KEY, SLOT, Place, said
 
 
-def test_waiting(place):
-    """An entry names it; the version before it is said to be committed."""
+def test_a_queued_change_is_waiting(place):
+    """The previous version must be named as committed."""
     place.put()
     place.commit(place.state())
     place.put(b"two")
@@ -27,17 +27,17 @@ def test_waiting(place):
     )
 
 
-def test_waiting_for_a_signal(place):
-    """Its writer died after the entry, so that the sensor has no reason to look."""
+def test_an_entry_without_a_signal_is_explained(place):
+    """If a writer died after its entry, the sensor has no reason to look."""
     place.put()
     assert "reconciler" not in said(place.ask(seen=b"another"))[1]
     kind, text = said(place.ask(seen=digest_of(place.signal_etag())))
     assert kind == "waiting"
-    assert "not signalled yet: its writer or the reconciler will do that" in text
+    assert "not signalled yet: its writer or the reconciler will signal it" in text
 
 
-def test_being_written(place):
-    """Reserved, and neither committed nor aborted: with and without the object."""
+def test_a_reservation_counts_as_being_written(place):
+    """The verdict must be the same with and without the object."""
     assert isinstance(place.queue.reserve("orders", place.event()), Reservation)
     place.pass_time(3)
     kind, text = said(place.ask())
@@ -47,8 +47,8 @@ def test_being_written(place):
     assert place.ask().verdict.kind == "writing"
 
 
-def test_in_an_open_batch_by_the_chains(place):
-    """Without a Dagster instance: the chain that misses its slot; not one that is about others, or done with it."""
+def test_an_open_batch_is_found_by_its_chain(place):
+    """Without a Dagster instance, only a chain that still misses the slot counts."""
     place.put()
     place.open_batch(1, slots=[SLOT, 15 - SLOT])
     place.open_batch(2, slots=[15 - SLOT])
@@ -59,8 +59,8 @@ def test_in_an_open_batch_by_the_chains(place):
     assert place.ask().verdict.kind == "waiting"
 
 
-def test_in_an_open_batch_by_the_sensor(place):
-    """With the run; only as long as the batch's chain misses the slot."""
+def test_an_open_batch_is_found_by_the_sensor(place):
+    """The batch's run must be shown, as long as the batch's chain misses the slot."""
     place.put()
     place.open_batch()
     batch = BatchView(
@@ -74,8 +74,8 @@ def test_in_an_open_batch_by_the_sensor(place):
     assert place.ask(batches=(replace(batch, id="orders-e-9"),)).verdict.kind == "waiting"
 
 
-def test_an_open_batch_that_reads_entries_does_not_take_in_what_has_none(place):
-    """One that lists does."""
+def test_an_open_batch_that_reads_entries_does_not_count_for_unannounced_changes(place):
+    """Only a batch that lists finds a change without an entry."""
     place.put(queued=False)
     place.open_batch(1)
     assert place.ask().verdict.kind == "signalled"
@@ -87,8 +87,8 @@ def test_an_open_batch_that_reads_entries_does_not_take_in_what_has_none(place):
     assert place.ask().verdict.kind == "in_batch"
 
 
-def test_in_the_first_batch(place):
-    """Whose only child stands for everything."""
+def test_the_first_batch_counts_for_every_slot(place):
+    """The only child of the first batch's chain covers every slot."""
     place.store.put(KEY, b"one")
     place.open_batch(0, slots=[EVERYTHING], listing=True)
     assert place.ask().verdict.kind == "in_batch"
@@ -101,8 +101,8 @@ def test_in_the_first_batch(place):
         (True, "parked, requested again in 30 s or as soon as the slot changes"),
     ],
 )
-def test_failing(place, parked, words):
-    """The sensor knows why, and when it comes again."""
+def test_a_failing_slot_is_explained(place, parked, words):
+    """The user must see why a slot fails, and when it is requested again."""
     place.put()
     again_ms = place.clock.wall_ms() + 30_000
     failing = Failing(attempts=2, reason="no such column", parked=parked, not_before_ms=again_ms, group=0)
@@ -111,8 +111,8 @@ def test_failing(place, parked, words):
     assert text == f"failing: 2 attempts, {words}: no such column; nothing of it is committed"
 
 
-def test_waiting_for_a_rescan(place):
-    """An unqueued writer's slot that waits for a listing."""
+def test_a_change_that_waits_for_a_rescan_is_explained(place):
+    """The slot of an unqueued writer waits for a listing."""
     place.put(queued=False)
     assert said(place.ask())[1].startswith(
         "signalled 0 s ago without an entry: the next batch lists its slot, once a listing is due"
@@ -123,8 +123,8 @@ def test_waiting_for_a_rescan(place):
     assert text.startswith(f"waits for a rescan: the next batch that lists compares slot {SLOT}")
 
 
-def test_the_source_is_still_to_be_listed():
-    """No topic yet, or the sensor says so: nothing that is there is lost."""
+def test_a_source_before_its_first_listing_loses_nothing():
+    """Without a topic, or if the sensor says so, the first batch will find all objects."""
     place = Place()
     place.store.put(KEY, b"one")
     assert place.ask().verdict.kind == "rescan"
@@ -133,8 +133,8 @@ def test_the_source_is_still_to_be_listed():
     assert place.ask(enumerated="an earlier topic").verdict.kind == "rescan"
 
 
-def test_never_seen(place):
-    """No entry and no signal, an older signal, or one that was about another key."""
+def test_an_unannounced_change_is_unseen(place):
+    """There may be no entry and no signal, an older signal, or a signal about another key."""
     place.store.put(KEY, b"one")
     assert "was never signalled" in said(place.ask())[1]
     place.put()
@@ -157,8 +157,8 @@ def test_never_seen(place):
     assert "the batch of the slot's signal did not find it" in said(place.ask())[1]
 
 
-def test_where_unqueued_writers_are_about_every_signal_leads_to_a_listing(place):
-    """So one of a writer that queues does, too."""
+def test_with_unqueued_writers_every_signal_leads_to_a_listing(place):
+    """Even the signal of a writer that queues leads to a listing while unqueued writers are active."""
     place.store.put(KEY, b"one")
     other = next(key for n in range(999) if slot_of(key := f"raw/{n}", 16) == SLOT)
     place.publish(Put(key=other, body=b""))

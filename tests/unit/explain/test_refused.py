@@ -1,4 +1,4 @@
-"""`explain` of keys about which the store says nothing: there is an answer, with all else that is known."""
+"""`explain` for keys about which the store says nothing: the answer still has everything else that is known."""
 
 import pytest
 
@@ -10,7 +10,7 @@ WHY = "bucket 'b' refuses it: 403 AccessDenied"
 
 
 class RefusesOne(ReadOnly):
-    """A bucket that gives all objects but one."""
+    """A bucket that returns all objects but one."""
 
     def head(self, key):
         if key == KEY:
@@ -27,8 +27,8 @@ class RefusesOne(ReadOnly):
     ],
     ids=["dots", "nul", "long"],
 )
-def test_a_key_that_nobody_can_address(place, key, why):
-    """Why; the store is not asked for it, but for the slot's signal."""
+def test_an_unaddressable_key_is_explained(place, key, why):
+    """The store must be asked only for the slot's signal, not for the key."""
     answer = place.ask(key)
     assert place.reads.counts["HEAD"] == 1
     text = f"not known: S3 clients cannot address this key: {why}; it has no rows"
@@ -39,8 +39,8 @@ def test_a_key_that_nobody_can_address(place, key, why):
     assert answer.slot == slot_of(key, 16)
 
 
-def test_an_object_that_the_store_refuses(place):
-    """Why, and what is committed, queued or in quarantine of it."""
+def test_an_object_refused_by_the_store_is_explained(place):
+    """The user must see why the store refuses the object, and the object's committed, queued or quarantined state."""
     place.put()
     place.reads = RefusesOne(place.store)
     text = f"not known: {WHY}; it has no rows, and an entry in the queue names it"

@@ -1,4 +1,4 @@
-"""What `explain` costs and needs, whatever bucket and queue hold."""
+"""Requests and permissions of `explain`, for any bucket and queue."""
 
 import pytest
 
@@ -12,16 +12,15 @@ from s3notify_platform.protocols.source_enumerator import ObjectState
 from tests.support.explained import KEY, SLOT, ReadOnly
 
 
-def test_a_key_of_no_source(place):
-    """Bad input is an error, and costs no request."""
+def test_a_key_outside_the_source_is_refused_without_a_request(place):
     for key in ("elsewhere/a", "", "raw/\udcff"):
         with pytest.raises(UsageError):
             place.ask(key)
     assert not place.reads.counts
 
 
-def test_an_object_that_changes_under_the_question(place):
-    """Looked at again, so that old facts are not held against a new object."""
+def test_an_object_that_changes_meanwhile_is_read_again(place):
+    """Old facts would otherwise be compared with a new object."""
     place.put()
     place.commit(place.state())
     moved = []
@@ -42,8 +41,8 @@ def test_an_object_that_changes_under_the_question(place):
     assert answer.committed.version == 2
 
 
-def test_it_works_beside_tombstones_with_read_permission_only(place):
-    """A record that was removed where its object could not be deleted: read as absent, left as it is."""
+def test_explain_needs_only_read_permission(place):
+    """A tombstone, left by a removal that could not delete its object, must read as absent and stay."""
     place.put()
     path = next(meta.key for meta in place.store.list("_s3notify/queue/queue").objects)
     place.store.put(path, b"1 - token\n")
@@ -51,8 +50,8 @@ def test_it_works_beside_tombstones_with_read_permission_only(place):
     assert place.store.get(path) is not None
 
 
-def test_only_its_slot_is_looked_at(place):
-    """Segments that name only other slots cost nothing, and hide nothing."""
+def test_segments_of_other_slots_are_not_read(place):
+    """Segments that name only other slots must cost no requests, and hide no entries."""
     place.put()
     place.ask()
     before = dict(place.reads.counts)
@@ -65,7 +64,7 @@ def test_only_its_slot_is_looked_at(place):
 
 
 def test_requests_are_bounded(place):
-    """Whatever bucket, queue, chains, table and the slot's history hold."""
+    """A command that sends more requests the bigger the bucket is would be unusable."""
     place.put()
     place.commit(place.state(), follow=False)
     for number in range(100):
@@ -95,8 +94,8 @@ def test_requests_are_bounded(place):
     assert place.reads.counts["GET"] <= known + 4 * CHANGES_MAX
 
 
-def test_a_warm_look_at_the_table(place):
-    """What there is new of it, the version that committed the object, and its rejects: none for another slot."""
+def test_a_warm_look_reads_only_new_parts_of_the_table(place):
+    """Changes of other slots must cost no requests."""
     place.put()
     place.commit(place.state(rejects=2))
     place.ask("raw/nobody")

@@ -13,21 +13,21 @@ MAP = SlotMap(
 )
 
 
-def test_states() -> None:
-    """What is wrong goes before what is going on, and that before its age."""
+def test_failing_comes_before_in_flight_and_age() -> None:
+    """A failing slot shown as in flight would hide the failure."""
     states = MAP.states()
     assert states[:5] == ["under a minute", "under a day", "in flight", "failing", "no commit"]
     assert (len(states), states[89]) == (90, "failing")
 
 
-def test_characters() -> None:
-    """By powers of ten, or a mark of its own for what fails or is in flight, which the legend explains."""
+def test_characters_show_powers_of_ten_or_a_mark() -> None:
+    """Each character must be in the legend."""
     assert MAP.characters()[:7] == "▂▂>!▃█·"
     assert {*MAP.characters()} <= {*LEGEND}
 
 
-def test_the_table() -> None:
-    """A row for each 50 slots, with the numbers of what its characters show."""
+def test_the_table_has_a_row_for_each_range_of_slots() -> None:
+    """The numbers of a row must belong to the same slots as its characters."""
     first, last = MAP.table()
     assert first == {
         "slots": "0-49",
@@ -49,8 +49,7 @@ def test_the_table() -> None:
     assert (len(large), large[-1]["slots"]) == (GROUPS, "9500-9999")
 
 
-def test_the_terminal() -> None:
-    """The same characters, coloured by the state."""
+def test_the_terminal_shows_the_same_characters_in_colours() -> None:
     lines = list(MAP.lines())
     assert [len(line) for line in lines] == [40, 40, 10]
     assert lines[0][0] == ("▂", COLOURS["under a minute"])

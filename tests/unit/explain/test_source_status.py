@@ -1,4 +1,4 @@
-"""`s3notify status`: what waits, is in flight, was committed last, and fails."""
+"""`s3notify status`: waiting changes, batches in flight, the last commit, and failures."""
 
 import json
 import sys
@@ -40,7 +40,7 @@ SLOT = slot_of(KEY, 16)
 
 @pytest.fixture
 def source(ministack: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Source:
-    """A source with a table, as the YAML has it where the command runs."""
+    """A source with a table, defined by YAML in the folder in which the command runs."""
     config = ministack.config(ministack.make_bucket())
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
@@ -58,7 +58,7 @@ def source(ministack: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 
 def commit(source: Source, rows: int, etag: str = "1", code: str = "") -> None:
-    """One more version of the slot, of its signal as it is now."""
+    """Commits one more version of the slot, with its present signal."""
     store = S3ObjectStore(source.location.platform)
     signal = store.head(signal_key(source.location.keyspace_prefix, SLOT))
     writer = SlotRounds(store=store, source=source, slot=SLOT, name=f"b{etag}", code_version=code)
@@ -74,8 +74,8 @@ def run(*arguments: str, columns: int = 120) -> Result:
 
 
 @pytest.mark.server
-def test_of_a_source(source: Source) -> None:
-    """Nothing yet; then a queue, a batch in flight and a rescan; then a commit, with its latency."""
+def test_status_shows_queue_batches_and_last_commit(source: Source) -> None:
+    """An empty source, then a queue, a batch in flight and a rescan, then a commit with its latency."""
     (nothing,) = json.loads(run("--json").stdout)
     assert (nothing["committed_slots"], nothing["queue"], nothing["last"]) == (0, None, None)
     queue = source.location.queue()
@@ -121,8 +121,8 @@ def test_of_a_source(source: Source) -> None:
 
 
 @pytest.mark.server
-def test_only_what_moved_is_read_again(source: Source) -> None:
-    """And what the sensor knows of failing slots is shown, with the reason."""
+def test_a_second_look_shows_new_commits_and_failures(source: Source) -> None:
+    """The sensor's failing slots must be shown with the reason."""
     failing = Failing(attempts=3, not_before_ms=0, reason="AccessDenied: no", group=SLOT)
     look = SourceLook(source, lambda: SensorState(epoch="e", failing={int(SLOT): failing}))
     commit(source, rows=5)
@@ -139,8 +139,8 @@ def test_only_what_moved_is_read_again(source: Source) -> None:
 
 
 @pytest.mark.server
-def test_a_slot_that_is_done_is_not_in_flight(source: Source) -> None:
-    """While others of its batch are."""
+def test_an_acked_slot_is_not_in_flight(source: Source) -> None:
+    """The other slots of the acked slot's batch must still be shown in flight."""
     chains = AckChains(source.location.records())
     chain = chains.open_batch("b", ["3", "5"], payload=BatchPayload(slots=(3, 5)).dumps())
     chains.stamp_children(chain, ["3"])
@@ -150,8 +150,10 @@ def test_a_slot_that_is_done_is_not_in_flight(source: Source) -> None:
 
 
 @pytest.mark.server
-def test_many_slots_cost_no_request_each(source: Source, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Counts are in the manifest; ages of slots are those of some versions."""
+def test_requests_do_not_grow_with_the_number_of_slots(
+    source: Source, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Counts are in the manifest, and ages come from a sample of versions."""
     store = CountingStore(S3ObjectStore(source.location.platform))
     monkeypatch.setattr(status, "open_store", lambda _: store)
     monkeypatch.setattr(location, "open_store", lambda _: store)
@@ -170,7 +172,7 @@ def test_many_slots_cost_no_request_each(source: Source, monkeypatch: pytest.Mon
 
 
 def pin(source: Source, schema: str, *, inferred: bool) -> None:
-    """Let the table have this schema, by one more version."""
+    """Gives the table this schema, in one more version."""
     table = source.table()
     base = source.open_table().snapshot
     assert base is not None
@@ -197,8 +199,10 @@ def pin(source: Source, schema: str, *, inferred: bool) -> None:
         (400, "c" * 1000, "of at most 524,288 bytes"),
     ],
 )
-def test_a_schema_that_is_nearly_full(source: Source, columns: int, name: str, warned: str) -> None:
-    """Said before records are rejected for it, with the remedy. A declared one does not grow."""
+def test_a_nearly_full_inferred_schema_is_warned_about(
+    source: Source, columns: int, name: str, warned: str
+) -> None:
+    """The warning must come before records are rejected, with the remedy. A declared schema does not grow."""
     fields = [
         {"name": f"{name}{n}", "type": "long", "nullable": True, "metadata": {}} for n in range(columns)
     ]
@@ -233,15 +237,17 @@ def daily(df):
 
 
 @pytest.mark.server
-def test_stale_slots(source: Source, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Those that other code has made than the YAML names: how many of each table, and what to do."""
+def test_stale_slots_are_counted_by_table(
+    source: Source, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The user must see how many slots another code version made, and the command that reads them again."""
     monkeypatch.setattr(sys, "path", [*sys.path])
     commit(source, rows=5)
     assert json.loads(run("--json").stdout)[0]["stale"] == {"orders": 1}, "there is no transform"
     with (tmp_path / "defs" / "orders" / "defs.yaml").open("a") as file:
         names = "stale_defs.of_this_name, stale_defs.daily, stale_defs.gone"
         file.write(f"  transform: stale_defs.clean\n  slot_assets: [{names}]\n")
-    assert json.loads(run("--json").stdout)[0]["stale"] == {}, "nothing is known of it here"
+    assert json.loads(run("--json").stdout)[0]["stale"] == {}, "the code is not found from here"
     (tmp_path / "stale_defs.py").write_text(JOBS)
     rows = pa.table({"_slot": pa.array([SLOT], pa.int32()), "value": ["x"]})
     derive(source, "paid", rows, {SLOT: 1, Slot(9): 1}, code="v0")
@@ -257,8 +263,7 @@ def test_stale_slots(source: Source, monkeypatch: pytest.MonkeyPatch, tmp_path: 
 
 
 @pytest.mark.server
-def test_objects_that_gave_nothing(source: Source) -> None:
-    """Their number, if there are any."""
+def test_objects_without_records_are_counted(source: Source) -> None:
     commit(source, rows=5)
     assert "no row and no reject" not in run().stdout
     commit(source, rows=0, etag="2")
@@ -267,8 +272,10 @@ def test_objects_that_gave_nothing(source: Source) -> None:
 
 
 @pytest.mark.server
-def test_what_cannot_be_read(source: Source, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """One source does not hide the others, and the exit code says it; a name that does not exist is refused."""
+def test_an_unreadable_source_does_not_hide_the_others(
+    source: Source, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The exit code must show the error, and an unknown name must be refused."""
     (tmp_path / "defs" / "gone").mkdir()
     (tmp_path / "defs" / "gone" / "defs.yaml").write_text(
         f"attributes: {{name: gone, bucket: no-such-bucket, prefix: raw/, "
@@ -280,7 +287,7 @@ def test_what_cannot_be_read(source: Source, monkeypatch: pytest.MonkeyPatch, tm
     assert "no-such-bucket" in ran.stdout
     assert "0 of 16" in ran.stdout
     elsewhere = json.loads(run("orders", "--endpoint-url", "http://127.0.0.1:9", "--json").stdout)
-    assert "127.0.0.1:9 is unavailable" in elsewhere[0]["error"], "a flag goes before the file"
+    assert "127.0.0.1:9 is unavailable" in elsewhere[0]["error"], "a flag overrides the file"
     ran = run("order")
     assert ran.exit_code == 1
     assert "no source 'order'; there are: gone, orders" in ran.stderr

@@ -1,4 +1,4 @@
-"""A source's YAML: commands and Dagster accept the same, and commands say which key or value it is."""
+"""A source's YAML: commands and Dagster accept the same attributes, and commands name the wrong key or value."""
 
 import subprocess
 import sys
@@ -136,13 +136,13 @@ EXAMPLES: dict[str, tuple[list[Any], list[Any]]] = {
         [{"allow_network": ["10.1.0.0/16"]}, {"poll_seconds": 0}, {"allow_http": 7}, {"heartbeat_seconds": "slow"}],
     ),
 }  # fmt: skip
-"""Of each attribute, some that a source may have, and some that none may."""
+"""For each attribute, some values that a source may have, and some that it may not."""
 
 ATTRIBUTES = attributes_of(*SERVICES)
 
 
 def given(name: str) -> tuple[list[Any], list[Any]]:
-    """Examples of an attribute. A number has a default, which it may have as text too."""
+    """Examples of an attribute. A number's default must be accepted as a number and as text."""
     if name in EXAMPLES:
         return EXAMPLES[name]
     default, kind = ATTRIBUTES[name].default, ATTRIBUTES[name].number
@@ -185,7 +185,7 @@ def refusal_of_dagster(attributes: Mapping[str, Any]) -> str:
 
 @pytest.mark.parametrize("name", ATTRIBUTES)
 def test_commands_and_dagster_accept_the_same(tmp_path: Path, name: str) -> None:
-    """Of each attribute: good values, wrong types, values out of bounds, keys that there are not."""
+    """A YAML that one side accepts and the other refuses would fail only in production."""
     good, bad = given(name)
     assert good
     assert bad
@@ -201,8 +201,8 @@ def test_commands_and_dagster_accept_the_same(tmp_path: Path, name: str) -> None
         assert refusal_of_dagster(attributes), value
 
 
-def test_keys_of_groups_that_there_are_not(tmp_path: Path) -> None:
-    """Neither side takes any key of any group but those that are declared."""
+def test_unknown_keys_of_groups_are_refused(tmp_path: Path) -> None:
+    """A misspelled key in a group would otherwise be ignored."""
     groups = {name for name, setting in ATTRIBUTES.items() if setting.group}
     for name in groups:
         attributes = PLACE | {name: {"nonsense": 1}}
@@ -213,7 +213,7 @@ def test_keys_of_groups_that_there_are_not(tmp_path: Path) -> None:
 
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where commands run."""
+    """The folder in which commands run."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("S3NOTIFY_DEFS", raising=False)
     return tmp_path
@@ -237,7 +237,9 @@ def run(*arguments: str) -> Result:
     ],
 )
 def test_a_command_says_what_is_wrong(project: Path, text: str, said: str) -> None:
-    """It names file, key and the nearest one, exits with 1, and asks nobody anything; secrets are not shown."""
+    """The message names file, key and the nearest valid key. The command exits with 1, sends nothing, and shows no
+    secret.
+    """
     file = write(project, PLACE)
     file.write_text(f"{file.read_text()}  {text}\n")
     for command in (
@@ -264,15 +266,15 @@ def test_a_command_says_what_is_wrong(project: Path, text: str, said: str) -> No
         ({"type": "s3notify_platform.S3NotifyComponent", "attributes": {"name": "o"}}, "bucket is missing"),
     ],
 )
-def test_a_document_that_is_no_source(project: Path, document: dict[str, Any], said: str) -> None:
+def test_a_document_without_a_source_is_refused(project: Path, document: dict[str, Any], said: str) -> None:
     write(project, PLACE).write_text(yaml.safe_dump(document))
     ran = run("history", "orders", "--slot", "1")
     assert ran.exit_code == 1
     assert said in ran.stderr
 
 
-def test_components_of_others_have_their_own_keys(project: Path) -> None:
-    """What they share with ours is checked."""
+def test_other_components_may_have_their_own_keys(project: Path) -> None:
+    """Only the keys that they share with this package's component are checked."""
     write(project, PLACE).write_text(
         yaml.safe_dump({"type": "shop.Orders", "attributes": PLACE | {"shop": 7}})
     )
@@ -283,7 +285,7 @@ def test_components_of_others_have_their_own_keys(project: Path) -> None:
 
 
 def test_values_have_their_types(project: Path) -> None:
-    """As quoted, and as expressions: a number is a number, and "false" is not true."""
+    """Quoted texts and expressions are converted: "7" is a number, and "false" is not true."""
     given = {"slots": "7", "max_seconds": "{{ env.SEVEN }}", "s3": {"requester_pays": "false"}}
     write(project, PLACE | given)
     (source,) = sources_of()
@@ -292,8 +294,8 @@ def test_values_have_their_types(project: Path) -> None:
     assert source.source().input.bucket.requester_pays is False
 
 
-def test_what_only_the_project_knows(project: Path) -> None:
-    """Is no error where it is not needed; what is beside it is checked."""
+def test_an_expression_of_the_project_fails_only_where_it_is_needed(project: Path) -> None:
+    """Other attributes in the same file must still be checked."""
     write(project, PLACE | {"description": "{{ mine.text }}", "sqs": {"queue_url": "{{ mine.url }}"}})
     (source,) = sources_of()
     assert source.values["bucket"] == "landing"
@@ -315,7 +317,7 @@ def test_what_only_the_project_knows(project: Path) -> None:
     ],
 )
 def test_doctor_checks_what_dagster_would_refuse(project: Path, setting: dict[str, str], said: str) -> None:
-    """Before it asks the bucket anything."""
+    """The error must come before any request to the bucket."""
     write(project, PLACE | setting | {"s3": {"endpoint_url": "http://127.0.0.1:1"}})
     ran = run("doctor", "orders")
     assert ran.exit_code == 1
@@ -323,8 +325,8 @@ def test_doctor_checks_what_dagster_would_refuse(project: Path, setting: dict[st
     assert said in ran.stderr
 
 
-def test_it_needs_no_dagster(project: Path) -> None:
-    """Whose import takes more than a second."""
+def test_checking_a_source_does_not_import_dagster(project: Path) -> None:
+    """Importing Dagster would slow every command by more than a second."""
     write(project, PLACE | {"sqs": {"queue_url": SQS}, "http": {}, "deliver": {}})
     program = "import sys; from s3notify_platform.local.project import sources_of; sources_of()[0].check()"
     asked = f"{program}; sys.exit('dagster' in sys.modules or 'pyspark' in sys.modules)"
@@ -339,8 +341,7 @@ CRONS = {
 }  # fmt: skip
 
 
-def test_schedules_are_what_dagster_takes() -> None:
-    """All that is accepted here Dagster accepts too."""
+def test_accepted_schedules_are_accepted_by_dagster() -> None:
 
     @dg.job
     def nothing() -> None: ...

@@ -1,4 +1,4 @@
-"""`s3notify dev`: one a home, and only on a port that is free."""
+"""`s3notify dev`: one process for each home, and only on a free port."""
 
 import socket
 import sqlite3
@@ -18,7 +18,7 @@ from tests.support.waiting import until
 
 
 class Watched(DagsterDev):
-    """Notes, before it starts a process, how many versions each of Dagster's databases has."""
+    """Records, before it starts a process, the number of versions in each of Dagster's databases."""
 
     def _spawned(self, arguments, stdin):
         versions = []
@@ -29,10 +29,10 @@ class Watched(DagsterDev):
         return super()._spawned(arguments, stdin)
 
 
-def test_one_a_home(tmp_path):
-    """A second is refused and names the first, which goes on; once that has ended, the home can be served again.
+def test_a_home_is_served_by_one_process(tmp_path):
+    """A second process is refused and names the first, which continues; later the home can be served again.
 
-    One process makes the storage, before the supervisor and Dagster open it; on a home that has it, none does.
+    Only one process may create the storage, before the supervisor and Dagster open it.
     """
     first_port, second_port = free_ports(2, SYSTEM_CLOCK)
     with Watched(tmp_path, port=first_port, environment={}) as first:
@@ -41,7 +41,9 @@ def test_one_a_home(tmp_path):
         with pytest.raises(UsageError, match=rf"served by another process \(dagster dev: pid {first.pid}\)"):
             second.start()
         assert second.pid is None
-        until(lambda: "dagster dev" in command_of(first.pid))  # an exec that is under way shows none yet
+        until(
+            lambda: "dagster dev" in command_of(first.pid)
+        )  # a process that is being started has no command line yet
         pid = first.pid
     assert not command_of(pid)
     with Watched(tmp_path, port=second_port, environment={}) as third:
@@ -51,7 +53,7 @@ def test_one_a_home(tmp_path):
 
 @pytest.mark.parametrize("command", ["dev", "demo"])
 def test_a_taken_port_is_refused(tmp_path, command):
-    """Before anything starts, with port and option."""
+    """The message must name port and option, and nothing may have been started."""
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
         where = ["--defs", str(tmp_path), "--home"] if command == "dev" else ["--folder"]
@@ -64,14 +66,13 @@ def test_a_taken_port_is_refused(tmp_path, command):
 
 
 @pytest.mark.parametrize("port", ["0", "65536", "-1"])
-def test_ports_that_there_are_not(tmp_path, port):
-    """Refused as an option."""
+def test_invalid_ports_are_refused(tmp_path, port):
     given = ["dev", "--defs", str(tmp_path), "--home", str(tmp_path / "new"), "--port", port]
     assert CliRunner().invoke(main, given).exit_code == 2
 
 
-def test_a_long_log_begins_anew(tmp_path, monkeypatch):
-    """Its end is kept beside it."""
+def test_a_long_log_is_rotated(tmp_path, monkeypatch):
+    """The old log must be kept beside the new one."""
     monkeypatch.setattr(dagster_dev, "LOG_BYTES_MAX", 1000)
     (port,) = free_ports(1, SYSTEM_CLOCK)
     with Watched(tmp_path, port=port, environment={}) as dagster, dagster.log.open("a") as log:
@@ -83,8 +84,8 @@ def test_a_long_log_begins_anew(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(("line", "said"), [("format: jsonl", ""), ("formatt: jsonl", "attributes.formatt")])
-def test_definitions_that_cannot_be_loaded(tmp_path, line, said):
-    """The reason names the file's line; notes of Dagster about itself are not in the log."""
+def test_the_reason_why_definitions_cannot_be_loaded_names_the_line(tmp_path, line, said):
+    """Dagster's warnings about its own features must not be in the log."""
     file = tmp_path / "defs" / "orders" / "defs.yaml"
     file.parent.mkdir(parents=True)
     head = "type: s3notify_platform.S3NotifyComponent\nattributes:\n"

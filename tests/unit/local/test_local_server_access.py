@@ -1,4 +1,6 @@
-"""Strangers on this machine reach the embedded server's ports: nothing is read, written or deleted without keys."""
+"""Other users of this machine reach the embedded server's ports; without keys they can read, write and
+delete nothing.
+"""
 
 import http.client
 import json
@@ -29,7 +31,7 @@ LIVENESS = ("/status", "/healthz")
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
-    """With umask 022 and in a folder that is there and open to all, as `mkdir` makes it."""
+    """A server started with umask 022 in an existing folder that is open to all."""
     folder = tmp_path_factory.mktemp("open") / "s3"
     folder.mkdir(mode=0o755)
     with LocalS3Server(folder) as server:
@@ -61,7 +63,7 @@ def asked(port, method, path, *, body=None, headers=None, tls=None):
         made.request(method, path, body, headers or {})
         answer = made.getresponse()
         return answer.status, answer.read()
-    except (OSError, http.client.HTTPException):  # closed before there was an answer
+    except (OSError, http.client.HTTPException):  # closed without an answer
         return 0, b""
     finally:
         made.close()
@@ -81,11 +83,11 @@ needs_ss = pytest.mark.skipif(shutil.which("ss") is None, reason="needs ss to se
 @pytest.mark.server
 @needs_ss
 def test_every_port_refuses_strangers(server):
-    """By plain HTTP and by TLS without a certificate; S3, filer, volume and master paths, on all eight ports."""
+    """Plain HTTP and TLS without a certificate, with S3, filer, volume and master paths, on all eight ports."""
     inner = state(server)
-    # Of a real chunk; the master names it to who has the key.
+    # A real chunk, whose id the master gives only with the key.
     status, found = asked(inner["master_port"], "GET", "/dir/assign", tls=context(server))
-    assert status == 200, "the master has been asked with the key, so that a refusal means something"
+    assert status == 200, "the master must answer with the key, else a refusal proves nothing"
     chunk = f"/{json.loads(found)['fid']}"
     paths = (
         "/", "/private/a", "/private/", "/buckets/private/a", "/buckets/private/?recursive=true", "/etc/", chunk,
@@ -103,7 +105,7 @@ def test_every_port_refuses_strangers(server):
                 for tls in (None, context()):
                     status, answer = asked(port, method, path, body=body, headers=headers, tls=tls)
                     if port == inner["s3_port"] and path in LIVENESS:
-                        assert answer == b"" or status >= 400, "that it is alive, and nothing more"
+                        assert answer == b"" or status >= 400, "only that it is alive, and nothing more"
                     else:
                         assert status == 0 or status >= 400, (port, method, path, status, answer[:200])
                     assert b"secret" not in answer
@@ -112,7 +114,7 @@ def test_every_port_refuses_strangers(server):
 @pytest.mark.server
 @needs_ss
 def test_every_port_refuses_grpc_without_a_certificate(server):
-    """In plain text and by TLS; with the server's own pair three of them answer."""
+    """Plain text and TLS without the server's certificate; with its own certificate, three ports answer."""
     authority, key = ((server.folder / name).read_bytes() for name in ("inner.crt", "inner.key"))
     own = grpc.ssl_channel_credentials(authority, key, authority)
     foreign = grpc.ssl_channel_credentials(authority)
@@ -135,7 +137,7 @@ def test_every_port_refuses_grpc_without_a_certificate(server):
 
 @pytest.mark.server
 def test_s3_refuses_strangers(server):
-    """Unsigned, and signed by other keys."""
+    """Requests without a signature, or signed with other keys, must be refused."""
     for signed in ({"config": Config(signature_version=UNSIGNED)}, {"aws_secret_access_key": "other"}):
         keys = {"aws_access_key_id": "other", "aws_secret_access_key": "x", "region_name": "us-east-1"}
         client = boto3.client("s3", endpoint_url=server.endpoint_url, **keys | signed)
@@ -155,7 +157,7 @@ def test_s3_refuses_strangers(server):
 @pytest.mark.server
 @needs_ss
 def test_the_folder_is_private(server):
-    """Even one that was open to all before; and the keys in it by themselves."""
+    """The folder may have been open to all before; the key files in it must be private too."""
     assert stat.S_IMODE(server.folder.stat().st_mode) == 0o700
     for name in ("server.json", "identities.json", "security.toml", "inner.key", "inner.crt"):
         assert stat.S_IMODE((server.folder / name).stat().st_mode) == 0o600
@@ -165,8 +167,8 @@ def test_the_folder_is_private(server):
 
 
 @pytest.mark.server
-def test_keys_of_the_environment_are_not_taken(tmp_path, monkeypatch):
-    """`WEED_…` variables would win over the server's own files; and each start has other keys."""
+def test_keys_in_the_environment_are_ignored(tmp_path, monkeypatch):
+    """`WEED_…` variables would override the server's own files. Each start must make new keys."""
     with LocalS3Server(tmp_path / "first") as server:
         before = (server.folder / "security.toml").read_text()
     monkeypatch.setenv("WEED_GRPC_CA", "/nowhere")

@@ -1,4 +1,4 @@
-"""A line is added to a source's YAML and taken out again; all the rest stays as it was written."""
+"""A line is added to a source's YAML and removed again; the rest stays as written."""
 
 from pathlib import Path
 
@@ -40,7 +40,7 @@ def file(tmp_path: Path) -> Path:
     ],
     ids=["plain", "no newline", "comment", "group", "list", "block", "folded", "flow", "documents", "indent", "quoted"],
 )  # fmt: skip
-def test_a_line_more_and_no_other_change(file: Path, text: str, indent: int) -> None:
+def test_only_one_line_is_added_and_removed(file: Path, text: str, indent: int) -> None:
     file.write_text(text)
     file.chmod(0o640)
     assert add_attribute(file, "orders", "sqs", VALUE)
@@ -52,7 +52,7 @@ def test_a_line_more_and_no_other_change(file: Path, text: str, indent: int) -> 
     )
     (mine,) = (one for one in yaml.safe_load_all(added) if one.get("attributes", {}).get("name") == "orders")
     assert mine["attributes"]["sqs"] == VALUE
-    assert add_attribute(file, "orders", "sqs", VALUE), "it is there"
+    assert add_attribute(file, "orders", "sqs", VALUE), "adding it again succeeds"
     assert file.read_text() == added
     assert file.stat().st_mode & 0o777 == 0o640
     assert remove_attribute(file, "orders", "sqs", VALUE)
@@ -72,20 +72,20 @@ def test_a_line_more_and_no_other_change(file: Path, text: str, indent: int) -> 
     ],
     ids=["in one line", "another queue", "null", "another source", "no mapping", "empty"],
 )
-def test_where_a_person_has_to_write(file: Path, text: str) -> None:
+def test_a_file_that_needs_a_person_stays_unchanged(file: Path, text: str) -> None:
     file.write_text(text)
     assert not add_attribute(file, "orders", "sqs", VALUE)
     assert not remove_attribute(file, "orders", "sqs", VALUE)
     assert file.read_text() == text
 
 
-def test_what_a_person_has_written_differently_stays(file: Path) -> None:
+def test_an_attribute_written_in_another_form_stays(file: Path) -> None:
     file.write_text(f"{PLAIN}  sqs:\n    queue_url: {VALUE['queue_url']}   # ours\n")
     assert add_attribute(file, "orders", "sqs", VALUE)
     assert not remove_attribute(file, "orders", "sqs", VALUE)
 
 
-def test_a_link_stays_one(file: Path, tmp_path: Path) -> None:
+def test_a_symbolic_link_stays_a_link(file: Path, tmp_path: Path) -> None:
     (tmp_path / "real").mkdir()
     real = tmp_path / "real" / "orders.yaml"
     real.write_text(PLAIN)

@@ -1,4 +1,4 @@
-"""A store is tried out once for each source, before anything is committed to it."""
+"""A store is probed once for each source, before the first commit."""
 
 import json
 
@@ -39,8 +39,8 @@ def manager(monkeypatch, store, **settings):
     )
 
 
-def test_a_store_that_keeps_its_conditions_is_probed_once(monkeypatch):
-    """The first check leaves what it found; later ones cost one GET."""
+def test_a_conforming_store_is_probed_once(monkeypatch):
+    """If every run probed again, each would cost about 50 requests instead of one GET."""
     store = CountingStore(MemoryObjectStore())
     io = manager(monkeypatch, store)
     io.settle_commit_mode()
@@ -50,21 +50,21 @@ def test_a_store_that_keeps_its_conditions_is_probed_once(monkeypatch):
     assert {kind: count for kind, count in store.counts.items() if count} == {"GET": 1}
 
 
-def test_each_run_of_a_process_settles_by_what_the_source_says(monkeypatch):
-    """Not by what an earlier one came to: with `auto`, another store may be found at its place."""
+def test_each_run_of_a_process_settles_from_the_declared_mode(monkeypatch):
+    """A mode settled by an earlier run would be kept even if another store is now at this place."""
     io = manager(monkeypatch, MemoryObjectStore())
     assert io.settle_commit_mode().commit.choice == "native"
     ignoring = IgnoringStore(MemoryObjectStore(), ["create"])
     monkeypatch.setattr(SourceClients, "store", property(lambda _: ignoring))
     with pytest.raises(
         UsageError, match="name a DynamoDB lease_table"
-    ):  # as natively it would not be asked for
+    ):  # with native settled before, no lease table would be requested
         io.settle_commit_mode()
 
 
 @pytest.mark.parametrize("ignored", ["create", "match"])
 def test_a_store_that_ignores_a_condition_is_refused(monkeypatch, ignored):
-    """Nothing is left behind, and the next run asks again."""
+    """A refused probe must leave no object behind, and the next run must probe again."""
     store = IgnoringStore(MemoryObjectStore(), [ignored])
     io = manager(monkeypatch, store)
     for _ in range(2):
@@ -73,8 +73,8 @@ def test_a_store_that_ignores_a_condition_is_refused(monkeypatch, ignored):
     assert list(list_all(store, "")) == []
 
 
-def test_a_manager_without_tables():
-    """Made by hand, as in other people's definitions: the bucket carries everything."""
+def test_a_manager_without_tables_uses_the_bucket():
+    """An IO manager made by hand, without DynamoDB tables, must keep everything in the bucket."""
     manager = SlotIOManager(s3=S3Resource(), spark=SlotSpark(), name="orders", bucket="b", prefix="in/")
     with dg.build_resources({"io": manager}) as resources:
         source = resources.io.source
@@ -95,8 +95,8 @@ def records(moto_aws):
     create_record_table(DynamoConfig(table="records"))
 
 
-def test_a_table_is_committed_to_only_once_that_is_decided(monkeypatch):
-    """Read before, yes; the decision is the run's, and then its commits go by it."""
+def test_a_table_can_be_committed_to_only_after_its_mode_is_settled(monkeypatch):
+    """Before the mode is settled, the table can be read but not created."""
     store = MemoryObjectStore()
     io = manager(monkeypatch, store)
     table = io.source.table(store=store)
@@ -115,8 +115,10 @@ def test_a_table_is_committed_to_only_once_that_is_decided(monkeypatch):
     ("ignores", "commit", "expected"),
     [([], "auto", NativeCommit), ([], "dynamodb", DynamoCommit), (["create", "match"], "auto", DynamoCommit)],
 )
-def test_commits_follow_the_store_and_the_choice(records, monkeypatch, ignores, commit, expected):
-    """Also in another process, which reads what the first one found."""
+def test_the_commit_mode_follows_from_the_store_and_the_setting(
+    records, monkeypatch, ignores, commit, expected
+):
+    """Another process must settle on the same mode, from the stored result of the first probe."""
     store = IgnoringStore(MemoryObjectStore(), ignores)
     for _ in range(2):
         io = manager(monkeypatch, store, commit=commit, **TABLES)
@@ -128,8 +130,8 @@ def test_commits_follow_the_store_and_the_choice(records, monkeypatch, ignores, 
     assert isinstance(io.clients.records, DynamoRecordStore)
 
 
-def test_two_ways_to_commit_are_never_mixed(records, monkeypatch):
-    """Each would not see the other's winners: refused until a person has stopped the runs."""
+def test_a_changed_commit_mode_is_refused(records, monkeypatch):
+    """Runs in two modes would overwrite each other's commits, so a person must first stop all runs."""
     store = MemoryObjectStore()
     manager(monkeypatch, store).settle_commit_mode()
     reason = r"by dynamodb \(lease table 'leases'\).*by native.*stop all its runs"
@@ -142,16 +144,16 @@ def test_two_ways_to_commit_are_never_mixed(records, monkeypatch):
             manager(monkeypatch, store, **changed).settle_commit_mode()
 
 
-def test_a_table_taken_away_is_noticed(records, monkeypatch):
-    """What is stored is what the store can do; what follows is decided again each run."""
+def test_a_removed_lease_or_records_table_is_noticed(records, monkeypatch):
+    """Only the store's abilities are stored; a run without the tables it needs must be refused."""
     store = IgnoringStore(MemoryObjectStore(), ["create"])
     manager(monkeypatch, store, **TABLES).settle_commit_mode()
     with pytest.raises(UsageError, match="name a DynamoDB records_table"):
         manager(monkeypatch, store, lease_table="leases").settle_commit_mode()
 
 
-def test_what_an_earlier_version_left_means_native(monkeypatch):
-    """It knew of no other commit."""
+def test_a_store_json_of_an_earlier_version_means_native(monkeypatch):
+    """Earlier versions had no other commit mode."""
     store = MemoryObjectStore()
     manager(monkeypatch, store).settle_commit_mode()
     body = json.loads(store.get(PLACE).body)
@@ -161,5 +163,5 @@ def test_what_an_earlier_version_left_means_native(monkeypatch):
     io.settle_commit_mode()
     assert io.source.commit.choice == "native"
     store.put(PLACE, b"{}")
-    with pytest.raises(CorruptError, match="remove it to try the store again"):
+    with pytest.raises(CorruptError, match="remove it to probe the store again"):
         manager(monkeypatch, store).settle_commit_mode()

@@ -1,4 +1,4 @@
-"""Events of a development home: many at once, and found as if they had been stored one by one."""
+"""Events of a development home are stored many at a time, with the same result as one by one."""
 
 from pathlib import Path
 
@@ -13,10 +13,10 @@ SLOTS = [str(n) for n in range(5)]
 
 
 @pytest.mark.parametrize("at_once", [0, 3, 1000])
-def test_all_are_there_when_they_are_logged(
+def test_all_events_are_stored_when_logging_returns(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at_once: int
 ) -> None:
-    """Of two assets, slot by slot: in the run's log, by partition, by tag, and the last one of each asset."""
+    """An event missing from the run's log, by partition, by tag or as an asset's last event would be lost in the UI."""
     (tmp_path / "dagster.yaml").write_text(storage(tmp_path))
     monkeypatch.delenv("DAGSTER_HOME", raising=False)
     monkeypatch.setenv("DAGSTER_EVENT_BATCH_SIZE", str(at_once))

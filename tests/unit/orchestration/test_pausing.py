@@ -1,4 +1,4 @@
-"""A source's sensor is switched off and on by commands, as the switch of Dagster's UI is stored."""
+"""Commands switch a source's sensor off and on, stored like the switch in Dagster's UI."""
 
 import json
 from collections.abc import Iterator
@@ -55,8 +55,8 @@ def running(instance: dg.DagsterInstance) -> dict[str, set[bool]]:
     return found
 
 
-def test_pause_and_resume(instance: dg.DagsterInstance) -> None:
-    """In each code location that has it; the upkeep and other sources stay as they are, and so do cursors."""
+def test_pause_and_resume_switch_the_sensor_in_every_code_location(instance: dg.DagsterInstance) -> None:
+    """The upkeep, other sources and all cursors must stay unchanged."""
     assert is_paused(instance, "orders")
     assert "orders is paused" in run("pause", "orders").output
     assert running(instance) == {"orders_sensor": {False}, "orders_upkeep": {True}, "clicks_sensor": {True}}
@@ -68,8 +68,10 @@ def test_pause_and_resume(instance: dg.DagsterInstance) -> None:
     assert not is_paused(instance, "orders")
 
 
-def test_a_tick_that_ends_meanwhile(instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It writes the status that it began with: the switch is looked at again. One that never stays is said."""
+def test_a_switch_is_repeated_if_a_tick_undoes_it(
+    instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A tick that ends writes the status that it began with; if every tick does, the user must be told."""
     update, ticks = type(instance).update_instigator_state, [1]
 
     def ticking(self: dg.DagsterInstance, state: InstigatorState) -> InstigatorState:
@@ -88,7 +90,9 @@ def test_a_tick_that_ends_meanwhile(instance: dg.DagsterInstance, monkeypatch: p
         switch(instance, "clicks", on=False, clock=HandClock())
 
 
-def test_what_is_not_there(instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unknown_sensor_or_home_is_refused(
+    instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
+) -> None:
     refused = run("pause", "oders")
     assert (refused.exit_code, "no sensor oders_sensor yet" in refused.output) == (1, True)
     monkeypatch.delenv("DAGSTER_HOME")

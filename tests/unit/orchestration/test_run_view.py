@@ -1,4 +1,4 @@
-"""A run as its keeper sees it: what may wait for any time, and what a launch that failed looks like."""
+"""A run from its keeper's view: statuses that may last, and a launch that failed."""
 
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -29,12 +29,12 @@ def view(status, **more):
         ("STARTED", False, False),
     ],
 )
-def test_what_waits(status, batch_waits, service_waits):
+def test_a_run_may_wait_only_in_some_statuses(status, batch_waits, service_waits):
     assert (view(status).queued, view(status, waits=WAITS).queued) == (batch_waits, service_waits)
 
 
 def test_a_run_of_a_batch_whose_launch_failed_falls_silent():
-    """It stays `NOT_STARTED`: its slots must not wait for it for ever."""
+    """A run whose launch failed stays `NOT_STARTED`, and its slots would wait for it forever."""
     now_ms = round(datetime.now(UTC).timestamp() * 1000)
     seconds = {"silence_seconds": 30.0, "startup_seconds": 180.0}
     run = view("NOT_STARTED")

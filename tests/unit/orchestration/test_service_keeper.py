@@ -1,4 +1,4 @@
-"""What the sensor of a service decides: one run, backoff after failures, silence."""
+"""The decisions of a service's sensor: one run, backoff after failures, silent runs."""
 
 import pytest
 from dagster import DagsterRunStatus
@@ -33,16 +33,17 @@ def view(run_id, status, *, beats=None, **more):
     )
 
 
-def test_one_run_is_asked_for(clock):
-    """By a key that a repeated tick draws again, and the next one does not."""
+def test_one_run_is_requested(clock):
+    """A repeated tick must use the same run key, else a crash would start two runs; the next tick must use
+    a new one.
+    """
     first = decide("deliver", FIRST, [], clock)
     assert first.run_key == decide("deliver", FIRST, [], clock).run_key == "deliver-e-1"
     assert decide("deliver", first.state, [], clock).run_key == "deliver-e-2"
 
 
 @pytest.mark.parametrize("status", ["QUEUED", "NOT_STARTED", "STARTING"])
-def test_a_run_that_waits_is_waited_for(status, clock):
-    """However long."""
+def test_a_waiting_run_may_wait_for_any_time(status, clock):
     state = FIRST
     for _ in range(10):
         tick = decide("deliver", state, [run(status)], clock)
@@ -51,8 +52,8 @@ def test_a_run_that_waits_is_waited_for(status, clock):
         clock.now += 3600
 
 
-def test_a_run_whose_heart_beats_is_left_alone(clock):
-    """And makes good what failed before it, once it is steady."""
+def test_a_run_with_heartbeats_is_left_alone(clock):
+    """After a minute of heartbeats, earlier failures must no longer lengthen the backoff."""
     state = ServiceState(epoch="e", failures=5)
     for beats in range(1, 30):
         tick = decide("deliver", state, [run("STARTED", beats=beats)], clock)
@@ -64,8 +65,8 @@ def test_a_run_whose_heart_beats_is_left_alone(clock):
 
 @pytest.mark.parametrize(("beats", "limit"), [(7, SILENCE_SECONDS), (None, STARTUP_SECONDS)])
 @pytest.mark.parametrize("status", ["STARTED", "CANCELING"])
-def test_a_silent_run_is_failed(beats, limit, status, clock):
-    """By the sensor's own clock, from when it first saw it so; another one is started after the backoff."""
+def test_a_silent_run_is_reported_as_failed(beats, limit, status, clock):
+    """A run's silence is timed by the sensor's own clock, and another run starts after the backoff."""
     lost = run(status, beats=beats)
     state = decide("deliver", FIRST, [lost], clock).state
     clock.now += limit - 1
@@ -80,8 +81,8 @@ def test_a_silent_run_is_failed(beats, limit, status, clock):
 
 
 @pytest.mark.parametrize("status", ["STARTING", "STARTED"])
-def test_a_run_that_was_killed_while_it_started_is_failed(status, clock):
-    """As soon as one that falls silent; where its process lives, it is waited for."""
+def test_a_run_killed_while_it_starts_is_reported_as_failed(status, clock):
+    """A run whose process is gone counts as silent; a run whose process lives must not be reported."""
     for gone in (True, False):
         starting = view("r1", status, gone=lambda: gone)  # noqa: B023
         state = decide("deliver", FIRST, [starting], clock).state
@@ -92,7 +93,7 @@ def test_a_run_that_was_killed_while_it_started_is_failed(status, clock):
 
 
 def test_failures_back_off(clock):
-    """Longer and longer, up to a ceiling; each run counts once."""
+    """The backoff must grow up to a ceiling, and count each run once."""
     state, waits = FIRST, []
     for number in range(12):
         runs = [run("FAILURE", run_id=f"r{number}")]
@@ -110,16 +111,15 @@ def test_failures_back_off(clock):
 
 
 @pytest.mark.parametrize("status", ["SUCCESS", "CANCELED"])
-def test_what_ended_otherwise_is_started_again_at_once(status, clock):
-    """Terminated by a person, or ended with its code location: no failure."""
+def test_a_run_that_ended_without_failure_is_restarted_without_backoff(status, clock):
+    """A run that a person terminated, or that ended with its code location, is not a failure."""
     state = ServiceState(epoch="e", failures=3)
     tick = decide("deliver", state, [run(status)], clock)
     assert tick.run_key
     assert tick.state.failures == 0
 
 
-def test_the_cursor(clock):
-    """Comes back as it was; anything else is refused."""
+def test_the_cursor_survives_a_round_trip_and_other_texts_are_refused(clock):
     state = decide("deliver", FIRST, [run("STARTED", beats=3)], clock).state
     assert ServiceState.loads(state.dumps()) == state
     for text in ("", "{}", "[]", '{"epoch": "e", "progress": 1}', '{"progress": {}}'):

@@ -1,4 +1,4 @@
-"""Spark sessions of one machine: as many as there are places, whatever becomes of who has them."""
+"""Places limit the Spark sessions of one machine, even if processes are killed."""
 
 import os
 import subprocess
@@ -55,7 +55,7 @@ class Holders:
 
 @pytest.fixture
 def holders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Holders]:
-    """No place is taken, and none by this process."""
+    """A folder in which no place is taken, neither by another process nor by this one."""
     taken: list[object] = []
     monkeypatch.setattr(session_places, "_TAKEN", taken)
     found = Holders(tmp_path / "places")
@@ -67,7 +67,7 @@ def holders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Holders
 
 
 def test_a_process_takes_one_place(holders: Holders) -> None:
-    """However often it asks; the other one is for another process, at once."""
+    """A process that asks several times must not take the places of other processes."""
     said: list[str] = []
     for _ in range(3):
         take_place(2, said.append, folder=holders.folder)
@@ -75,8 +75,8 @@ def test_a_process_takes_one_place(holders: Holders) -> None:
     assert said == []
 
 
-def test_more_processes_wait_until_one_is_gone(holders: Holders) -> None:
-    """Killed, as it may be at any time. Who waits says so, once."""
+def test_a_process_without_a_place_waits_until_another_ends(holders: Holders) -> None:
+    """A killed process must free its place; a waiting process logs that it waits, once."""
     holders.start(2)
     holders.start(2)
     said: list[str] = []
@@ -98,7 +98,7 @@ def test_more_processes_wait_until_one_is_gone(holders: Holders) -> None:
 
 
 def test_spark_starts_only_with_a_place(tmp_path: Path) -> None:
-    """A run's process, while another one has the only place."""
+    """A run's process must not start a JVM while another process has the only place."""
     folder = tmp_path / f"s3notify-spark-{os.getuid()}"
     folder.mkdir(mode=0o700)
     held = locked(folder / "0.lock")

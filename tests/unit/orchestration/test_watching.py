@@ -1,4 +1,4 @@
-"""How a tick of the sensor watches: until there is something to request, for less than Dagster's loop."""
+"""A tick of the sensor watches until it can request something, but for less than the interval of Dagster's loop."""
 
 from dataclasses import replace
 from threading import BoundedSemaphore
@@ -16,7 +16,7 @@ REQUEST = BatchRequest(batch="b", part=0, parts=1, slots=(1,))
 
 
 class Looks:
-    """What each look sees. It counts in the state, as the planner does."""
+    """A `look` that records the states it gets, and counts its calls in the state, as the planner does."""
 
     def __init__(self, *, found_at=10**9, epoch_at=10**9):
         self.seen = []
@@ -39,38 +39,40 @@ def watched(looks, *, poll_seconds=0.3, watchers=1):
     return tick, clock
 
 
-def test_it_ends_when_there_is_something_to_request():
-    """Each look goes on from the one before."""
+def test_watching_ends_with_the_first_request():
+    """Each look must continue from the state of the one before."""
     tick, clock = watched(looks := Looks(found_at=3))
     assert tick.requests == (REQUEST,)
     assert clock.slept == [0.3, 0.3]
     assert looks.seen == [FIRST.next_batch + n for n in range(3)]
 
 
-def test_it_ends_before_the_next_tick():
-    """Without anything, with what it saw last."""
+def test_watching_ends_before_the_next_tick():
+    """A tick without requests must return the state that it saw last."""
     tick, clock = watched(looks := Looks())
     assert LOOP_SECONDS - 1 < sum(clock.slept) < LOOP_SECONDS - 0.4
     assert tick.note == str(len(looks.seen))
 
 
-def test_a_new_epoch_is_stored_first():
-    """Batches are named by it: a tick that died after it requested one would request another."""
+def test_watching_ends_with_a_new_epoch():
+    """Batches are named by the epoch: a tick that died before storing it would request the same slots under another
+    name.
+    """
     tick, _ = watched(Looks(epoch_at=2, found_at=3))
     assert tick.state.epoch == "another"
     assert not tick.requests
 
 
 @pytest.mark.parametrize("given", [{"poll_seconds": 0}, {"watchers": 0}])
-def test_it_looks_once(given):
-    """If it is not to watch, and if as many ticks as may are watching."""
+def test_a_tick_looks_once_if_it_must_not_watch(given):
+    """With `poll_seconds` 0, or with all watchers taken."""
     _, clock = watched(looks := Looks(), **given)
     assert len(looks.seen) == 1
     assert not clock.slept
 
 
-def test_a_failing_look_makes_room():
-    """The next tick of another source may watch."""
+def test_a_failing_look_releases_its_watcher():
+    """Otherwise ticks of other sources could not watch any more."""
 
     def look(state):
         if state.next_batch > FIRST.next_batch:

@@ -1,4 +1,4 @@
-"""Declared schemas, looked at without Spark. `tests/spark/test_schema.py` compares with what Spark says of the same."""
+"""Declared schemas checked without Spark. `tests/spark/test_schema.py` compares the results with Spark's."""
 
 import pytest
 
@@ -42,13 +42,13 @@ LEFT_TO_SPARK = {
 
 
 @pytest.mark.parametrize("schema", GOOD)
-def test_columns(schema: str) -> None:
+def test_valid_schemas_are_accepted(schema: str) -> None:
     check_declared(schema)
 
 
 @pytest.mark.parametrize("schema", sorted({*BAD} - LEFT_TO_SPARK))
-def test_no_columns(schema: str) -> None:
-    """Named in the message, as it was given."""
+def test_invalid_schemas_are_refused(schema: str) -> None:
+    """The message must contain the schema as it was given."""
     with pytest.raises(UsageError, match="does not parse") as raised:
         check_declared(schema)
     assert repr(schema) in str(raised.value)

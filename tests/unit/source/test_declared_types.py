@@ -1,4 +1,4 @@
-"""Types that a source declares and its table does not have, found without running anything."""
+"""Differences between declared types and the table's types, found without running anything."""
 
 import json
 from typing import Any
@@ -50,7 +50,7 @@ TABLE = TableSchema(source=columns(a="long", b="double"), rows=columns(a="long",
         {},
     ],
 )
-def test_types_that_agree_or_that_only_spark_knows(settings: dict[str, Any]) -> None:
+def test_equal_types_and_types_that_only_spark_knows_are_accepted(settings: dict[str, Any]) -> None:
     check_declared_types(source(**settings), opened(TABLE), transformed=False)
 
 
@@ -62,8 +62,8 @@ def test_types_that_agree_or_that_only_spark_knows(settings: dict[str, Any]) -> 
         ({"schema": "a bigint", "partition_columns": "dt string"}, "schema set orders 'dt string'"),
     ],
 )
-def test_types_that_differ(settings: dict[str, Any], command: str) -> None:
-    """With the exact command; not if a transform makes the table's columns."""
+def test_different_types_are_refused_with_the_command(settings: dict[str, Any], command: str) -> None:
+    """The message must contain the exact command. If a transform makes the columns, the types may differ."""
     with pytest.raises(UsageError) as refused:
         check_declared_types(source(**settings), opened(TABLE), transformed=False)
     assert f"`s3notify {command}`" in str(refused.value)
@@ -71,15 +71,15 @@ def test_types_that_differ(settings: dict[str, Any], command: str) -> None:
 
 
 @pytest.mark.parametrize("transformed", [False, True])
-def test_hints(transformed: bool) -> None:
-    """Are of what is read, whatever a transform makes of it."""
+def test_hints_are_compared_with_the_types_of_the_input(transformed: bool) -> None:
+    """A transform does not matter for hints."""
     table = opened(TableSchema(source=TABLE.source, rows=columns(other="long"), inferred=True))
     check_declared_types(source(schema_hints="a bigint, new date"), table, transformed=transformed)
     with pytest.raises(UsageError, match="schema_hints: column 'a' is long in the table and now string"):
         check_declared_types(source(schema_hints="a string"), table, transformed=transformed)
 
 
-def test_a_table_without_columns() -> None:
+def test_a_table_without_columns_accepts_any_schema() -> None:
     check_declared_types(source(schema="a string"), opened(NO_SCHEMA), transformed=False)
     none = OpenTable(name=TableName(source="orders", command=lambda *_: ""), known=Known(table="t"))
     check_declared_types(source(schema="a string"), none, transformed=False)

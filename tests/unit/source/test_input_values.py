@@ -1,4 +1,4 @@
-"""Notation, payload and rules of a source: what is refused where it loads."""
+"""Notation, payload and rules of a source: errors when the source is loaded."""
 
 import pickle
 from typing import Any
@@ -19,13 +19,13 @@ def input_of(**settings: Any) -> Input:
     [
         (
             {"format": "parquet", "date_format": "yyyy"},
-            "date_format is for csv, tsv, jsonl and json, and format is par",
+            "date_format is only for csv, tsv, jsonl and json, and format is par",
         ),
         (
             {"format": "text", "decimal_comma": "all"},
-            "decimal_comma is for csv, tsv, jsonl and json, and format is text",
+            "decimal_comma is only for csv, tsv, jsonl and json, and format is text",
         ),
-        ({"format": "orc", "time_zone": "Asia/Tokyo"}, "time_zone is for csv"),
+        ({"format": "orc", "time_zone": "Asia/Tokyo"}, "time_zone is only for csv"),
         ({"time_zone": "Mars/Base"}, "time_zone 'Mars/Base': this system has no such zone"),
         (
             {"schema": "at timestamp", "timestamp_format": "ad=yyyy"},
@@ -39,7 +39,10 @@ def input_of(**settings: Any) -> Input:
         ({"format": "parquet", "payload_column": "raw"}, "objects of format parquet have no raw records"),
         ({"format": "binary", "payload_column": "raw"}, "objects of format binary have no raw records"),
         ({"payload_column": "_raw"}, "names that begin with _ are reserved"),
-        ({"payload_column": "Dt", "partition_columns": "dt date"}, "those of partition_columns are taken"),
+        (
+            {"payload_column": "Dt", "partition_columns": "dt date"},
+            "the names in partition_columns are taken",
+        ),
         (
             {"payload_column": "raw", "schema": "id int, Raw string"},
             "'Raw' is one of the data, and of payload_column",
@@ -50,14 +53,16 @@ def input_of(**settings: Any) -> Input:
             {"expect": "b > 0", "schema": "a int"},
             "expect: rule 'b > 0': there is no column 'b', only a; correct",
         ),
-        ({"expect": "a > 'x'", "schema": "a int"}, "'a' is int32, and is not compared with 'x'"),
+        ({"expect": "a > 'x'", "schema": "a int"}, "'a' is int32, and cannot be compared with 'x'"),
         (
             {"expect_warn": "a > 0", "format": "text"},
             "expect_warn: rule 'a > 0': there is no column 'a', only value",
         ),
     ],
 )
-def test_what_is_refused(settings: dict[str, Any], said: str) -> None:
+def test_settings_that_contradict_the_format_or_schema_are_refused(
+    settings: dict[str, Any], said: str
+) -> None:
     with pytest.raises(UsageError, match=said):
         input_of(**settings)
 
@@ -75,7 +80,7 @@ def test_what_is_refused(settings: dict[str, Any], said: str) -> None:
         {"schema": "a int", "partition_columns": "dt date", "expect": "dt is not null"},
     ],
 )  # fmt: skip
-def test_what_is_not(settings: dict[str, Any]) -> None:
-    """What only the data, or Spark, can tell; and it travels to tasks."""
+def test_settings_that_only_data_or_spark_can_check_are_accepted(settings: dict[str, Any]) -> None:
+    """The input must also pickle, because it travels to Spark's tasks."""
     given = input_of(**settings)
     assert pickle.loads(pickle.dumps(given)) == given

@@ -1,4 +1,4 @@
-"""Columns from keys and from what the store says: what a key says, and what settings are refused."""
+"""Columns from keys and from the store's metadata: values, mismatches, and wrong settings."""
 
 import datetime as dt
 import pickle
@@ -26,7 +26,7 @@ def input_of(**settings: Any) -> Input:
 
 
 def value_of(declared: str, key: str) -> Any:
-    """Of the only column, and the texts that do not fit."""
+    """The value of the only column, and the texts that do not fit."""
     origin = ObjectColumns.of(declared, "")
     (column,) = origin.values([(key, None)])
     return column[0].as_py(), dict(origin.mismatched(key))
@@ -60,7 +60,7 @@ def value_of(declared: str, key: str) -> Any:
         ("at timestamp_ntz", "raw/at=2026-01-01T02:03:04/a.json", dt.datetime(2026, 1, 1, 2, 3, 4)),
     ],
 )  # fmt: skip
-def test_values(declared: str, key: str, value: Any) -> None:
+def test_parts_of_keys_become_values(declared: str, key: str, value: Any) -> None:
     assert value_of(declared, key) == (value, {})
 
 
@@ -78,8 +78,8 @@ def test_values(declared: str, key: str, value: Any) -> None:
         ("dt string", "%FF"),
     ],
 )
-def test_values_that_do_not_fit(declared: str, text: str) -> None:
-    """Null, kept as they stand in the key; under `quarantine` the reason names column, value and type."""
+def test_parts_of_keys_that_do_not_fit_are_null_or_rejected(declared: str, text: str) -> None:
+    """The unchanged text must be kept; under `quarantine` the reason must name column, value and type."""
     key = f"raw/dt={text}/a.json"
     assert value_of(declared, key) == (None, {"dt": text})
     reason = input_of(partition_columns=declared).mismatch(key)
@@ -90,15 +90,15 @@ def test_values_that_do_not_fit(declared: str, text: str) -> None:
 
 @given(st.text().filter(lambda text: text != HIVE_NULL), st.sampled_from(["", "a/", "a=b/", "%/", "=/"]))
 @example("%", "%/")
-def test_any_text_survives(text: str, before: str) -> None:
-    """Whatever a writer escapes is what the column has, whatever else stands in the key."""
+def test_any_escaped_text_survives(text: str, before: str) -> None:
+    """The column must have exactly the text that a writer escaped, for any other content of the key."""
     text = text.encode("utf-8", "replace").decode()
     assert value_of("x string", f"{before}x={quote(text, safe='')}/{before}o") == (text, {})
 
 
 @given(st.text(alphabet="/=%x0123-", max_size=30))
-def test_no_key_fails(key: str) -> None:
-    """Any key has a value or a text that does not fit, and never an error."""
+def test_no_key_raises_an_error(key: str) -> None:
+    """Every key must give a value or a text that does not fit."""
     origin = ObjectColumns.of("x date, `0` int", "")
     values = [column[0].as_py() for column in origin.values([(key, None)])]
     assert len(values) == 2
@@ -106,8 +106,8 @@ def test_no_key_fails(key: str) -> None:
         assert value is None or column not in origin.mismatched(key)
 
 
-def test_all_columns_of_several_objects() -> None:
-    """In the order of the settings; what no GET has said is null."""
+def test_columns_have_the_order_of_the_settings() -> None:
+    """Without a GET, the metadata is null."""
     origin = ObjectColumns.of("dt date, n tinyint", "_version, _modified,_size")
     assert origin.schema == pa.schema(
         [
@@ -138,8 +138,8 @@ def test_all_columns_of_several_objects() -> None:
         ({"partition_columns": "dt date, DT string"}, "'dt' is there twice"),
         ({"partition_columns": "_dt date"}, "names that begin with _ are reserved"),
         ({"partition_columns": "_key string"}, "names that begin with _ are reserved"),
-        ({"partition_columns": "dt array<int>"}, "a part of a key is no list"),
-        ({"partition_columns": "dt binary"}, "a part of a key is no binary: use string"),
+        ({"partition_columns": "dt array<int>"}, "a part of a key cannot be list"),
+        ({"partition_columns": "dt binary"}, "a part of a key cannot be binary: use string"),
         ({"partition_columns": "dt varchar(3)"}, r"no column can have the type varchar\(3\) here"),
         ({"partition_columns": "dt interval"}, "no column can have the type interval here"),
         ({"partition_columns": "dt decimal(39,1)"}, r"no column can have the type decimal\(39,1\) here"),
@@ -160,14 +160,14 @@ def test_all_columns_of_several_objects() -> None:
         ({"schema_hints": "m map<string,int>"}, "'m': format jsonl cannot have map"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_is_refused(settings: dict[str, str], reason: str) -> None:
-    """Where definitions load, before anything is read."""
+def test_wrong_declarations_of_object_columns_are_refused(settings: dict[str, str], reason: str) -> None:
+    """Wrong settings must be refused when definitions load, before anything is read."""
     with pytest.raises(UsageError, match=reason):
         input_of(**settings)
 
 
-def test_types_of_hints() -> None:
-    """As Spark names them, in structs and lists too."""
+def test_hints_accept_the_type_names_of_spark() -> None:
+    """The hints must accept types in structs and lists too."""
     declared = "a DECIMAL(12, 2), b dec, c array<struct<x: int, y: timestamp>>, d struct<>, `e``f` long"
     assert input_of(schema_hints=declared).hints == pa.schema(
         [
@@ -180,7 +180,7 @@ def test_types_of_hints() -> None:
     )
 
 
-def test_it_pickles() -> None:
-    """Sources travel to tasks."""
+def test_object_columns_pickle() -> None:
+    """Sources travel to Spark's tasks."""
     given = input_of(partition_columns="dt date", metadata_columns="_size")
     assert pickle.loads(pickle.dumps(given)).object_columns == given.object_columns

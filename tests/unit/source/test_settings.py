@@ -1,4 +1,4 @@
-"""Settings: what is declared once is everywhere, with its description, and has its effect."""
+"""Each setting is declared once, appears everywhere with its description, and has its effect."""
 
 import dataclasses
 import json
@@ -85,7 +85,7 @@ OTHERS: dict[str, Any] = {
     "signals": "root",
     "cluster_by": "dt",
 }
-"""Values that are no defaults. Numbers that are not here get one more than their default."""
+"""Values other than the defaults. Numbers that are not listed get their default plus one."""
 
 
 def other(setting: Setting) -> Any:
@@ -97,8 +97,8 @@ def ids(settings: Any) -> Any:
 
 
 @ids([*OF_COMPONENT, *settings_of(S3Settings, DynamoSettings)])
-def test_every_setting_is_described(setting: Setting) -> None:
-    """And has a default that it may have; a number has a unit."""
+def test_every_setting_has_a_description_and_a_valid_default(setting: Setting) -> None:
+    """A number must also have a unit."""
     assert setting.about.description[0].isupper() or setting.name == "commit"
     assert setting.about.unit or setting.number is None
     if setting.default is dataclasses.MISSING:
@@ -108,16 +108,16 @@ def test_every_setting_is_described(setting: Setting) -> None:
 
 
 @ids(OF_COMPONENT)
-def test_in_the_component(setting: Setting) -> None:
-    """By its name, with its description, as the YAML's schema shows them."""
+def test_the_component_has_every_setting(setting: Setting) -> None:
+    """The YAML's schema shows name, description, default and choices."""
     shown = S3NotifyComponent.model().model_json_schema()["properties"][setting.name]
     assert shown["description"] == setting.help
     assert shown.get("default", dataclasses.MISSING) == setting.default
     assert shown.get("enum", []) == [*setting.choices]
 
 
-def test_all_that_the_component_takes_is_described() -> None:
-    """Its own fields, and those of its groups."""
+def test_every_attribute_of_the_component_is_described() -> None:
+    """Attributes in groups must have descriptions too."""
     schema = S3NotifyComponent.model().model_json_schema()
     assert [name for name, of in schema["properties"].items() if not of.get("description")] == []
     for group in (S3Settings, DynamoSettings, LatestSettings):
@@ -128,13 +128,13 @@ def test_all_that_the_component_takes_is_described() -> None:
 
 
 @ids(settings_of(*SOURCE, TopicSizeSettings))
-def test_in_the_io_manager(setting: Setting) -> None:
+def test_the_io_manager_has_every_setting(setting: Setting) -> None:
     fields = {info.alias or name: info for name, info in SlotIOManager.model_fields.items()}
     assert fields[setting.name].description == setting.help
 
 
 @ids(SETTINGS.values())
-def test_on_the_command_line(setting: Setting) -> None:
+def test_the_command_line_has_every_setting(setting: Setting) -> None:
     command = main.get_command(click.Context(main), "ingest")
     assert command is not None
     (option,) = (each for each in command.params if each.name == setting.name)
@@ -158,7 +158,7 @@ ACCESS = {
     "role_arn": "arn:aws:iam::123456789012:role/landing",
     "external_id": "x",
 }
-"""But for `profile`: keys are named in one way."""
+"""All access settings except `profile`, because keys may be named in only one way."""
 
 GROUPS: dict[str, dict[str, Any]] = {
     "s3": ACCESS | {"region": "eu-west-1", "scheme": "s3", "requester_pays": True, "kms_key_id": "alias/a"},
@@ -170,7 +170,7 @@ GROUPS: dict[str, dict[str, Any]] = {
 
 
 def write(folder: Path, attributes: dict[str, Any]) -> ConfiguredSource:
-    """The YAML of a source, as commands have it."""
+    """The YAML of a source, as commands read it."""
     document = {"type": "s3notify_platform.S3NotifyComponent", "attributes": attributes}
     (folder / "orders").mkdir(exist_ok=True)
     (folder / "orders" / "defs.yaml").write_text(json.dumps(document))
@@ -179,7 +179,7 @@ def write(folder: Path, attributes: dict[str, Any]) -> ConfiguredSource:
 
 
 def of_flags(given: dict[str, Any]) -> Source:
-    """What `s3notify ingest` makes of flags."""
+    """The source that `s3notify ingest` makes of flags."""
     command = main.get_command(click.Context(main), "ingest")
     assert command is not None
     arguments = [str(given["name"])]
@@ -201,10 +201,10 @@ def of_flags(given: dict[str, Any]) -> Source:
 
 
 @pytest.mark.parametrize("without", [("schema", "mirror"), ("schema_hints", "overwrites")])
-def test_it_has_its_effect_from_everywhere(without: tuple[str, ...], tmp_path: Path) -> None:
-    """Each with another value than its default makes the same source: component, IO manager, data source, flags, file.
+def test_a_setting_has_the_same_effect_from_everywhere(without: tuple[str, ...], tmp_path: Path) -> None:
+    """Component, IO manager, data source, flags and file must make the same source.
 
-    All but one of each two that exclude each other.
+    All settings have values other than their defaults. Of two settings that exclude each other, one is left out.
     """
     given = {setting.name: other(setting) for setting in OWN if setting.name not in without}
     source, flat = S3NotifyComponent(**given, **GROUPS).assets().io.source, ungrouped(given | GROUPS)
@@ -252,8 +252,10 @@ def test_it_has_its_effect_from_everywhere(without: tuple[str, ...], tmp_path: P
         ),
     ],
 )  # fmt: skip
-def test_what_is_wrong_is_said_in_the_same_words(tmp_path: Path, wrong: dict[str, Any], said: str) -> None:
-    """Component, IO manager, data source, command line and file."""
+def test_wrong_settings_give_the_same_message_everywhere(
+    tmp_path: Path, wrong: dict[str, Any], said: str
+) -> None:
+    """The messages of component, IO manager, data source, command line and file must be equal."""
     given = {"name": "orders", "bucket": "b", "prefix": "raw/"} | wrong
     resources = {"s3": NamedS3(), "spark": SlotSpark()}
     unknown = given.keys() - SETTINGS.keys()
@@ -265,7 +267,7 @@ def test_what_is_wrong_is_said_in_the_same_words(tmp_path: Path, wrong: dict[str
         "file": lambda: write(tmp_path, given).check(),
     }
     if unknown:
-        del ways["command line"]  # click says that there is no such option
+        del ways["command line"]  # click reports unknown options itself
     for way, make in ways.items():
         with pytest.raises(UsageError) as raised:
             make()
@@ -276,8 +278,8 @@ TIMES = {setting.name: other(setting) for setting in settings_of(LeaseTimeSettin
 LEASES = LeaseSettings(**{name.removeprefix("lease_"): value for name, value in TIMES.items()})
 
 
-def test_the_times_of_leases_have_their_effect_from_everywhere(tmp_path: Path) -> None:
-    """Each with another value than its default: component, data source, commands by flags and by the source's YAML."""
+def test_lease_times_have_the_same_effect_from_everywhere(tmp_path: Path) -> None:
+    """Component, data source, flags and YAML must set the same times, all other than the defaults."""
     assert all(getattr(LEASES, field.name) != field.default for field in dataclasses.fields(LEASES))
     place = {"name": "orders", "bucket": "b", "prefix": "raw/", "commit": "dynamodb"}
     tables = {"lease_table": "leases", **TIMES}
@@ -291,8 +293,8 @@ def test_the_times_of_leases_have_their_effect_from_everywhere(tmp_path: Path) -
         assert commits._settings == LEASES
 
 
-def test_the_commit_as_object_store_writes_it(tmp_path: Path) -> None:
-    """One text is as good as three settings, from everywhere; commands find the table of the YAML, too."""
+def test_object_stores_form_of_commit_is_accepted_everywhere(tmp_path: Path) -> None:
+    """One text must have the same effect as three settings; commands must find the lease table in the YAML too."""
     place = {"name": "orders", "bucket": "b", "prefix": "raw/"}
     spelled = {"commit": "dynamodb", "lease_table": "leases", "lease_timeout_seconds": 5.0}
     given, wanted = place | {"commit": "dynamo:leases:5000"}, build(place | spelled).commit
@@ -312,21 +314,23 @@ def test_the_commit_as_object_store_writes_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("setting", "value"), [("lease_table", "others"), ("lease_timeout_seconds", 6.0)])
-def test_two_settings_that_contradict_each_other(setting: str, value: Any) -> None:
-    with pytest.raises(UsageError, match=f"'dynamo:leases:5000' gives {setting}, which is {value!r}"):
+def test_contradicting_lease_settings_are_refused(setting: str, value: Any) -> None:
+    with pytest.raises(
+        UsageError, match=f"'dynamo:leases:5000' sets {setting}, and {setting} is {value!r} too"
+    ):
         build({"name": "orders", "bucket": "b", "commit": "dynamo:leases:5000", setting: value})
 
 
 @pytest.mark.parametrize("command", ["ingest", "vacuum"])
 def test_the_times_of_leases_are_in_the_help(command: str) -> None:
-    """With their limits, where the user chooses them."""
+    """Users choose lease times with this help, so the limits must be in it."""
     said = " ".join(CliRunner().invoke(main, [command, "--help"]).output.split())
     assert all(f"--{name.replace('_', '-')}" in said for name in TIMES)
     assert "A lease cannot cancel a write" in said
 
 
 @pytest.mark.parametrize("value", ["0", "nan", "inf", "-1", "1e9"])
-def test_times_that_leases_cannot_have(value: str) -> None:
+def test_invalid_lease_times_are_refused(value: str) -> None:
     with pytest.raises(UsageError, match=r"timeout_seconds"):
         reading_of({"bucket": "b", "prefix": "raw/", "lease_timeout_seconds": value})
 
@@ -334,24 +338,24 @@ def test_times_that_leases_cannot_have(value: str) -> None:
 @pytest.mark.parametrize(
     ("setting", "value"), [("max_open", 0), ("queue_shards", 0), ("split_bytes", 0), ("interval_seconds", 0)]
 )
-def test_what_cannot_be_is_refused(setting: str, value: int) -> None:
-    """When the definitions are built, not in the first run."""
+def test_numbers_below_their_minimum_are_refused_on_load(setting: str, value: int) -> None:
+    """The error must come when the definitions are built, not in the first run."""
     with pytest.raises((UsageError, ValueError), match=setting):
         S3NotifyComponent(name="orders", bucket="b", prefix="raw/", **{setting: value}).assets()
 
 
 @pytest.fixture
 def records(monkeypatch: pytest.MonkeyPatch) -> MemoryRecordStore:
-    """Those of every source's queue."""
+    """The records of every source's queue."""
     records = MemoryRecordStore()
     monkeypatch.setattr("s3notify_platform.source.location.queue_records", lambda *_, **__: records)
     return records
 
 
-def test_the_topic_is_made_as_the_yaml_says(
+def test_the_topic_is_created_with_the_settings_of_the_yaml(
     records: MemoryRecordStore, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Each setting has its effect; a topic that has others stays, and one warning says what changes it."""
+    """An existing topic with other settings stays unchanged, and one warning says how to change it."""
     given = {setting.name: setting.default + 1 for setting in settings_of(TopicSizeSettings)}
 
     def ensure(**given: Any) -> TopicSettings:

@@ -1,4 +1,4 @@
-"""Which runs pass the queue by: those that may be warm, if nothing waits in it, within its limits."""
+"""Runs bypass the queue only if they may be warm, the queue is empty, and its limits allow it."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -53,24 +53,22 @@ def submitted(
     return found.status
 
 
-def test_something_waits(instance: dg.DagsterInstance) -> None:
-    """A run that is not to be warm waits for the daemon, and whatever comes after it."""
+def test_a_run_waits_if_another_run_is_queued(instance: dg.DagsterInstance) -> None:
+    """A cold run waits for the daemon, and so does a warm one behind it."""
     assert submitted(instance, {}) is DagsterRunStatus.QUEUED
     assert submitted(instance, WARM) is DagsterRunStatus.QUEUED
 
 
-def test_a_run_that_uses_a_pool(instance: dg.DagsterInstance) -> None:
-    """The daemon's queue knows the pool's limit, which may be of runs."""
+def test_a_run_that_uses_a_pool_waits(instance: dg.DagsterInstance) -> None:
+    """Only the daemon's queue knows the pool's limit."""
     assert submitted(instance, WARM, frozenset({"spark"})) is DagsterRunStatus.QUEUED
 
 
-def test_nothing_waits(instance: dg.DagsterInstance) -> None:
-    """Up to the limit of its tag."""
+def test_warm_runs_start_up_to_the_limit_of_their_tag(instance: dg.DagsterInstance) -> None:
     found = [submitted(instance, WARM) for _ in range(3)]
     assert found == [DagsterRunStatus.STARTING] * 2 + [DagsterRunStatus.QUEUED]
 
 
-def test_all_runs_together(instance: dg.DagsterInstance) -> None:
-    """Up to the limit of all runs, whatever their tags."""
+def test_warm_runs_start_up_to_the_limit_of_all_runs(instance: dg.DagsterInstance) -> None:
     found = [submitted(instance, {WARM_TAG: "spark"}) for _ in range(4)]
     assert found == [DagsterRunStatus.STARTING] * 3 + [DagsterRunStatus.QUEUED]

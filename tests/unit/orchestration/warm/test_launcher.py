@@ -1,4 +1,4 @@
-"""Which runs the launcher hands over, and that each is started once, whatever becomes of the answer."""
+"""The launcher hands some runs over, and each run is started once, with or without an answer."""
 
 import threading
 from collections.abc import Iterator
@@ -69,7 +69,7 @@ def cold(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 class Site:
-    """A launcher, and what a supervisor answers that is not there."""
+    """A launcher, and the answers of a simulated supervisor."""
 
     def __init__(self, instance: dg.DagsterInstance) -> None:
         self.instance, self.home = instance, Home(Path(instance.root_directory))
@@ -96,7 +96,7 @@ class Site:
 
 
 class Answering:
-    """Answers one request so, or ends the connection when there is no answer."""
+    """Answers one request, or ends the connection if there is no answer."""
 
     def __init__(self, site: Site, answer: Message | None) -> None:
         self.site, self.answer = site, answer
@@ -130,8 +130,8 @@ def site(instance: dg.DagsterInstance) -> Site:
         {"tags": {}, "asset_selection": {dg.AssetKey("orders"), dg.AssetKey("paid_orders")}},
     ],
 )
-def test_taken(site: Site, cold: list[str], given: dict[str, Any]) -> None:
-    """A run of a job of ours, and one of Dagster's own job of all assets, as from the UI or a backfill."""
+def test_runs_of_slot_assets_are_handed_over(site: Site, cold: list[str], given: dict[str, Any]) -> None:
+    """Runs of Dagster's own job of all assets are handed over too; the UI and backfills use that job."""
     run = site.run(**given)
     with site.answering({"yes": True}):
         site.launch(run)
@@ -142,8 +142,10 @@ def test_taken(site: Site, cold: list[str], given: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(("given", "do"), [({}, "run"), ({"run_config": EVERYTHING}, "prepare")])
-def test_not_taken(site: Site, cold: list[str], given: dict[str, Any], do: str) -> None:
-    """All are busy; or it takes in everything, and only has a worker prepared for those to come."""
+def test_a_run_that_the_supervisor_declines_starts_cold(
+    site: Site, cold: list[str], given: dict[str, Any], do: str
+) -> None:
+    """All workers may be busy. For a run that reads everything, only a worker for later runs is prepared."""
     run = site.run(**given)
     with site.answering({"yes": False}):
         site.launch(run)
@@ -164,16 +166,18 @@ def test_not_taken(site: Site, cold: list[str], given: dict[str, Any], do: str) 
         },
     ],
 )
-def test_not_ours(site: Site, cold: list[str], given: dict[str, Any]) -> None:
-    """Nobody is asked about services, checks, other assets, and assets of two configurations."""
+def test_other_runs_are_not_offered_to_the_supervisor(
+    site: Site, cold: list[str], given: dict[str, Any]
+) -> None:
+    """Services, checks, other assets, and assets of two Spark configurations cannot run in one warm worker."""
     run = site.run(**given)
     site.home.make()
     site.launch(run)
     assert cold == [run.run_id]
 
 
-def test_nobody_there(site: Site, cold: list[str]) -> None:
-    """The default launcher starts it; nothing was sent, so that nothing is claimed."""
+def test_a_run_without_a_supervisor_starts_cold(site: Site, cold: list[str]) -> None:
+    """Nothing was sent, so nothing may be claimed."""
     runs = [site.run(), site.run()]
     site.launch(runs[0])
     with closing(site.home.listen()):
@@ -184,8 +188,10 @@ def test_nobody_there(site: Site, cold: list[str]) -> None:
 
 
 @pytest.mark.parametrize("taken", [True, False])
-def test_no_answer(site: Site, cold: list[str], taken: bool) -> None:
-    """The supervisor died before it answered: whoever has claimed the run starts it, and nobody else."""
+def test_a_run_without_an_answer_is_started_by_its_claimant_only(
+    site: Site, cold: list[str], taken: bool
+) -> None:
+    """If the supervisor dies before it answers, the run must be started neither twice nor not at all."""
     run = site.run()
     if taken:
         site.home.make()
@@ -196,8 +202,8 @@ def test_no_answer(site: Site, cold: list[str], taken: bool) -> None:
     assert site.home.claimant(run.run_id) == ("warm" if taken else "cold")
 
 
-def test_terminate(site: Site, cold: list[str]) -> None:
-    """A warm run by its supervisor, any other by the default launcher."""
+def test_a_run_is_terminated_by_its_own_launcher(site: Site, cold: list[str]) -> None:
+    """A warm run is terminated by its supervisor, any other run by the default launcher."""
     warm, other = site.run(), site.run()
     site.home.make()
     site.home.claim(warm.run_id, "warm")
@@ -207,11 +213,11 @@ def test_terminate(site: Site, cold: list[str]) -> None:
         assert site.launcher.terminate(warm.run_id)
     assert site.asked == [{"do": "terminate", "run": warm.run_id}]
     assert site.instance.get_run_by_id(warm.run_id).status is DagsterRunStatus.CANCELING
-    assert not site.launcher.terminate(warm.run_id)  # nobody there
+    assert not site.launcher.terminate(warm.run_id)  # no supervisor
 
 
-def test_health(site: Site) -> None:
-    """Run monitoring fails a run whose worker is gone; it leaves those alone that the default launcher has started."""
+def test_a_health_check_fails_only_lost_warm_runs(site: Site) -> None:
+    """Run monitoring must fail a run whose warm worker is gone, but not a run of the default launcher."""
     run, other = site.run(), site.run()
     site.home.make()
     site.home.claim(run.run_id, "warm")

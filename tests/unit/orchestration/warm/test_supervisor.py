@@ -1,4 +1,4 @@
-"""Hand-over to real processes, which are no Dagster and no Spark: who has a run, and what is reported of it."""
+"""The supervisor with real processes, without Dagster and Spark in them: claims of runs, and their reports."""
 
 import sys
 import threading
@@ -30,7 +30,7 @@ TOY = (str(Path(__file__).parents[3] / "support" / "programs" / "toy_worker.py")
 
 @dataclass
 class Running:
-    """A supervisor, and what it has said."""
+    """A supervisor and its log lines."""
 
     instance: dg.DagsterInstance
     home: Home
@@ -46,14 +46,14 @@ class Running:
         return create_run_for_test(self.instance, job_name="any", status=DagsterRunStatus.STARTED).run_id
 
     def handed_over(self, job: str, *, key: WorkerKey = KEY, backfill: str = "") -> str:
-        """A run that a worker has taken, as soon as one is ready."""
+        """A run that a worker has taken, as soon as a worker is ready."""
         run = self.new_run()
         taken = partial(self.ask, "run", run, job=job, key=key, backfill=backfill)
         until(taken, why=lambda: str(self.lines))
         return run
 
     def ended(self, run: str) -> tuple[DagsterRunStatus, str]:
-        """How a run was reported, and why."""
+        """The status and the message with which a run was reported."""
         until(lambda: self.instance.get_run_by_id(run).is_finished, why=lambda: str(self.lines))
         until(lambda: self.home.claimant(run) is None)
         (event,) = [e.dagster_event for e in self.instance.all_logs(run) if e.dagster_event.is_job_event]
@@ -89,8 +89,8 @@ def supervised(instance: dg.DagsterInstance, limits: Limits = Limits()) -> Itera
         assert not found.workers()
 
 
-def test_a_run_is_taken_by_a_worker_that_is_ready(instance: dg.DagsterInstance) -> None:
-    """The first request finds none, and starts one; later runs have the same. The same request has the same answer."""
+def test_a_ready_worker_takes_a_run(instance: dg.DagsterInstance) -> None:
+    """The first request only starts a worker, which later runs use. A repeated request must get the same answer."""
     with supervised(instance) as it:
         assert not it.ask("run", it.new_run())
         first = it.handed_over("works")
@@ -100,12 +100,12 @@ def test_a_run_is_taken_by_a_worker_that_is_ready(instance: dg.DagsterInstance) 
         assert it.ask("run", second)
         assert it.ask("look", second)
         assert not it.ask("look", first)
-        assert not it.ask("run", it.new_run())  # all busy
+        assert not it.ask("run", it.new_run())  # all workers are busy
         assert len(it.workers()) == 1
 
 
-def test_runs_of_a_backfill_wait_for_the_worker_that_has_it(instance: dg.DagsterInstance) -> None:
-    """Of the same one, and no other; each has it in its turn, or may be terminated before."""
+def test_runs_of_a_backfill_wait_for_its_busy_worker(instance: dg.DagsterInstance) -> None:
+    """Only runs of the same backfill may wait. The waiting runs are executed in turn, or can be terminated before."""
     with supervised(instance, Limits(terminate_seconds=0.3)) as it:
         first = it.handed_over("waits", backfill="b")
         runs = [it.new_run() for _ in range(4)]
@@ -118,15 +118,17 @@ def test_runs_of_a_backfill_wait_for_the_worker_that_has_it(instance: dg.Dagster
         assert it.ended(runs[3])[0] is DagsterRunStatus.CANCELED
         assert not it.ask("look", runs[3])
         assert {it.home.claimant(run) for run in runs[:3]} == {"warm"}
-        assert it.ask("terminate", first)  # its worker ends, and the next one has the others
+        assert it.ask("terminate", first)  # the worker of this run ends, and the next worker gets the others
         for run in runs[:3]:
             until(lambda run=run: it.home.claimant(run) is None, why=lambda: str(it.lines))
         assert len([line for line in it.lines if line.endswith("starts")]) == 2
         assert {instance.get_run_by_id(run).status for run in runs[:3]} == {DagsterRunStatus.STARTED}
 
 
-def test_runs_that_wait_for_long(instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch) -> None:
-    """They get another worker, as long as there is room, whatever the first one does; which leaves with the last."""
+def test_runs_that_wait_for_long_get_another_worker(
+    instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A stuck run would otherwise block its backfill. The limit of workers still holds."""
     monkeypatch.setattr(supervisor, "WAIT_SECONDS", 0.0)
     with supervised(instance, Limits(workers=2)) as it:
         it.handed_over("stuck", backfill="b")
@@ -141,14 +143,12 @@ def test_runs_that_wait_for_long(instance: dg.DagsterInstance, monkeypatch: pyte
         until(lambda: it.home.claimant(stuck) == "warm")
         waits = it.new_run()
         assert it.ask("run", waits, backfill="b")
-        assert it.ask("look", waits), "there is no room"
+        assert it.ask("look", waits), "the limit of workers is reached"
         assert first in it.workers()
 
 
-def test_workers_that_are_too_many_leave(
-    instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """One of a kind is enough when nothing waits."""
+def test_surplus_idle_workers_leave(instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An idle worker keeps a JVM; one for each key is enough when no run waits."""
     monkeypatch.setattr(supervisor, "WAIT_SECONDS", 0.0)
     with supervised(instance) as it:
         hung = it.handed_over("waits", backfill="b")
@@ -161,8 +161,7 @@ def test_workers_that_are_too_many_leave(
         until(lambda: len(it.workers()) == 1, why=lambda: str(it.lines))
 
 
-def test_runs_that_wait_while_the_code_is_reloaded(instance: dg.DagsterInstance) -> None:
-    """The worker of the new code has them."""
+def test_waiting_runs_move_to_the_worker_of_reloaded_code(instance: dg.DagsterInstance) -> None:
     with supervised(instance) as it:
         it.handed_over("waits", backfill="b")
         waits = it.new_run()
@@ -172,8 +171,8 @@ def test_runs_that_wait_while_the_code_is_reloaded(instance: dg.DagsterInstance)
         assert instance.get_run_by_id(waits).status is DagsterRunStatus.STARTED
 
 
-def test_runs_that_wait_for_a_worker_that_cannot_start(instance: dg.DagsterInstance) -> None:
-    """They are reported: nobody else would."""
+def test_runs_whose_worker_cannot_start_are_reported(instance: dg.DagsterInstance) -> None:
+    """Nobody else would report them, and they would wait forever."""
     with supervised(instance) as it:
         it.handed_over("waits", backfill="b")
         waits = it.new_run()
@@ -185,7 +184,7 @@ def test_runs_that_wait_for_a_worker_that_cannot_start(instance: dg.DagsterInsta
         )
 
 
-def test_runs_that_wait_when_the_supervisor_ends(instance: dg.DagsterInstance) -> None:
+def test_waiting_runs_are_canceled_when_the_supervisor_stops(instance: dg.DagsterInstance) -> None:
     with supervised(instance, Limits(terminate_seconds=0.3)) as it:
         it.handed_over("waits", backfill="b")
         waits = it.new_run()
@@ -193,8 +192,8 @@ def test_runs_that_wait_when_the_supervisor_ends(instance: dg.DagsterInstance) -
     assert it.ended(waits)[0] is DagsterRunStatus.CANCELED
 
 
-def test_a_run_that_is_claimed_is_not_taken(instance: dg.DagsterInstance) -> None:
-    """The launcher had no answer in time, and started a process: the request that was late comes to nothing."""
+def test_a_claimed_run_is_not_taken(instance: dg.DagsterInstance) -> None:
+    """The launcher got no answer in time and started a process; the late request must not start the run again."""
     with supervised(instance) as it:
         it.handed_over("works")
         run = it.new_run()
@@ -203,8 +202,8 @@ def test_a_run_that_is_claimed_is_not_taken(instance: dg.DagsterInstance) -> Non
         assert not it.home.claim(run, "warm")
 
 
-def test_a_worker_that_dies_under_its_run(instance: dg.DagsterInstance) -> None:
-    """The run is reported as failed, by which signal, and there is another worker."""
+def test_a_run_whose_worker_dies_is_reported_as_failed(instance: dg.DagsterInstance) -> None:
+    """The report must name the signal, and another worker must start."""
     with supervised(instance) as it:
         status, why = it.ended(it.handed_over("dies"))
         assert status is DagsterRunStatus.FAILURE
@@ -213,8 +212,8 @@ def test_a_worker_that_dies_under_its_run(instance: dg.DagsterInstance) -> None:
 
 
 @pytest.mark.parametrize("job", ["waits", "stuck"])
-def test_a_run_is_terminated(instance: dg.DagsterInstance, job: str) -> None:
-    """Its worker is asked to end, or killed if it does not; the run is reported as canceled."""
+def test_a_terminated_run_is_canceled_and_its_worker_ends(instance: dg.DagsterInstance, job: str) -> None:
+    """A worker that does not end when asked must be killed."""
     with supervised(instance, Limits(terminate_seconds=0.3)) as it:
         run = it.handed_over(job)
         (worker,) = it.workers()
@@ -224,8 +223,8 @@ def test_a_run_is_terminated(instance: dg.DagsterInstance, job: str) -> None:
         it.handed_over("works")
 
 
-def test_a_reload(instance: dg.DagsterInstance) -> None:
-    """Workers with other code than the code server leave, as soon as they have no run; another location stays."""
+def test_a_reload_replaces_the_workers_of_its_location(instance: dg.DagsterInstance) -> None:
+    """Workers with old code leave as soon as they have no run; workers of another location stay."""
     with supervised(instance) as it:
         it.handed_over("works", key=replace(KEY, location="other"))
         busy = it.handed_over("waits")
@@ -240,8 +239,8 @@ def test_a_reload(instance: dg.DagsterInstance) -> None:
 
 
 @pytest.mark.parametrize(("job", "limits"), [("works", Limits(runs=1)), ("leaks", Limits())])
-def test_a_worker_that_is_used_up(instance: dg.DagsterInstance, job: str, limits: Limits) -> None:
-    """After so many runs, or beyond so much memory, it is replaced."""
+def test_a_worker_is_replaced_at_its_limits(instance: dg.DagsterInstance, job: str, limits: Limits) -> None:
+    """Too many runs or too much memory in one process would slow down later runs."""
     with supervised(instance, limits) as it:
         it.handed_over(job)
         (old,) = [int(line.split()[1]) for line in it.lines if line.endswith("starts")]
@@ -249,8 +248,8 @@ def test_a_worker_that_is_used_up(instance: dg.DagsterInstance, job: str, limits
         it.handed_over(job)
 
 
-def test_at_most_so_many_workers(instance: dg.DagsterInstance) -> None:
-    """The one that was idle for longest makes room; one with a run does not."""
+def test_the_number_of_workers_is_limited(instance: dg.DagsterInstance) -> None:
+    """The worker that was idle for longest makes room; a worker with a run does not."""
     with supervised(instance, Limits(workers=1)) as it:
         it.handed_over("works")
         (first,) = it.workers()
@@ -262,8 +261,7 @@ def test_at_most_so_many_workers(instance: dg.DagsterInstance) -> None:
         assert sum(line.endswith("starts") for line in it.lines) == 2
 
 
-def test_a_worker_that_does_not_start(instance: dg.DagsterInstance) -> None:
-    """It is not started again and again."""
+def test_a_worker_that_cannot_start_is_not_restarted_repeatedly(instance: dg.DagsterInstance) -> None:
     with supervised(instance) as it:
         broken = replace(KEY, server_id="broken")
         assert not it.ask("prepare", key=broken)
@@ -272,8 +270,8 @@ def test_a_worker_that_does_not_start(instance: dg.DagsterInstance) -> None:
         assert sum(line.endswith("starts") for line in it.lines) == 1
 
 
-def test_what_a_killed_supervisor_leaves(instance: dg.DagsterInstance) -> None:
-    """Its workers have ended with it, so that the next one reports their runs. Those of processes it leaves alone."""
+def test_the_next_supervisor_reports_runs_of_a_killed_one(instance: dg.DagsterInstance) -> None:
+    """The workers of a killed supervisor have ended. Runs of the default launcher must stay untouched."""
     home = Home(Path(instance.root_directory))
     home.make()
     runs = [
@@ -287,8 +285,8 @@ def test_what_a_killed_supervisor_leaves(instance: dg.DagsterInstance) -> None:
         assert [home.claimant(run) for run in runs] == [None, "cold"]
 
 
-def test_its_end(instance: dg.DagsterInstance) -> None:
-    """It terminates what runs. One home, one supervisor; without one nothing is sent."""
+def test_the_end_of_a_supervisor_terminates_its_runs(instance: dg.DagsterInstance) -> None:
+    """A second supervisor of the home must be refused, and without a supervisor nothing may be sent."""
     with supervised(instance, Limits(terminate_seconds=0.3)) as it:
         run = it.handed_over("stuck")
         with pytest.raises(UsageError, match="another supervisor"):
@@ -298,15 +296,15 @@ def test_its_end(instance: dg.DagsterInstance) -> None:
         it.ask("look")
 
 
-def test_a_home_with_a_long_path(tmp_path: Path) -> None:
-    """Longer than the address of a socket may be."""
+def test_a_home_may_have_a_long_path(tmp_path: Path) -> None:
+    """The path may be longer than the address of a socket."""
     home = Home(tmp_path / ("x" * 100))
     with home.listen(), pytest.raises(Exception, match="does not answer"):
         home.ask({}, seconds=0.01)
 
 
-def test_one_claimant(tmp_path: Path) -> None:
-    """Of any number that claim a run at once."""
+def test_a_run_has_one_claimant(tmp_path: Path) -> None:
+    """Several processes may claim a run at the same moment; two claimants would start it twice."""
     home, together = Home(tmp_path), threading.Barrier(8)
     home.make()
     won: list[int] = []

@@ -1,4 +1,4 @@
-"""Predicates of rules: what they mean, beside DuckDB; and what is refused where a source loads."""
+"""Predicates of rules: their meaning, compared with DuckDB, and the errors for wrong ones."""
 
 import datetime as dt
 from contextlib import suppress
@@ -104,8 +104,8 @@ PREDICATES = st.recursive(
 
 
 @given(PREDICATES)
-def test_as_duckdb_has_it(predicate: str) -> None:
-    """Nulls, precedence, numbers of any types, texts, dates and times."""
+def test_predicates_mean_the_same_as_in_duckdb(predicate: str) -> None:
+    """Covers nulls, precedence, numbers of any types, texts, dates and times."""
     assert evaluated(predicate) == by_duckdb(predicate), predicate
 
 
@@ -124,12 +124,11 @@ def test_as_duckdb_has_it(predicate: str) -> None:
         ("seen > day", [None, True, True, False, None, True]),
     ],
 )
-def test_more(predicate: str, found: list[bool | None]) -> None:
+def test_more_predicates_give_these_results(predicate: str, found: list[bool | None]) -> None:
     assert evaluated(predicate) == found
 
 
-def test_nan_and_fields_of_structs() -> None:
-    """NaN is equal to nothing. A field of a struct that is null is null."""
+def test_nan_equals_nothing_and_fields_of_null_structs_are_null() -> None:
     nan = float("nan")
     rows = pa.table(
         {
@@ -161,8 +160,8 @@ def test_nan_and_fields_of_structs() -> None:
         ("amount between 1", "'AND' is missing"),
         ("amount not 1", "BETWEEN, IN or LIKE is missing"),
         ("amount in ()", "a column or a value is missing before '\\)'"),
-        ("amount in (n)", "'n' is a column, and a value is needed there"),
-        ("s like t", "'t' is a column, and a value is needed there"),
+        ("amount in (n)", "'n' is a column, and only a value is allowed there"),
+        ("s like t", "'t' is a column, and only a value is allowed there"),
         ("1 = 1", "a comparison without a column is always the same"),
         ("true", "a comparison without a column"),
         ("null is null", "a column or a value is missing before 'null'"),
@@ -181,7 +180,7 @@ def test_nan_and_fields_of_structs() -> None:
         ("a. > 1", "a column is missing before '>'"),
     ],
 )  # fmt: skip
-def test_what_does_not_parse(predicate: str, said: str) -> None:
+def test_invalid_predicates_are_refused_with_the_reason(predicate: str, said: str) -> None:
     with pytest.raises(UsageError, match=said):
         parsed(predicate)
 
@@ -190,11 +189,11 @@ def test_what_does_not_parse(predicate: str, said: str) -> None:
     ("predicate", "said"),
     [
         ("amuont > 0", "there is no column 'amuont', only n, m"),
-        ("amount > '0'", "'amount' is decimal128.* and is not compared with '0'"),
-        ("s > 0", "'s' is string, and is not compared with Decimal"),
-        ("s = t and s = n", "'s' is string, and is not compared with 'n', which is int64"),
+        ("amount > '0'", "'amount' is decimal128.* and cannot be compared with '0'"),
+        ("s > 0", "'s' is string, and cannot be compared with Decimal"),
+        ("s = t and s = n", "'s' is string, and cannot be compared with 'n', which is int64"),
         ("ok = 1", "'ok' is bool"),
-        ("n", "'n' is int64, and no truth value"),
+        ("n", "'n' is int64, not a boolean"),
         ("n like 'a'", "LIKE compares a column of strings with a text"),
         ("s like 7", "LIKE compares a column of strings with a text"),
         ("day > 'yesterday'", "'yesterday' is no date, like 2026-01-31"),
@@ -204,7 +203,7 @@ def test_what_does_not_parse(predicate: str, said: str) -> None:
         ("s.x = 1", "'x' is a field of no struct"),
     ],
 )
-def test_what_these_columns_cannot_have(predicate: str, said: str) -> None:
+def test_unknown_columns_and_wrong_types_are_refused(predicate: str, said: str) -> None:
     with pytest.raises(UsageError, match=said):
         bound(parsed(predicate), ROWS.schema)
 

@@ -1,4 +1,4 @@
-"""Rules by name: how settings say them, and which rows break one."""
+"""Rules by name: their form in settings, and the rows that break them."""
 
 import pyarrow as pa
 import pytest
@@ -28,12 +28,12 @@ def broken(expect: str, expect_warn: str = "") -> dict[str, list[int]]:
         (" ; ", {}),
     ],
 )  # fmt: skip
-def test_by_name(expect: str, found: dict[str, list[int]]) -> None:
-    """A rule that is null is not broken."""
+def test_broken_rules_are_reported_by_name(expect: str, found: dict[str, list[int]]) -> None:
+    """A rule that is null for a row is not broken."""
     assert broken(expect) == found
 
 
-def test_reasons() -> None:
+def test_the_reason_names_the_rule_and_its_text() -> None:
     rules = RowRules.of("amount >= 0; positive: amount > 0", "known: region is not null").rules
     assert [(rule.reason, rule.warns) for rule in rules] == [
         ("breaks the rule amount >= 0", False),
@@ -46,14 +46,14 @@ def test_reasons() -> None:
     ("expect", "expect_warn", "said"),
     [
         ("amount >", "", "expect: rule 'amount >' does not parse: a column or a value is missing"),
-        ("", "positive: amount", "expect_warn: rule 'positive': 'amount' is double, and no truth value"),
+        ("", "positive: amount", "expect_warn: rule 'positive': 'amount' is double, not a boolean"),
         ("a: amount > 0; a: amount > 1", "", "expect: rule 'a' is there twice"),
         ("a: amount > 0", "a: amount > 1", "expect_warn: rule 'a' is there twice"),
         ("region = 'eu", "", "expect: a quote is not closed"),
-        (";".join(f"amount > {n}" for n in range(101)), "", "101 rules, and there may be 100"),
+        (";".join(f"amount > {n}" for n in range(101)), "", "101 rules, and at most 100 are allowed"),
         ("a: amuont > 0", "", "expect: rule 'a': there is no column 'amuont', only amount, region; correct"),
     ],
 )  # fmt: skip
-def test_what_cannot_be(expect: str, expect_warn: str, said: str) -> None:
+def test_invalid_rules_are_refused(expect: str, expect_warn: str, said: str) -> None:
     with pytest.raises(UsageError, match=said):
         broken(expect, expect_warn)
