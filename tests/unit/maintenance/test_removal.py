@@ -138,7 +138,7 @@ def test_objects_of_the_source_are_never_removed(ministack: S3Server) -> None:
     identity = replace(place.source.identity, prefix="_s3notify/orders/table/")
     place.source.location.known().change(lambda known: known and replace(known, identity=identity))
     before = place.objects()
-    with pytest.raises(UsageError, match="where the platform's own are"):
+    with pytest.raises(UsageError, match="where the platform's own objects are"):
         remove(place.source.location)
     assert place.objects() == before
 

@@ -171,7 +171,7 @@ def test_a_version_that_vacuum_has_cut_is_refused_and_the_oldest_is_named(rounds
     aged(rounds, clock, second, 1)
     assert cleaned(rounds, clock).versions_removed
     oldest = min(number for number in range(40) if rounds().table.reader.as_of(number))
-    with pytest.raises(NotFoundError, match=f"oldest version that one can go back to is {oldest}"):
+    with pytest.raises(NotFoundError, match=f"oldest version that can be restored is {oldest}"):
         roll_back(rounds().whole, at_first.version)
     roll_back(rounds().whole, oldest)
     rounds().contents()
