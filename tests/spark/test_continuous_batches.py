@@ -285,7 +285,7 @@ def test_an_outage_is_waited_out(site: Site) -> None:
     site.publisher.put("raw/1", b'{"a":1}\n')
     site.fails = [UnavailableError("no answer"), UnavailableError("no answer")]
     site.ingest().run(Rests(3), every_seconds=0.1)
-    assert [text.partition(": ")[2] for text in site.said if text.startswith("goes on in")] == [
+    assert [text.partition(": ")[2] for text in site.said if text.startswith("retrying in")] == [
         "no answer"
     ] * 2
     assert site.committed() == {slot_of("raw/1", 20)}
@@ -369,7 +369,7 @@ def test_a_topic_that_is_deleted_meanwhile(site: Site) -> None:
     ).put("raw/1", b'{"a":1}\n')
     site.before_plan = [lambda: queue.topics.delete("orders")]
     site.ingest().run(Rests(3), every_seconds=0.1)
-    assert any("is another one since" in text for text in site.said)
+    assert any("was created again meanwhile" in text for text in site.said)
     assert site.committed() == {slot_of("raw/1", 20)}
 
 

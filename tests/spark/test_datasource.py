@@ -199,7 +199,10 @@ def test_safe_names_before_there_is_a_table(bare_lake: Callable[..., Lake]) -> N
         ({"bucket": "b", "prefix": "raw/", "access_key_id_env": "NO_SUCH"}, "give key id and secret"),
         ({"bucket": "b", "prefix": "raw/", "read": "it"}, "read='it': use one of objects, table"),
         ({"bucket": "b", "prefix": "raw/", "rejects": "hide"}, "rejects='hide'"),
-        ({"bucket": "b", "version": "3"}, "option 'version' is for the committed table: give read='table'"),
+        (
+            {"bucket": "b", "version": "3"},
+            "option 'version' is only for the committed table: give read='table'",
+        ),
         ({"bucket": "b", "read": "table", "version": "x"}, "version='x': give the number of a version; "),
         (
             {"bucket": "b", "read": "table", "since": "-1"},
@@ -208,7 +211,7 @@ def test_safe_names_before_there_is_a_table(bare_lake: Callable[..., Lake]) -> N
         ({"bucket": "b", "read": "table", "at": "noon"}, "at='noon': give a time like"),
         (
             {"bucket": "b", "read": "table", "at": "2026-01-31T12:00"},
-            "at='2026-01-31T12:00': say of which zone",
+            "at='2026-01-31T12:00': add the time zone",
         ),
         (
             {"bucket": "b", "read": "table", "version": "3", "at": "2026-01-31T12:00:00Z"},
@@ -404,7 +407,9 @@ def test_changes_between_two_versions(place: Place) -> None:
     assert changes(since=1, only=slot) == of_slot
     assert changes(since=3) == []
     for wrong in ({}, {"since": "newest"}):
-        with pytest.raises(UsageError, match="needs the option since: the version after which they begin"):
+        with pytest.raises(
+            UsageError, match="needs the option since: the version after which the changes begin"
+        ):
             changes(**wrong)
     place.store.delete(place.source.location.layout.version(1))
     with pytest.raises(NotFoundError, match="changes of version 1 "):

@@ -256,7 +256,7 @@ def test_a_stream_may_begin_after_a_version(place: Place) -> None:
     query.dies = lambda _: False
     ingest(place, q=(3,))
     assert query.values() == [3]
-    with pytest.raises(NotFoundError, match="there is no version 9"):
+    with pytest.raises(NotFoundError, match="the table has no version 9"):
         query_of(place, since=9).batch()
 
 
@@ -307,17 +307,17 @@ def test_another_table_in_its_place(place: Place) -> None:
     place.empty(place.source.location.layout.prefix)
     place.forget()
     for again in ("warm", "cold"):
-        with pytest.raises((UsageError, NotFoundError), match="begin with another checkpoint"):
+        with pytest.raises((UsageError, NotFoundError), match="use a new checkpoint"):
             query.batch()
         ingest(place, **{again: (2,)})
         query.reader = None
-    with pytest.raises(UsageError, match=r"in whose place there is table .*begin with another checkpoint"):
+    with pytest.raises(UsageError, match=r"but the table's id is now .*use a new checkpoint"):
         query.batch()
     assert sorted(query_of(place).values()) == [1, 2, 2]
 
 
 def test_versions_that_are_not_kept(place: Place) -> None:
-    """A stream that stood still for longer is told so."""
+    """A stream that was stopped for longer is told so."""
     ingest(place, o=(1,))
     query, half = query_of(place), query_of(place, max_objects=1)
     query.drain()
@@ -329,7 +329,7 @@ def test_versions_that_are_not_kept(place: Place) -> None:
     for version in range(3):
         place.store.delete(layout.version(version))
     for each in (query, half):
-        with pytest.raises(NotFoundError, match=r"stood still for longer .*begin with another checkpoint"):
+        with pytest.raises(NotFoundError, match=r"was stopped for longer .*use a new checkpoint"):
             each.batch()
 
 
@@ -356,7 +356,7 @@ def test_offsets_that_are_none(place: Place) -> None:
         {"table": 1, "version": 0, "slots": None},
         {"table": "", "version": "0", "slots": 0},
     ):
-        with pytest.raises(CorruptError, match=r"not an offset.*begin with another checkpoint"):
+        with pytest.raises(CorruptError, match=r"not an offset.*use a new checkpoint"):
             reader.latestOffset(body, ReadMaxFiles(1))
 
 
@@ -366,7 +366,7 @@ def test_what_a_stream_is_not_of(place: Place) -> None:
     with pytest.raises(UsageError, match=r"s3notify ingest.*give read='table'"):
         S3NotifyDataSource(options).streamReader(StructType())  # type: ignore[arg-type]
     for more in ({"version": "1"}, {"at": "2026-01-01T00:00:00Z"}):
-        with pytest.raises(UsageError, match="a stream begins after `since`"):
+        with pytest.raises(UsageError, match="use the option since for a stream"):
             S3NotifyDataSource({**options, "read": "table", **more}).streamReader(StructType())  # type: ignore[arg-type]
 
 

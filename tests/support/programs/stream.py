@@ -1,7 +1,7 @@
 """A streaming query that notes what comes in a file of each micro-batch: `python -m … FOLDER CHECKPOINT OPTIONS`.
 
 OPTIONS is JSON, of the data source. A micro-batch that Spark repeats replaces its file: so the files hold what an
-idempotent sink would hold. Where the feed ends at new values it does as the error says: with another checkpoint, and
+idempotent sink would hold. Where the feed ends at new values it does as the error says: with a new checkpoint, and
 without what it has noted, it begins again when it is started again. Credentials are in the environment.
 """
 
