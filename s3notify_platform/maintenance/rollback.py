@@ -58,8 +58,9 @@ class RollbackPlan:
 
 
 def version_of(location: Location, at: datetime, *, store: ObjectStore | None = None) -> int:
-    """The newest version at this time (with a time zone). `NotFoundError`: there was no version, or none of then is
-    kept.
+    """The newest version at this time (with a time zone).
+
+    `NotFoundError`: no version of that time exists or is kept.
     """
     return version_at(location.table(store=store).reader, round(at.timestamp() * 1000))
 

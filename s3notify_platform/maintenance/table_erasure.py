@@ -319,8 +319,9 @@ class _Bodies:
         return found
 
     def last_with(self, holding: set[str], there: set[str], what: _What) -> int:
-        """The last version that names the object, or in which a file with the object is live; -1: no version. `there`:
-        all keys.
+        """The last version that names the object, or in which a file with the object is live; -1: no version.
+
+        `there`: all keys.
         """
         reader, last = self.reader, NO_VERSION
         for version, body in self.versions.items():

@@ -51,8 +51,9 @@ REFUSED_MEANWHILE: Final = 5
 
 @dataclass(slots=True, kw_only=True)
 class Rollback:
-    """The table as of `target`, planned on the snapshot `readable`. `refused`: refused foreign versions follow
-    `readable`.
+    """The table as of `target`, planned on the snapshot `readable`.
+
+    `refused`: refused foreign versions follow `readable`.
     """
 
     target: Snapshot

@@ -39,8 +39,9 @@ from s3notify_platform.table.snapshot import LogReader, Snapshot
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VacuumReport:
-    """The objects that one pass removed and kept, or that a dry run would. `names`: removed keys, in the order of
-    removal.
+    """The objects that one pass removed and kept, or that a dry run would.
+
+    `names`: removed keys, in the order of removal.
     """
 
     versions_removed: int = 0
@@ -179,8 +180,9 @@ def _mark(reader: LogReader, *, now_ms: int, settled_ms: float) -> None:
 
 
 def _named_by_versions(reader: LogReader, snapshot: Snapshot, kept: Iterable[int], track: Track) -> set[str]:
-    """Keys of all files that a kept version names. Files live in a kept version are live now, or a later version
-    removes them.
+    """Keys of all files that a kept version names.
+
+    Files live in a kept version are live now, or a later version removes them.
     """
     versions = sorted(kept)
     named = named_by(reader, snapshot)

@@ -428,8 +428,8 @@ class _Following:
         return 0.0
 
     def _begun(self) -> Watcher:
-        """The watcher, from the last state that any process has seen; at the first start, and for a sweep, all slots
-        wait.
+        """The watcher, from the last state that any process has seen; at
+        the first start, and for a sweep, all slots wait.
         """
         ingest, location = self._ingest, self._ingest.source.location
         platform = open_store(location.platform)

@@ -31,8 +31,8 @@ def parse_schema(declared: str, source: Source) -> StructType:
 
 
 def hinted(found: StructType, source: Source) -> StructType:
-    """Inferred columns with the types of the source's hints, and hinted columns that are missing; no columns if none
-    inferred.
+    """Inferred columns with the types of the source's hints, and
+    missing hinted columns; no columns if none is inferred.
     """
     hints = {column.name.casefold(): column for column in from_arrow_schema(source.input.hints)}
     columns = [StructField(c.name, hints.pop(c.name.casefold(), c).dataType) for c in found]
@@ -40,8 +40,9 @@ def hinted(found: StructType, source: Source) -> StructType:
 
 
 def object_columns(source: Source, data: Iterable[StructField]) -> list[StructField]:
-    """The columns that rows get from their object (`source.object_columns`); `UsageError` if `data` has one of them,
-    too.
+    """The columns that rows get from their object (`source.object_columns`).
+
+    `UsageError`: `data` has one of them, too.
     """
     own = source.input.object_columns
     own.check_apart(column.name for column in data)

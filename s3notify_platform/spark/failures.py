@@ -39,8 +39,9 @@ _OF_CLUSTER: Final = re.compile(
 
 
 def reason_of(error: Exception) -> str:
-    """The line of a Spark error that a person needs: Python's last, or Spark's first. The platform's errors are kept
-    whole.
+    """The line of a Spark error that a person needs: Python's last, or Spark's first.
+
+    The platform's errors are kept whole.
     """
     if isinstance(error, S3NotifyError):
         return str(error)

@@ -41,8 +41,9 @@ PART_ROWS: Final = 1_000_000
 def follow(
     spark: SparkSession, source: Source, asset: str, *, batch: str = "", rebuild: bool = False
 ) -> FollowResult:
-    """Update one of the tables of `Source.kinds` to the newest version of the source's table. See
-    `FollowingTable.follow`.
+    """Update one of the tables of `Source.kinds` to the newest version of the source's table.
+
+    See `FollowingTable.follow`.
     """
     return source.following(asset, partial(_jobs, spark, source, asset)).follow(batch=batch, rebuild=rebuild)
 

@@ -62,8 +62,8 @@ def frame_of(
     shape: Callable[[pa.RecordBatch], pa.RecordBatch] | None = None,
     shaped: StructType | None = None,
 ) -> DataFrame:
-    """The rows of these shares with these columns, one task for each share; `shape` may convert them to the columns
-    `shaped`.
+    """The rows of these shares with these columns, one task for each
+    share; `shape` may convert them to the columns `shaped`.
     """
     output, found = to_arrow_schema(columns), shaped or columns
     if not shares:
@@ -100,8 +100,9 @@ def columns_of(source: Source, snapshot: Snapshot, asset: str | None = None) -> 
 
 
 def columns_of_changes(table: StructType) -> StructType:
-    """The columns of a table, and the additional columns of its changes. `UsageError`: as in
-    `row_changes.with_changes`.
+    """The columns of a table, and the additional columns of its changes.
+
+    `UsageError`: as in `row_changes.with_changes`.
     """
     with_changes(pa.schema([(name, pa.null()) for name in table.names]))
     return StructType([*table.fields, *from_arrow_schema(CHANGE_COLUMNS).fields])

@@ -265,8 +265,8 @@ class SparkJobs:
         found: Collected,
         label: int,
     ) -> dict[str, Outcome]:
-        """Read, and write the transform's result for the objects that were read whole; returns the outcome of each
-        object.
+        """Read, and write the transform's result for the objects that were
+        read whole; returns the outcome of each object.
         """
         task = reading_task(self._source, reader, label)
         output = from_arrow_schema(reader.output).add(STAGED_COLUMN, "binary")

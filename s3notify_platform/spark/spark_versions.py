@@ -11,7 +11,8 @@ _UTC = {"timezone": "UTC"} if "timezone" in inspect.signature(types.to_arrow_sch
 
 
 def to_arrow_schema(columns: StructType, *, check_names: bool = False) -> pa.Schema:
-    """Convert Spark's columns to Arrow's, with times in UTC. `check_names`: raise an error for duplicate names in a
-    struct.
+    """Convert Spark's columns to Arrow's, with times in UTC.
+
+    `check_names`: raise an error for duplicate names in a struct.
     """
     return types.to_arrow_schema(columns, error_on_duplicated_field_names_in_struct=check_names, **_UTC)  # type: ignore[arg-type]

@@ -1,7 +1,7 @@
-"""(1) Which of 1k, 10k, 100k objects changed, when 10 did: a poll against listing.
+"""(1) Which of 1k, 10k, 100k objects changed, when 10 did: a poll compared with a listing.
 
-The full LIST is made by obstore, the fastest client there is; `get_s3_keys` is dagster-aws's, by boto3. Neither
-compares what it found with anything. A first poll, and a first LIST of few objects, are warm-ups.
+The full LIST is made by obstore, the fastest client available; `get_s3_keys` is dagster-aws's, by boto3. Neither
+compares its result with anything. A first poll, and a first LIST of few objects, are warm-ups.
 """
 
 from collections import Counter
@@ -25,7 +25,7 @@ def run(server: LocalS3Server, *, small: bool) -> list[Figure]:
     config = small_objects(server, max(totals))
     store = CountingStore(S3ObjectStore(config))
     publisher = Publisher(store, prefix=KEYSPACE)
-    # Every slot has a signal, as in a keyspace that has been in use for a while.
+    # Every slot has a signal, as in a keyspace that has been used for a while.
     publisher.signal([f"warm {n}" for n in range(10_000)])
     client = boto3_client(config)
     etags(config, prefix_of(10))

@@ -1,4 +1,4 @@
-"""README's shell, YAML and Spark run as they stand there, on loopback: what a stranger types, in that order."""
+"""README's shell, YAML and Spark run unchanged, on loopback, in the order in which a new user types them."""
 
 import json
 import os
@@ -67,7 +67,7 @@ def place(tmp_path: Path) -> Iterator[Place]:
 
 
 def shell(place: Place, script: str, *, folder: Path | None = None) -> tuple[int, str]:
-    """What it exits with, and all it says."""
+    """Runs the script; returns exit code and output."""
     done = subprocess.run(
         ["bash", "-ec", script], cwd=folder or place.folder, env=place.environment, stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT, text=True, check=False, timeout=600,
@@ -83,8 +83,8 @@ def serves() -> bool:
 
 @contextmanager
 def in_terminal(place: Place, script: str, folder: Path) -> Iterator[Path]:
-    """A command that runs until Ctrl-C, once Dagster's UI is there; its log."""
-    assert not serves(), "something else is at the README's port"
+    """Runs a command that ends by Ctrl-C, until Dagster's UI answers; returns its log."""
+    assert not serves(), "another process uses the README's port"
     log = place.folder / "terminal.log"
     with log.open("wb") as sink:
         running = subprocess.Popen(
@@ -99,14 +99,14 @@ def in_terminal(place: Place, script: str, folder: Path) -> Iterator[Path]:
         yield log
     finally:
         with suppress(ProcessLookupError):
-            # As a terminal does: to all of its foreground.
+            # Like a terminal: to all processes in its foreground.
             os.killpg(running.pid, signal.SIGINT)
         running.wait(120)
         until(lambda: not of_folder(folder), seconds=60, why=lambda: json.dumps(of_folder(folder), indent=1))
 
 
-def test_the_demo(tmp_path: Path) -> None:
-    """In a clone. The environment has what pip would get from the registry."""
+def test_readme_demo_runs_in_a_clone(tmp_path: Path) -> None:
+    """The environment has the packages that pip would install."""
     clone = tmp_path / "clone"
     clone.mkdir()
     for name in ("pyproject.toml", "README.md", "LICENSE"):
@@ -127,8 +127,8 @@ def test_the_demo(tmp_path: Path) -> None:
     assert (clone / ".venv/bin/s3notify").exists()
 
 
-def test_without_a_dagster_project_and_without_dagster(place: Place) -> None:
-    """The policy, the store, the platform; a file that is signalled is in the table; Spark reads it."""
+def test_readme_runs_without_dagster(place: Place) -> None:
+    """Policy, store and platform are set up; a signalled file is in the table, and Spark reads it."""
     place.write_source()
     lines = block("without Dagster").splitlines()
     (at,) = (n for n, line in enumerate(lines) if line.startswith("s3notify dev"))
@@ -157,8 +157,8 @@ def test_without_a_dagster_project_and_without_dagster(place: Place) -> None:
     assert "FOUND [1, 2] [1, 2]" in said
 
 
-def test_in_a_dagster_project(place: Place) -> None:
-    """Scaffolded, the source is that of the YAML; the store is looked at, and `dg dev` serves it."""
+def test_readme_runs_in_a_dagster_project(place: Place) -> None:
+    """The scaffolded source equals the YAML's; the store is checked, and `dg dev` serves the source."""
     project = place.folder / "shop"
     package = project / "src" / "shop"
     (package / "defs").mkdir(parents=True)
@@ -175,18 +175,18 @@ def test_in_a_dagster_project(place: Place) -> None:
     (place.folder / "home").mkdir()
     there = Place(folder=place.folder, environment={**place.environment, **more})
     install, scaffold, serve = block("in a Dagster project").splitlines()
-    assert install.startswith("pip install "), "what the environment of the tests has"
+    assert install.startswith("pip install "), "the packages of the tests' environment"
     code, said = shell(there, scaffold, folder=project)
     assert code == 0, said
     with in_terminal(there, serve, project) as log:
         assert "commit: native" in log.read_text()
 
 
-def test_options(place: Place) -> None:
-    """All at once: the definitions load, and a batch is as they say."""
+def test_readme_options_load_together(place: Place) -> None:
+    """The definitions load with all options, and a batch follows them."""
     file = place.write_source(options=block("options"))
     (file.parent / "assets.py").write_text(CODE)
-    versions = {"Status": "Enabled"}  # tags are for versions
+    versions = {"Status": "Enabled"}  # tags need versions
     place.client().put_bucket_versioning(Bucket=BUCKET, VersioningConfiguration=versions)
     place.put(
         "raw/orders/dt=2026-01-01/region=eu/1.jsonl",

@@ -29,7 +29,7 @@ from tests.support.waiting import until
 pytestmark = [pytest.mark.spark, pytest.mark.server]
 
 PART = 2000
-"""Objects from this number of bytes on are big, in tests with big objects, and are read in parts of this size."""
+"""In tests with big objects, objects from this size on are big, and are read in parts of this size."""
 
 COUNT = 400
 """The number of rows of a big object, which has ten parts."""
@@ -81,9 +81,7 @@ both = pytest.mark.parametrize(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class History:
-    """The history of one object: committed, changed, and changed again just before a GET. None: the object does not
-    exist.
-    """
+    """The history of one object: committed, changed, and changed again just before a GET. None: no object."""
 
     committed: bytes | None
     planned: bytes | None
@@ -153,9 +151,7 @@ def go_through(bucket: Changing, histories: dict[str, History]) -> None:
     assert {key.replace("renamed-", "") for key in found} == late, found
     kept = sum(int(count) for key in found for count in _too_many(found[key]))
     # A renamed object was deleted by that, and has already left.
-    assert kept == sum(before[key] for key in late & found.keys()), (
-        "an object that is not ingested yet keeps its rows"
-    )
+    assert kept == sum(before[key] for key in late & found.keys()), "an uningested object keeps its rows"
     bucket.run()
     bucket.settled()
 
@@ -249,12 +245,8 @@ def test_object_rewritten_with_the_same_etag_is_not_read(changing_of: Callable[.
 
 
 @pytest.mark.thorough
-def test_versioned_bucket_is_read_as_a_plain_get_reads_it(
-    server: S3Server, changing_of: Callable[..., Changing]
-) -> None:
-    """A plain GET returns the newest version, nothing behind a delete marker, or an older version that became the
-    newest.
-    """
+def test_versioned_bucket_is_read_like_a_get(server: S3Server, changing_of: Callable[..., Changing]) -> None:
+    """A plain GET returns the newest version, nothing after a delete marker, or a restored older version."""
     bucket = changing_of()
     bucket.s3.put_bucket_versioning(Bucket=bucket.bucket, VersioningConfiguration={"Status": "Enabled"})
     keys = [f"raw/{name}.jsonl" for name in ("a", "b", "c", "d")]
@@ -313,9 +305,7 @@ def test_announced_object_changes_before_its_read(changing_of: Callable[..., Cha
 
 @both
 def test_only_included_objects_are_read(changing_of: Callable[..., Changing]) -> None:
-    """Other objects are neither requested nor quarantined. `on_delete` keeps rows of a deleted object until a new
-    version.
-    """
+    """Other objects are neither requested nor quarantined. Rows of a deleted object stay until a new version."""
     bucket = changing_of(include="*.jsonl", exclude="*/tmp/*", on_delete="keep")
     for name in (
         "a.jsonl",
@@ -357,9 +347,7 @@ def test_object_older_than_modified_after_is_not_read(changing_of: Callable[...,
 
     bucket.put(broken, b"{\n")
     bucket.put(old, ONE)
-    until(
-        lambda: bucket.put(new, TWO) and written(new) > written(old)
-    )  # the store's times have whole seconds
+    until(lambda: bucket.put(new, TWO) and written(new) > written(old))  # whole seconds
     bucket.source = with_settings(bucket.source, modified_after=written(new).isoformat())
     bucket.run()
     assert set(bucket.asked()) == {new}
@@ -444,9 +432,7 @@ def test_object_changed_in_a_later_round(changing_of: Callable[..., Changing]) -
 
 @pytest.mark.thorough
 def test_run_without_time_leaves_the_rest_to_the_next(changing_of: Callable[..., Changing]) -> None:
-    """The next run continues where the first ended, although nothing has changed. A changed object is read from its
-    start.
-    """
+    """The next run continues where the first ended, although nothing has changed. A changed object is read anew."""
     bucket = changing_of(split_bytes=PART, max_bytes=4 * PART, max_seconds=0.0)
     bucket.put("raw/a.jsonl", BIG)
     assert not bucket.run().complete

@@ -60,8 +60,8 @@ def test_ingest_keeps_the_table_in_step(lake: Lake) -> None:
 
 @pytest.mark.thorough
 def test_older_copy_of_the_table_is_refused(lake: Lake) -> None:
-    """A copy restored below the platform's prefix, while `known` is newer, would lose versions; a sweep refuses it,
-    too.
+    """A copy restored below the platform's prefix, while `known` is
+    newer, would lose versions; a sweep refuses it, too.
     """
     lake.put_many({f"{n}.jsonl": b'{"id": %d}\n' % n for n in range(12)})
     once(lake)

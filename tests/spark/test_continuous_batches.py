@@ -182,8 +182,8 @@ def rows(site: Site, slot: Slot) -> list[str]:
 
 
 def test_attempts_are_counted_over_several_processes(site: Site, ministack: S3Server) -> None:
-    """A refused key would otherwise never reach quarantine if each attempt is in another process; other keys are
-    committed.
+    """A refused key would otherwise never reach quarantine if each
+    attempt is in another process; other keys are committed.
     """
     with FaultProxy(ministack.endpoint_url) as proxy:
         bad, slot, good = with_eight_neighbours(site, proxy)
@@ -205,8 +205,8 @@ def test_attempts_are_counted_over_several_processes(site: Site, ministack: S3Se
 
 
 def test_object_with_a_denied_key_does_not_block_its_neighbours(site: Site, ministack: S3Server) -> None:
-    """The first process commits the eight other objects of the slot; the object follows when its encryption key is
-    allowed.
+    """The first process commits the eight other objects of the slot; the
+    object follows when its encryption key is allowed.
     """
     clock = HandClock()
     with FaultProxy(ministack.endpoint_url) as proxy:

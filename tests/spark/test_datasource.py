@@ -111,8 +111,9 @@ def test_query_reads_text_binary_and_mixed_formats(bare_lake: Callable[..., Lake
 
 
 def test_rejects_are_never_lost_silently(bare_lake: Callable[..., Lake]) -> None:
-    """Rejects are rows with their reason and bytes by default. Otherwise the query fails, or the user has chosen to
-    drop them.
+    """Rejects are rows with their reason and bytes by default.
+
+    Otherwise the query fails, or the user has chosen to drop them.
     """
     lake = bare_lake()
     lake.put("0.jsonl", b'{"id": 1}\nbroken\n{"id": 2}\n')
@@ -308,8 +309,8 @@ def read(lake: Lake, **options: Any) -> DataFrame:
 @pytest.mark.thorough
 @pytest.mark.spark
 def test_query_runs_in_spark(lake: Lake, spark: SparkSession) -> None:
-    """Declared and inferred schemas, several filters over one DataFrame, a choice of slots, and an error as Spark shows
-    it.
+    """Declared and inferred schemas, several filters over one DataFrame,
+    a choice of slots, and an error as Spark shows it.
     """
     lake.put_many({f"{n % 3}/{n}.jsonl": b'{"id": %d, "v": "text"}\n' % n for n in range(30)})
     frame = read(lake, schema="id bigint, v string")
@@ -357,8 +358,8 @@ def table_rows(place: Place, **options: Any) -> list[Row]:
 
 
 def test_query_reads_a_version_of_the_committed_table(place: Place) -> None:
-    """The newest version or a kept one, by number, by time, and for some slots, independent of the bucket's present
-    objects.
+    """The newest version or a kept one, by number, by time, and for some
+    slots, independent of the bucket's present objects.
     """
     seen, times = [], []
     for n in range(3):

@@ -36,7 +36,7 @@ def test_object_that_kills_its_task_is_quarantined(
     schema: str | None,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The other objects, in any slot, are committed at once; this one is quarantined at the last attempt.
+    """Other objects are committed at once; this one is quarantined at the last attempt.
 
     The sample from which the schema is inferred may contain the object, too.
     """
@@ -64,7 +64,7 @@ def test_object_that_kills_its_task_is_quarantined(
 def test_dead_task_with_one_slot_is_found_at_once(
     spark: SparkSession, config: S3Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The task's number tells its slot, so a batch with many slots is not halved; then the slot's objects are halved."""
+    """The task's number gives its slot, so only this slot's objects are halved, not a batch with many slots."""
     monkeypatch.setattr(planning.SparkJobs, "width", 16)
     monkeypatch.setattr(splits, "SMALL_TASK_BYTES", 1)
     monkeypatch.setitem(FORMATS, Deadly.name, Deadly())

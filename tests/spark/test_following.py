@@ -1,5 +1,5 @@
-"""Tables that follow a source's, by Spark: too large for one process, and updated after each batch of `s3notify
-ingest`.
+"""Tables that follow a source's, by Spark: too large for one process,
+and updated after each batch of `s3notify ingest`.
 """
 
 import json
@@ -234,8 +234,8 @@ def test_newest_rows_are_updated_after_each_batch(newest_lake: Lake) -> None:
 
 
 def test_clustered_table_holds_all_rows_in_order(lake_of: Callable[..., Lake], anywhere: str) -> None:
-    """All rows, including rows without a value, are in files with separate ranges, after changes and after a
-    compaction.
+    """All rows, including rows without a value, are in files with
+    separate ranges, after changes and after a compaction.
     """
     lake = lake_of(schema="id bigint, day date, note string", cluster_by="day, id", cluster_file_bytes=4096)
     lake.put_many(

@@ -30,8 +30,9 @@ ROW = {"id": 1, "17.72": 2, "a`b": 3, "a b": 4, "🙂": 5, "a.b": {"c.d": 6}, "a
 
 
 def test_any_column_name_is_ingested(lake: Lake) -> None:
-    """The names are inferred, read, transformed, derived and loaded. Of two names that differ in case, the later is
-    rejected.
+    """The names are inferred, read, transformed, derived and loaded.
+
+    Of two names that differ in case, the later is rejected.
     """
     lake.put("a.jsonl", [ROW])
     lake.put("b.jsonl", [ROW, {"ID": 9}])

@@ -98,7 +98,7 @@ def test_query_with_a_declared_schema_has_columns_from_keys(bare_lake: Callable[
 
 @pytest.mark.spark
 def test_table_has_columns_from_keys(lake_of: Callable[..., Lake], ministack: S3Server) -> None:
-    """The columns are in the schema and the rows, for other engines, and in a transform's input, which may drop them."""
+    """The columns are in the schema and the rows, for other engines, and in a transform's input."""
     lake = lake_of(schema="id bigint", **PARTS)
     lake.put(f"{EU}a.jsonl", [{"id": 1}])
     lake.put("dt=2026-01-02/b.jsonl", [{"id": 2}])

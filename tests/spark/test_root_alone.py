@@ -133,8 +133,8 @@ def site(ministack: S3Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]
 
 
 def test_put_writes_only_the_root_and_a_poll_lists_the_queue(site: Site) -> None:
-    """A poll is 1 HEAD of the root, and after a change 1 LIST of the segments; a put writes the root and no slot's
-    signal.
+    """A poll is 1 HEAD of the root, and after a change 1 LIST of the
+    segments; a put writes the root and no slot's signal.
     """
     found: list[Counter[str]] = []
 

@@ -104,8 +104,8 @@ def test_inference_uses_the_notation_of_values(lake_of: Callable[..., Lake]) -> 
 
 
 def test_query_applies_notation_and_rules(spark: SparkSession, lake_of: Callable[..., Lake]) -> None:
-    """Spark's names of the settings work, too; rows that break a rule are rejects, which may also fail the query or be
-    dropped.
+    """Spark's names of the settings work, too; rows that break a rule are
+    rejects, which may also fail the query or be dropped.
     """
     register(spark)
     lake = lake_of(schema=SCHEMA, format="csv")

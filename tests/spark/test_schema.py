@@ -117,8 +117,8 @@ def test_inferred_schema_grows_by_new_fields(lake: Lake) -> None:
 
 @pytest.mark.thorough
 def test_inferred_schema_grows_inside_of_columns(lake: Lake) -> None:
-    """The schema grows at any depth, even if old files are rewritten with new ones; the version reports the added
-    fields.
+    """The schema grows at any depth, even if old files are rewritten
+    with new ones; the version reports the added fields.
     """
     lake.put("a.jsonl", [{"o": {"x": 1}, "l": [{"p": {"q": 1}}]}])
     lake.put("a2.jsonl", [{"o": {"x": 0}, "l": None}])
@@ -169,8 +169,8 @@ def test_last_part_of_a_big_object_grows_the_schema(lake_of: Callable[..., Lake]
 
 
 def test_field_that_cannot_become_a_column_is_rejected(lake: Lake) -> None:
-    """A field with a reserved name, or with a name that Spark confuses with another, gets no column, and no batch
-    waits.
+    """A field with a reserved name, or with a name that Spark confuses
+    with another, gets no column, and no batch waits.
     """
     lake.put("a.jsonl", [{"id": 1}])
     lake.ingest()

@@ -1,7 +1,7 @@
-"""README's blocks, as they stand there, and what a machine has on which they run as written.
+"""README's blocks, unchanged, and the machine on which they run as written.
 
-Only endpoint and credentials come from the environment, as they do for a user. `PARTS` has what tells a block from the
-others; a new block needs an entry, and a test that runs it.
+Only endpoint and credentials come from the environment, as they do for a user. `PARTS` distinguishes the blocks; a new
+block needs an entry, and a test that runs it.
 """
 
 import os
@@ -33,8 +33,10 @@ PARTS: Final[Mapping[str, tuple[str, str]]] = {
     "protocols": ("python", "AckChains("),
     "checks": ("sh", "poe check"),
 }
-"""Language and a text that one block has and no other. `checks` is run by `.ci/run`, the second
-environment by `tests/spark/test_environments.py`."""
+"""Language and a text that only this block has.
+
+`.ci/run` runs `checks`; `tests/spark/test_environments.py` runs the second environment.
+"""
 
 _FENCE: Final = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
@@ -56,7 +58,7 @@ def blocks() -> list[tuple[str, str]]:
 
 
 def block(part: str) -> str:
-    """The block that `PARTS` calls so."""
+    """The block with this name in `PARTS`."""
     language, text = PARTS[part]
     (found,) = (body for kind, body in blocks() if kind == language and text in body)
     return found
@@ -64,7 +66,7 @@ def block(part: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """A folder, and a server with the README's bucket, which `environment` alone names."""
+    """A folder, and a server with the README's bucket, which only the environment names."""
 
     folder: Path
     environment: Mapping[str, str]
@@ -99,7 +101,7 @@ class Place:
         return place
 
     def client(self, service: str = "s3") -> "boto3.client":
-        """By boto3, which is none of our code."""
+        """A client of boto3, independent of the platform's code."""
         names = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_ENDPOINT_URL")
         key, secret, url = (self.environment[name] for name in names)
         return boto3.client(
@@ -107,7 +109,7 @@ class Place:
         )
 
     def put(self, key: str, body: bytes) -> None:
-        """As any writer would."""
+        """Writes an object as any writer would."""
         self.client().put_object(Bucket=BUCKET, Key=key, Body=body)
 
     def keys(self, prefix: str) -> list[str]:
@@ -116,7 +118,7 @@ class Place:
         return [each["Key"] for page in pages for each in page.get("Contents", ())]
 
     def write_source(self, *, options: str = "") -> Path:
-        """The YAML of the source, where its first line says; the file."""
+        """Writes the source's YAML to the file that its first line names; returns the file."""
         text = block("source")
         file = self.folder / text.splitlines()[0].removeprefix("# ")
         file.parent.mkdir(parents=True)

@@ -174,8 +174,8 @@ _CHANGES_DDL: Final = (
 
 
 def inferred_schema(reading: Reading) -> StructType:
-    """Columns from a sample of the first objects listed, marked as inferred. 1 LIST, 1 GET for each object of the
-    sample.
+    """Columns from a sample of the first objects listed, marked as
+    inferred. 1 LIST, 1 GET for each object of the sample.
     """
     source = reading.source
     if (fixed := fixed_schema(source.input.format)) is not None:

@@ -69,8 +69,8 @@ class RowReader:
 
     @classmethod
     def of(cls, reading: Reading, schema: StructType) -> "RowReader":
-        """A reader for the schema that Spark wants; `UsageError` if the format cannot give it, or rules need other
-        columns.
+        """A reader for the schema that Spark wants; `UsageError` if the
+        format cannot give it, or rules need other columns.
         """
         others = (*SPECIAL, RESCUED.name, *reading.source.input.object_columns.schema.names)
         data = StructType([column for column in schema if column.name not in others])

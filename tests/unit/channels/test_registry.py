@@ -29,7 +29,7 @@ TOY = ServiceKind(
     name="toy",
     direction="inlet",
     settings_class="tests.support.toy_inlet:ToyInletSettings",
-    summary="Take in what the toy service reports.",
+    summary="Ingest the events of the toy service.",
 )
 
 
@@ -65,7 +65,7 @@ def test_a_toy_inlet_is_a_file_and_a_line(toy, monkeypatch):
 
 def test_it_has_a_command(toy, monkeypatch):
     """Its settings are the options; bounds are checked."""
-    assert "Take in what the toy service reports." in CliRunner().invoke(main, ["inlet", "--help"]).stdout
+    assert "Ingest the events of the toy service." in CliRunner().invoke(main, ["inlet", "--help"]).stdout
     shown = CliRunner().invoke(main, ["inlet", "toy", "--help"]).stdout
     assert "--queue-name" in shown
     assert "--visibility-seconds" in shown

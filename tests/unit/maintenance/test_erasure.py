@@ -99,8 +99,8 @@ def check(place: Place) -> None:
 
 
 def test_erase_removes_every_trace_of_an_object(ministack: S3Server) -> None:
-    """A trace left in rows, rejects, states, history, unreferenced files, slot assets or queue would survive the
-    erasure.
+    """A trace left in rows, rejects, states, history, unreferenced
+    files, slot assets or queue would survive the erasure.
     """
     place = prepared(ministack)
     assert len(marked(place)) > 10

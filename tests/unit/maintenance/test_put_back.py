@@ -93,8 +93,8 @@ def test_versions_that_followed_a_replaced_one_are_removed(store):
     wakes = overrun(store, 1, 5)
 
     class Noting(DelegatingStore):
-        """Lets the sleeping writer write, and another one plan on its version, between the commit and the update of
-        `known`.
+        """Lets the sleeping writer write, and another one plan on its
+        version, between the commit and the update of `known`.
         """
 
         planned = ()

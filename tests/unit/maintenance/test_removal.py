@@ -56,8 +56,9 @@ def objects(place: Place) -> dict[str, str]:
 def test_remove_deletes_everything_of_a_source(
     ministack: S3Server, monkeypatch: pytest.MonkeyPatch, in_table: bool
 ) -> None:
-    """The removal is shown, then confirmed, and refused while a batch is open. A later source of this name is a new
-    one.
+    """The removal is shown, then confirmed, and refused while a batch is open.
+
+    A later source of this name is a new one.
     """
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
@@ -158,8 +159,8 @@ def test_removal_of_a_whole_bucket_source_keeps_the_users_objects(ministack: S3S
 
 
 def test_topic_that_serves_another_table_stays(ministack: S3Server) -> None:
-    """The topic belongs to another deployment of the same source, on the same bucket and queue, which would lose its
-    entries.
+    """The topic belongs to another deployment of the same source, on the
+    same bucket and queue, which would lose its entries.
     """
     prod = Place(ministack)
     queue = prod.source.location.queue()
