@@ -73,7 +73,7 @@ class CompactReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PackStep:
-    """A replacement of packs by merged ones. `rejects`: the packs hold rejects."""
+    """A replacement of packs by their merged packs. `rejects`: the packs hold rejects."""
 
     changes: PackChanges
     rejects: bool

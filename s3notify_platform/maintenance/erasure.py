@@ -11,7 +11,7 @@ Steps, each safe to repeat
 The order matters, since a slot asset may be built from the source's table between two steps. If the command is killed
 at any point, every table is consistent.
 
-Not removed: names of columns in the schema, and copies outside the tables: delivered to endpoints, streamed, logged, or
+Names of columns in the schema stay. Copies outside the tables stay, too: delivered to endpoints, streamed, logged, or
 made by other programs.
 """
 
@@ -198,7 +198,7 @@ class EraseObject:
             lines.append(f"the table's history now begins with version {of.begins}")
         for asset in done.cleared:
             what = "it" if source.location.follows_whole(asset) else f"slot {done.slot}"
-            lines.append(f"{asset!r}: {what} is empty until the next batch makes it again")
+            lines.append(f"{asset!r}: {what} is empty until the next batch builds it again")
         if done.waiting:
             lines.append(
                 f"{done.waiting} entries still name the object: they are in delivery, or announce its deletion; repeat "

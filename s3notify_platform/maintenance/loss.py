@@ -85,7 +85,7 @@ class ForgetVersions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfirmWithdrawal:
-    """The task: allows that any number of objects is removed from the table's newest version. See `confirm`."""
+    """The task: allows any number of objects to be removed from the table's newest version. See `confirm`."""
 
     location: Location
     asks: ClassVar[str] = ""

@@ -15,7 +15,8 @@ Steps, each safe to repeat; repeat a command that was killed
     2. (Slots) Tables, and signals of slots that no longer exist, are removed. (Prefix) Nothing.
     3. All slots are added to the rescan backlog. The topic is deleted, and created again with its settings for the new
        identity.
-    4. `known` gets the new identity, and is complete. One signal moves, so that a sensor sees that there is work.
+    4. `known` gets the new identity, and no longer says that the table is being written. One signal moves, so that a
+       sensor sees that there is work.
 """
 
 from contextlib import suppress
@@ -58,8 +59,9 @@ def migrate(
     settings.
 
     `dry_run`: only returns the result that a migration would have. `NotFoundError`: there is no table. `UsageError`:
-    the prefix is neither within nor around the table's. `CorruptError`: the table is not whole. Requests: 2 writes for
-    each queue shard and record of the topic, about 10 more; for other slots 1 DELETE for each object of the tables.
+    the prefix is neither within nor around the table's prefix. `CorruptError`: the table is not whole. Requests: 2
+    writes for each queue shard and record of the topic, about 10 more; for other slots 1 DELETE for each object of the
+    tables.
     """
     store = open_store(location.platform)
     record = location.known(store=store)

@@ -13,7 +13,7 @@ Steps
 Safe to repeat, and beside writers. If nothing was replaced, nothing is changed.
 
 Requests: 1 read of `known`; 1 LIST for each 1000 kept versions, 1 GET for each. For each restored version 2 GETs, and
-the requests of a commit; for each removed version those of a conditional delete.
+the requests of a commit; for each removed version the requests of a conditional delete.
 """
 
 from collections.abc import Mapping

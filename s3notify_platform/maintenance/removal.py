@@ -71,7 +71,7 @@ class Held:
 
 
 def held(location: Location) -> list[Held]:
-    """What `remove` would remove, and the objects of others below the platform's prefix. Reads only.
+    """The data that `remove` would remove, and the objects of others below the platform's prefix. Reads only.
 
     1 LIST for each 1000 objects, and 1 scan of the source's topic.
     """

@@ -1,6 +1,6 @@
 """Rolls a source's table back to an earlier version of the whole table, and prepares the next run for it.
 
-The signals of the changed slots move, and the next listing compares these slots: an object that has changed since that
+The signals of the changed slots move, and the next listing compares these slots. An object that has changed since that
 version is read again, as it is in the bucket now. So remove or correct objects that were ingested by mistake in the
 bucket first.
 

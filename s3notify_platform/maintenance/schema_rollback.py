@@ -2,7 +2,7 @@
 
 The next version has the earlier columns, and no file is rewritten. Packs keep the removed columns, and no reader looks
 at them. So a rollback is refused while a removed column has a live value, which readers would no longer see. It is also
-refused if a column has had another type since (`retype`), since its values no longer have the earlier type.
+refused if a column has had another type since (`retype`), because its values no longer have the earlier type.
 """
 
 import json
@@ -131,7 +131,7 @@ def roll_back_schema(table: LogTable, planned: SchemaRollback) -> int:
     """
     check_unused(planned)
     done = table.commit(planned, planned.base)
-    assert isinstance(done, Committed), "it always changes the schema"
+    assert isinstance(done, Committed), "a schema rollback always commits a version"
     return done.snapshot.version
 
 

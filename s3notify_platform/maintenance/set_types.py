@@ -1,8 +1,11 @@
 """Gives columns of a table other types, and requests that values which cannot be converted are read again.
 
-Steps: commit the version (`table.retype`), which also requests the objects to read again; move the signals of their
-slots; retry records that are in quarantine for a value of one of these columns. After a kill at any point, a repeated
-command continues.
+Steps
+    1. Commit the version (`table.retype`), which also requests the objects to read again.
+    2. Move the signals of their slots.
+    3. Retry records that are in quarantine for a value of one of these columns.
+
+After a kill at any point, a repeated command continues.
 """
 
 from collections.abc import Iterator, Sequence
@@ -186,7 +189,7 @@ class _Again:
 
 
 def _unread(snapshot: Snapshot) -> int:
-    """The number of objects that wait to be read, again or to their end."""
+    """The number of objects that wait to be read again, or to be read to their end."""
     facts = snapshot.manifest.slots.values()
     return sum(each.objects - each.failing if each.backfill else each.pending for each in facts)
 

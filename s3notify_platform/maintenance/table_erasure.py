@@ -74,9 +74,9 @@ class Erased:
     """The result of one call: what it removed, and what is left.
 
     `version`: the version without the object; -1: there is no table. `begins`: the version that the log begins with, if
-    it was cut, else -1. `rows`, `rejects`: live ones that were removed. `files`: objects that were removed. `left`:
-    files that hold the object and may belong to a run. `again_ms`: when to repeat the call, by the store's clock (Unix
-    milliseconds).
+    it was cut, else -1. `rows`, `rejects`: the number of live ones that were removed. `files`: objects that were
+    removed. `left`: files that hold the object and may belong to a run. `again_ms`: when to repeat the call, by the
+    store's clock (Unix milliseconds).
     """
 
     version: int = NO_VERSION
@@ -120,7 +120,7 @@ def erase(
     change = Erasure(table=table, what=what, clock=clock)
     for _ in range(PASSES):
         done = table.commit(change, found)
-        assert isinstance(done, Committed), "it always changes the slot"
+        assert isinstance(done, Committed), "an erasure always commits a version"
         found = done.snapshot
         history = _History.read(table, found, what)
         if history.begins <= found.version:
@@ -143,7 +143,7 @@ class _What:
         return pack.may_hold(self.slot, self.key, pack.since, pack.until)
 
     def is_in(self, body: bytes) -> bool:
-        """True if a file holds the object, cannot be read, or does not say."""
+        """True if a file holds the object, or if this cannot be determined."""
         if not body.startswith(b"PAR1"):
             texts = {self.key, *(json.dumps(self.key, ensure_ascii=each)[1:-1] for each in (True, False))}
             return any(text.encode("utf-8", "surrogatepass") in body for text in texts)
@@ -236,7 +236,7 @@ class Erasure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _History:
-    """The table's objects besides those of the snapshot without the erased object.
+    """The table's objects that do not belong to the snapshot without the erased object.
 
     `versions`, `rest`: the log's objects by version, and its other ones. `holding`: files outside the log that hold the
     erased object and that the snapshot does not name. `begins`: the version after the last one that holds it; 0: no
@@ -363,7 +363,7 @@ def _removed(table: LogTable, history: _History, change: Erasure) -> Erased:
     layout, at_once, snapshot = table.layout, table.committer.at_once, history.snapshot
     begins = _begin(table, history)
     own = history.versions.get(snapshot.version)
-    # An empty object: another erasure has emptied the version, and the time is not the version's.
+    # If it is empty, another erasure has emptied the version, and the time is not the version's own.
     before_ms = own.modified_ms - CLOCKS_DIFFER_MS if own is not None and own.size else 0
     first = max(begins, min((n for n, meta in history.versions.items() if meta.size), default=0))
     doomed = [meta for meta in history.rest if _is_below(meta, first, layout.last_checkpoint, before_ms)]

@@ -1,15 +1,16 @@
 """Goes back to an earlier version of the whole table, by a new version that has the same packs, states and schema.
 
 A rollback is also the remedy after a forbidden change by another engine. The engine's versions stay in the log. The new
-version follows them, undoes them, and names them (`log_state.UNDOES`). Readers take no state of the table from them.
+version follows them, undoes them, and names them (`log_state.UNDOES`). Readers ignore the state of the undone versions.
 
-The new version is the generation of each changed slot, so that derived tables and data versions see the change. The
-signals of these slots in the table are those of the earlier version: the next run finds that they have moved, and reads
+The new version is the generation of each changed slot, so that derived tables and data versions see the change. In the
+table, these slots get the signals of the earlier version. So the next run finds that the signals have moved, and reads
 everything that has changed since.
 
 | another writer, since the rollback was planned | the rollback |
 |---|---|
-| changed any slot, removed packs, let the schema grow, merged packs | restarts on top of it: none of it stays |
+| changed any slot, removed packs, let the schema grow, merged packs | restarts on top of that version; its changes do
+not stay |
 | began a vacuum | restarts; it fails if the vacuum may be removing files of the earlier version |
 | rolled back, too | continues from there; if the table is already as wanted, nothing is left to do |
 | began the table again, under another id | fails with an error |
@@ -53,7 +54,7 @@ REFUSED_MEANWHILE: Final = 5
 class Rollback:
     """The table as of `target`, planned on the snapshot `readable`.
 
-    `refused`: refused foreign versions follow `readable`.
+    `refused`: True if refused foreign versions follow `readable`.
     """
 
     target: Snapshot
@@ -107,7 +108,7 @@ class Rollback:
         )
 
     def _undoes(self, base: Snapshot) -> bool:
-        """True if no version of the platform has undone the refused ones yet."""
+        """True if no version has undone the refused versions yet."""
         return self.refused and base.number == self.readable.number
 
 

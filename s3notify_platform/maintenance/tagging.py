@@ -77,7 +77,7 @@ def tag_committed(
 ) -> Tagging:
     """Tag objects that were committed since the last pass with the source's `committed_tags`.
 
-    `seconds`: the pass ends with the slot during which this time is over. `objects`, `tags`, `platform`: stores to use
+    `seconds`: after this time, the pass ends with its present slot. `objects`, `tags`, `platform`: stores to use
     instead of the source's own. `UsageError`: no `committed_tags`, or a bucket without versioning. `UnavailableError`,
     raised after everything possible is done: repeat. Requests: see the module docstring.
     """
@@ -90,7 +90,7 @@ def tag_committed(
     manifest, reached, behind = _behind(opened, done)
     if behind:
         tags.check_versioned()
-    # Shuffled: an object that always fails must not end each pass before the same other objects.
+    # Shuffled, so that an object that always fails does not end each pass before the same objects.
     behind.sort(key=lambda _: clock.random_bytes(8))
     table = source.table(store=platform, clock=clock)
     over = clock.monotonic() + seconds if seconds is not None else float("inf")

@@ -9,8 +9,8 @@ from typing import Any, Protocol
 class Report:
     """The result of a plan or of a run.
 
-    `lines`: for people. `document`: the same as JSON values. `left`: some work is left, as a line says. `nothing`:
-    there was nothing to do.
+    `lines`: the text for people. `document`: the same as JSON values. `left`: some work is left, as a line says.
+    `nothing`: there was nothing to do.
     """
 
     lines: tuple[str, ...]

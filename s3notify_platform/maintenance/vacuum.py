@@ -3,8 +3,8 @@
 Invariants
     - The retention is never shorter than the longest run. A file that is younger than the longest run is never removed:
       a run that has not committed yet may be about to name it.
-    - Before files are removed, a version is created that changes nothing. A writer may have staged such a file before
-      the file was old, with a request to create a version still in flight: that request then gets a conflict.
+    - Before files are removed, a version is created that changes nothing. A writer may have staged such a file when it
+      was young, and its request to create a version may still be in flight. That request then gets a conflict.
     - The log is cut below a checkpoint that `_last_checkpoint` has named for longer than the longest run, so that no
       reader and no writer still uses earlier versions. `_last_checkpoint` changes all the time. So each pass leaves a
       mark of the checkpoint that is named now, and a later pass cuts below the newest mark that is old enough.
@@ -156,7 +156,7 @@ def _listed(reader: LogReader) -> _Log:
 
 
 def _cut_below(reader: LogReader, log: _Log, *, settled_ms: float, oldest_ms: float) -> int:
-    """The version below which the log is cut, which has a checkpoint and stays. 0: the log is not cut."""
+    """The log is cut below this version, which has a checkpoint and stays. 0: the log is not cut."""
     marks = list_all(reader.store, reader.layout.cuts)
     settled = [int(meta.key.rsplit("/", 1)[1]) for meta in marks if meta.modified_ms < settled_ms]
     young = [version for version, meta in log.versions.items() if meta.modified_ms >= oldest_ms]
@@ -182,7 +182,7 @@ def _mark(reader: LogReader, *, now_ms: int, settled_ms: float) -> None:
 def _named_by_versions(reader: LogReader, snapshot: Snapshot, kept: Iterable[int], track: Track) -> set[str]:
     """Keys of all files that a kept version names.
 
-    Files live in a kept version are live now, or a later version removes them.
+    A file that is live in a kept version is live now, or is removed by a later version.
     """
     versions = sorted(kept)
     named = named_by(reader, snapshot)

@@ -79,7 +79,7 @@ def _in_background(seconds: float, action: Callable[[], None]) -> None:
 
 
 TAGGING_SECONDS: Final = 2.0
-"""At most this time for tags between two polls, or the time of one slot if that is longer."""
+"""The maximum time for tagging between two polls; one slot may take longer."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -220,7 +220,8 @@ class ContinuousIngest:
         beside: Executor,
         segments: Sequence[Segment] | None = None,
     ) -> BatchResult:
-        """As `take`, with a decision of `decided`. `segments`: the segments of the slots, if they were read since.
+        """Does the work of `take` after a decision of `decided`. `segments`: the segments of the slots, if they were
+        read since.
 
         `beside` frees the quota of entries that leave the queue.
         """
@@ -376,8 +377,7 @@ class _Following:
         self._seen: Record | None = None
         self._table = ""
         self._followed = False
-        """True if the last batch followed entries: the next one then reads them before it knows that it follows, too.
-        """
+        """True if the last batch followed entries: the next one then reads them before it decides to follow."""
         self._untagged = 0
         self._led = False
         """True if the derived tables were updated since the start."""

@@ -19,7 +19,7 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 MAX_JOBS: Final = 128
-"""The limit of jobs that search for the slots at fault in a failing batch."""
+"""The maximum number of jobs that search for the slots at fault in a failing batch."""
 
 MAX_FAILED_JOBS: Final = 12
 """After this number of failed jobs without a successful one, all slots are considered to be at fault."""
@@ -70,7 +70,7 @@ def is_death(error: Exception) -> bool:
 
 
 def task_of(error: Exception) -> int | None:
-    """The number, in its stage, of the task that made a job fail; None if Spark does not say."""
+    """The number of a job's failed task within its stage; None if Spark does not say."""
     found = re.search(r"Task (\d+) in stage", str(error))
     return int(found[1]) if found else None
 

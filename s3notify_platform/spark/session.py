@@ -87,8 +87,8 @@ def ship_package(spark: SparkSession) -> None:
     """Send this package to the workers, once for all sessions. In local mode, make workers run this Python if none is
     set.
 
-    Without this, local workers run the first `python3` in PATH, which is another Python if the virtual environment is
-    not activated.
+    Without this, local workers run the first `python3` in PATH, which is a different Python if the virtual environment
+    is not activated.
     """
     if not is_remote(spark) and str(spark.sparkContext.master).startswith("local"):
         spark.sparkContext.pythonExec = os.environ.get("PYSPARK_PYTHON", sys.executable)

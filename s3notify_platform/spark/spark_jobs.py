@@ -1,9 +1,9 @@
 """The Spark jobs of the engine: plan, infer, and read and stage. Only outcomes and packs reach the driver, never rows.
 
-A staging job that fails as a whole is tried again in halves, down to one slot (`failures.in_halves`). If the failed
-task read only one slot and died, that slot is tried alone at once. Then the job continues by the objects of the slot,
-down to the object at fault. It does so if a task dies, by a signal or for lack of memory, and after any unexpected
-exception, from a user's transform or from the writing of files.
+A staging job that fails as a whole is tried again in halves, down to one slot (`failures.in_halves`). If a task dies
+that has read only one slot, that slot is tried alone at once. Then the objects of the slot are tried in halves, down to
+the object at fault. This happens if a task dies, by a signal or for lack of memory, and after any unexpected exception
+from a user's transform or from writing files.
 """
 
 import pickle
@@ -190,14 +190,14 @@ class SparkJobs:
         on.
 
         The other objects are left for the next round. If the slot fails with one object alone, and a job without that
-        object succeeds, the object counts as unreadable. Without that job, the cluster could be at fault, or a
-        transform that raises on no rows. At most `MAX_JOBS` of these jobs in a run.
+        object succeeds, the object counts as unreadable. If no such job succeeds, the cluster may be at fault, or a
+        transform that raises even without rows. At most `MAX_JOBS` of these jobs in a run.
         """
         slot, read = planned.slot, planned.changes.read
         at_fault: tuple[Split, ...] = ()
         while read and failure.by_object and self._tried_apart < MAX_JOBS:
             self._tried_apart += 1
-            tried = f"{len(read) // 2} of its objects" if len(read) > 1 else "it without this object"
+            tried = f"{len(read) // 2} of its objects" if len(read) > 1 else "the slot without this object"
             self._progress(f"slot {slot} failed, trying {tried}: {failure.error}")
             read, at_fault = (read[: len(read) // 2], ()) if len(read) > 1 else ((), read)
             whole = len(read) + len(at_fault) == len(planned.changes.read)

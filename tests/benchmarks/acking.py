@@ -75,7 +75,10 @@ def run(folder: Path, *, small: bool) -> list[Figure]:
 
 
 def _apart(server: S3Server, where: str, at_once: int) -> Figure:
-    """Requests of each, and seconds until all are done, in the round with the median of requests; no warm-up."""
+    """Requests of each stamper, and seconds until all are done, in the round with the median of requests.
+
+    There is no warm-up.
+    """
     place: S3Config | DynamoConfig
     if where == "bucket":
         place = named(server.config(server.make_bucket()))
@@ -147,7 +150,7 @@ def _records(place: S3Config | DynamoConfig) -> tuple[Any, Counter[str]]:
 
 
 def _against_the_package(table: XorAckTable, peer: XorAckPeer, at_once: int) -> Figure:
-    """Seconds for all of them, and requests of each, in the round of median duration."""
+    """Seconds for all stampers, and requests of each, in the round of median duration."""
     store = Counted(table)
     ours, theirs = [], []
     for number in range(ROUNDS + 1):  # the first call opens connections

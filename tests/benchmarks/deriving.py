@@ -80,7 +80,7 @@ class Lake:
 
     @property
     def slot_of(self) -> Numbers:
-        """The slot of each object, and of further ones."""
+        """The slot of each object, including objects that do not exist yet."""
         return slots_of(4 * self.objects, self.slots)
 
     def commit(self, numbers: Numbers) -> None:

@@ -1,4 +1,4 @@
-"""(1) Which of 1k, 10k, 100k objects changed, when 10 did: a poll compared with a listing.
+"""(1) Finding 10 changed objects among 1k, 10k, 100k: a poll compared with a listing.
 
 The full LIST is made by obstore, the fastest client available; `get_s3_keys` is dagster-aws's, by boto3. Neither
 compares its result with anything. A first poll, and a first LIST of few objects, are warm-ups.

@@ -25,7 +25,7 @@ class Figure:
 
 
 SERVERS = (b"weed", b"ministack", b"radosgw", b"dynalite", b"simulated_listing", b"slow_proxy")
-"""Parts of their command lines. A proxy in threads of the benchmark's own process counts as the platform's."""
+"""Parts of their command lines. A proxy in threads of the benchmark's own process counts as part of the platform."""
 TOLD = 0.05
 TICK = 1 / os.sysconf("SC_CLK_TCK")
 
@@ -48,7 +48,7 @@ class Seconds(float):
         return self
 
     def each(self, count: int) -> "Seconds":
-        """The share of one of this number."""
+        """The seconds for each one of `count`."""
         found = Seconds(self / count)
         found.cpu, found.server = self.cpu / count, self.server / count
         return found

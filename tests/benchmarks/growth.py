@@ -154,7 +154,7 @@ def _in_slot(
 
 
 def _cost(spark: SparkSession, source: Source, keys: Sequence[str]) -> Cost:
-    """Two changes through the proxy, the second of which counts, and then further ones by the clock."""
+    """The requests of the second of two changes through the proxy, and the seconds of further changes."""
     with watched(source) as (seen, answered):
         _changed(spark, source, seen, keys[0])
         answered.clear()

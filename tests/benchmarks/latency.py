@@ -165,7 +165,7 @@ def run(folder: Path, *, small: bool) -> list[Figure]:
 
 
 Way = Callable[[str], AbstractContextManager[str]]
-"""The way of a platform to its server: converts the server's URL."""
+"""Converts a server's URL to the URL by which a platform reaches it."""
 
 
 @contextmanager

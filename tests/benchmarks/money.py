@@ -1,8 +1,9 @@
 """(11) The price of requests at AWS: counted at a proxy, with the prices of `prices`, for a month of 30 days.
 
 A minute of a million objects a day is announced and ingested as with Dagster: sensor, run, commits, queue, ack chain,
-`known`, heartbeats, removal of the entries. A row is this, times the minutes of a month, plus the idle source. Nearly
-every slot already has a commit. The PUT of each object is not counted, since it is made in any case; its GET is.
+`known`, heartbeats, removal of the entries. A row is the price of this minute, times the minutes of a month, plus the
+idle source. Nearly every slot already has a commit. The PUT of each object is not counted, since it is made in any
+case; its GET is.
 
 The alternative is a full LIST each minute, 1 request for 1,000 objects, and the GET of each new object.
 """
@@ -48,7 +49,7 @@ DAY = 1_000_000
 MINUTES = 30 * 24 * 60
 MINUTE = DAY // (24 * 60)
 SEEN = 3_000
-"""The number of objects that exist before."""
+"""The number of objects that exist before the measurement."""
 PREFIX = "raw/"
 ECONOMICAL = 60
 """Seconds between ticks of a source without a watching sensor."""
@@ -345,7 +346,7 @@ def _listings(total: int) -> tuple[str, Counter[str]]:
 
 
 def _sweep_figures(sweep: Counter[str], objects: int) -> Iterator[Figure]:
-    """The scaled cost: plus 1 LIST for each further 1,000 objects, and 1 GET for each slot, whose states get a file."""
+    """The cost at scale, with 1 LIST for each further 1,000 objects, and 1 GET for each slot's file of states."""
     for total in (DAY, 100 * DAY):
         once = sweep + Counter({"LIST": (total - objects) // 1000, "GET": 1000})
         yield _figure(f"a sweep of {total:,} objects each day", _times(once, 30))

@@ -179,7 +179,7 @@ class _Rgw:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Throughput:
-    """Entries a second. `backlog`: the number of entries behind `delivered`."""
+    """Entries a second. `backlog`: the number of entries for which `delivered` was measured."""
 
     delivered: float
     backlog: int

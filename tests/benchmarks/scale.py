@@ -2,7 +2,7 @@
 
 The alternatives are in `ways`: Spark's own reader over s3a, and the limits. If s3a's jars are not available, Spark
 reads a copy on the local disk instead, and no S3. No alternative remembers earlier reads. Each runs in a separate
-process; the warm-up is a job of four objects for those with Spark. The alternatives get a part of the objects, and are
+process; ways with Spark are warmed up by a job of four objects. The alternatives get a part of the objects, and are
 compared by their rate.
 """
 

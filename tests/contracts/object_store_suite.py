@@ -144,7 +144,7 @@ class ObjectStoreSuite:
         assert store.delete("a") == Written(etag=None)
 
     def test_delete_if_match(self, store):
-        """It needs the current ETag, and conflicts if the object is missing.
+        """The delete needs the current ETag, and conflicts if the object is missing.
 
         If a server ignores this, the probe must say so.
         """
@@ -204,7 +204,7 @@ class ObjectStoreSuite:
                 store.send_part("large", upload, 1, b"a")
 
     def test_upload_of_one_part(self, store):
-        """The last part may have any size, and a single part, too."""
+        """The last part may have any size; so may a single part."""
         upload = store.begin_upload("large")
         assert isinstance(
             store.complete_upload("large", upload, [store.send_part("large", upload, 1, b"a")]), Written
@@ -238,7 +238,7 @@ class ObjectStoreSuite:
         assert store.empty_uploads("other") == ()
 
     def test_upload_if_absent(self, store):
-        """Completion needs a missing object; a refused upload still exists.
+        """The upload completes only if the object does not exist; a refused upload still exists.
 
         If a server ignores this, that is a finding.
         """
@@ -255,7 +255,7 @@ class ObjectStoreSuite:
             assert isinstance(again, Written)
 
     def test_upload_if_match(self, store):
-        """Completion needs an object with the current ETag."""
+        """The upload completes only if the object has the expected ETag."""
         first = store.put("large", b"1").etag
         second = store.put("large", b"2").etag
         condition = IfMatch(etag=first)

@@ -84,7 +84,7 @@ def winner_of(outcomes, said):
 
 
 def test_crate_has_the_dynamo_commit(both):
-    """The platform's own obstore is a later version, without it."""
+    """The platform's own obstore is a later version, without this commit."""
     assert both.crate.version == "0.8.2"
 
 
@@ -102,7 +102,7 @@ def test_one_of_mixed_creators_wins_every_round(both):
 
 
 def test_one_of_mixed_updaters_wins_every_round(both):
-    """They update under the last round's ETag; the lease's sort key is the ETag with its quotes for both kinds."""
+    """The writers expect the last round's ETag; both kinds use the ETag with its quotes as the lease's sort key."""
     path = "race/update"
     etag = both.commit.put_if_absent(path, b"start").etag
     for round_number in range(ROUNDS):
@@ -121,7 +121,7 @@ def test_one_of_mixed_updaters_wins_every_round(both):
 
 
 def test_one_of_mixed_copiers_wins_every_round(both):
-    """Each copies if absent, from its own source."""
+    """Each writer copies from its own source, if the target is absent."""
     for number in range(2 * WRITERS):
         both.store.put(f"source/{number}", b"%d" % number)
     for number in range(ROUNDS):
@@ -147,7 +147,7 @@ def test_odd_path_is_spelled_alike_by_both(both, path):
 
 
 def test_crate_takes_a_done_lease_at_once_and_reads_first(both):
-    """The timeout is 0: after a delete it creates without waiting; while there is an object it loses."""
+    """The timeout is 0: after a delete the crate creates without waiting; while an object exists it loses."""
     made = both.commit.put_if_absent("done", b"ours")
     task = {"do": "create", "path": "done", "body": "theirs"}
     assert both.crate.run(task)[0].said == "lost"
@@ -164,7 +164,7 @@ def test_done_mark_refuses_a_crate_that_waited_for_the_lease(both):
     ours = CommitLease(path="fence", etag="*", generation=0, timeout_ms=300, ttl=2_000_000_000, writer="us")
     assert both.leases.put(ours, seen=None) == Granted()
     both.crate.begin([{"do": "create", "path": "fence", "body": "theirs"}])
-    # Its waiting is not visible: by now it has found generation 0, and takes over at 0.9 s.
+    # The crate's waiting is not visible: by now it has found generation 0, and takes over at 0.9 s.
     SYSTEM_CLOCK.sleep(0.5)
     done = CommitLease(
         path="fence", etag="*", generation=1, timeout_ms=60_000, ttl=2_000_000_000, writer="us"

@@ -90,7 +90,7 @@ def test_each_event_arrives_once(broker: Broker, queue: NotificationQueue) -> No
 
 
 def test_killed_broker_loses_no_event(broker: Broker, queue: NotificationQueue) -> None:
-    """It is killed three times during a delivery: acknowledged messages arrive, and no event is a dead letter."""
+    """The broker is killed three times: acknowledged messages arrive, and no event is a dead letter."""
     create(queue, "kills", broker.make("kills"), timeout_seconds=5.0)
     broker.restart()
     keys = set()
@@ -126,7 +126,7 @@ def test_missing_target_costs_no_attempt(broker: Broker) -> None:
 
 
 def test_missing_topic_is_an_outage(broker: Broker) -> None:
-    """Its events would otherwise become dead letters."""
+    """Events for it would otherwise become dead letters."""
     url = broker.make("made").replace("made", "unmade")
     push = connect(Endpoint(url=url, timeout_seconds=5.0), EGRESS)
     try:
@@ -137,8 +137,9 @@ def test_missing_topic_is_an_outage(broker: Broker) -> None:
 
 
 def test_broker_logins_and_certificates(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The right ones are sent over TLS; with wrong ones nothing is sent,
-    no attempt is counted, and no error has a password.
+    """The right ones are used over TLS.
+
+    With wrong ones nothing is sent, no attempt is counted, and no error contains a password.
     """
     broker.make("secured")
     right, wrong = f"{broker.user}:{broker.password}", f"{broker.user}:wrong-password"
@@ -161,7 +162,7 @@ def test_broker_logins_and_certificates(broker: Broker, monkeypatch: pytest.Monk
 
 
 def test_kafka_brokers_are_named_by_the_operator() -> None:
-    """This holds for any permitted networks."""
+    """The permitted networks of endpoints do not apply to Kafka."""
     with pytest.raises(UsageError, match=r"--allow-kafka kafka\.example\.com"):
         connect(Endpoint(url="kafkas://kafka.example.com/t"), EGRESS)
 

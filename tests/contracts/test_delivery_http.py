@@ -140,9 +140,10 @@ def test_refused_event_does_not_block_its_batch(queue):
 
 @pytest.mark.server
 def test_ceph_events_are_delivered_unchanged(ministack, monkeypatch):
-    """The path is a real inlet, a queue on a real bucket, and a real endpoint. Event name, version, sequencer,
-    configuration and the topic's opaque data must arrive; only events that match a rule, and nothing while the topic is
-    paused.
+    """The path is a real inlet, a queue on a real bucket, and a real endpoint.
+
+    Event name, version, sequencer, configuration and the topic's opaque data must arrive unchanged. Only events that
+    match a rule arrive, and none while the topic is paused.
     """
     monkeypatch.setenv("RECEIVER_SECRET", SECRET)
     config = ministack.config(ministack.make_bucket())

@@ -102,7 +102,7 @@ def test_reads_are_retried(table, proxy, fault):
 
 
 def test_refusal_returns_the_former_item(table):
-    """This needs ALL_OLD; a transaction only says that a condition failed."""
+    """Refusals return it with ALL_OLD; a refused transaction only says that a condition failed."""
     there = KEY | {"value": {"B": b"1"}}
     table.write("put_item", Item=there)
     assert table.write("put_item", Item=KEY, **IF_ABSENT) == Refused(found=there)
@@ -111,7 +111,7 @@ def test_refusal_returns_the_former_item(table):
 
 
 def test_operator_errors_name_a_remedy(ministack):
-    """These are a missing table, and an invalid request."""
+    """A missing table and an invalid request are errors that only an operator can correct."""
     table = DynamoTable(ministack.table_config("no-such-table"), clock=HurriedClock())
     for work in (lambda: table.get(KEY), lambda: table.write("put_item", Item=KEY)):
         with pytest.raises(UsageError, match=r"no-such-table.*s3notify init"):
@@ -153,8 +153,9 @@ def test_write_in_doubt_never_overwrites_another(records, config, proxy):
 
 
 def test_addition_in_doubt_is_counted_once(records, proxy):
-    """Its token shows that it was applied, if it was the last addition;
-    otherwise the result is `Unknown`, without a retry.
+    """The addition's token shows that it was applied, if it was the last addition.
+
+    Otherwise the result is `Unknown`, without a retry.
     """
     assert doubtful(lambda: records.add("p", "n", 2), proxy) == 2
     assert isinstance(doubtful(lambda: records.add("p", "n", 3), proxy, "lose_request"), Unknown)

@@ -187,7 +187,7 @@ def test_missing_secret_is_named(ministack):
 
 @pytest.mark.parametrize("table", [False, True], ids=["bucket alone", "table"])
 def test_inlet_needs_exactly_what_its_policy_allows(ministack, table):
-    """It writes entries, signals and poison, and withdraws reservations."""
+    """The inlet writes entries, signals and poison, and withdraws reservations."""
     source, platform = ministack.make_bucket(), ministack.make_bucket()
     records = ministack.table_config() if table else None
     if records is not None:

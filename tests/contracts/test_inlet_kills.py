@@ -50,7 +50,7 @@ def check(world, etags):
 @pytest.mark.thorough
 @pytest.mark.parametrize("seed", range(3))
 def test_sqs_inlet_killed_anywhere_loses_nothing(ministack, seed):
-    """It is killed repeatedly, within an accept, and between accept and delete; the last process ends normally."""
+    """The inlet is killed repeatedly, within an accept, and between accept and delete; the last process ends well."""
     dice = random.Random(seed)
     world = World(ministack)
     etags = {f"raw/{n}": world.store.put(f"raw/{n}", b"%d" % n).etag for n in range(60)}
@@ -82,7 +82,7 @@ def post(address, bucket, key, etag):
 
 @pytest.mark.thorough
 def test_receiver_killed_anywhere_loses_nothing(ministack, tmp_path):
-    """Senders repeat events without an answer of 200; answered ones are in the queue.
+    """Senders repeat events until they get an answer of 200; events with this answer are in the queue.
 
     A supervisor restarts the receiver.
     """

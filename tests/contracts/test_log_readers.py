@@ -128,7 +128,7 @@ def test_engines_read_names_that_need_column_mapping(tmp_path: Path) -> None:
 
 
 def test_engines_read_times_without_a_zone(tmp_path: Path) -> None:
-    """They need a table feature, even if they are added later."""
+    """Columns with such times need a table feature, even if they are added later."""
     log = FolderLog(folder=tmp_path, schema=spark_schema(id="long"))
     log.add([{"_slot": 1, "_key": "a", "id": 1}], {"id": pa.int64()})
     log.grow(spark_schema(id="long", local="timestamp_ntz"))
@@ -337,7 +337,7 @@ def test_commits_of_delta_rs_are_read(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("vectors", [False, True])
 def test_row_changes_of_delta_rs_are_detected(tmp_path: Path, vectors: bool) -> None:
-    """They are detected by `dataChange`, with any counts of rows; only its OPTIMIZE declares no change."""
+    """The flag `dataChange` shows them, with any counts of rows; only delta-rs's OPTIMIZE declares no change."""
 
     def fsck(table: deltalake.DeltaTable) -> None:
         (Path(table.table_uri.removeprefix("file://")) / "data/p1.parquet").unlink()
@@ -375,7 +375,7 @@ def test_row_changes_of_delta_rs_are_detected(tmp_path: Path, vectors: bool) -> 
 
 @pytest.mark.parametrize("vectors", [False, True])
 def test_checkpoint_of_delta_rs_equals_the_platforms(tmp_path: Path, vectors: bool) -> None:
-    """It has tags, statistics, vectors, the manifest's number and removed files, from either kind of checkpoint."""
+    """Tags, statistics, vectors, the manifest's number and removed files survive, from either kind of checkpoint."""
     log = FolderLog(folder=tmp_path, schema=spark_schema(**PLAIN), vectors=vectors)
     gone, kept, other = (log.add(rows(*range(n)), KINDS) for n in (5, 2000, 20))
     log.remove(gone)

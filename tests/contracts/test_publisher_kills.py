@@ -81,7 +81,7 @@ class Site:
             text=True,
         )
         try:
-            # The secret is not an argument, since everybody may read those.
+            # The secret is not an argument of the process, since other users can read arguments.
             process.stdin.write(json.dumps(asdict(self.config)) + "\n")
             process.stdin.flush()
             yield process
@@ -126,7 +126,7 @@ def test_writer_killed_before_each_request_is_announced(seaweed):
     ],
 )
 def test_upload_killed_before_each_request(seaweed, how, requests, parts):
-    """It is announced only if it was completed; in both cases no parts are left."""
+    """The upload is announced only if it was completed; in both cases no parts are left."""
     site = Site(seaweed.config(seaweed.make_bucket()))
     site.store.put(SOURCE, b"copied")
     with site.writer(how) as process:

@@ -96,7 +96,7 @@ def test_quota_is_strict_among_writers(new_queue):
 
 
 def test_concurrent_writers_never_exceed_the_quota(new_queue):
-    """All writers start at once on a topic with a small quota: exactly this number is granted."""
+    """All writers start at once on a topic with a small quota, and exactly the quota is granted."""
     new_queue().topics.create("t", TopicSettings(capacity=5, shards=1))
 
     def write(number):

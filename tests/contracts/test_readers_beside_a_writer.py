@@ -119,7 +119,7 @@ def of_slots(rows: Rows) -> Counter[object]:
 
 @pytest.mark.parametrize("overwrites", ["rewrite", "vectors"])
 def test_each_version_has_the_same_rows_in_every_engine(ministack: S3Server, overwrites: str) -> None:
-    """This holds for a pinned version, and for the newest one, which is always a complete committed version."""
+    """The engines read a pinned version, and the newest one, which must always be a complete committed version."""
     place = Place(ministack, overwrites=overwrites)
     where = f"s3://{place.store.config.bucket}/{place.source.location.layout.prefix}"
     at = At(uri=where, config=place.store.config)
@@ -143,7 +143,7 @@ def test_each_version_has_the_same_rows_in_every_engine(ministack: S3Server, ove
 @pytest.mark.skipif(PYSPARK not in DELTA_SPARK, reason=f"delta-spark has no build for PySpark {PYSPARK}")
 @pytest.mark.parametrize("overwrites", ["rewrite", "vectors"])
 def test_delta_spark_counts_the_same_rows(ministack: S3Server, tmp_path: Path, overwrites: str) -> None:
-    """It reads a copy made while the table is written, since PySpark alone cannot read a bucket."""
+    """The engine reads a copy made while the table is written, since PySpark alone cannot read a bucket."""
     place = Place(ministack, overwrites=overwrites)
     with written(place) as table:
         while (newest := table.newest()) <= VERSIONS:

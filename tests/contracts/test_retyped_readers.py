@@ -85,7 +85,7 @@ NONE: Final = {"timestamp to string"}
 
 @pytest.mark.parametrize("name", WIDENINGS)
 def test_engines_differ_about_files_of_the_old_type(tmp_path: Path, name: str) -> None:
-    """Not all engines can read them, so `schema set` writes the files again."""
+    """Not all engines can read such files, so `schema set` writes the files again."""
     old, new, _ = WIDENINGS[name]
     before, after = changed(name)
     log = FolderLog(folder=tmp_path, schema=schema(old))
@@ -104,7 +104,7 @@ def test_engines_differ_about_files_of_the_old_type(tmp_path: Path, name: str) -
 
 @pytest.mark.parametrize("name", WIDENINGS)
 def test_engines_read_a_version_that_changes_type_and_files(tmp_path: Path, name: str) -> None:
-    """They read it with and without a checkpoint, and the version before it, too."""
+    """The engines read the version with and without a checkpoint, and the version before it, too."""
     old, new, _ = WIDENINGS[name]
     before, after = changed(name)
     log = FolderLog(folder=tmp_path, schema=schema(old))

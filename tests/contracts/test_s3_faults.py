@@ -174,7 +174,7 @@ def test_updates_resolve_a_lost_answer(store, proxy):
 
 @pytest.mark.parametrize("work", ["get", "head", "put", "list", "delete"])
 def test_operator_errors_name_a_remedy_and_no_secret(ministack, work):
-    """These are a missing bucket, refused credentials and an unreachable endpoint."""
+    """A missing bucket, refused credentials and an unreachable endpoint need an operator."""
 
     def run(config: S3Config):
         store = S3ObjectStore(config, clock=HurriedClock(), attempts=2)

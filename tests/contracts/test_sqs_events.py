@@ -193,7 +193,7 @@ def test_invalid_message_is_kept_with_its_reason(ministack):
 
 @pytest.mark.thorough
 def test_invalid_message_goes_to_the_queues_dead_letters(ministack):
-    """This happens after the number of receives in the queue's policy, if it has a dead-letter queue."""
+    """A message moves to the dead-letter queue after the number of receives in the queue's policy."""
     world = World(ministack)
     dead = world.sqs.create_queue(QueueName=f"{world.bucket}-dead")["QueueUrl"]
     found = world.sqs.get_queue_attributes(QueueUrl=dead, AttributeNames=["QueueArn"])

@@ -215,7 +215,7 @@ NOT_BY = {
     "place.in.n": "deltalake",
     "odd": "all",
 }
-"""The engine that skips no file by such a column; no engine may skip files if the column has NaN."""
+"""Columns with an engine that skips no file by them; no engine may skip files by a column with NaN."""
 
 
 EDGES = row("k3-2", 0, 3013) | {"place.x": "x003013", "place.in.n": 3013}
@@ -300,7 +300,9 @@ def test_every_live_file_has_statistics(tmp_path: Path) -> None:
         rows = [each for group in lake.table.data.opened(pack).groups() for each in group.to_pylist()]
         stats = json.loads(pack.stats or "")
         assert stats["numRecords"] == len(rows)
-        assert leaves(stats["nullCount"]) == leaves(stats["minValues"]) + 3, "of yes, void and odd"
+        assert leaves(stats["nullCount"]) == leaves(stats["minValues"]) + 3, (
+            "the columns yes, void and odd have no bounds"
+        )
         assert leaves(stats["nullCount"]) == COLUMNS
         assert stats["minValues"]["id"] == min(each["id"] for each in rows)
         assert stats["maxValues"]["id"] == max(each["id"] for each in rows)

@@ -31,7 +31,7 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize(("prefix", "slots"), [("keyspace/", 1000), ("signals-", 7), ("deep/er/", 1)])
 def test_platform_sees_the_crates_writes(ministack: S3Server, program: Path, prefix: str, slots: int) -> None:
-    """The watcher sees them in the expected slots, and the cache, too."""
+    """The watcher sees the crate's writes in the expected slots, and the cache sees them, too."""
     config = ministack.config(ministack.make_bucket())
     store = S3ObjectStore(config)
     watcher = Watcher(store, prefix=prefix, slots=slots)
@@ -49,7 +49,7 @@ def test_platform_sees_the_crates_writes(ministack: S3Server, program: Path, pre
 
 @pytest.mark.parametrize(("prefix", "slots"), [("keyspace/", 1000), ("signals-", 7)])
 def test_crate_sees_the_platforms_writes(ministack: S3Server, program: Path, prefix: str, slots: int) -> None:
-    """It has cached all objects, and sees the publisher's overwrites and deletions.
+    """The crate has cached all objects, and sees the publisher's overwrites and deletions.
 
     The crate counts its cache entries some seconds late, and misses changes until then; the test repeats its changes.
     """
@@ -100,7 +100,7 @@ def test_crate_and_cache_see_each_others_puts(
 
 
 def test_bucket_of_the_crate_becomes_a_table(ministack: S3Server, program: Path) -> None:
-    """Its objects are anywhere in the bucket, together with its keyspace and the platform's own objects."""
+    """The crate's objects are anywhere in the bucket, together with its keyspace and the platform's own objects."""
     place = Place(ministack, prefix="", keyspace_prefix="keyspace/")
     watcher = Watcher(place.store, prefix="keyspace/", slots=4)
     with running_peer(program, place.store.config, prefix="keyspace/", slots=4) as peer:

@@ -90,7 +90,7 @@ def test_failed_chain_keeps_its_reason(chains, table):
 
 @pytest.mark.parametrize("how", ["by us", "by the package", "failed"])
 def test_ended_tag_is_used_again(chains, table, config, how):
-    """This is immediate if requested; the package's item exists again, and the returned XOR is the item's."""
+    """The reuse is immediate if requested; the package's item exists again, and the returned XOR is the item's."""
     one, other = new_stamp(), new_stamp()
     chains.create("t", one)
     if how == "by us":
@@ -142,7 +142,7 @@ def test_write_in_doubt_is_applied_once(table, fault, method):
 
 @pytest.mark.parametrize("fault", [Fault.CRASH_BEFORE, Fault.CRASH_AFTER])
 def test_stamp_repeated_after_a_crash_counts_once(table, fault):
-    """Its operation id identifies it, even if it was the last stamp."""
+    """The stamp's operation id identifies it, even if it was the last stamp."""
     one, other = new_stamp(), new_stamp()
     SharedChains(table).create("t", xor(one, other))
     for stamp, outcome in ((one, Stamped(missing=None)), (other, Acked())):
@@ -178,7 +178,7 @@ def test_version_covers_both_items(chains, table):
 
 
 def test_unsupported_records_are_refused(chains, table, config):
-    """These are counters, other partitions, NUL in a tag, and items that are not a chain."""
+    """The table cannot hold counters, other partitions, NUL in a tag, or items that are not a chain."""
     with pytest.raises(UsageError, match="NUL"):
         chains.open_batch("a" + SUFFIX, ["1"])
     with pytest.raises(UsageError, match="'ack' alone"):
@@ -238,7 +238,7 @@ def test_package_finishes_a_chain_of_the_platform(chains, table, peer):
 @pytest.mark.npm
 @pytest.mark.parametrize("begun_by", ["us", "peer"])
 def test_concurrent_stamps_of_both_lose_nothing(chains, table, peer, begun_by):
-    """Both stamp one chain at the same time: every stamp counts once, and exactly one gets `Acked`."""
+    """Package and platform stamp one chain at the same time: every stamp counts once, and exactly one gets `Acked`."""
     for tag in ("a", "b", "c"):
         stamps = [new_stamp() for _ in range(24)]
         (chains if begun_by == "us" else peer).create(tag, xor(*stamps))
@@ -289,7 +289,7 @@ def test_chain_begun_again_by_the_package_is_new(chains, peer):
 
 @pytest.mark.npm
 def test_peer_refuses_what_the_package_refuses(peer):
-    """These are zero stamps and wrong lengths; without this check the peer would be no valid stand-in."""
+    """The package refuses zero stamps and wrong lengths; without this, the peer would be no valid stand-in."""
     with pytest.raises(PeerError, match="ZeroBufferNoOp"):
         peer.create("t", bytes(16))
     peer.create("t", new_stamp())

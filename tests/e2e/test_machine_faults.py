@@ -1,6 +1,6 @@
 """A machine that fails during a run: its S3 server is restarted, or its disk is full.
 
-The error is clear, the table good.
+The error is clear, and the table is correct.
 """
 
 import json
@@ -105,7 +105,7 @@ def test_full_disk_ends_a_run_with_a_clear_error(ministack: S3Server, tmp_path: 
 
 
 def test_output_to_a_full_disk_fails_with_one_line() -> None:
-    """The line says so, and the exit code is 1."""
+    """The line names the full disk, and the exit code is 1."""
     with Path("/dev/full").open("w") as full:
         ran = subprocess.run(
             [sys.executable, "-m", "s3notify_platform.cli", "--help"],

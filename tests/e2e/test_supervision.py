@@ -75,7 +75,7 @@ def test_home_has_one_platform_and_no_orphans(tmp_path: Path) -> None:
 
 
 def test_sigterm_drains_an_ingest(ministack: S3Server, tmp_path: Path) -> None:
-    """It ends with 0 in time; the next one continues from there, and each row exists once."""
+    """The ingest ends with 0 in time; the next one continues from there, and each row exists once."""
     config = ministack.config(ministack.make_bucket())
     source = source_of(bucket=config, name="orders", prefix="raw/", format="jsonl", slots=4, commit="native")
     location = source.location

@@ -115,7 +115,7 @@ def test_chain_with_children_survives_crashes(seed, kind):
     """Each of five stampers ends a parent and begins two children, then ends these, and may crash anywhere.
 
     No watcher sees the chain done before every child is, and a watcher sees its end. At most one operation gets
-    `Acked`, and exactly one does if it did not crash.
+    `Acked`; exactly one does if its process does not crash.
     """
     parents = [str(n) for n in range(5)]
     time = VirtualTime()
@@ -175,7 +175,7 @@ def test_reader_finishes_the_stamps_of_dead_stampers(seed):
 @KINDS
 @simulated
 def test_exactly_one_stamper_gets_acked(seed, kind):
-    """This holds under all other faults, and with readers of the state in between."""
+    """No stamper crashes; all other faults happen, and readers ask for the state in between."""
     names = [str(n) for n in range(6)]
     time = VirtualTime()
     everything, client = shared(kind, time)
@@ -232,7 +232,7 @@ def test_failed_chain_stays_failed(seed):
 @pytest.mark.parametrize("kind", ["records", "objects"])
 @simulated
 def test_two_runs_with_the_same_slots_do_not_cancel_out(seed, kind):
-    """Each stamps all slots one by one, and then all together; exactly one gets `Acked`."""
+    """Each run stamps all slots one by one, and then all together; exactly one stamp gets `Acked`."""
     names = [str(n) for n in range(4)]
     time = VirtualTime()
     everything, client = shared(kind, time)

@@ -63,7 +63,7 @@ def test_each_version_has_one_successor(seed):
 
 @simulated
 def test_counter_has_all_confirmed_additions(seed):
-    """Its value is between the confirmed additions and these plus the ones in doubt, and never above the ceiling."""
+    """The value is at least the confirmed additions, and at most these plus the additions in doubt."""
     table = TableInMemory("partition", "key")
     begun, totals, in_doubt = [], [], []
 

@@ -83,7 +83,7 @@ def writer(bucket, told, letter, vectors, seen):
             except Doubt:
                 continue
             except CorruptError:
-                # It planned on a version without its files; a newer version exists.
+                # The round was planned on a version whose files are erased; a newer version exists.
                 if process.whole.newest().version == base.version:
                     raise
                 continue

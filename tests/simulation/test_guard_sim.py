@@ -35,7 +35,9 @@ def one_run(store, number, expected="", **given):
 
 @simulated
 def test_only_lost_tables_are_called_lost(seed):
-    """Three runs race under all faults, from the table's creation on; then versions are removed, and must be missed."""
+    """Three runs race under all faults, from the table's creation on;
+    then versions are removed, and the loss is noticed.
+    """
     store, ids = MemoryObjectStore(), set()
 
     def actor(number):

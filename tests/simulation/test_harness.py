@@ -124,7 +124,7 @@ def test_actor_calls_a_store_only_from_its_own_thread():
 
 
 def test_crashed_actor_restarts_a_bounded_number_of_times():
-    """Its result is None if it never finished."""
+    """The actor's result is None if it never finished."""
     lives = []
 
     def doomed(store, _clock):

@@ -1,8 +1,8 @@
 """Inlets under faults: all reported events reach every topic's consumer, by signals alone, without a second report.
 
 The simulation runs the real `PullInlet.handle` and `Intake` over a queue that delivers at least once, in any order.
-Consumers read the entries of slots whose signal moved, and no others. So an entry would stay if its signal is missing,
-or was written before the entry.
+Consumers read the entries of slots whose signal moved, and no others. So an entry would stay if its signal were
+missing, or had moved before the entry was written.
 """
 
 from contextlib import suppress

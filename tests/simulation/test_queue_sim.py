@@ -70,7 +70,7 @@ class World:
     handed: list = field(default_factory=list)
     """(entry id, key, etag) of every delivery."""
     granted: set = field(default_factory=set)
-    """Ids of reservations that a writer got, until they were seen to be gone."""
+    """Ids of the reservations that a writer got, until they are seen to be removed."""
     pending: int = 0
     generations: dict = field(default_factory=dict)
     """The newest lease of each shard that a worker got."""
@@ -420,7 +420,7 @@ def test_topic_created_again_delivers_later_writes(seed):
 
 @simulated
 def test_permanently_refused_entry_becomes_a_dead_letter(seed):
-    """Each of these entries becomes one dead letter, and is delivered after a redrive."""
+    """Each refused entry becomes one dead letter, and is delivered after a redrive."""
     settings = TopicSettings(capacity=24, shards=2, max_attempts=2)
     world = World(kind="memory", settings=settings, seed=seed)
     keys = [f"k{i}" for i in range(6)]

@@ -150,7 +150,7 @@ def go_through(bucket: Changing, histories: dict[str, History]) -> None:
     found = differing(bucket.place)
     assert {key.replace("renamed-", "") for key in found} == late, found
     kept = sum(int(count) for key in found for count in _too_many(found[key]))
-    # A renamed object was deleted by that, and has already left.
+    # A rename deletes the old key, so its rows have already left.
     assert kept == sum(before[key] for key in late & found.keys()), "an uningested object keeps its rows"
     bucket.run()
     bucket.settled()
@@ -401,7 +401,7 @@ def test_object_changed_between_two_rounds(changing_of: Callable[..., Changing])
             changes.pop(name)()
 
     assert bucket.run(before_round=before_round).complete
-    assert not changes, "each was committed in part when it changed"
+    assert not changes, "each object was committed in part when it changed"
     assert bucket.rows_begun(key("steady.jsonl")) == 1, "committed data is not read again"
     # By entries, the next run ingests changes between two rounds, since this run lists nothing.
     bucket.run()
@@ -432,7 +432,7 @@ def test_object_changed_in_a_later_round(changing_of: Callable[..., Changing]) -
 
 @pytest.mark.thorough
 def test_run_without_time_leaves_the_rest_to_the_next(changing_of: Callable[..., Changing]) -> None:
-    """The next run continues where the first ended, although nothing has changed. A changed object is read anew."""
+    """The next run continues where the first ended, although nothing has changed. A changed object starts over."""
     bucket = changing_of(split_bytes=PART, max_bytes=4 * PART, max_seconds=0.0)
     bucket.put("raw/a.jsonl", BIG)
     assert not bucket.run().complete

@@ -141,7 +141,7 @@ def test_committed_objects_are_tagged(tagged: tuple[Lake, Any]) -> None:
 
 @pytest.mark.thorough
 def test_failed_slot_is_requested_again(lake: Lake) -> None:
-    """Its signal moves after a backoff. Other slots are committed, and a restart remembers the failure."""
+    """The slot's signal moves after a backoff. Other slots are committed, and a restart remembers the failure."""
     lake.put_many({f"{n}.jsonl": b'{"id": %d}\n' % n for n in range(12)})
     lake.ingest()
     bad = lake.slot("1.jsonl")
@@ -204,8 +204,8 @@ def test_entries_replace_listings(lake: Lake) -> None:
     lake.put(neighbour, [{"id": 0}])
     assert take("second") == {"there", "first", "second"}, "nothing was listed"
     continuous = ContinuousIngest(spark=lake.spark, source=source)
-    assert take("third") == {"there", "first", "second", "third"}, "nor after a restart"
+    assert take("third") == {"there", "first", "second", "third"}, "nothing was listed after a restart"
     publisher(lake).put("raw/plain.jsonl", b'{"id": 4}\n')
-    assert "plain" not in take("fourth"), "its slot was not requested"
+    assert "plain" not in take("fourth"), "the slot was not requested"
     ContinuousIngest(spark=lake.spark, source=source).run(Event(), every_seconds=None)
     assert "plain" in take("fifth"), "listed, since the writer of the signal does not queue"

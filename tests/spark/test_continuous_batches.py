@@ -362,7 +362,7 @@ def test_once_ends_when_everything_is_ingested(site: Site) -> None:
 
 
 def test_topic_deleted_meanwhile_causes_a_listing(site: Site) -> None:
-    """Its entries cannot be followed any more, and changes would be missed."""
+    """Entries of the topic cannot be followed any more, and changes would be missed."""
     queue = site.source.location.queue()
     queue.topics.create("orders", TopicSettings(slots=20, shards=1))
     site.ingest().run(Event(), every_seconds=None)

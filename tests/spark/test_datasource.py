@@ -258,7 +258,7 @@ def test_options_accept_the_names_of_spark() -> None:
     ("given", "size"), [("1000", 1000), ("512b", 512), ("64k", 1 << 16), ("3MB", 3 << 20), (" 1g ", 1 << 30)]
 )
 def test_sizes_are_accepted_in_the_notation_of_spark(given: str, size: int) -> None:
-    """This notation is only accepted for Spark's own option."""
+    """The notation is only accepted for Spark's own option."""
     assert reading_of({"bucket": "b", "maxBytesPerTrigger": given}).source.input.max_bytes == size
 
 

@@ -83,7 +83,7 @@ def test_dead_task_with_one_slot_is_found_at_once(
     jobs = [message for message in said if "slots failed, trying" in message]
     assert ["one of them alone" in message for message in jobs] == [True], said
     objects = [message for message in said if message.startswith("slot ") and "failed, trying" in message]
-    assert "trying it without this object" in objects[-1], said
+    assert "trying the slot without this object" in objects[-1], said
 
 
 def fails_over_negatives(rows: DataFrame) -> DataFrame:

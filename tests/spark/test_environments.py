@@ -88,9 +88,8 @@ def test_topic_has_the_slots_of_its_source(
 def test_second_environment_follows_the_recipe_of_the_readme(
     config: S3Config, deployment: Deployment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without the recipe it is refused, and takes no entries.
-
-    With it, it has its own data, and its removal leaves the first environment unchanged.
+    """Without the recipe the environment is refused, and takes no entries. With the recipe it has its own data, and its
+    removal leaves the first environment unchanged.
     """
     queue = NotificationQueue(queue_records(config))
     prod = deployment("prod")

@@ -96,7 +96,7 @@ def test_newest_rows_equal_a_window_of_spark(newest_lake: Lake, anywhere: str) -
     )
     lake.put("null.jsonl", [{"id": None, "at": "2026-01-01T00:00:00Z"}, {"id": 77}])
     lake.ingest()
-    assert follow(lake).rebuilt == "it was never made"
+    assert follow(lake).rebuilt == "the table was never built"
     first = shown(lake)
     assert first == window(lake)
     assert {*first} == {*map(str, range(8)), "77"}
@@ -264,7 +264,7 @@ def test_clustered_table_holds_all_rows_in_order(lake_of: Callable[..., Lake], a
         rows = load_slots(lake.spark, lake.source, None, asset="orders_clustered").toArrow().to_pylist()
         return sorted(rows, key=lambda row: (row["_key"], row["_offset"]))
 
-    assert follow_clustered().rebuilt == "it was never made"
+    assert follow_clustered().rebuilt == "the table was never built"
     assert clustered() == lake.load()
     lake.delete("3.jsonl")
     lake.put("4.jsonl", [{"id": 4, "day": "2026-01-04"}])

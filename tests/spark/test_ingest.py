@@ -55,7 +55,7 @@ def test_create_overwrite_delete_and_empty(
     lake.ingest()
     lake.check()
     assert lake.snapshot().manifest.slot(lake.slot("0.jsonl")).signal == "signal-1", (
-        "a signal that is not given again stays"
+        "a run without a signal keeps the earlier one"
     )
 
 
@@ -74,7 +74,7 @@ def test_only_found_skips_slots_without_objects(lake: Lake) -> None:
     assert set(lake.ingest(only_found=True).slots) == {lake.slot("a.jsonl")}
     lake.delete("a.jsonl")
     assert set(lake.ingest(only_found=True).slots) == {lake.slot("a.jsonl")}
-    assert set(lake.ingest(only_found=True).slots) == {lake.slot("a.jsonl")}, "it has a commit"
+    assert set(lake.ingest(only_found=True).slots) == {lake.slot("a.jsonl")}, "the slot has a commit"
     assert lake.load() == []
 
 

@@ -52,7 +52,7 @@ def query_rows(lake: Lake, **options: str) -> tuple[StructType, list[dict[str, A
 
 
 def test_query_has_columns_from_keys_and_hints(bare_lake: Callable[..., Lake]) -> None:
-    """These columns follow the columns of the data; hinted types are used as given, and other types are inferred."""
+    """Columns from keys follow the columns of the data; hinted types are used as given, others are inferred."""
     lake = bare_lake()
     lake.put(f"{EU}a.jsonl", [{"id": 1, "Amount": 1.25}])
     schema, (row,) = query_rows(lake, schema_hints="AMOUNT decimal(12,2), note string", **PARTS)

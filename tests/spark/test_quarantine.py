@@ -66,9 +66,9 @@ def read(proxy: FaultProxy, result: BatchResult) -> int:
 
 
 def test_forbidden_object_is_quarantined_until_it_is_written_again(lake: Lake, proxy: FaultProxy) -> None:
-    """It is quarantined at the last attempt and not read again; other objects are committed.
+    """The object is quarantined at the last attempt and not read again; other objects are committed.
 
-    A new version is committed.
+    A new version of it is committed.
     """
     for name in "abc":
         lake.put(f"{name}.jsonl", [{"id": 1}, {"id": 2}])

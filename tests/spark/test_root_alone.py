@@ -181,7 +181,7 @@ def test_process_continues_where_another_ended(site: Site) -> None:
 
 
 def test_failed_slot_is_requested_again(site: Site) -> None:
-    """Its signal moves, so the keyspace is listed, although the slot's entries are the same as before."""
+    """The slot's signal moves, so the keyspace is listed, although the slot's entries are the same as before."""
     slot = slot_of("raw/a", SLOTS)
 
     def again() -> None:
@@ -197,7 +197,9 @@ def test_failed_slot_is_requested_again(site: Site) -> None:
 
 
 def test_unqueued_writer_causes_a_listing(site: Site) -> None:
-    """Its root shows this: the signals are listed, and then the bucket for the slot, even if an entry exists."""
+    """The writer's root signal causes a LIST of the signals, and then of
+    the bucket for the slot, even if an entry exists.
+    """
 
     def both() -> None:
         site.publisher.put("raw/a", ROW)

@@ -171,7 +171,7 @@ def ours(pattern: str, text: str) -> Any:
 
 @pytest.mark.parametrize("pattern", PATTERNS)
 def test_patterns_read_times_as_spark_does(spark: SparkSession, pattern: str) -> None:
-    """Both give the same times, and refuse the same texts."""
+    """The platform and Spark give the same times, and refuse the same texts."""
     texts = PATTERNS[pattern]
     escaped = pattern.replace("'", "\\'")
     frame = spark.createDataFrame([(text,) for text in texts], "t string").selectExpr(

@@ -170,7 +170,7 @@ def test_last_part_of_a_big_object_grows_the_schema(lake_of: Callable[..., Lake]
 
 def test_field_that_cannot_become_a_column_is_rejected(lake: Lake) -> None:
     """A field with a reserved name, or with a name that Spark confuses
-    with another, gets no column, and no batch waits.
+    with another, gets no column, and delays no batch.
     """
     lake.put("a.jsonl", [{"id": 1}])
     lake.ingest()
@@ -208,7 +208,7 @@ def test_reject_names_the_limit_of_columns_and_a_remedy(lake: Lake) -> None:
 
 @pytest.mark.thorough
 def test_values_that_do_not_fit_are_rescued(lake_of: Callable[..., Lake]) -> None:
-    """They stay beside the row's other values, through a transform too, and are counted."""
+    """Rescued values stay beside the row's other values, through a transform too, and are counted."""
     lake = lake_of(schema="id bigint, o struct<x: int>", mismatches="rescue")
     lake.put(
         "a.jsonl", b'{"id": 1, "o": {"x": 1}}\n{"id": "one", "o": {"x": 1.5, "y": [1]}, "z": null}\nno\n'

@@ -62,7 +62,7 @@ def test_stream_returns_existing_rows_and_then_added_ones(place: Place) -> None:
 
 
 def test_stream_of_changes_returns_removed_rows(place: Place) -> None:
-    """They have version, time and reason; the rows at the beginning have their version."""
+    """Removed rows have version, time and reason; the rows at the beginning have their version."""
     ingest(place, o1=(1,), o2=(2,), o3=(3, 4))
     query = query_of(place, read="changes")
     (first,) = query.drain()
@@ -128,7 +128,7 @@ def test_rewritten_packs_do_not_repeat_rows(place: Place) -> None:
 
 
 def test_idle_poll_needs_two_requests(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A poll that follows too soon after another one needs none."""
+    """A poll too soon after another one makes no request."""
     ingest(place, **{f"o{n}": (n,) for n in range(5)})
     query = query_of(place)
     query.drain()
@@ -175,7 +175,7 @@ def test_micro_batch_is_limited(place: Place) -> None:
 
 
 def test_repeated_micro_batch_has_the_same_rows(place: Place) -> None:
-    """This holds after a failed sink, and in a new driver, after any other commits."""
+    """A micro-batch is repeated after a failed sink, and in a new driver, after any other commits."""
     query = query_of(place)
     for changes in ({f"o{n}": (n,) for n in range(10)}, {"p": (100,), "q": (101,)}):
         ingest(place, **changes)
@@ -281,7 +281,7 @@ def test_stream_of_some_slots_and_columns(place: Place) -> None:
 
 
 def test_stream_waits_for_its_table(place: Place) -> None:
-    """This needs declared columns."""
+    """The stream must have declared columns."""
     bucket = named(place.source.input.bucket)
     options = options_of(
         with_settings(place.source, bucket=bucket, platform=bucket), read="table", schema="a bigint"
@@ -300,7 +300,7 @@ def test_stream_waits_for_its_table(place: Place) -> None:
 
 
 def test_stream_fails_at_another_table_in_its_place(place: Place) -> None:
-    """Its versions have the same numbers, and other content."""
+    """The other table's versions have the same numbers, and other content."""
     ingest(place, o=(1,))
     query = query_of(place)
     query.drain()
@@ -348,7 +348,7 @@ def test_stream_fails_at_a_rollback(place: Place) -> None:
 
 
 def test_invalid_offsets_are_refused(place: Place) -> None:
-    """They may be another program's, or of an earlier version's streams."""
+    """The offsets are another program's, or of an earlier version's streams."""
     ingest(place, o=(1,))
     reader = changes_reader(place.source)
     for body in (

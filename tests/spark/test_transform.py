@@ -129,7 +129,7 @@ def test_transform_that_fails_for_all_rows_ends_after_few_jobs(
 
 @pytest.mark.thorough
 def test_transform_that_changes_lineage_fails_the_slot(lake: Lake) -> None:
-    """Its rows would be assigned to another object, version or slot."""
+    """The rows would be assigned to another object, version or slot."""
     for number in range(6):
         lake.put(f"{number}.jsonl", [{"id": number}])
     for column, value in (("_key", "raw/other"), ("_etag", "other")):

@@ -1,6 +1,6 @@
 """RabbitMQ and Kafka on 127.0.0.1, which can be killed and restarted, and end with their block.
 
-Nothing is installed: `apt-get install rabbitmq-server maven`. Kafka is the one of Maven Central, run by Java.
+Install them by `apt-get install rabbitmq-server maven`. Kafka comes from Maven Central, and Java runs it.
 """
 
 import os

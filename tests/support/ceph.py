@@ -1,7 +1,7 @@
 """A small Ceph: one monitor, one OSD on a file, and RGWs, all on 127.0.0.1. It ends with its block.
 
-Nothing is installed here: `poe ceph` does that (`tests/ceph/run`). No systemd, no container, no manager; it starts in
-about 10 s. Unusual settings were found by experiment; their comments say why.
+Nothing is installed here; `poe ceph` installs Ceph (`tests/ceph/run`). The cluster needs no systemd, container or
+manager, and starts in about 10 s. Unusual settings were found by experiment; their comments say why.
 """
 
 import contextlib

@@ -37,7 +37,7 @@ class Fault(Enum):
     CRASH_AFTER = "crash after"
     LOST = "applied, response lost"
     REFUSED = "500 or 409, not applied"
-    THROTTLED = "503 SlowDown, not applied, and known not to be"
+    THROTTLED = "503 SlowDown, certainly not applied"
     LATE = "response lost, applied some calls later"
     PAUSE = "the process sleeps before the call"
 

@@ -188,7 +188,7 @@ def shown(table: LogTable) -> Newest:
     columns = arrow_schema(found.metadata.schema)
     batches = read_slots(table.reader.store, table.layout, found.packs.values(), None, columns)
     rows = [row for batch in batches for row in batch.to_pylist()]
-    assert len({row["_key"] for row in rows}) == len(rows), "one row a key"
+    assert len({row["_key"] for row in rows}) == len(rows), "one row for each key"
     for row in rows:
         assert {name: row[name] for name in ("id", "at", "gone", "_modified")} == values_of(row["n"])
     return {row["_key"]: (row["n"], row["_source_key"], row["_source_offset"]) for row in rows}

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 LONGEST = 2
 """Ticks: the longest duration of a run."""
 HALF = 1
-"""Ticks: nothing is committed on data that was read, or staged, longer ago."""
+"""Ticks: the maximum age of the data that a commit is based on, and of its staged files."""
 
 Row = tuple[str, int, int]
 """Key, ETag, label."""

@@ -1,7 +1,7 @@
 """A DynamoDB client in memory, for simulations: transactions of puts and deletes, all or nothing.
 
 It accepts only the two conditions that `XorAckTable` uses, and refuses every other request.
-`tests/contracts/test_xor_ack_table.py` tests a real server's treatment of them.
+`tests/contracts/test_xor_ack_table.py` tests the same requests on a real server.
 """
 
 # ruff: noqa: N803 - the SDK names its arguments so

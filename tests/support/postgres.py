@@ -1,4 +1,4 @@
-"""A PostgreSQL server on 127.0.0.1, which ends with its block. Nothing is installed: `apt-get install postgresql`."""
+"""A PostgreSQL server on 127.0.0.1, which ends with its block. Install it by `apt-get install postgresql`."""
 
 import os
 import subprocess

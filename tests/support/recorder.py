@@ -1,7 +1,7 @@
 """An HTTP endpoint in a separate process that records posts; it may fail or refuse on demand.
 
-It is fast enough (some thousands of posts a second) not to limit a measurement. It acts as a consumer of notifications,
-of the platform's outlet or of Ceph's own notifications.
+It is fast enough (some thousands of posts a second) not to limit a measurement. It receives the posts of the platform's
+outlet, or of Ceph's own notifications.
 """
 
 import asyncio

@@ -90,7 +90,7 @@ class VirtualTime:
         raise AssertionError("a store in a simulation does not wait")
 
     def random_bytes(self, count: int) -> bytes:
-        raise AssertionError("a store in a simulation draws nothing")
+        raise AssertionError("a store in a simulation draws no random bytes")
 
 
 class StoppedError(BaseException):

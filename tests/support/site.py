@@ -284,7 +284,7 @@ class Site:
                 self.launch(request)
             if not requests and self.cursor and not self.state.open and self.state.enumerated:
                 return
-        raise AssertionError("does not come to rest")
+        raise AssertionError("ticks and runs do not end")
 
     @staticmethod
     def slots_of(request: dg.RunRequest) -> list[int]:

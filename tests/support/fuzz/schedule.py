@@ -172,10 +172,10 @@ class Writer:
 
 @dataclass
 class Snapshots:
-    """Reads the table repeatedly: no duplicate row, no two versions of an object, no unknown version, no partial one.
+    """Reads the table repeatedly, and checks each snapshot.
 
-    It also checks that the files have one type for each column, and that values are the object's, except for nulls
-    (`retyping`).
+    A snapshot must have no duplicate row, no two versions of an object, and no unknown or partial version. Its files
+    must have one type for each column, and its values must be the object's, except for nulls (`retyping`).
     """
 
     source: Source

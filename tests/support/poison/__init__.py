@@ -1,4 +1,4 @@
-"""A generated corpus of bad objects, as outsiders write them, or faulty writers. By file name."""
+"""A generated corpus of bad objects by file name, as outsiders and faulty programs write them."""
 
 import pyarrow as pa
 

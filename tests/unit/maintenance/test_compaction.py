@@ -129,7 +129,7 @@ def test_dry_run_reports_its_work_and_writes_nothing(rounds):
 
 
 def test_packs_with_many_hidden_rows_are_rewritten():
-    """This includes full packs, which are not merged with others."""
+    """Full packs, which are not merged with others, are rewritten, too."""
     process = Rounds(store=MemoryObjectStore(), vectors=True, more={"sizes": LAZY})
     bucket = {f"a{n}": ("e", tuple(random.Random(n).randbytes(9)[1:])) for n in range(300)}
     process.commit(process.planned(bucket))

@@ -31,7 +31,7 @@ def commit(table, *slots, base=None):
 
 
 def overrun(store, version, *slots, **given):
-    """A version of a writer that slept, on top of the version below: its body, which the test writes later."""
+    """The body of a version by a writer that slept, on top of the version below; the test writes it later."""
     kept = {}
 
     class Sleeping(DelegatingStore):

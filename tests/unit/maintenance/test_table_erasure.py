@@ -162,7 +162,7 @@ def test_repeated_erasure_finds_nothing(rounds, store, clock):
 
 
 def test_erasure_removes_files_of_dead_rounds_and_other_engines(rounds, store, clock):
-    """These are unreferenced files, and files derived from versions below the log's first one."""
+    """Unreferenced files, and files derived from versions below the log's first one, would still hold the object."""
     bucket = filled(rounds, clock)
     with_it = {**bucket, KEY: ("etag4711", (471147114711, 471147114712)), "a3": ("e", (1, 2))}
     rounds().planned(with_it)

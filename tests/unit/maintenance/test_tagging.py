@@ -243,7 +243,7 @@ def test_pass_without_success_stops_after_few_requests(world, monkeypatch, error
 
 
 def test_forgotten_table_is_tagged_again(world):
-    """Its version numbers repeat, with other content."""
+    """The version numbers of the new table repeat, with other content."""
     world.put("raw/a")
     for _ in range(3):
         world.commit("raw/a")
