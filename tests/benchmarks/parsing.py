@@ -32,7 +32,7 @@ SCHEMA = pa.schema(
         ("pos", pa.struct([("x", pa.float64()), ("y", pa.int64())])),
     ]
 )
-MISFITS: dict[str, Any] = {
+MISMATCHES: dict[str, Any] = {
     "id": "none",
     "price": "unknown",
     "at": "yesterday",
@@ -110,7 +110,7 @@ def _parse(name: str, body: bytes, schema: pa.Schema) -> int:
 
 def _records(count: int, schema: pa.Schema, share: float) -> list[dict[str, Any]]:
     chance = random.Random(1)
-    misfits = [name for name in MISFITS if name in schema.names]
+    mismatches = [name for name in MISMATCHES if name in schema.names]
     found = []
     for n in range(count):
         record: dict[str, Any] = {
@@ -123,8 +123,8 @@ def _records(count: int, schema: pa.Schema, share: float) -> list[dict[str, Any]
             "pos": {"x": n / 7, "y": n},
         }
         if chance.random() < share:
-            name = chance.choice(misfits)
-            record[name] = MISFITS[name]
+            name = chance.choice(mismatches)
+            record[name] = MISMATCHES[name]
         found.append({name: record[name] for name in schema.names})
     return found
 

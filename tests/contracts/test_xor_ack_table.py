@@ -110,7 +110,7 @@ def test_ended_tag_is_used_again(chains, table, config, how):
     assert chains.stamp("t", other) == Acked()
 
 
-def test_all_chains_and_purge(table):
+def test_chains_are_listed_and_purged(table):
     """Chains are listed by tag, without the platform's own items."""
     clock = HandClock()
     chains = SharedChains(table, clock=clock, tombstone_seconds=10)

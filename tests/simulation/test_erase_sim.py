@@ -59,8 +59,8 @@ class Dawdling(DelegatingStore):
         return super().put(key, body, **given)
 
 
-def writer(bucket, told, letter, vectors, seen):
-    """Overwrites its own objects, and one of the common slot. `told`: its slot as it was reported as committed.
+def writer(bucket, reported, letter, vectors, seen):
+    """Overwrites its own objects, and one of the common slot. `reported`: its slot as it was reported as committed.
 
     `seen`: reads the table at that time, without a cache.
     """
@@ -75,7 +75,7 @@ def writer(bucket, told, letter, vectors, seen):
             for key in (f"{letter}{done % 2}", f"a{letter}"):
                 bucket[key] = (f"{letter}{done}", (done, done + 1, done + 2))
             mine = {key: found for key, found in bucket.items() if key[0] == letter}
-            told.pop(letter, None)
+            reported.pop(letter, None)
             try:
                 base = process.whole.newest()
                 planned = process.planned(dict(bucket), {0, slot_of_key(letter)}, base)
@@ -88,7 +88,7 @@ def writer(bucket, told, letter, vectors, seen):
                     raise
                 continue
             if isinstance(result, Committed) and slot_of_key(letter) not in planned.dropped:
-                told[letter] = mine
+                reported[letter] = mine
                 snapshot = seen.table.opened()
                 states = seen.states.lookup(snapshot.manifest.states, {slot_of_key(letter): [*mine]})
                 assert {key: state.etag for key, state in states.items()} == {
@@ -127,8 +127,8 @@ def check(seed, faults, *, vectors):
     first = rounds_of(store, time_of(time), vectors)
     first.commit(first.planned(bucket))
     assert holding(store, f"etag{MARK}")
-    told, erased, doubted = {}, [], set()
-    actors = [writer(bucket, told, letter, vectors, first) for letter in "bcd"]
+    reported, erased, doubted = {}, [], set()
+    actors = [writer(bucket, reported, letter, vectors, first) for letter in "bcd"]
     actors.append(eraser(bucket, erased, doubted, vectors))
     run_simulation(actors, store, seed, faults=faults, time=time, restarts=50)
     if Fault.CRASH_AFTER not in faults:  # an erasure killed at its end has left nothing to find
@@ -136,7 +136,7 @@ def check(seed, faults, *, vectors):
     assert holding(store, *KEYS, f"etag{MARK}", ROW, ROW + 1) == set()
     process = rounds_of(store, time_of(time), vectors)
     contents = process.contents()
-    for letter, mine in told.items():
+    for letter, mine in reported.items():
         assert {key: found for key, found in contents.items() if key[0] == letter} == mine
     process.commit(process.planned(bucket))
     assert process.contents() == bucket

@@ -53,20 +53,20 @@ def by_leases(stores, clock):
 
 
 @dataclass(kw_only=True)
-class Told:
+class Reported:
     """Additions by slot, as reported to writers: committed, not committed, in doubt."""
 
     won: Counter = field(default_factory=Counter)
     doubt: Counter = field(default_factory=Counter)
 
     def check(self, counted):
-        """Checks that every addition reported as committed exists once, and that all others are in doubt."""
+        """Checks that every addition reported as committed exists once, and that any other one was in doubt."""
         assert sum(self.won.values()) > 0
         for slot in range(10):
             assert self.won[slot] <= counted.get(slot, 0) <= self.won[slot] + self.doubt[slot]
 
 
-def writer(told, number, table_of, mends=None):
+def writer(reported, number, table_of, mends=None):
     """A sequence of processes of one writer, each with its own snapshot.
 
     `mends`: the restored versions; None: no version may need a restore.
@@ -91,7 +91,7 @@ def writer(told, number, table_of, mends=None):
             slots = tuple({(number + rounds * step) % 10 for step in (1, 3, 4)})
             change = None
             # After a crash, the addition in flight is in doubt.
-            told.doubt.update(slots)
+            reported.doubt.update(slots)
             try:
                 change = Counts(base=kept, slots=slots, clock=clock)
                 found = table.committer.commit(change, kept)
@@ -107,13 +107,13 @@ def writer(told, number, table_of, mends=None):
                 kept = None
                 continue
             except ConflictError:
-                told.doubt.subtract(slots)
+                reported.doubt.subtract(slots)
                 kept = None
                 continue
-            told.doubt.subtract(slots)
+            reported.doubt.subtract(slots)
             kept = found.snapshot
             if isinstance(found, Committed):
-                told.won.update(set(slots) - change.dropped)
+                reported.won.update(set(slots) - change.dropped)
 
     return run
 
@@ -143,21 +143,21 @@ def reader(seen):
 
 @simulated
 def test_reported_commits_exist_once(seed):
-    store, told = MemoryObjectStore(clock=(time := VirtualTime())), Told()
-    actors = [writer(told, number, natively) for number in range(3)]
+    store, reported = MemoryObjectStore(clock=(time := VirtualTime())), Reported()
+    actors = [writer(reported, number, natively) for number in range(3)]
     seen = []
     run_simulation([*actors, reader(seen)], store, seed, faults=FAULTS, time=time)
-    told.check(Table(store=store).counted())
+    reported.check(Table(store=store).counted())
     versions(store)
 
 
 @simulated
 def test_crashes_leave_a_usable_table(seed):
-    store, told = MemoryObjectStore(clock=(time := VirtualTime())), Told()
-    actors = [writer(told, number, natively) for number in range(3)]
+    store, reported = MemoryObjectStore(clock=(time := VirtualTime())), Reported()
+    actors = [writer(reported, number, natively) for number in range(3)]
     history = run_simulation(actors, store, seed, faults=ROUGH, time=time)
     assert history.events
-    told.check(Table(store=store).counted())
+    reported.check(Table(store=store).counted())
     table = Table(store=store)
     base = table.opened()
     assert isinstance(table.committer.commit(Counts(base=base, slots=(1,)), base), Committed)
@@ -168,11 +168,11 @@ def test_reported_commits_by_leases_exist_once(seed):
     """The store ignores conditions."""
     ignoring = IgnoringStore(MemoryObjectStore(), {"create", "match", "delete", "copy"})
     stores = {"objects": ignoring, "records": MemoryObjectStore(), "leases": TableInMemory()}
-    told = Told()
-    actors = [writer(told, number, by_leases) for number in range(3)]
+    reported = Reported()
+    actors = [writer(reported, number, by_leases) for number in range(3)]
     faults = {Fault.LOST: 0.05, Fault.REFUSED: 0.05}
     run_simulation(actors, stores, seed, faults=faults, clock_rates=[1.0, 1.1, 0.95])
-    told.check(Table(store=ignoring, records=stores["records"]).counted())
+    reported.check(Table(store=ignoring, records=stores["records"]).counted())
 
 
 class Sleeper(DelegatingStore):
@@ -199,14 +199,14 @@ def overruns(seed):
     """
     ignoring = IgnoringStore(MemoryObjectStore(), {"create", "match", "delete", "copy"})
     stores = {"objects": ignoring, "records": MemoryObjectStore(), "leases": TableInMemory()}
-    told, mends = Told(), []
-    actors = [writer(told, number, asleep, mends) for number in range(3)]
+    reported, mends = Reported(), []
+    actors = [writer(reported, number, asleep, mends) for number in range(3)]
     # A log of 24 versions is read completely, several times, before a person must repair it.
     faults = {Fault.LOST: 0.01, Fault.REFUSED: 0.01}
     run_simulation(actors, stores, seed, faults=faults, clock_rates=[1.0, 1.1, 0.95])
     table = by_leases(stores, HandClock())
     mends.append(put_back(table.committer))
-    told.check(table.counted())
+    reported.check(table.counted())
     versions(ignoring)
     return mends
 
@@ -242,11 +242,11 @@ def cut(store, clock):
 @simulated
 def test_log_cut_meanwhile_loses_nothing(seed, monkeypatch):
     monkeypatch.setattr("s3notify_platform.table.commit.CHECKPOINT_EVERY", 3)
-    store, told = MemoryObjectStore(clock=(time := VirtualTime())), Told()
-    actors = [writer(told, number, natively) for number in range(3)]
+    store, reported = MemoryObjectStore(clock=(time := VirtualTime())), Reported()
+    actors = [writer(reported, number, natively) for number in range(3)]
     faults = {Fault.LOST: 0.05, Fault.LATE: 0.05, Fault.PAUSE: 0.05}
     try:
         run_simulation([*actors, cutter], store, seed, faults=faults, time=time)
     except CorruptError as error:
         raise AssertionError("a log that was cut is not damaged") from error
-    told.check(Table(store=store).counted())
+    reported.check(Table(store=store).counted())

@@ -213,14 +213,14 @@ def test_unqueued_writer_causes_a_listing(site: Site) -> None:
 def test_new_topic_causes_one_comparison_of_everything(site: Site) -> None:
     """Entries of the former topic may be lost, so all is compared once; then entries are followed again."""
 
-    def anew() -> None:
+    def recreate() -> None:
         site.publisher.put("raw/a", ROW)
         site.queue.topics.delete("orders")
         site.publisher.put("raw/b", ROW)
         site.topic()
         site.publisher.put("raw/c", ROW)
 
-    site.run(anew, lambda: None, lambda: site.publisher.put("raw/d", ROW))
+    site.run(recreate, lambda: None, lambda: site.publisher.put("raw/d", ROW))
     assert site.keys() == {f"raw/{name}" for name in "abcd"}
     assert (len(site.batches[-2][0]), site.batches[-2][1]) == (SLOTS, True)
     assert site.batches[-1] == ({slot_of("raw/d", SLOTS)}, False)

@@ -56,7 +56,7 @@ from s3notify_platform.table.versions import created_ms, snapshot_of
 
 UNLIMITED: Final = 1 << 62
 
-AFRESH: Final = (
+REMEDY: Final = (
     "use a new checkpoint, which begins with all rows of the table, or with the option since after a version"
 )
 
@@ -86,9 +86,9 @@ class Offset:
         try:
             found = cls(table=body["table"], version=body["version"], slots=body["slots"])
         except (KeyError, TypeError) as error:
-            raise CorruptError(f"{body!r}: not an offset of this stream: {AFRESH}") from error
+            raise CorruptError(f"{body!r}: not an offset of this stream: {REMEDY}") from error
         if type(found.table) is not str or type(found.version) is not int:
-            raise CorruptError(f"{body!r}: not an offset of this stream: {AFRESH}")
+            raise CorruptError(f"{body!r}: not an offset of this stream: {REMEDY}")
         return found
 
     @classmethod
@@ -202,17 +202,17 @@ class ChangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _checked(self, offset: Offset, found: Snapshot | Absent) -> Snapshot:
         """The newest snapshot, which must be of the offset's table."""
         if isinstance(found, Absent):
-            raise NotFoundError(f"the table that the stream has read ({offset.table}) was removed: {AFRESH}")
+            raise NotFoundError(f"the table that the stream has read ({offset.table}) was removed: {REMEDY}")
         if offset.table not in ("", found.table):
             raise UsageError(
                 f"the checkpoint belongs to table {offset.table}, but the table's id is now {found.table}: the table "
-                f"was begun again (`s3notify table forget`, `migrate`), or the options name another source. {AFRESH}"
+                f"was begun again (`s3notify table forget`, `migrate`), or the options name another source. {REMEDY}"
             )
         if offset.version > found.version:
             # Another process may have committed the version after this process read the log.
             self._seen = found = self._table.newest()
             if isinstance(found, Absent) or offset.version > found.version:
-                raise NotFoundError(f"the table has no version {offset.version}: {AFRESH}")
+                raise NotFoundError(f"the table has no version {offset.version}: {REMEDY}")
         return found
 
     def _as_of(self, version: int) -> Snapshot:
@@ -260,5 +260,5 @@ class ChangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 def _not_kept(error: NotFoundError) -> NotFoundError:
     return NotFoundError(
-        f"{error}. The stream was stopped for longer than versions are kept, or an object was erased: {AFRESH}"
+        f"{error}. The stream was stopped for longer than versions are kept, or an object was erased: {REMEDY}"
     )
