@@ -210,7 +210,7 @@ class _Run:
         else:
             self._lost += 1
             self.report.lost += 1
-        # A snapshot that is hours old could no longer be committed on.
+        # The snapshot must not become too old to commit on it.
         found = self.table.reader.refresh(self.snapshot if done is None else done.snapshot)
         if isinstance(found, Absent):
             raise ConflictError(

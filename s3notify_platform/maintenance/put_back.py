@@ -5,15 +5,15 @@ If the store has no conditional writes, a writer that slept may overwrite the ve
 body is still staged under its `n`.
 
 Steps
-    1. From the version in `known` downwards, each version must have the `n` that the next version names as its parent.
+    1. Each version, from the one in `known` downwards, must have the `n` that the next version names as its parent.
        A version with another `n`, or a missing one, is written again from its staged body by a conditional commit.
-    2. Versions above the one in `known` that do not follow it are removed, newest first. No writer reported them as
+    2. Versions above the version in `known` that do not follow it are removed, newest first. No writer reported them as
        committed: a writer reports a commit only after `known` has its version, or a version that follows it.
 
 Safe to repeat, and beside writers. If nothing was replaced, nothing is changed.
 
-Requests: 1 read of `known`; 1 LIST for each 1000 kept versions, 1 GET for each. For each restored version 2 GETs, and
-the requests of a commit; for each removed version the requests of a conditional delete.
+Requests: 1 read of `known`; 1 LIST for each 1000 kept versions, 1 GET for each. A restored version costs 2 GETs and the
+requests of a commit; a removed version those of a conditional delete.
 """
 
 from collections.abc import Mapping

@@ -31,7 +31,7 @@ class RetryRequest:
     ) -> Retried:
         """Request the retry: see `table.quarantined.retry`. `commit` must be settled, unless it is a `dry_run`.
 
-        A table that a run would refuse, or one with another number of slots, is also refused here
+        A table that a run would refuse, or that has another number of slots, is also refused here
         (`Location.open_table`).
         """
         location.open_table(store)

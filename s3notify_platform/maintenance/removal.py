@@ -6,8 +6,8 @@ Steps, each safe to repeat
     2. Remove the source's topic, with its entries and dead letters. A topic that serves other tables stays, and no
        longer names this table.
     3. Remove the tables, logs first, so that a reader finds either a whole table or no table; then signals and records.
-    4. Remove the records of the slot assets' tables, then the record of the source's table. So a removal that was
-       killed is recognised as such until it is repeated.
+    4. Remove the records of the slot assets' tables, then the record of the source's table. So an unfinished removal is
+       recognised until it is repeated.
 
 Only objects with names that the platform gives are removed, and packs that other engines wrote into a table. All other
 objects below the platform's prefix are counted, and stay. Leases in DynamoDB stay, and so does the rest of the queue,
@@ -256,5 +256,8 @@ class Removal:
         if (planned := self.plan()).nothing:
             return planned
         removed = remove(self.location)
-        line = f"removed {removed} objects of source {self.location.name!r}; its own objects are untouched"
+        name = self.location.name
+        line = (
+            f"removed {removed} objects of the platform for source {name!r}; its bucket's data is untouched"
+        )
         return Report(lines=(*planned.lines, line), document={**planned.document, "removed": removed})

@@ -236,7 +236,7 @@ class Erasure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _History:
-    """The table's objects that do not belong to the snapshot without the erased object.
+    """The table's objects outside of the new snapshot, which lacks the erased object.
 
     `versions`, `rest`: the log's objects by version, and its other ones. `holding`: files outside the log that hold the
     erased object and that the snapshot does not name. `begins`: the version after the last one that holds it; 0: no

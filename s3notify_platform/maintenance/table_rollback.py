@@ -16,11 +16,11 @@ not stay |
 | began the table again, under another id | fails with an error |
 | is another engine whose version is adopted, or refused | undoes that version, too |
 
-After two restarts, it holds the table: other writers wait (`Known.held`).
+After two restarts, the rollback holds the table: other writers wait (`Known.held`).
 
-Requests: those of `LogReader.open` or `longest`, of `snapshot_of`, and of a commit. For each start, 1 LIST for each
-1000 objects of the table; if a vacuum has cut the log, 5 more, and 1 GET for each version that is younger than the
-longest run.
+Requests: those of `LogReader.open` or `longest`, of `snapshot_of`, and of a commit. Each start costs 1 LIST for each
+1000 objects of the table. If a vacuum has cut the log, it costs 5 more, and 1 GET for each version that is younger than
+the longest run.
 """
 
 from dataclasses import dataclass, replace

@@ -11,9 +11,9 @@ A slot is not done if the store was unavailable, or refused all tags: the next p
 only some of the tags, they are counted, and tried again after `tag_again`. Objects that a lifecycle rule then removes
 leave the table, unless `on_delete` keeps their rows.
 
-Requests of a pass: those of `LogTable.newest`, 1 read, and 1 GET of the bucket's versioning if a slot has changed. For
-the changed slots those of `StateReader.columns`; for each object 1 HEAD, 1 GET, 1 PUT. For each `SLOTS_AT_ONCE` slots 1
-read and 1 write.
+Requests of a pass: those of `LogTable.newest`, 1 read, and 1 GET of the bucket's versioning if a slot has changed. The
+changed slots cost the requests of `StateReader.columns`; each object costs 1 HEAD, 1 GET, 1 PUT. For each
+`SLOTS_AT_ONCE` slots 1 read and 1 write.
 """
 
 import json

@@ -13,8 +13,8 @@ Invariants
 
 Ages are measured by the store's clock, from a probe object that is written at the start.
 
-Requests: 1 LIST for each 1000 objects of the table. If files are to be removed: those of a commit, 1 GET for each kept
-version and 1 for its manifest, and 1 DELETE for each removed object.
+Requests: 1 LIST for each 1000 objects of the table. If files must be removed: the requests of a commit, 1 GET for each
+kept version and 1 for its manifest, and 1 DELETE for each removed object.
 """
 
 from collections.abc import Collection, Iterable
@@ -199,7 +199,7 @@ def _named_by_versions(reader: LogReader, snapshot: Snapshot, kept: Iterable[int
         named |= found
         if body is not None and not body.foreign:
             if number and body.parent != number:
-                # Files of the replaced version would be named by no version, and would be lost.
+                # No version would name the files of the replaced version, and they would be removed.
                 raise CorruptError(
                     f"a version of the table below {reader.layout.prefix!r} was replaced: put it back before files are "
                     f"removed: `{PUT_BACK}`"

@@ -164,8 +164,8 @@ def infer_schema(
     """The schema of a sample (`reader.sample_of`), within limits, read in one task; no columns if the sample has no
     data.
 
-    1 GET for each object. Only the beginning of an object larger than `HEAD_SAMPLE_BYTES` is read, and only the footer
-    of a Parquet file. If the task dies, its objects are tried in halves. Objects over which the task dies alone are
+    1 GET for each object. An object larger than `HEAD_SAMPLE_BYTES` is read only at its beginning, and a Parquet file
+    only at its footer. If the task dies, its objects are tried in halves. Objects over which the task dies alone are
     left out.
     """
     deadly: set[ObjectVersion] = set()

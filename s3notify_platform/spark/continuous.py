@@ -4,10 +4,10 @@
 were seen (`engine.batch.signals_seen`) are only a hint: slots that are ingested again commit nothing twice. Several of
 these processes, and Dagster as well, may work on one table.
 
-As for the sensor's batches, `follow` decides if a batch lists the bucket or reads the entries of the source's topic
-(`s3notify topics create NAME`). Entries are removed after the commit. Slots that were ingested only in part are
-requested again at once by moving their signals, and failed slots are requested after a backoff. Until then both are in
-the rescan backlog, so that a restart requests them too. The backlog also counts their failures, so that the last
+The function `decide` chooses if a batch lists the bucket or reads the entries of the source's topic (`s3notify topics
+create NAME`), as for the sensor's batches. Entries are removed after the commit. Slots that were ingested only in part
+are requested again at once by moving their signals, and failed slots are requested after a backoff. Until then both are
+in the rescan backlog, so that a restart requests them too. The backlog also counts their failures, so that the last
 attempt happens even if each attempt is made by another process (`--once`). Failed slots are ingested separately from
 the others. If a batch fails as a whole, it is tried again in halves, until the slot at fault fails alone.
 """

@@ -191,7 +191,7 @@ class SparkJobs:
 
         The other objects are left for the next round. If the slot fails with one object alone, and a job without that
         object succeeds, the object counts as unreadable. If no such job succeeds, the cluster may be at fault, or a
-        transform that raises even without rows. At most `MAX_JOBS` of these jobs in a run.
+        transform that raises even without rows. A run makes at most `MAX_JOBS` of these jobs.
         """
         slot, read = planned.slot, planned.changes.read
         at_fault: tuple[Split, ...] = ()

@@ -6,7 +6,7 @@ import pyarrow as pa
 from pyspark.sql.pandas import types
 from pyspark.sql.types import StructType
 
-# Before 4.3 a boolean selects UTC, and it is set by default.
+# A boolean selects UTC before 4.3, and is true by default.
 _UTC = {"timezone": "UTC"} if "timezone" in inspect.signature(types.to_arrow_schema).parameters else {}
 
 

@@ -1,8 +1,8 @@
 """(5) Stamps on one ack chain: the platform's, without contention, against compare-and-set, on one server.
 
-Stampers in separate processes get the chain, as Spark's tasks do, and one child each. All their requests are counted,
-including the requests that resolve an outcome, and that close the chain. For comparison the same is measured with one
-record that is changed by compare-and-set.
+Stampers in separate processes get the chain, as Spark's tasks do, and one child each. All requests of the stampers are
+counted, including those that resolve an outcome or close the chain. For comparison the same is measured with one record
+that is changed by compare-and-set.
 
 Then, in one process, the npm package's own table is used in two ways: by the platform, combined, and in the package's
 way. The package is no longer on the npm registry; `tests/support/xor_ack_peer.js` replaces it, with the same SDK, on

@@ -85,7 +85,7 @@ def peak(pid: int) -> int:
 
 
 def _main() -> None:
-    # All other output, such as Spark's, is not the answer.
+    # Other output, such as Spark's, must not get into the answer.
     with os.fdopen(os.dup(1), "wb") as answers:
         os.dup2(2, 1)
         function, arguments = pickle.load(sys.stdin.buffer)

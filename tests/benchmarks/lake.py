@@ -87,7 +87,7 @@ async def _put_all(config: S3Config, numbers: Sequence[int]) -> None:
 def big_objects(server: LocalS3Server, count: int, size: int) -> S3Config:
     """A bucket of `count` objects of about `size` bytes, a fourth of them below `BIG_PART`.
 
-    Only their first lines differ.
+    Only the objects' first lines differ.
     """
     server.create_bucket(BIG)
     config = server.config(BIG)

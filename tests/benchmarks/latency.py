@@ -1,7 +1,7 @@
 """(4) From `put` to committed data: on the running platform with the demo's source, warm and cold, and without Dagster.
 
-With Dagster a sample ends with the materialization of the slot asset, which is the last step. With `s3notify ingest`,
-which builds no slot asset, it ends with the commit. Warm and cold samples begin some seconds after the end of the
+With Dagster a sample ends with the materialization of the slot asset, which is the last step. A sample with `s3notify
+ingest`, which builds no slot asset, ends with the commit. Warm and cold samples begin some seconds after the end of the
 preceding run, at a random point of Dagster's loop. Samples of a burst begin half a second apart, with any runs in
 flight. Warm-ups are the first batch, and also a second batch for warm workers and for `ingest`.
 """

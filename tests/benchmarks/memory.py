@@ -2,8 +2,8 @@
 
 A run over all slots lists the bucket, compares it with the committed state, in which 10,000 objects have another ETag,
 and reads and commits these. Listing and objects are simulated (`simulated_listing`), and the states were committed as
-if the objects had been read. The run is real, in a separate process, with 2 concurrent tasks. `max_objects` limits its
-reads for a bucket of any size, so they are the same here. For a first run that reads 100,000 objects see `scale`.
+if the objects had been read. The run is real, in a separate process, with 2 concurrent tasks. `max_objects` limits the
+run's reads for a bucket of any size. The benchmark `scale` has a first run that reads 100,000 objects.
 """
 
 from dataclasses import dataclass

@@ -121,7 +121,7 @@ def ingested(source: Source) -> Took:
     return Took(
         seconds=took(),
         reading=ended - reading[0],
-        # Not `objects`, since an object that takes two rounds is read in both.
+        # `objects` is not used here, since an object that takes two rounds is read in both.
         objects=sum(slot.live_objects for slot in slots),
         bytes=sum(slot.bytes for slot in slots),
         rows=sum(slot.rows for slot in slots),

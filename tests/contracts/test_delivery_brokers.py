@@ -137,9 +137,8 @@ def test_missing_topic_is_an_outage(broker: Broker) -> None:
 
 
 def test_broker_logins_and_certificates(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The right ones are used over TLS.
-
-    With wrong ones nothing is sent, no attempt is counted, and no error contains a password.
+    """Right logins and certificates work over TLS. With wrong ones nothing is sent, no attempt is counted, and no error
+    contains a password.
     """
     broker.make("secured")
     right, wrong = f"{broker.user}:{broker.password}", f"{broker.user}:wrong-password"

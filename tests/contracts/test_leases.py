@@ -45,7 +45,7 @@ def moto_config(moto_aws):
 
 
 class TestMoto(LeasesSuite):
-    """In process, and one writer at a time: moto does not evaluate conditions safely among threads."""
+    """Runs in this process, with one writer at a time, since moto does not evaluate conditions safely among threads."""
 
     writers = 1
 

@@ -50,7 +50,7 @@ class TestConditionalOverNoConditions(ObjectStoreSuite):
 
 
 class TestMoto(ObjectStoreSuite):
-    """In process: botocore's requests never leave it."""
+    """Runs in this process: botocore's requests never leave it."""
 
     # A request for a missing upload is a KeyError within moto.
     traits = Traits(

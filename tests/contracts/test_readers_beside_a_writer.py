@@ -42,7 +42,7 @@ MOST_READS = 200
 
 PYSPARK = ".".join(pyspark.__version__.split(".")[:2])
 DELTA_SPARK = {"4.1": "io.delta:delta-spark_4.1_2.13:4.3.0", "4.2": "io.delta:delta-spark_4.2_2.13:4.4.0"}
-"""The package by PySpark's version. 4.3 has no build; the build for 4.2 calls a constructor that 4.3 does not have."""
+"""The package by PySpark's version. PySpark 4.3 has no build, and does not work with the one for 4.2."""
 
 Rows = Counter[tuple[object, ...]]
 

@@ -65,7 +65,7 @@ class TestQueueOnSeaweed(RecordStoreSuite):
 
 
 class TestDynamoInMoto(RecordStoreSuite):
-    """In process: botocore's requests never leave it."""
+    """Runs in this process: botocore's requests never leave it."""
 
     writers = 1
 

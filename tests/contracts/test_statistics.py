@@ -289,7 +289,7 @@ def test_files_are_skipped_by_columns_of_each_type(tmp_path: Path, column: str) 
 
 
 def test_every_live_file_has_statistics(tmp_path: Path) -> None:
-    """Each file has counts, nulls and bounds of the first columns, with separate ones for fields of structs."""
+    """Each file has counts, nulls and bounds of the first columns, and separately of fields in structs."""
     lake = filled(vectors=False)
     for number in range(12):
         lake.batch({f"m{number}": [5000 + number], f"k1-{number % 5}": [number]})

@@ -4,11 +4,11 @@ Meanwhile columns with types inferred from a first object get other types repeat
 
 Settings: `FUZZ_OPERATIONS`, `FUZZ_SEED`, `FUZZ_KILLS`; `poe thorough` does 300 operations, `poe fuzz` 10,000.
 
-A long run has two parts. In the first, all writers queue, so a change without an entry would be missing from the table.
-In the second, unqueued writers join. An unqueued signal can hide behind a queued one of the same slot, until an
-unqueued writer has been seen (`protocols.source_enumerator`). So one object is published unqueued, and seen, before the
-second part begins. From then on every batch lists its slots. A short run has only the second part, and begins with an
-unqueued writer.
+A long run has two parts. In the first part, all writers queue, so a change without an entry would be missing from the
+table. In the second part, unqueued writers join. An unqueued signal can hide behind a queued one of the same slot,
+until an unqueued writer has been seen (`protocols.source_enumerator`). So one object is published unqueued, and seen,
+before the second part begins. From then on every batch lists its slots. A short run has only the second part, and
+begins with an unqueued writer.
 """
 
 import json

@@ -7,7 +7,7 @@ Snapshots are taken all the time. They never show a duplicate, a row of a versio
 of a column. In the end the table and the stream equal the bucket, with the types at that time. The tables of newest
 rows and of clustered rows equal the table, and bad objects are in quarantine.
 
-Settings: `FUZZ_HOURS` (`poe fuzz --hours`), `FUZZ_SEED`. Without hours, half a minute of faults.
+Settings: `FUZZ_HOURS` (`poe fuzz --hours`), `FUZZ_SEED`. By default the faults last half a minute.
 """
 
 import json

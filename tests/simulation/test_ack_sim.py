@@ -263,8 +263,8 @@ def test_removed_chain_never_counts_in_its_successor(seed, kind, how):
     """The first chain is deleted, or it has ended and its tag is used again at once.
 
     Stamps of the first chain never count in the second, and after a purge nothing of the first is left. Stampers of
-    both come at any time, and dead ones return. The purger works all the time, and removes nothing of the second chain.
-    Each late stamper gets an error that its chain no longer exists.
+    both chains come at any time, and dead stampers return. The purger works all the time, and removes nothing of the
+    second chain. Each late stamper gets an error that its chain no longer exists.
     """
     names = [str(n) for n in range(3)]
     time = VirtualTime()

@@ -326,7 +326,7 @@ def test_signal_without_entries_causes_one_batch(site: Site) -> None:
 
 
 def test_ingest_ends_if_spark_does_not_work(site: Site) -> None:
-    """In a process with a dead Java, every slot would fail forever; a supervisor starts a new process."""
+    """If Java is dead, every slot would fail forever in this process; a supervisor starts a new process."""
 
     class Gone:
         def range(self, _: int) -> Any:

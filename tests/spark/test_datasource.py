@@ -113,7 +113,7 @@ def test_query_reads_text_binary_and_mixed_formats(bare_lake: Callable[..., Lake
 def test_rejects_are_never_lost_silently(bare_lake: Callable[..., Lake]) -> None:
     """Rejects are rows with their reason and bytes by default.
 
-    Otherwise the query fails, or the user has chosen to drop them.
+    By other settings the query fails, or the rejects are dropped.
     """
     lake = bare_lake()
     lake.put("0.jsonl", b'{"id": 1}\nbroken\n{"id": 2}\n')

@@ -211,7 +211,7 @@ def test_types_of_the_columns_equal_those_of_spark(spark: SparkSession) -> None:
 
 @pytest.mark.spark
 def test_hints_set_the_types_of_inferred_columns(lake: Lake) -> None:
-    """The types are pinned with the inferred ones; a later hint adds its column, and changes no other."""
+    """Hinted types are pinned together with the inferred ones; a later hint adds its column, and changes no other."""
     hinted = lake.with_source(schema_hints="amount decimal(12,2), o struct<x: int>")
     hinted.put(
         "a.jsonl", b'{"id": 1, "amount": 1.5, "o": {"x": 1, "y": true}}\n{"id": 2, "amount": "many"}\n'

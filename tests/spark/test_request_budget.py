@@ -83,7 +83,7 @@ def site(ministack: S3Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]
         queue = source.location.queue()
         queue.topics.create("orders", TopicSettings(slots=source.location.slots, bucket=config.bucket))
         signals = Publisher(S3ObjectStore(config), prefix=source.location.keyspace_prefix, queued=True)
-        # As in a separate process: nothing is cached from before.
+        # Caches are emptied, as in a separate process.
         records = queue_records(config, store=S3ObjectStore(config))
         writers = NotificationQueue(records, known_seconds=TOPICS_KNOWN_SECONDS)
         publisher = QueuedPublisher(signals, writers, bucket=config.bucket)

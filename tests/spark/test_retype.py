@@ -66,7 +66,7 @@ def test_different_hint_names_the_retype_command(lake: Lake) -> None:
 
 
 def test_transform_with_other_types_names_the_retype_command(lake: Lake) -> None:
-    """The command differs for a column of the transform's own and for one that it reads."""
+    """The command differs between a new column of the transform and a column that it reads."""
 
     def transform(kind: str) -> "object":
         def run(rows: DataFrame) -> DataFrame:

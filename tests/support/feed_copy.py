@@ -17,7 +17,7 @@ Row = tuple[tuple[str, Any], ...]
 
 
 def ends_at_new_values(error: str) -> bool:
-    """True if the feed's error says that it ends at new values of a column, and what to do."""
+    """True if the error says that the feed ends at new values of a column, and names the remedy."""
     return "another type and other values" in error and "begin again, with a snapshot" in error
 
 

@@ -305,8 +305,8 @@ def a_round(  # noqa: PLR0911
         _, now = yield Request("put", None, puts)
         for again in range(2):
             if now - snap.read_at >= HALF:
-                # Not needed for safety, since `late_check` finds it; but then a version below the newest one would
-                # exist needlessly.
+                # This is not needed for safety, since `late_check` finds it. Without it, a version below the newest one
+                # would exist needlessly.
                 return ("stale", snap.v)
             if not rules.known_after_commit:
                 yield Request("raise", ("known",), (snap.table, snap.v + 1, number))

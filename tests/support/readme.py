@@ -40,7 +40,7 @@ PARTS: Final[Mapping[str, tuple[str, str]]] = {
 
 _FENCE: Final = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
-# For machines without the AWS CLI.
+# A replacement of the AWS CLI, for machines without it.
 _AWS: Final = f"""#!{sys.executable}
 import sys
 from urllib.parse import urlsplit

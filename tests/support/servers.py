@@ -120,7 +120,7 @@ def local_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalS3Se
     ports = dict(
         zip(("master_port", "volume_port", "filer_port", "s3_port"), free_ports(4, SYSTEM_CLOCK), strict=True)
     )
-    # With the keys of the other servers, since Spark's tasks read them from the environment in which Java was started.
+    # The server gets the keys of the other servers, since Spark's tasks read them from the environment of Java's start.
     state = {"access_key_id": "test", "secret_access_key": "test", **ports}
     (folder / "server.json").write_text(json.dumps(state))
     with LocalS3Server(folder) as server:

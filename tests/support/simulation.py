@@ -289,7 +289,7 @@ def simulated(test: Callable[..., None]) -> Callable[..., None]:
                 error.add_note(f"replay: SIM_SEED={seed} python -m pytest '{node}'")
                 raise
 
-    # Without the seed, so that pytest does not look for a fixture with this name.
+    # The signature omits the seed, so that pytest does not look for a fixture with this name.
     signature = inspect.signature(test)
     kept = [p for p in signature.parameters.values() if p.name != "seed"]
     looped.__signature__ = signature.replace(parameters=kept)  # type: ignore[attr-defined]

@@ -9,7 +9,7 @@ import pytest
 @pytest.fixture(scope="session")
 def spark() -> Iterator[Any]:
     """An embedded session, on two cores."""
-    # Not at the top, since most tests need no Spark.
+    # Imported here, not at the top, since most tests need no Spark.
     from tests.support.spark import start_spark
 
     session = start_spark(master="local[2]")

@@ -61,7 +61,7 @@ def rows_of_work(reader: ChangesReader, work: Any) -> Iterator[Row]:
 class Query:
     """A query whose checkpoint and sink survive; `reader` is one life of the driver.
 
-    The sink replaces rows by their key. With changes it makes a copy of the table.
+    The sink replaces rows by their key. From changes the sink makes a copy of the table.
     """
 
     source: Source

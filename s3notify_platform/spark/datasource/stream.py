@@ -5,8 +5,8 @@ With `read="changes"` the stream also returns removed rows, and all rows have th
 
 Steps
     1. `latestOffset` reads the newest version. A new stream begins with all rows of a version, some slots at a time. If
-       the option `since` is given, it begins after that version. Then the changes of one version after the other
-       follow, as many versions as the limits allow.
+       the option `since` is given, it begins after that version. Then it returns the changes of each later version in
+       turn, as many as the limits allow.
     2. `partitions` finds the packs that these versions added or removed, and distributes them to tasks. Tasks read
        packs, and no log.
 

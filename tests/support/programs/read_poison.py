@@ -23,7 +23,7 @@ def main() -> None:
                 target = Target(schema=SCHEMA, inferred=inferred, rescue=rescue)
                 for _ in form.parse([(name, body)], target):
                     pass
-    # Not ru_maxrss, which begins with the memory of the parent process.
+    # ru_maxrss is not used, since it begins with the memory of the parent process.
     (peak,) = (
         line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM")
     )

@@ -40,7 +40,7 @@ def committed(rounds, bucket, slots=None):
 
 
 def filled(rounds, count=9, seed=1):
-    """Commits small rounds; each overwrites and deletes some objects of the earlier ones."""
+    """Commits small rounds; each overwrites and deletes some objects of earlier rounds."""
     source, bucket = random.Random(seed), {}
     for turn in range(count):
         for _ in range(4):
