@@ -144,7 +144,7 @@ def _changed_objects(table: LogTable, since: int, until: int) -> set[str]:
     found: set[str] = set()
     for version in changes_of(table.reader, since, until):
         for change in version.changes:
-            if change.reason != "erased":  # its key is not kept
+            if change.reason != "erased":  # an erased object's key is not kept
                 found.add(change.key)
             if len(found) >= OBJECTS_MAX:
                 return found

@@ -78,7 +78,7 @@ def task_of(error: Exception) -> int | None:
 def failed_slot(slot: Slot, error: Exception) -> FailedSlot:
     """A slot of a failed job. It has a traceback only if data that the job read may be at fault."""
     own, cause = own_error(error), error.__cause__
-    reason = f"its reader's process ended: {reason_of(error)}" if is_death(error) else reason_of(error)
+    reason = f"the reader's process ended: {reason_of(error)}" if is_death(error) else reason_of(error)
     if own is not None or (not is_death(error) and _OF_CLUSTER.search(str(error))):
         return FailedSlot(slot=slot, error=reason, outage=isinstance(own, OUTAGES))
     if isinstance(error, TransformError) and cause is not None:

@@ -141,7 +141,7 @@ class Lake:
     def answered(self, some: Iterator[list[Slot]]) -> tuple[list[Slot], list[Answered]]:
         """The next of these slots, and the requests to build them, once each has a new object."""
         with watched(self.source) as (seen, answered):
-            for slots in islice(some, 2):  # its connections are new at first
+            for slots in islice(some, 2):  # connections are new at first
                 self.change(slots)
                 answered.clear()
                 self.derive(slots, source=seen)

@@ -159,7 +159,7 @@ def _cost(spark: SparkSession, source: Source, keys: Sequence[str]) -> Cost:
         _changed(spark, source, seen, keys[0])
         answered.clear()
         _changed(spark, source, seen, keys[1])
-    _changed(spark, source, source, keys[2])  # its connections are new
+    _changed(spark, source, source, keys[2])  # connections are new at first
     return Cost.of(median(_changed(spark, source, source, key) for key in keys[3:]), answered)
 
 

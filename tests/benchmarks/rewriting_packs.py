@@ -145,7 +145,7 @@ class Packs:
 
     def _held(self, path: str, leaving: Sequence[Withdrawal], *, whole: bool = False) -> Held:
         gone = self.hidden.get(path)
-        self.store.requests["GET"] += gone is not None  # its vector, if no process has it
+        self.store.requests["GET"] += gone is not None  # the vector, if no process has it
         if whole or self.live[path].size <= WHOLE:
             return Held(pack=PackReader.of(self.store.body(path), gone, where=path), leaving=leaving)
         return Held(pack=PackReader.of(self.store.ranges(path), gone, where=path), leaving=leaving)

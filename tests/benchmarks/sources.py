@@ -97,7 +97,7 @@ def _start(platform: Platform, name: str) -> None:
 
 
 def _gaps(instance: DagsterInstance, names: list[str], since: float) -> tuple[dict[str, list[float]], int]:
-    """Seconds between a tick's end and the next tick, by source, and before and after all; and failed ticks."""
+    """Seconds without a tick by source, including before the first and after the last; and the failed ticks."""
     found, failed = {}, 0
     now = time.time()
     for state in instance.all_instigator_state():

@@ -126,7 +126,7 @@ def test_missing_target_costs_no_attempt(broker: Broker) -> None:
 
 
 def test_missing_topic_is_an_outage(broker: Broker) -> None:
-    """Events for it would otherwise become dead letters."""
+    """Events for the topic would otherwise become dead letters."""
     url = broker.make("made").replace("made", "unmade")
     push = connect(Endpoint(url=url, timeout_seconds=5.0), EGRESS)
     try:
@@ -137,8 +137,9 @@ def test_missing_topic_is_an_outage(broker: Broker) -> None:
 
 
 def test_broker_logins_and_certificates(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Right logins and certificates work over TLS. With wrong ones nothing is sent, no attempt is counted, and no error
-    contains a password.
+    """Right logins and certificates work over TLS.
+
+    With wrong ones nothing is sent, no attempt is counted, and no error contains a password.
     """
     broker.make("secured")
     right, wrong = f"{broker.user}:{broker.password}", f"{broker.user}:wrong-password"

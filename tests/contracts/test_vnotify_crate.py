@@ -90,7 +90,7 @@ def test_crate_and_cache_see_each_others_puts(
 
     with running_peer(program, config, prefix=prefix, slots=slots) as peer:
         for key in KEYS:
-            assert sees(key, "1")  # it has not requested this key before
+            assert sees(key, "1")  # the crate has not requested this key before
             until(partial(sees, key, "2"))
             assert (ours := cache.get(key)) is not None
             assert ours.body == b"2"

@@ -323,7 +323,7 @@ class Fuzz:
                     break
             else:
                 if key not in there:
-                    continue  # perhaps none of them was applied
+                    continue  # perhaps no operation was applied
             announced = all(cause.way in ANNOUNCED for cause in causes)
             if announced and causes and there.get(key) not in seen[key]:
                 wrong.append(f"{key}: {self.history(key)}; came: {seen[key]}")

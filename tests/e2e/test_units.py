@@ -105,7 +105,7 @@ def test_units_start_a_working_platform(tmp_path: Path) -> None:
                 def shown(touched: set[str] = touched) -> bool:
                     try:
                         return platform.grid("paid_orders")["materializedPartitions"] >= touched
-                    except (OSError, KeyError):  # it has only just begun to start
+                    except (OSError, KeyError):  # the service is starting
                         return False
 
                 platform.until("shown", shown)

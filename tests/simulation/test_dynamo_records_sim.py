@@ -54,7 +54,7 @@ def test_each_version_has_one_successor(seed):
 
     run_simulation([writer(n) for n in range(4)], table, seed, faults=STUMBLES)
     replaced = [expected for expected, _ in confirmed if expected is not None]
-    assert len(replaced) == len(set(replaced)), "two followed one version"
+    assert len(replaced) == len(set(replaced)), "a version has two successors"
     versions = {etag for _, etag in confirmed if etag is not None}
     ended = {item["version"]["S"] for item in table.items.values()}
     # Each written version is the last one, or its successor's write was confirmed, or is in doubt.

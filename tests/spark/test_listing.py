@@ -118,7 +118,7 @@ def forget(lake: Lake) -> str:
 
 @pytest.mark.parametrize("folder", ["", "_delta_log/"])
 def test_lost_table_is_refused(lake: Lake, folder: str) -> None:
-    """If its log, or all of it, is lost, nothing is ingested again until a person accepts the loss."""
+    """If the log or the whole table is lost, nothing is ingested again until a person accepts the loss."""
     lake.put("a.jsonl", [{"id": 1}])
     lake.ingest()
     empty_table(lake, folder)

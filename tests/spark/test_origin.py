@@ -140,7 +140,7 @@ def test_table_has_columns_from_keys(lake_of: Callable[..., Lake], ministack: S3
 
 @pytest.mark.spark
 def test_columns_from_keys_are_part_of_the_schema(lake_of: Callable[..., Lake]) -> None:
-    """A column added later is null in earlier rows until they are read again; no column changes or leaves."""
+    """A column added later is null in earlier rows until they are read again; no column leaves."""
     plain = lake_of()
     plain.put(f"{EU}a.jsonl", [{"id": 1}])
     plain.ingest()

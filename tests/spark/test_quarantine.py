@@ -106,7 +106,7 @@ def test_forbidden_object_is_quarantined_until_it_is_written_again(lake: Lake, p
 
 @pytest.mark.thorough
 def test_quarantined_object_is_retried_without_an_entry(lake: Lake, proxy: FaultProxy) -> None:
-    """Any batch of its slot reads a pending object, even without an entry for it, and without a listing."""
+    """Any batch of the slot reads a pending object, even without an entry for it, and without a listing."""
     lake.source.location.queue().topics.create("orders", TopicSettings(slots=1, shards=1))
     lake.put("a.jsonl", [{"id": 1}])
     proxy.forbidden.add("/raw/a.jsonl")

@@ -42,7 +42,7 @@ class FakePush:
 
 
 class SteppedDelivery(Delivery):
-    """`step` is a beat, and a turn of each shard. `pushes`: endpoints by URL."""
+    """`step` does one beat, and one turn of each shard. `pushes`: endpoints by URL."""
 
     def __init__(self, queue, pushes, **settings):
         if not isinstance(pushes, dict):
