@@ -168,7 +168,7 @@ class EraseObject:
     @property
     def asks(self) -> str:
         """See `Task`."""
-        return f"Remove all that source {self.source.name!r} holds of {self.key!r} permanently?"
+        return f"Permanently remove everything that source {self.source.name!r} holds of {self.key!r}?"
 
     def plan(self) -> Report:
         """See `Task`. The report lists the versions that will no longer be readable."""

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from tests.contracts.fault_proxy import Answered
 
 WRITE_UNIT, READ_UNIT = 1024, 4096
-"""Bytes. Here the size of a request's content counts, which is more than its item."""
+"""Bytes. The size of a request's content counts here, which is larger than the item."""
 
 
 def billed(answered: Iterable[Answered]) -> Counter[str]:

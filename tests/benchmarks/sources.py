@@ -1,8 +1,8 @@
 """(13) A hundred sources in one development home: the gaps between the polls of each, and the resources that they take.
 
-All have their sensors on: the source's own, automation, reconciler. Nothing changes. Their first batches, which would
-find nothing, are skipped: the cursors say that they were done. A tick polls when it begins, and if it watches, until it
-ends. The gaps are the times between the ticks of a source, in a minute after a first minute as a warm-up.
+All sources have their sensors on: their own one, automation, reconciler. Nothing changes. Their first batches, which
+would find nothing, are skipped: the cursors say that they were done. A tick polls when it begins, and if it watches,
+until it ends. The gaps are the times between the ticks of a source, in a minute after a first minute as a warm-up.
 """
 
 import time

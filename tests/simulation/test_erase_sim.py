@@ -27,7 +27,7 @@ from tests.support.simulation import VirtualTime, run_simulation, simulated
 MARK, ROW = "4711", 471147114712
 KEYS = [f"a-person{MARK}-{n}" for n in range(4)]
 RUN_SECONDS = 6000.0
-"""The maximum time of a run: many pauses of the simulation."""
+"""The maximum time of a run, long enough for many pauses of the simulation."""
 ROUNDS = 6
 
 Doubt = (UnavailableError, UnknownOutcomeError, FencedError, ConflictError)

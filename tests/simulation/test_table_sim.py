@@ -31,7 +31,7 @@ from tests.support.simulation import ROUGH, VirtualTime, run_simulation, simulat
 FAULTS = {Fault.LOST: 0.1, Fault.REFUSED: 0.05, Fault.LATE: 0.05, Fault.PAUSE: 0.01}
 ROUNDS = 8
 RUN_SECONDS = 400.0
-"""The maximum time of a run: more than two pauses of the simulation."""
+"""The maximum time of a run, long enough for more than two pauses of the simulation."""
 
 
 def natively(store, clock):

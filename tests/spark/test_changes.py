@@ -347,7 +347,7 @@ def test_object_older_than_modified_after_is_not_read(changing_of: Callable[...,
 
     bucket.put(broken, b"{\n")
     bucket.put(old, ONE)
-    until(lambda: bucket.put(new, TWO) and written(new) > written(old))  # whole seconds
+    until(lambda: bucket.put(new, TWO) and written(new) > written(old))  # S3 has whole seconds
     bucket.source = with_settings(bucket.source, modified_after=written(new).isoformat())
     bucket.run()
     assert set(bucket.asked()) == {new}

@@ -37,7 +37,7 @@ def of_data(answered: list[Answered], method: str, path: str = "/data/") -> list
 
 
 def test_slot_asset_writes_little_more_than_its_changed_slots(lake: Lake) -> None:
-    """A change of one slot rewrites at most 16 MB of other slots, and a batch as much as its own rows.
+    """A change of one slot rewrites at most 16 MB of other slots; a batch rewrites at most as much as its own rows.
 
     No slot needs a request of its own.
     """

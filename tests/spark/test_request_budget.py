@@ -1,4 +1,4 @@
-"""The requests for a changed object, put and ingested by a running process, counted at a real server.
+"""The requests to put a changed object, and to ingest it by a running process, counted at a real server.
 
 On a real store each sequential request takes 20 to 60 ms, which a test against loopback would not notice.
 """

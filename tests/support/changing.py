@@ -139,7 +139,9 @@ class Changing:
     # Reads
 
     def when_asked(self, change: Callable[[], object], *, key: str, number: int = 1) -> None:
-        """Makes the change once, just before this GET of the object is forwarded; GETs count from 1, from now on."""
+        """Makes the change once, just before this GET of the object is
+        forwarded; GETs are counted from 1, starting now.
+        """
         self.waiting[key] = (number, change)
         self.proxy.before = self._before
 

@@ -70,7 +70,7 @@ def running_ministack(folder: Path, *, strict: bool = False) -> Iterator[S3Serve
         "BIND_HOST": "127.0.0.1",
         "GATEWAY_PORT": str(port),
         "SERVICES": "s3,dynamodb,sqs,sns,events,sts",
-        # It would listen on all interfaces, at a fixed port.
+        # ministack listens on all interfaces, at a fixed port, by default.
         "IOT_MTLS_ENABLED": "0",
         "AUTH": str(strict).lower(),
     }

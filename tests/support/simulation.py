@@ -218,7 +218,7 @@ class Simulation:
     def _end(self) -> None:
         self.over = True
         for worker in self._workers:
-            if worker.greenlet:  # it has begun, and not ended
+            if worker.greenlet:  # the actor has begun, and not ended
                 worker.greenlet.parent = getcurrent()
                 worker.greenlet.switch()
 

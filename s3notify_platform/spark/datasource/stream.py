@@ -17,8 +17,8 @@ another table. So the checkpoint is the stream's only state.
 Guarantees
     - Each row of the table is returned once, after its version was committed: rows of new and overwritten objects, of
       objects that were read again (backfill, retry), and of parts of big objects, in the order of versions.
-    - With `read="changes"` each row that was removed after it was returned is deleted once. So a copy of the table gets
-      to the next version by the deletions first, and then the insertions.
+    - With `read="changes"` each row that was removed after it was returned is deleted once. So the deletions, and then
+      the insertions, turn a copy of the table into the next version.
     - A micro-batch that Spark repeats, after a failed sink or a restart, has the same rows.
     - Versions that are not kept, a rollback, and another table in its place cause an error, never a gap.
 

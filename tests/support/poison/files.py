@@ -32,7 +32,7 @@ def one_long_value(rows: int, size: int, **how: Any) -> bytes:
 
 
 def harmless_first(rows: int, size: int) -> bytes:
-    """A row group with a hundred different names, and one that repeats a long value this number of times."""
+    """A row group with a hundred different names, and a second one that repeats a long value `rows` times."""
     sink = io.BytesIO()
     long_ones = pa.DictionaryArray.from_arrays(
         pa.nulls(rows, pa.int32()).fill_null(0), pa.array(["x" * size])

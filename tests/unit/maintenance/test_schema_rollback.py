@@ -82,7 +82,7 @@ class Site:
 
 
 def test_columns_without_values_leave_the_schema() -> None:
-    """The schema is a new version, and later rows add columns to it."""
+    """The earlier schema becomes a new version, and later rows add columns to it."""
     site = Site()
     planned = plan_schema_rollback(site.table, 1)
     assert (planned.columns, planned.in_use) == (("b", "s"), {})
