@@ -100,14 +100,14 @@ def test_erase_refuses_before_it_asks(place: Place, run: Run) -> None:
         refused = run("erase", key, "--name", "orders", "--prefix", "raw/", text="y\n")
         assert refused.exit_code == 1
         assert said in refused.stderr
-        assert "for good?" not in refused.output
+        assert "Permanently remove everything" not in refused.output
     place.store.delete("raw/a")
     before = place.objects()
     planned = run("erase", "raw/a", "--name", "orders", "--prefix", "raw/", "--dry-run")
     assert (planned.exit_code, place.objects() == before) == (0, True), planned.output
     assert "versions 0 to 2 are readable now" in planned.output
     asked = run("erase", "raw/a", "--name", "orders", "--prefix", "raw/", text="n\n")
-    assert (asked.exit_code, "for good?" in asked.output) == (1, True)
+    assert (asked.exit_code, "Permanently remove everything" in asked.output) == (1, True)
     assert "versions 0 to 2 are readable now" in asked.output
     assert place.values() == {2: 1}
     done = run("erase", "raw/a", "--name", "orders", "--prefix", "raw/", text="y\n")
