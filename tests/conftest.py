@@ -1,4 +1,4 @@
-"""Profiles and shared fixtures, which `tests/support` has."""
+"""Profiles of the tests, and the shared fixtures of `tests/support`."""
 
 import os
 
@@ -13,7 +13,7 @@ settings.register_profile(
 )
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "dev"))
 
-# Before any Java starts, which hands them on.
+# Set before any Java starts, since Java passes its environment on.
 os.environ.update({"S3NOTIFY_TEST_KEY": "test", "S3NOTIFY_TEST_SECRET": "test"})
 
 pytest_plugins = [

@@ -1,22 +1,25 @@
-"""`s3notify table compact`: brings a whole table to the target sizes of its files, beside running batches.
+"""`s3notify table compact`: brings a whole table to the target sizes of its files, while batches run.
 
-Batches keep the number of small files within a bound (`rewrite_choice`). This merges all of them, and the packs of
-which vectors hide much, for the rows and for the rejects; then the files of object states, until all are in one level.
-Each step is a version of its own, for about `STEP_BYTES` that are read, with nothing that readers would see: its packs
-marked `dataChange: false`, and no row of a round is among them. Packs are merged in the order of their labels; each
-merge sorts its rows, so each of its packs has a range of slots.
+Batches keep the number of small files within a bound (`rewrite_choice`). A compaction merges all small files. First it
+merges packs of rows and packs of rejects, including packs with a large share of hidden rows. Then it merges the files
+of object states until all are in one level.
+
+Each step commits a version of its own and reads about `STEP_BYTES`. Readers see no change: the packs of the version are
+marked `dataChange: false`, and the version contains no row of a round. Packs are merged in the order of their labels.
+Each merge sorts its rows, so each of its packs has a range of slots.
 
 | another writer, since a step was planned | the step |
 |---|---|
-| changed slots, let the schema grow, merged others | goes on, on top of that version |
-| removed one of its packs, or hid rows of it | is dropped: batches come first |
-| merged one of its state files, or others in its range | is dropped |
-| is another engine that is refused | an error, as for all writers |
+| changed slots, let the schema grow, merged other packs | is committed on top of that version |
+| removed one of the step's packs, or hid rows of it | is dropped: batches have priority |
+| merged one of the step's state files, or others in their range | is dropped |
+| is another engine that is refused | fails with an error, as for all writers |
 
-What was dropped is planned again on the newest version, up to `LOST` times in sequence. Only files that were there at
-the beginning are merged, and what became of them: so it ends.
+A dropped step is planned again on the newest version, up to `LOST` times in sequence. A compaction merges only files
+that existed at its beginning and the results of its own merges, so it ends.
 
-Requests: for each step 1 GET for each file that it merges, those of `LogReader.refresh`, and of a commit.
+Requests: for each step 1 GET for each merged file, the requests of `LogReader.refresh`, and the requests of a
+commit.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -41,20 +44,22 @@ from s3notify_platform.table.states.state_levels import Merge
 from s3notify_platform.table.states.state_merge import merge, plan_full_merge
 
 STEP_BYTES: Final = 256 << 20
-"""Bytes of files that one version merges; two files may have more. They are in memory together."""
+"""Bytes of the files that one version merges; a merge of only two files may exceed it. The files are in memory
+together."""
 
 LOST: Final = 5
-"""Steps in sequence that may be lost to batches, before it ends."""
+"""A compaction ends after this number of consecutive steps that batches made it drop."""
 
 OPERATION: Final = "OPTIMIZE"
 
 
 @dataclass(slots=True, kw_only=True)
 class CompactReport:
-    """The work that was done, or would be (`dry_run`). `lost`: steps that were dropped, since batches were first.
+    """The work that was done, or that a dry run would do. `lost`: steps that were dropped because a batch committed
+    first.
 
-    `packs`, `rejects`, `state_files`: that are merged, those that a step leaves for the next one counted again.
-    `became`: files that the steps wrote or moved; a dry run does not know. `bytes`: that are merged.
+    `packs`, `rejects`, `state_files`: merged files; a result that a later step merges again is counted again. `bytes`:
+    the size of these files. `became`: files that the steps wrote or moved; 0 for a dry run.
     """
 
     versions: int = 0
@@ -68,13 +73,13 @@ class CompactReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PackStep:
-    """Packs that others take the place of. `rejects`: they are packs of rejects."""
+    """A replacement of packs by their merged packs. `rejects`: the packs hold rejects."""
 
     changes: PackChanges
     rejects: bool
 
     def onto(self, base: Snapshot) -> Proposal | None:
-        """See `Change`, and the table above."""
+        """See `Change`, and the table in the module docstring."""
         held = base.manifest.rejects if self.rejects else base.packs.values()
         if not {each.id for each in self.changes.removes} <= {pack.id for pack in held}:
             return None
@@ -99,7 +104,7 @@ class StateStep:
     merge: Merge
 
     def onto(self, base: Snapshot) -> Proposal | None:
-        """See `Change`, and the table above."""
+        """See `Change`, and the table in the module docstring."""
         done = base.manifest.states.after({}, name=lambda: unique_name(self.clock), merge=self.merge)
         if done.merge is None:
             return None
@@ -108,10 +113,10 @@ class StateStep:
 
 
 def compact(table: LogTable, *, dry_run: bool = False, step_bytes: int = STEP_BYTES) -> CompactReport:
-    """Merge all that is small. Safe beside running batches, and to repeat; a killed one leaves no trace but garbage.
+    """Merge all small files. Safe beside running batches, and to repeat; a killed run leaves only garbage files.
 
-    `dry_run`: reads the newest snapshot, and writes nothing; its counts are what is wanted at least. Errors as
-    `LogTable.newest` and `Committer.commit`.
+    `dry_run`: only reads the newest snapshot; its counts are a lower bound. Errors: those of `LogTable.newest` and
+    `Committer.commit`.
     """
     report = CompactReport()
     found = table.newest()
@@ -152,10 +157,10 @@ class _Run:
         (packs, live, _) = next(kind for kind in self._kinds() if kind[2] == rejects)
         wanted = {pack.path for pack in live}
         while step := next(_steps(self._live(rejects, wanted), packs.sizes, self.step_bytes), None):
-            # Not the table's own, which would keep the bodies.
+            # The table's own pack set would cache the bodies.
             changes = packs.fresh().merged(step)
             if len(changes.adds) >= len(step) and not any(pack.vector for pack in step):
-                wanted -= {pack.path for pack in step}  # as few as they can be
+                wanted -= {pack.path for pack in step}  # fewer packs are not possible
                 continue
             if self._commit(PackStep(changes=changes, rejects=rejects)):
                 self._count(step, rejects=rejects)
@@ -194,7 +199,7 @@ class _Run:
             self.report.packs += len(step)
 
     def _commit(self, change: Change) -> bool:
-        """Whether the step was committed. The newest snapshot is kept in any case."""
+        """Commit one step; True if it was committed. The newest snapshot is kept in both cases."""
         try:
             done = self.table.committer.commit_alone(change, self.snapshot)
         except ConflictError:
@@ -205,10 +210,12 @@ class _Run:
         else:
             self._lost += 1
             self.report.lost += 1
-        # A run that goes on for hours would be too old to commit.
+        # The snapshot must not become too old to commit on it.
         found = self.table.reader.refresh(self.snapshot if done is None else done.snapshot)
         if isinstance(found, Absent):
-            raise ConflictError(f"the table below {self.table.layout.prefix!r} left while it was compacted")
+            raise ConflictError(
+                f"the table below {self.table.layout.prefix!r} was removed while it was compacted"
+            )
         self.table.memory.keep(found)
         self.snapshot = found
         return isinstance(done, Committed)
@@ -219,9 +226,9 @@ class _Run:
 
 @dataclass(slots=True, kw_only=True)
 class _ClusteredRun(_Run):
-    """Small files of a clustered table, and those whose ranges lie over each other, become files with other ranges.
+    """Merges small files of a clustered table, and files with overlapping ranges, into files with separate ranges.
 
-    Each file that was there at the beginning is merged once.
+    Each file that existed at the beginning is merged once.
     """
 
     clustered: Clustered
@@ -247,11 +254,11 @@ class _ClusteredRun(_Run):
                 return
 
     def states(self) -> None:
-        """There are none."""
+        """A clustered table has no object states."""
 
 
 def _steps(live: Iterable[Add], sizes: PackSizes, step_bytes: int) -> Iterator[list[Add]]:
-    """Packs to be merged together, the oldest labels first. One alone: much of it is hidden."""
+    """Packs to be merged together, the oldest labels first. A single pack is merged if many of its rows are hidden."""
     small: list[Add] = []
     for pack in sorted(live, key=lambda pack: (pack.until, pack.since, pack.path)):
         if sizes.class_of(sizes.weight(_live_bytes(pack), pack.live_rows)) is None:
@@ -271,13 +278,13 @@ def _live_bytes(pack: Add) -> int:
 
 
 def _hidden(pack: Add) -> float:
-    """The share of its rows that a vector hides."""
+    """The share of the pack's rows that a vector hides."""
     return pack.vector.rows / max(pack.rows, 1) if pack.vector else 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compaction:
-    """The task: merges all that is small in a table. See `compact`."""
+    """The task: merges all small files of a table. See `compact`."""
 
     table: LogTable
     asks: ClassVar[str] = ""
@@ -293,7 +300,7 @@ class Compaction:
     def _report(self, *, dry_run: bool) -> Report:
         done = compact(self.table, dry_run=dry_run)
         became = "" if dry_run else f" to {done.became}"
-        lost = f"; {done.lost} steps were dropped, since batches were first" if done.lost else ""
+        lost = f"; {done.lost} steps were dropped because a batch committed first" if done.lost else ""
         line = (
             f"{'would merge' if dry_run else 'merged'} {done.packs} packs, {done.rejects} packs of rejects and "
             f"{done.state_files} state files, {done.bytes} bytes{became}, in {done.versions} versions{lost}"

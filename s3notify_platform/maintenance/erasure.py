@@ -1,16 +1,18 @@
-"""Removes all that the platform holds of an object that is no longer in the bucket, history included.
+"""Removes everything that the platform holds of an object that has left the bucket, including the history.
 
 Steps, each safe to repeat
-    1. The object leaves the source's table, its history and its files (`maintenance.table_erasure`).
-    2. It leaves the tables of the slot assets. One without `_key`, which an aggregate makes, does not say which rows
-       come from the object: all rows of its slot leave, and the next batch makes them again. A table that follows
-       the source's as a whole is removed, and the next batch makes it again.
-    3. Its entries and dead letters leave the queue.
+    1. Remove the object from the source's table, its history and its files (`maintenance.table_erasure`).
+    2. Remove the object from the tables of the slot assets. A table without `_key`, the result of an aggregate, does
+       not say which rows come from the object: all rows of the object's slot are removed, and the next batch builds
+       them again. A table that is derived from the source's table as a whole is removed, and the next batch builds it
+       again.
+    3. Remove the object's entries and dead letters from the queue.
 
-In this order, since a slot asset may be made from the source's table in between. Killed anywhere, every table is whole.
+The order matters, since a slot asset may be built from the source's table between two steps. If the command is killed
+at any point, every table is consistent.
 
-Some things stay: names of columns in the schema, and what was delivered to endpoints, streamed, logged, or made by
-others.
+Names of columns in the schema stay. Copies outside the tables stay, too: delivered to endpoints, streamed, logged, or
+made by other programs.
 """
 
 from collections.abc import Callable, Iterator
@@ -38,10 +40,10 @@ from s3notify_platform.table.snapshot import Absent
 class ErasedObject:
     """The result of one call: what was removed of an object, and what is left.
 
-    `of_source`, `of_assets`: from the source's table, and from those of its slot assets. `cleared`: the slot assets of
-    which the whole slot was removed. `entries`: removed from the queue, dead letters among them. `waiting`: entries
-    that stay, since they are being delivered, or are of its deletion, which others still have to learn. `batches`: open
-    ones that may have read it before, and write a file of it yet.
+    `of_source`, `of_assets`: the result for the source's table, and for the tables of its slot assets. `cleared`: the
+    slot assets whose whole slot was removed. `entries`: entries removed from the queue, dead letters included.
+    `waiting`: entries that stay: they are being delivered, or they announce the object's deletion to consumers.
+    `batches`: open batches that may have read the object before, and may still write a file with it.
     """
 
     slot: Slot
@@ -54,19 +56,19 @@ class ErasedObject:
 
     @property
     def files(self) -> int:
-        """The objects of all tables that were removed."""
+        """The number of files removed, over all tables."""
         return sum(each.files for each in self._all)
 
     @property
     def left(self) -> int:
-        """The files of all tables that hold the object, and may be a run's."""
+        """The number of files, over all tables, that hold the object and may belong to a running batch."""
         return sum(each.left for each in self._all)
 
     @property
     def again_ms(self) -> int:
-        """When to repeat the call once, by the store's clock (Unix milliseconds); 0: need not be.
+        """When to repeat the call once, by the store's clock (Unix milliseconds); 0: no repetition is needed.
 
-        What the slot assets make again is no reason to.
+        Slots of slot assets that are built again need no repetition.
         """
         kept = [each for name, each in self.of_assets.items() if name not in self.cleared or each.left]
         return max((each.again_ms for each in (self.of_source, *kept) if each.found), default=0)
@@ -79,11 +81,13 @@ class ErasedObject:
 def erase(
     source: Source, key: str, *, platform: ObjectStore | None = None, clock: Clock = SYSTEM_CLOCK
 ) -> ErasedObject:
-    """Erase the object of this key, which has to have left the bucket. Safe to repeat; the module says how.
+    """Erase the object of this key, which must have left the bucket. Safe to repeat; the module docstring has the
+    steps.
 
-    `source` has a settled commit mode; `platform` is a store to use instead of its own. `UsageError` for an object that
-    is still there: it would be ingested again. `ConflictError`, `UnavailableError`, `UnknownOutcomeError`: repeat it.
-    Requests: those of `maintenance.table_erasure` for each table, and of `NotificationQueue.erase`.
+    `source` has a settled commit mode; `platform` is a store to use instead of the source's own. `UsageError`: the
+    object is still in the bucket, and would be ingested again. `ConflictError`, `UnavailableError`,
+    `UnknownOutcomeError`: repeat the call. Requests: those of `maintenance.table_erasure` for each table, and of
+    `NotificationQueue.erase`.
     """
     location, slot = source.location, slot_of(key, source.location.slots)
     check_erasable(source, key)
@@ -119,19 +123,20 @@ def erase(
 
 
 def check_erasable(source: Source, key: str) -> None:
-    """`UsageError` for an object that is still there, or that is none of this source. 1 HEAD."""
+    """`UsageError` for an object that is still in the bucket, or whose key is outside the source's prefix. 1 HEAD."""
     if not key.startswith(source.input.prefix):
         raise UsageError(f"{key!r}: source {source.name!r} reads keys below {source.input.prefix!r}")
     if open_store(source.input.bucket).head(key) is not None:
         raise UsageError(
-            f"{key!r} is in bucket {source.input.bucket.bucket!r}: delete the object first, else it is taken in again"
+            f"{key!r} is in bucket {source.input.bucket.bucket!r}: delete the object first, or it is ingested again"
         )
 
 
 def time_travel(location: Location, store: ObjectStore) -> dict[str, tuple[int, int]]:
-    """The first and last version that can be read now, of which `erase` may leave the last alone.
+    """The first and the last readable version of each table; `erase` may leave only the last one readable.
 
-    By table: that of the source is "". 1 LIST for each table, and those of `slot_assets`.
+    Keys: names of slot assets, and "" for the source's table. 1 LIST for each table, and the requests of
+    `slot_assets`.
     """
     tables = {
         asset or "": location.table(asset, store=store) for asset in (None, *slot_assets(location, store))
@@ -140,20 +145,20 @@ def time_travel(location: Location, store: ObjectStore) -> dict[str, tuple[int, 
 
 
 def slot_assets(location: Location, store: ObjectStore) -> Iterator[str]:
-    """The slot assets that have a table. 1 LIST for each, and 1."""
+    """The slot assets that have a table. 1 LIST for each, and 1 more."""
     below = f"{location.platform_prefix}derived/"
     after = below
     while page := store.list(below, start_after=after, limit=1).objects:
         name = page[0].key.removeprefix(below).partition("/")[0]
         yield name
-        after = f"{below}{name}0"  # behind all that begins with the name and a slash
+        after = f"{below}{name}0"  # after all keys that begin with the name and a slash
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EraseObject:
-    """The task: erases an object. Nothing is written before `check_erasable` has agreed.
+    """The task: erases an object. Nothing is written before `check_erasable` has passed.
 
-    `discard` removes messages that name the object and are kept elsewhere; it returns how many.
+    `discard` removes messages about the object that are kept outside the platform's queue, and returns their number.
     """
 
     source: Source
@@ -163,16 +168,16 @@ class EraseObject:
     @property
     def asks(self) -> str:
         """See `Task`."""
-        return f"Remove all that source {self.source.name!r} holds of {self.key!r}, for good?"
+        return f"Permanently remove everything that source {self.source.name!r} holds of {self.key!r}?"
 
     def plan(self) -> Report:
-        """See `Task`: which versions can no longer be read afterwards."""
+        """See `Task`. The report lists the versions that will no longer be readable."""
         check_erasable(self.source, self.key)
         location = self.source.location
         kept = time_travel(location, open_store(location.platform))
         lines = tuple(
-            f"{f'slot asset {table!r}' if table else f'source {self.source.name!r}'}: versions {first} to {last} can "
-            "be read now; those up to the last that held it will not be"
+            f"{f'slot asset {table!r}' if table else f'source {self.source.name!r}'}: versions {first} to {last} are "
+            "readable now; versions up to the last one with the object will not be"
             for table, (first, last) in kept.items()
         )
         return Report(lines=lines, document={"versions": {name: list(ends) for name, ends in kept.items()}})
@@ -190,23 +195,27 @@ class EraseObject:
             )
         ]
         if of.begins >= 0:
-            lines.append(f"the table's history begins with version {of.begins} now")
+            lines.append(f"the table's history now begins with version {of.begins}")
         for asset in done.cleared:
             what = "it" if source.location.follows_whole(asset) else f"slot {done.slot}"
-            lines.append(f"{asset!r}: {what} is empty until the next batch makes it again")
+            lines.append(f"{asset!r}: {what} is empty until the next batch builds it again")
         if done.waiting:
             lines.append(
-                f"{done.waiting} entries name it still: in delivery, or of its deletion; repeat this when they are done"
+                f"{done.waiting} entries still name the object: they are in delivery, or announce its deletion; repeat "
+                "the command when they are done"
             )
         lines += [
-            f"batch {batch} of its slot is open, and may have read it before: repeat this when that has ended"
+            f"batch {batch} of the object's slot is open and may have read the object: repeat the command when the "
+            "batch has ended"
             for batch in done.batches
         ]
         if done.left:
-            lines.append(f"{done.left} files hold it still, which a run may be writing")
+            lines.append(f"{done.left} files still hold the object; a run may be writing them")
         if done.again_ms:
             when = datetime.fromtimestamp(done.again_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M")
-            lines.append(f"repeat this once after {when} UTC, when no run of before can be at work any more")
+            lines.append(
+                f"repeat the command once after {when} UTC, when no earlier run can still be working"
+            )
         document = {
             **{name: getattr(of, name) for name in ("version", "begins", "rows", "rejects")},
             **{

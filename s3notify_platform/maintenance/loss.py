@@ -1,4 +1,4 @@
-"""Losses that a person accepts: of versions of a table, and of many objects of the bucket at once."""
+"""Losses that a person accepts: lost versions of a table, and the deletion of many objects of the bucket at once."""
 
 from dataclasses import dataclass, replace
 from typing import ClassVar
@@ -15,9 +15,9 @@ from s3notify_platform.table.snapshot import Absent
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForgetVersions:
-    """The task: a table whose versions, or whose record, are missing goes on with what is left. See `forget`.
+    """The task: a table with lost versions, or with a lost record, continues from the remaining versions. See `forget`.
 
-    `asset`: of this slot asset of the source.
+    `asset`: a slot asset of the source, to apply the task to its table instead.
     """
 
     location: Location
@@ -31,9 +31,9 @@ class ForgetVersions:
         if self._is_whole(location):
             return self._whole()
         left = location.table(self.asset).reader.longest()
-        line = "the table would be forgotten: nothing of it can be read"
+        line = "the table would be forgotten: no version of it can be read"
         if left is not None:
-            line = f"the table would go on with version {left.version}, under another id"
+            line = f"the table would continue from version {left.version}, with another id"
         return Report(lines=(line,), document={"whole": False, "version": left.version if left else -1})
 
     def run(self) -> Report:
@@ -50,17 +50,17 @@ class ForgetVersions:
         done = forget(location.table(asset, commit=settled).committer, backlog)
         if not done.table:
             raise location.no_table(asset)
-        location.slot_signals().signal_slots([Slot(0)])  # so that there is a next batch
-        line = f"forgot the table; the next run makes another, with the id {done.table}, of all objects"
+        location.slot_signals().signal_slots([Slot(0)])  # to trigger a next batch
+        line = f"forgot the table; the next run builds a table with the id {done.table} from all objects"
         if done.version >= 0:
             line = (
-                f"the table goes on with version {done.version} and the id {done.table}; the next batch that lists "
-                "compares all of its slots"
+                f"the table continues from version {done.version} with the id {done.table}; the next batch that lists "
+                "the bucket compares all slots of the table"
             )
         return Report(lines=(line,), document={"whole": False, "version": done.version, "table": done.table})
 
     def _of_table(self) -> Location:
-        """The location, with the slots that the table has."""
+        """The location, with the table's number of slots."""
         known, _ = self.location.known(self.asset).read()
         if known is None or known.identity is None:
             return self.location
@@ -85,7 +85,7 @@ class ForgetVersions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfirmWithdrawal:
-    """The task: any number of objects may leave the table on top of its newest version. See `confirm`."""
+    """The task: allows any number of objects to be removed from the table's newest version. See `confirm`."""
 
     location: Location
     asks: ClassVar[str] = ""
@@ -99,7 +99,5 @@ class ConfirmWithdrawal:
     def run(self) -> Report:
         """See `Task`."""
         version = confirm(self.location.table().reader, self.location.open_table())
-        line = (
-            f"confirmed for version {version}; the next batch that lists withdraws the objects that have left"
-        )
+        line = f"confirmed for version {version}; the next batch that lists the bucket withdraws the deleted objects"
         return Report(lines=(line,), document={"version": version})

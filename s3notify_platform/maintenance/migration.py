@@ -1,20 +1,22 @@
-"""Makes the table of a source one of other settings: another prefix within or around its own, or other slots.
+"""Changes a source's table to another prefix, within or around its present one, or to another number of slots.
 
-Another prefix: the table stays, and its identity changes. All slots are compared by the next listing, slot by slot, so
-that the table is complete all along.
+Another prefix: the table stays, and its identity changes. The next listing compares all slots, one by one, so the table
+is complete all the time.
 
-Other slots: another table takes its place, since each row would be of another slot. What the former one and the slot
-assets have made is removed, and the next run takes all objects in again. Until it ends, rows are missing; those of
-objects that have left the bucket (`on_delete`) are gone for good.
+Another number of slots: a new table replaces the present one, since each row moves to another slot. The data of the
+former table and of the slot assets is removed, and the next run ingests all objects again. Rows are missing until that
+run ends. Rows of objects that have left the bucket (kept by `on_delete`) are lost.
 
-Either way the source's topic begins a new life, in which everything is compared. Stop sensor and runs of the source
-before: a run that was planned for the former settings may still commit.
+In both cases the source's topic is created again, and everything is compared once. Stop the source's sensor and runs
+first: a run that was planned with the former settings may still commit.
 
-Steps, each safe to repeat; a command that was killed is repeated
-    1. (Slots) `known` names the other table, and that it is being written: it is refused from now on.
-    2. (Slots) Tables, and signals of slots that are no more, are removed. (Prefix) nothing.
-    3. All slots go to the rescan backlog; the topic is deleted, and created with its settings for the new identity.
-    4. `known` has the new identity, complete. One signal moves, so that a sensor sees that there is work.
+Steps, each safe to repeat; repeat a command that was killed
+    1. (Slots) `known` names the new table, and that the table is being written: runs refuse the table from now on.
+    2. (Slots) Tables, and signals of slots that no longer exist, are removed. (Prefix) Nothing.
+    3. All slots are added to the rescan backlog. The topic is deleted, and created again with its settings for the new
+       identity.
+    4. `known` gets the new identity, and no longer says that the table is being written. One signal moves, so that a
+       sensor sees that there is work.
 """
 
 from contextlib import suppress
@@ -38,7 +40,7 @@ from s3notify_platform.table.open_table import new_id, open_table
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Migrated:
-    """What became of a table. `removed`: objects of the former one."""
+    """The result of a migration. `removed`: objects of the former table."""
 
     before: Identity
     after: Identity
@@ -53,11 +55,13 @@ def migrate(
     track: Track = untracked,
     dry_run: bool = False,
 ) -> Migrated:
-    """Make the source's table one of this prefix and these slots; None: as it is. Set the source's settings to match.
+    """Give the source's table this prefix and number of slots; None keeps the present value. Then change the source's
+    settings.
 
-    `dry_run`: only say what would become of it. `NotFoundError` without a table. `UsageError` for a prefix that is
-    neither within nor around the table's. `CorruptError` if the table is not whole. Requests: 2 writes for each queue
-    shard and record of the topic, about 10 more; for other slots 1 DELETE for each object of the tables.
+    `dry_run`: only returns the result that a migration would have. `NotFoundError`: there is no table. `UsageError`:
+    the prefix is neither within nor around the table's prefix. `CorruptError`: the table is not whole. Requests: 2
+    writes for each queue shard and record of the topic, about 10 more; for other slots 1 DELETE for each object of the
+    tables.
     """
     store = open_store(location.platform)
     record = location.known(store=store)
@@ -65,8 +69,10 @@ def migrate(
     if known is None or known.identity is None:
         raise NotFoundError(f"source {location.name!r} has no table yet: nothing to migrate")
     if not known.rewriting:
-        open_table(location.table(store=store), location.table_name, None)  # refused, if it is not whole
-    # Else `identity` is already the new one.
+        open_table(
+            location.table(store=store), location.table_name, None
+        )  # raises, if the table is not whole
+    # While the table is being rewritten, `identity` is already the new one.
     was = known.identity
     now = replace(
         was,
@@ -75,8 +81,8 @@ def migrate(
     )
     if not was.leads_to(now):
         raise UsageError(
-            f"the table of source {location.name!r} is of {was.prefix!r}, and {now.prefix!r} is neither within nor "
-            "around it: give the source another name"
+            f"the table of source {location.name!r} is for prefix {was.prefix!r}, and {now.prefix!r} is neither within "
+            "nor around that prefix: give the source another name"
         )
     if was == now and not known.rewriting:
         return Migrated(before=was, after=now)
@@ -121,7 +127,7 @@ def _former(location: Location, store: ObjectStore) -> list[str]:
 
 
 def _remove_former(location: Location, store: ObjectStore, track: Track) -> int:
-    """Remove tables, and signals beyond the slots. Logs first: a reader finds a table whole, or not at all."""
+    """Remove tables, and signals beyond the slots. Logs go first: a reader finds either a whole table or no table."""
     every = _former(location, store)
     derived = f"{location.platform_prefix}derived/"
     for asset in {key.removeprefix(derived).partition("/")[0] for key in every if key.startswith(derived)}:
@@ -138,7 +144,7 @@ def _remove_former(location: Location, store: ObjectStore, track: Track) -> int:
 
 
 def _begin_again(record: KnownRecord) -> None:
-    """Have the table of a slot asset begin again, when its objects are gone."""
+    """Make the table of a slot asset start over after its objects are removed."""
     fresh = new_id(record.clock)
     record.change(lambda known: known.follower(fresh) if known and known.version >= 0 else known)
 
@@ -148,7 +154,7 @@ def _check_topic(location: Location, user: TopicUser) -> None:
     with suppress(NotFoundError):
         if others := user.released(location.queue().topics.get(location.name)).tables:
             raise UsageError(
-                f"topic {location.name!r} serves other tables too, which would be without it: {', '.join(others)}. "
+                f"topic {location.name!r} also serves other tables, which would lose it: {', '.join(others)}. "
                 f"Leave it to them: `s3notify topics update {location.name} --table {' --table '.join(others)}`, and "
                 "give this source a queue_prefix of its own, like _s3notify/dev/queue/"
             )
@@ -186,7 +192,7 @@ class Migration:
         changes = done.before.differences(done.after)
         document = {"changes": list(changes), "removed": done.removed}
         if not changes and not done.removed:
-            return Report(lines=("the table is like that already",), document=document)
+            return Report(lines=("the table already has this prefix and number of slots",), document=document)
         removed = f"{done.removed} objects of the former table {'would be ' if dry_run else ''}removed"
         after = "" if dry_run else ". Change the source to match"
         return Report(lines=(f"{'; '.join(changes)}: {removed}{after}",), document=document)

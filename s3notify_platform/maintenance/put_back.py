@@ -1,19 +1,19 @@
-"""Puts back versions that a writer replaced whose lease had ended.
+"""Restores committed versions that a writer with an expired lease replaced.
 
-Without conditions of the store, a writer that slept may write its version over the one that was committed in its place
-(`conditional_commit`, Limits). The log is refused then: `known`, or the version above, has another `n`. The body that
-was committed is staged under its `n`.
+If the store has no conditional writes, a writer that slept may overwrite the version that was committed in its place
+(`conditional_commit`, Limits). The log is then refused: `known`, or the next version, names another `n`. The committed
+body is still staged under its `n`.
 
 Steps
-    1. From the version in `known` down, each version must have the `n` that the one above names as its parent. One
-       that has another, or is missing, is written again from its staged body, through the conditional commit.
-    2. Versions above the one in `known` that do not follow it are removed, newest first. No writer reported
-       them committed: it does so after `known` has its version, or one that follows it.
+    1. Each version, from the one in `known` downwards, must have the `n` that the next version names as its parent.
+       A version with another `n`, or a missing one, is written again from its staged body by a conditional commit.
+    2. Versions above the version in `known` that do not follow it are removed, newest first. No writer reported them as
+       committed: a writer reports a commit only after `known` has its version, or a version that follows it.
 
-Safe to repeat, and beside writers. It does nothing where nothing was replaced.
+Safe to repeat, and beside writers. If nothing was replaced, nothing is changed.
 
-Requests: 1 read of `known`; 1 LIST for each 1000 versions that are kept, 1 GET for each. For each that is put back 2
-GETs, and those of a commit; for each that is removed those of a conditional delete.
+Requests: 1 read of `known`; 1 LIST for each 1000 kept versions, 1 GET for each. A restored version costs 2 GETs and the
+requests of a commit; a removed version those of a conditional delete.
 """
 
 from collections.abc import Mapping
@@ -32,7 +32,7 @@ from s3notify_platform.table.versions import kept_versions
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PutBack:
-    """Versions that were written again, and versions that followed a replaced one and are removed; newest first."""
+    """Versions that were restored, and removed versions that followed a replaced one; both newest first."""
 
     put_back: tuple[int, ...] = ()
     removed: tuple[int, ...] = ()
@@ -40,7 +40,7 @@ class PutBack:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Version:
-    """A version, as it is there, with the ETag of its object; or as it was committed, with its staged `body`."""
+    """A version: either the stored one with the ETag of its object, or the committed one with its staged `body`."""
 
     number: int
     parent: int
@@ -49,10 +49,10 @@ class _Version:
 
 
 def put_back(committer: Committer, *, dry_run: bool = False) -> PutBack:
-    """Put the versions back that were replaced. Open the table again afterwards. `dry_run`: only find them.
+    """Restore the versions that were replaced. Open the table again afterwards. `dry_run`: only find them.
 
-    `CorruptError`: a staged body, or its manifest, is not there: restore the table. `ConflictError`: another writer was
-    at it: repeat.
+    `CorruptError`: a staged body, or its manifest, is missing: restore the table. `ConflictError`: another writer
+    changed the same versions: repeat.
     """
     reader = committer.reader
     known, _ = reader.known.read()
@@ -61,7 +61,7 @@ def put_back(committer: Committer, *, dry_run: bool = False) -> PutBack:
     listed = kept_versions(reader)
     found = {version: stored for version in listed if (stored := _stored(committer, version))}
     wrong = _wrong(committer, known, found)
-    # Nothing may follow a version that is about to be another one.
+    # No version may follow one that is about to be replaced.
     beyond = _beyond(known, found)
     for version in () if dry_run else beyond:
         _remove(committer, version, found[version])
@@ -80,7 +80,7 @@ def _stored(committer: Committer, version: int) -> _Version | None:
 
 
 def _wrong(committer: Committer, known: Known, found: Mapping[int, _Version]) -> dict[int, _Version]:
-    """The replaced ones among the versions that lead to the known one, as far as the log reaches: as committed."""
+    """The replaced versions from the known one downwards, as far as the log reaches, as they were committed."""
     wrong: dict[int, _Version] = {}
     number = known.number
     for version in range(known.version, min(found, default=known.version) - 1, -1):
@@ -97,7 +97,7 @@ def _staged(committer: Committer, known: Known, version: int, number: int) -> _V
     found = reader.store.get(key)
     if not isinstance(found, StoredObject):
         raise CorruptError(
-            f"version {version} of the table below {reader.layout.prefix!r} is not the one that was committed, and "
+            f"version {version} of the table below {reader.layout.prefix!r} is not the committed one, and "
             f"{key} is missing: restore the table's objects"
         )
     body = LogVersion.loads(found.body, where=key)
@@ -153,7 +153,7 @@ class PutBackReplaced:
         line = "no version was replaced"
         if done.put_back or done.removed:
             line = (
-                f"{put} back versions {_listed(done.put_back)}; {removed} those that followed a replaced one: "
+                f"{put} back versions {_listed(done.put_back)}; {removed} versions that followed a replaced one: "
                 f"{_listed(done.removed)}"
             )
         return Report(lines=(line,), document=asdict(done))

@@ -1,4 +1,4 @@
-"""Requests to read what is in quarantine again, by `s3notify quarantine retry`."""
+"""Requests to read quarantined data again, for `s3notify quarantine retry`."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,9 +12,9 @@ from s3notify_platform.table.quarantined import Choice, Retried, retry
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetryRequest:
-    """Which part of a source's quarantine to read again: exactly one of `keys`, `slots` and `everything`.
+    """The part of a source's quarantine to read again: exactly one of `keys`, `slots` and `everything`.
 
-    `reason`: only what has a reason that contains this text. `UsageError` if it names none of the three, or several.
+    `reason`: only data whose reason contains this text. `UsageError`: none of the three is given, or several are.
     """
 
     keys: Sequence[str] = ()
@@ -29,9 +29,10 @@ class RetryRequest:
     def run(
         self, location: Location, store: ObjectStore, commit: CommitMode, *, dry_run: bool = False
     ) -> Retried:
-        """Request it: see `table.quarantined.retry`. `commit` is settled, unless it is a `dry_run`.
+        """Request the retry: see `table.quarantined.retry`. `commit` must be settled, unless it is a `dry_run`.
 
-        A table that a run would refuse, or one of other slots, is refused here too (`Location.open_table`).
+        A table that a run would refuse, or that has another number of slots, is also refused here
+        (`Location.open_table`).
         """
         location.open_table(store)
         table = location.table(store=store, commit=commit)

@@ -1,16 +1,17 @@
 """Removes a source: everything that the platform has made for it, and never an object of the source.
 
 Steps, each safe to repeat
-    1. The table's newest versions: from now on runs refuse the table, whose record names later ones (`table.known`).
-    2. The source's topic, with its entries and dead letters, unless it serves other tables: then it stays, and if it
-       served this one too, it names it no more.
-    3. Tables, logs first, so that a reader finds a table whole or not at all; then signals, records.
-    4. The records of the slot assets' tables, then that of the table. So a removal that was killed is known as such
-       until it is repeated.
+    1. Remove the table's newest versions. From then on runs refuse the table, since its record names later versions
+       (`table.known`).
+    2. Remove the source's topic, with its entries and dead letters. A topic that serves other tables stays, and no
+       longer names this table.
+    3. Remove the tables, logs first, so that a reader finds either a whole table or no table; then signals and records.
+    4. Remove the records of the slot assets' tables, then the record of the source's table. So an unfinished removal is
+       recognised until it is repeated.
 
-Only objects whose names the platform gives are removed, and packs that other engines wrote into a table; any others
-below its prefix are counted, and stay. The rest of the queue, which other sources share, and leases in DynamoDB stay
-too.
+Only objects with names that the platform gives are removed, and packs that other engines wrote into a table. All other
+objects below the platform's prefix are counted, and stay. Leases in DynamoDB stay, and so does the rest of the queue,
+which other sources share.
 """
 
 import re
@@ -44,7 +45,7 @@ FOREIGN: Final = "not the platform's, stays"
 _LOG: Final = "log"
 
 _PACK: Final = re.compile(r"(?![_.]).*\.parquet")
-"""Of another engine, which puts packs beside the folders of ours."""
+"""A pack of another engine, which writes packs beside the platform's folders."""
 
 _TABLE: Final = {
     "_delta_log/": _LOG,
@@ -62,7 +63,7 @@ _OTHERS: Final = {"records/": "ack chains and records", "store.json": "probe's r
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Held:
-    """How many objects, entries or records of a kind there are. `bytes`: None for what is no object."""
+    """The number of objects, entries or records of a kind. `bytes`: None for entries and records."""
 
     what: str
     count: int
@@ -70,7 +71,7 @@ class Held:
 
 
 def held(location: Location) -> list[Held]:
-    """What `remove` would remove, and what of others is below the platform's prefix. Reads only.
+    """The data that `remove` would remove, and the objects of others below the platform's prefix. Reads only.
 
     1 LIST for each 1000 objects, and 1 scan of the source's topic.
     """
@@ -99,15 +100,16 @@ def held(location: Location) -> list[Held]:
 
 
 def open_batches(location: Location) -> list[str]:
-    """The batches that are not committed yet: their runs may be at work. 1 LIST, and 1 GET for each."""
+    """The batches that are not committed yet: their runs may still be working. 1 LIST, and 1 GET for each."""
     return [chain.tag for chain in AckChains(location.records()).open_states()]
 
 
 def remove(location: Location, *, platform: ObjectStore | None = None) -> int:
-    """Remove the source; how many objects. Safe to repeat, and to kill. Stop its sensor, runs and writers before.
+    """Remove the source; returns the number of removed objects. Safe to repeat, and to kill.
 
-    `platform` is a store to use instead of its own. `UsageError` if its objects are below the platform's prefix.
-    Requests of `held`, and 1 DELETE for each object, 2 for each entry and record.
+    Stop the source's sensor, runs and writers first. `platform` is a store to use instead of the source's own.
+    `UsageError`: the source's objects are below the platform's prefix. Requests: those of `held`, and 1 DELETE for each
+    object, 2 for each entry and record.
     """
     store = platform if platform is not None else open_store(location.platform)
     known_record = location.known(store=store)
@@ -117,7 +119,7 @@ def remove(location: Location, *, platform: ObjectStore | None = None) -> int:
         source = known.identity
         if source.bucket == location.platform.bucket and source.prefix.startswith(own):
             raise UsageError(
-                f"source {location.name!r} reads {source.prefix!r}, where the platform's own are"
+                f"source {location.name!r} reads {source.prefix!r}, where the platform's own objects are"
             )
     _remove_newest(location, store, known)
     _remove_topic(location.queue(store).topics, location.name, _user(location, known))
@@ -134,9 +136,10 @@ def remove(location: Location, *, platform: ObjectStore | None = None) -> int:
 
 
 def remove_table(location: Location, asset: str, store: ObjectStore, clock: Clock = SYSTEM_CLOCK) -> int:
-    """Remove the table of an asset, which is begun again under another id; how many objects. Safe to repeat.
+    """Remove the table of a slot asset; returns the number of removed objects. Safe to repeat.
 
-    A writer that has it open is refused. 1 LIST for each 1000 objects, 1 DELETE for each.
+    The asset's next table has another id, so a writer that has this one open is refused. 1 LIST for each 1000 objects,
+    1 DELETE for each.
     """
     record, layout = location.known(asset, store=store), location.table_layout(asset)
     fresh = new_id(clock)
@@ -149,7 +152,7 @@ def remove_table(location: Location, asset: str, store: ObjectStore, clock: Cloc
 
 
 def _remove_newest(location: Location, store: ObjectStore, known: Known | None) -> None:
-    """Remove the version that the table's record names, and those after it, newest first."""
+    """Remove the version that the table's record names, and later ones, newest first."""
     layout = location.layout
     listed = {
         version: meta.key
@@ -166,7 +169,7 @@ def _remove_topic(topics: Topics, name: str, user: TopicUser) -> None:
     if found is not None and found.tables and user.others(found) == found.tables:
         return
     with suppress(NotFoundError):
-        topics.delete(name, user=user)  # or finishes that
+        topics.delete(name, user=user)  # or finish an earlier deletion
 
 
 def _user(location: Location, known: Known | None) -> TopicUser:
@@ -174,7 +177,7 @@ def _user(location: Location, known: Known | None) -> TopicUser:
 
 
 def _objects(location: Location, store: ObjectStore) -> Iterator[tuple[str, ObjectMeta]]:
-    """The objects below the platform's prefix, and the signals, each with what it is."""
+    """The objects below the platform's prefix, and the signals, each with its kind."""
     signals = {root_key(location.keyspace_prefix)}
     signals |= {signal_key(location.keyspace_prefix, Slot(slot)) for slot in range(SLOT_COUNT)}
     below, other = location.platform_prefix, location.keyspace_prefix
@@ -201,7 +204,7 @@ def _records(records: RecordStore) -> Iterator[tuple[str, Record]]:
 
 
 def _known_records(known: KnownRecord) -> Iterator[Record]:
-    """The records of the slot assets' tables, and last that of the source's own."""
+    """The records of the slot assets' tables, and last the record of the source's own table."""
     found = known.records.scan(
         KNOWN,
         prefix=known.key,
@@ -215,13 +218,13 @@ def _remove(records: RecordStore, partition: str, record: Record) -> None:
     outcome = Updates(records, SYSTEM_CLOCK).remove(partition, record.key, expected=record.version)
     if not isinstance(outcome, Stored) and outcome.record is not None:
         raise UnavailableError(
-            f"{partition}/{record.key}: changed meanwhile; stop the source, and repeat this"
+            f"{partition}/{record.key} has changed meanwhile: stop the source, and repeat the command"
         )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Removal:
-    """The task: removes a source. `force`: also while a batch is open."""
+    """The task: removes a source. `force`: even if a batch is open."""
 
     location: Location
     force: bool = False
@@ -229,14 +232,14 @@ class Removal:
     @property
     def asks(self) -> str:
         """See `Task`."""
-        return f"Remove all of it, except what is {FOREIGN}?"
+        return f'Remove all of this, except objects marked "{FOREIGN}"?'
 
     def plan(self) -> Report:
         """See `Task`. `UsageError` while a batch is open."""
         found = held(self.location)
         place, name = self.location.platform.place, self.location.name
         if not found:
-            line = f"nothing is there of source {name!r} in {place}"
+            line = f"source {name!r} has nothing in {place}"
             return Report(lines=(line,), document={"held": []}, nothing=True)
         if (batches := open_batches(self.location)) and not self.force:
             raise UsageError(
@@ -253,5 +256,8 @@ class Removal:
         if (planned := self.plan()).nothing:
             return planned
         removed = remove(self.location)
-        line = f"removed {removed} objects of source {self.location.name!r}; its own objects are untouched"
+        name = self.location.name
+        line = (
+            f"removed {removed} objects of the platform for source {name!r}; its bucket's data is untouched"
+        )
         return Report(lines=(*planned.lines, line), document={**planned.document, "removed": removed})

@@ -1,10 +1,10 @@
-"""Takes a source's table back to an earlier version of the whole table, with what that means for the next run.
+"""Rolls a source's table back to an earlier version of the whole table, and prepares the next run for it.
 
-The signals of the slots that change are moved, and the slots are compared by the next listing: an object that has
-changed since that version is read again, as it is in the bucket now. So what came in by mistake has to leave the bucket
-first, or be corrected there.
+The signals of the changed slots move, and the next listing compares these slots. An object that has changed since that
+version is read again, as it is in the bucket now. So remove or correct objects that were ingested by mistake in the
+bucket first.
 
-The slot assets are not taken back: the next batches make their slots again.
+The slot assets are not rolled back: the next batches build their slots again.
 """
 
 from collections.abc import Mapping
@@ -30,7 +30,7 @@ from s3notify_platform.table.snapshot import Absent, Snapshot
 from s3notify_platform.table.versions import snapshot_of, version_at
 
 OBJECTS_MAX: Final = 100_000
-"""Changed objects that are counted, each once; there may be more."""
+"""At most this number of changed objects is counted, each once."""
 
 SHOWN: Final = 5
 COLUMNS_SHOWN: Final = 20
@@ -38,10 +38,11 @@ COLUMNS_SHOWN: Final = 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RollbackPlan:
-    """What a rollback would change. `rows` and `objects`: counts now, and then.
+    """The changes that a rollback would make. `rows` and `objects`: the counts now and after the rollback.
 
-    `slots`: those that change. `columns`: paths that leave the schema. `again`: how many objects have changed since, at
-    most `OBJECTS_MAX`, which the next run reads again if they are in the bucket; `keys`: some of them.
+    `slots`: the slots that change. `columns`: paths that leave the schema. `again`: the number of objects that have
+    changed since, at most `OBJECTS_MAX`; the next run reads them again if they are in the bucket. `keys`: some of
+    them.
     """
 
     version: int
@@ -53,18 +54,21 @@ class RollbackPlan:
     again: int = 0
     keys: tuple[str, ...] = ()
     facts: Mapping[Slot, tuple[int, int]] = field(default_factory=dict)
-    """The rows of each of these slots now, and then."""
+    """The rows of each of these slots, now and after the rollback."""
 
 
 def version_of(location: Location, at: datetime, *, store: ObjectStore | None = None) -> int:
-    """The newest version that was there at this time (with a zone). `NotFoundError`: none was, or none is kept."""
+    """The newest version at this time (with a time zone).
+
+    `NotFoundError`: no version of that time exists or is kept.
+    """
     return version_at(location.table(store=store).reader, round(at.timestamp() * 1000))
 
 
 def plan_rollback(location: Location, version: int, *, store: ObjectStore | None = None) -> RollbackPlan:
-    """What going back to this version would change. Writes nothing but a probe object, if vacuum has begun.
+    """The changes of a rollback to this version. Writes only a probe object, and only if a vacuum has begun.
 
-    `NotFoundError`: it is not kept, or not all of its files are. `ConflictError`: vacuum may be removing them.
+    `NotFoundError`: the version, or one of its files, is not kept. `ConflictError`: a vacuum may be removing its files.
     Requests: those of `snapshot_of`, `check_restorable`, and `changes_of` for each version since.
     """
     table = location.table(store=store)
@@ -89,16 +93,17 @@ def plan_rollback(location: Location, version: int, *, store: ObjectStore | None
 def rollback(
     source: Source, version: int, *, platform: ObjectStore | None = None, clock: Clock = SYSTEM_CLOCK
 ) -> CommitResult:
-    """Go back to this version. Safe beside running batches, and to repeat.
+    """Roll back to this version. Safe beside running batches, and to repeat.
 
-    `source` has a settled commit mode; `platform` is a store to use instead of its own. Errors as `table_rollback`.
-    Requests: those of `table_rollback`; 1 read and 1 write of the rescan backlog; 1 PUT for each slot that changes.
+    `source` has a settled commit mode; `platform` is a store to use instead of the source's own. Errors: those of
+    `table_rollback`. Requests: those of `table_rollback`; 1 read and 1 write of the rescan backlog; 1 PUT for each
+    changed slot.
     """
     location = source.location
     store = platform if platform is not None else open_store(location.platform)
     table = source.table(store=store, clock=clock)
     backlog = RescanBacklog(location.records(store), clock=clock)
-    # Before it, too: killed in between, slots are compared that need not be.
+    # Added before the commit, too: a process killed in between then only causes needless comparisons.
     backlog.add(_changed(_readable(location, table), snapshot_of(table.reader, version)))
     done = roll_back(table, version)
     if isinstance(done, Committed) and (slots := sorted(done.proposal.slots)):
@@ -108,7 +113,7 @@ def rollback(
 
 
 def _readable(location: Location, table: LogTable) -> Snapshot:
-    """The newest version, or the last one before those of another engine that are refused."""
+    """The newest version, or the last one before refused versions of another engine."""
     try:
         found = table.newest()
     except UsageError:
@@ -139,7 +144,7 @@ def _changed_objects(table: LogTable, since: int, until: int) -> set[str]:
     found: set[str] = set()
     for version in changes_of(table.reader, since, until):
         for change in version.changes:
-            if change.reason != "erased":  # its key is not kept
+            if change.reason != "erased":  # an erased object's key is not kept
                 found.add(change.key)
             if len(found) >= OBJECTS_MAX:
                 return found
@@ -148,7 +153,7 @@ def _changed_objects(table: LogTable, since: int, until: int) -> set[str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RollbackTo:
-    """The task: takes a source's table back to a version. Nothing is written before that is known to be possible."""
+    """The task: rolls a source's table back to a version. Nothing is written before this is known to be possible."""
 
     source: Source
     version: int
@@ -165,9 +170,11 @@ class RollbackTo:
         done = rollback(source, self.version)
         if isinstance(done, Committed):
             newest = done.snapshot.version
-            return self._report(planned, f"went back to version {self.version}, by version {newest}", newest)
+            return self._report(
+                planned, f"rolled back to version {self.version}, as version {newest}", newest
+            )
         newest = done.snapshot.version if done is not None else None
-        return self._report(planned, f"the table is as of version {self.version} already", newest)
+        return self._report(planned, f"the table is already as of version {self.version}", newest)
 
     @staticmethod
     def _report(planned: RollbackPlan, done: str = "", became: int | None = None) -> Report:
@@ -179,7 +186,7 @@ class RollbackTo:
         ]
         if planned.columns:
             names = ", ".join(map(repr, planned.columns[:COLUMNS_SHOWN]))
-            lines.append(f"{len(planned.columns)} columns leave: {names}")
+            lines.append(f"{len(planned.columns)} columns leave the schema: {names}")
         if planned.again:
             more = ", …" if planned.again > len(planned.keys) else ""
             lines.append(

@@ -1,8 +1,8 @@
-"""Back to an earlier schema, after data that should never have come in has widened the table's.
+"""Rolls back to an earlier schema, after mistaken data has added columns to the table.
 
-The next version has the earlier columns, and nothing is rewritten. Packs keep columns that it lacks, and no reader
-looks at them. So it is refused while a value of such a column is live: nobody would see it; and where a column had
-another type, which its values have no more (`retype`).
+The next version has the earlier columns, and no file is rewritten. Packs keep the removed columns, and no reader looks
+at them. So a rollback is refused while a removed column has a live value, which readers would no longer see. It is also
+refused if a column has had another type since (`retype`), because its values no longer have the earlier type.
 """
 
 import json
@@ -36,9 +36,9 @@ COLUMNS_SHOWN: Final = 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchemaEvent:
-    """A version that has changed the schema. `added`: fields that the schema before did not have, with their types.
+    """A version that changed the schema. `added`: fields that the earlier schema did not have, with their types.
 
-    `changed`: fields that had another type before, with both.
+    `changed`: fields whose type changed, with both types.
     """
 
     event: Event
@@ -48,9 +48,9 @@ class SchemaEvent:
 
 
 def schema_history(reader: LogReader, *, derived: bool = False) -> list[SchemaEvent]:
-    """The versions that are kept and have changed the schema, newest first. Requests of `history`.
+    """The kept versions that changed the schema, newest first. Requests: those of `history`.
 
-    `added` of the oldest one is empty: those before are not known.
+    `added` of the oldest one is empty, since no earlier schema is known.
     """
     found = [each for each in history(reader) if each.body.metadata is not None]
     schemas = [schema_of(each.body.metadata, derived=derived) for each in found if each.body.metadata]
@@ -69,8 +69,8 @@ def schema_history(reader: LogReader, *, derived: bool = False) -> list[SchemaEv
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchemaRollback:
-    """What going back to the schema of `version` would do. `columns` leave, by path; `in_use`: objects that have values
-    in them.
+    """The effect of a rollback to the schema of `version`. `columns`: paths of columns that leave the schema. `in_use`:
+    objects that have values in these columns.
     """
 
     version: int
@@ -80,7 +80,7 @@ class SchemaRollback:
     in_use: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     def onto(self, base: Snapshot) -> Proposal | None:
-        """See `Change`. `ConflictError`: the table has changed since it was searched."""
+        """See `Change`. `ConflictError`: the table has changed since the search for values."""
         if (base.table, base.version) != (self.base.table, self.base.version):
             raise ConflictError("the table has changed at the same time: stop its runs, and try again")
         metadata = replace(
@@ -93,9 +93,9 @@ class SchemaRollback:
 
 
 def plan_schema_rollback(table: LogTable, version: int) -> SchemaRollback:
-    """What going back to the schema of a version takes away. Stop the source's runs before.
+    """The columns that a rollback to the schema of a version removes. Stop the source's runs first.
 
-    `NotFoundError`: there is no such version. `UsageError`: a column has another type since. Requests: those of
+    `NotFoundError`: the version does not exist. `UsageError`: a column has had another type since. Requests: those of
     `snapshot_of`, and of `read_slots` for all packs.
     """
     now = table.newest()
@@ -107,8 +107,8 @@ def plan_schema_rollback(table: LogTable, version: int) -> SchemaRollback:
         raise NotFoundError(f"version {version} has no schema: nothing was committed yet")
     if found := next(contradictions(target.rows, today.rows), None):
         raise UsageError(
-            f"version {version} is of before {found.column['name']!r} got another type: go back by `s3notify table "
-            "rollback`, or give the column that type by `s3notify schema set`"
+            f"version {version} is older than the present type of {found.column['name']!r}: go back by `s3notify table "
+            "rollback`, or give the column its former type by `s3notify schema set`"
         )
     columns = tuple(sorted(added_fields(target.rows, today.rows)))
     in_use: dict[str, set[str]] = {}
@@ -125,28 +125,28 @@ def plan_schema_rollback(table: LogTable, version: int) -> SchemaRollback:
 
 
 def roll_back_schema(table: LogTable, planned: SchemaRollback) -> int:
-    """Commit the earlier schema again; as which version. `UsageError`: values of columns that it lacks are live.
+    """Commit the earlier schema; returns the new version. `UsageError`: removed columns have live values.
 
-    `ConflictError`: the table has changed since: plan again. Requests of a commit.
+    `ConflictError`: the table has changed since: plan again. Requests: those of a commit.
     """
     check_unused(planned)
     done = table.commit(planned, planned.base)
-    assert isinstance(done, Committed), "it always changes the schema"
+    assert isinstance(done, Committed), "a schema rollback always commits a version"
     return done.snapshot.version
 
 
 def check_unused(planned: SchemaRollback) -> None:
-    """`UsageError`: values of columns that the earlier schema lacks are live."""
+    """`UsageError`: columns that the earlier schema lacks have live values."""
     if planned.in_use:
         path, keys = next(iter(planned.in_use.items()))
         raise UsageError(
             f"{len(planned.in_use)} of these columns have values, like {path!r} from {', '.join(keys)}: remove or "
-            "correct these objects and let the source take that in, or keep the schema"
+            "correct these objects and let the source ingest that, or keep the schema"
         )
 
 
 def _values(table: LogTable, now: Snapshot, target: TableSchema) -> Iterator[tuple[str, str]]:
-    """Paths that the target lacks and that have a live value, and the key of its object."""
+    """Paths with a live value that the target schema lacks, each with the key of the value's object."""
     kept = _shape(json.loads(target.rows))
     output = arrow_schema(now.metadata.schema)
     names = [name for name in output.names if name not in {name for name, _ in LINEAGE}]
@@ -159,7 +159,7 @@ def _values(table: LogTable, now: Snapshot, target: TableSchema) -> Iterator[tup
 
 
 def _shape(kind: Any) -> pa.Schema:
-    """Spark's JSON of a schema as Arrow's, where only names matter."""
+    """Spark's JSON of a schema as an Arrow schema in which only the names matter."""
     return pa.schema([pa.field(part["name"], _type(part["type"])) for part in kind.get("fields", ())])
 
 
@@ -177,7 +177,7 @@ def _type(kind: Any) -> pa.DataType:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchemaRollbackTo:
-    """The task: gives a source's table the schema of a version again, by this mode of commits."""
+    """The task: gives a source's table the schema of an earlier version. `commit`: the mode of the commit."""
 
     location: Location
     commit: CommitMode
@@ -195,14 +195,14 @@ class SchemaRollbackTo:
         check_unused(planned)
         mode = location.settle_commit_mode(self.commit, open_store(location.platform))
         became = roll_back_schema(location.table(commit=mode), planned)
-        done = f"version {became} has the earlier schema; these columns are gone from the table"
+        done = f"version {became} has the earlier schema; these columns are removed from the table"
         return self._report(planned, done, became)
 
     def _report(self, planned: SchemaRollback, done: str = "", became: int | None = None) -> Report:
         names, more = planned.columns[:COLUMNS_SHOWN], len(planned.columns) - COLUMNS_SHOWN
         shown = f": {', '.join(map(repr, names))}" if names else ""
         lines = [
-            f"version {self.version} lacks {len(planned.columns)} columns of today's{shown}"
+            f"version {self.version} lacks {len(planned.columns)} columns of the present schema{shown}"
             + (f" and {more} more" if more > 0 else "")
         ]
         lines += [

@@ -1,7 +1,11 @@
-"""Columns of a table get other types: the version that does it, then requests to read what it could not have.
+"""Gives columns of a table other types, and requests that values which cannot be converted are read again.
 
-Steps: the version (`table.retype`), which also asks for the objects that are to be read again; the signals of their
-slots; a retry of what is in quarantine for a value of one of these columns. Killed anywhere, a repetition goes on.
+Steps
+    1. Commit the version (`table.retype`), which also requests the objects to read again.
+    2. Move the signals of their slots.
+    3. Retry records that are in quarantine for a value of one of these columns.
+
+After a kill at any point, a repeated command continues.
 """
 
 from collections.abc import Iterator, Sequence
@@ -27,15 +31,15 @@ from s3notify_platform.table.snapshot import Absent, Snapshot
 from s3notify_platform.table.type_changes import ddl
 
 LOOK_SECONDS: Final = 2.0
-"""Between two looks at how much is still to be read."""
+"""The pause between two checks of how much is still unread."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SetTypes:
-    """The task: gives columns of a source's table, or of the slot asset `asset`, the types of `columns` (DDL).
+    """The task: gives columns of a source's table, or of the slot asset `asset`, the types in `columns` (DDL).
 
-    `of_transform`: only the table's columns, not how objects are read. `read_again`: all objects that have one of the
-    columns are read again. `wait`: until nothing is left to be read.
+    `of_transform`: changes only the table's columns, not how objects are read. `read_again`: reads all objects that
+    have one of the columns again. `wait`: waits until all of this has been read.
     """
 
     location: Location
@@ -49,7 +53,7 @@ class SetTypes:
     asks: ClassVar[str] = "Change these columns?"
 
     def plan(self) -> Report:
-        """See `Task`. Reads the columns of all rows, if their values can be in doubt."""
+        """See `Task`. Reads the columns of all rows, if a conversion may not give their values."""
         store = open_store(self.location.platform)
         table = self.location.table(self.asset, store=store)
         base = self._newest(table)
@@ -64,14 +68,14 @@ class SetTypes:
         """See `Task`."""
         location = self.location
         store = open_store(location.platform)
-        location.open_table(store)  # refused as a run would be
+        location.open_table(store)  # raises as a run would
         mode = location.settle_commit_mode(self.commit, store)
         table = location.table(self.asset, store=store, commit=mode)
         base = self._newest(table)
         change = self._wanted.of(base)
         done, made = retyped(table, base, self._wanted, track=self.track)
         asked = set(made.asked_slots)
-        if not isinstance(done, Committed):  # by an earlier run, which may not have come to the signals
+        if not isinstance(done, Committed):  # an earlier run did it, perhaps without the signals
             facts = done.snapshot.manifest.slots.items()
             asked = {slot for slot, each in facts if each.pending or each.backfill}
         elif self.asset is None and made.changes_values and any(slot_assets(location, store)):
@@ -107,7 +111,7 @@ class SetTypes:
     def _retry(
         self, table: LogTable, store: ObjectStore, change: SchemaChange, *, dry_run: bool = False
     ) -> Retried:
-        """Have what is in quarantine for one of these columns read again."""
+        """Request that records in quarantine for one of these columns are read again."""
         if self.asset is not None:
             return Retried()
         choice = Choice(columns=change.names)
@@ -130,25 +134,25 @@ class SetTypes:
             lines.append(f"{packs[0]} packs of the table{size} {'were' if done else 'are'} written again")
         if texts := [each.name for each in change.columns if each.how == "text"]:
             lines.append(
-                f"texts of {', '.join(texts)} are those of the values, like 7 where an object has 007; "
-                "--read-again: as they stand in the objects"
+                f"texts of {', '.join(texts)} are made from the values, like 7 where an object has 007; "
+                "use --read-again to get the texts of the objects"
             )
         if self.asset is not None and again.slots:
-            lines.append(f"{len(again.slots)} slots are made again by their next batch")
+            lines.append(f"{len(again.slots)} slots are built again by their next batch")
         elif again.slots:
             lines.append(
-                f"{again.objects} objects of {again.bytes} bytes, in {len(again.slots)} slots, {again.rows} rows of "
-                "which have values that the table's files do not give, are read again by the next batch"
+                f"the next batch reads {again.objects} objects of {again.bytes} bytes in {len(again.slots)} slots "
+                f"again: the table's files do not have the values of {again.rows} rows"
             )
         if retried.objects:
             lines.append(
-                f"{retried.objects} objects, {retried.records} records of which are in quarantine for these columns, "
-                "are read again by the next batch"
+                f"the next batch reads {retried.objects} objects again: {retried.records} of their records are in "
+                "quarantine for these columns"
             )
         if not change.every:
-            lines.append("the columns have these types already")
+            lines.append("the columns already have these types")
         if became is not None:
-            lines.append(f"version {became} has them")
+            lines.append(f"version {became} has the new types")
         document = {
             "columns": {
                 each.name: {"from": ddl(each.old), "to": ddl(each.new), "how": each.how}
@@ -168,7 +172,7 @@ class SetTypes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Again:
-    """Data that is read again: objects with their bytes, in these slots, for so many rows."""
+    """Data that is read again: the slots, the number and size of the objects, and the number of affected rows."""
 
     slots: Sequence[Slot]
     objects: int
@@ -177,7 +181,7 @@ class _Again:
 
     @classmethod
     def of(cls, table: LogTable, base: Snapshot, doubts: Doubts, change: SchemaChange) -> "_Again":
-        """The counts of a change; a derived table has no objects."""
+        """The counts for a change; a derived table has no objects."""
         objects = size = 0
         for state in concerned(table, base, doubts.keys) if change.every else ():
             objects, size = objects + 1, size + state.size
@@ -185,13 +189,13 @@ class _Again:
 
 
 def _unread(snapshot: Snapshot) -> int:
-    """The objects that wait to be read, further or again."""
+    """The number of objects that wait to be read again, or to be read to their end."""
     facts = snapshot.manifest.slots.values()
     return sum(each.objects - each.failing if each.backfill else each.pending for each in facts)
 
 
 def _reading(table: LogTable, left: int, clock: Clock) -> Iterator[None]:
-    """An item for each object that has been read, until none is left."""
+    """Yields once for each object that has been read, until none is left."""
     while left:
         clock.sleep(LOOK_SECONDS)
         if isinstance(found := table.newest(), Absent):

@@ -1,31 +1,32 @@
-"""Erases an object from a table for good: from its newest version, its history, and from files that nothing names.
+"""Erases an object from a table for good: from its newest version, from its history, and from unreferenced files.
 
 Steps
-    1. Commit version e without the object: its packs are written again, also where a vector hides its rows already,
-       its rejects and its state leave. The slot changes in any case, so that a round that was planned before cannot
-       bring the object back.
-    2. Look for what holds it: files that e does not name, and versions that name such files.
-    3. If a version holds it: the log begins behind the last one that does, with a checkpoint that `_last_checkpoint`
-       names, or a later one. Earlier versions become empty objects, earlier checkpoints go.
+    1. Commit version e without the object. The object's packs are written again, even if a vector already hides its
+       rows; its rejects and its state are removed. The slot changes in any case, so that a round that was planned
+       earlier cannot bring the object back.
+    2. Search for the object in files that e does not name, and in versions that name such files.
+    3. If a version holds the object, the log is cut: it begins after the last such version, or later, with a
+       checkpoint that `_last_checkpoint` names. Earlier versions become empty objects; earlier checkpoints are removed.
     4. Remove the files.
 
 Invariants
-    - The log is changed before the files that it names. Killed anywhere, a repetition finds what is left.
-    - An erased version keeps its number taken, so no sleeping writer creates it again. Vacuum removes it once no
-      writer can be below it.
-    - A file goes only if it was written before version e: then its run was planned before, and cannot commit the slot.
-      Later ones may be of a run that saw the object in the bucket again, or of one that has slept: `Erased.left`.
+    - The log is changed before the files that it names. After a kill at any point, a repetition finds the rest.
+    - The number of an erased version stays taken, so no sleeping writer creates it again. Vacuum removes the empty
+      object once no writer can still be at an earlier version.
+    - A file is removed only if it was written before version e: its run was then planned earlier, and cannot commit the
+      slot. A later file may belong to a run that saw the object in the bucket again, or to a run that slept
+      (`Erased.left`).
     - A rewritten file has a new name.
 
-So a call has to be repeated once, when the longest run has passed (`Erased.again_ms`). Other processes go on: readers
-and writers that looked at an earlier version open the table again.
+So a call must be repeated once, when the longest run has passed (`Erased.again_ms`). Other processes continue: readers
+and writers that use an earlier version open the table again.
 
-Statistics hold values of rows. They are searched by their files: a version holds the object if it names a file that
-does. Names of columns stay, and versions of the objects in a bucket that keeps them.
+Statistics hold values of rows. They are not searched themselves: a version holds the object if it names a file that
+does. Names of columns stay; in a bucket that keeps object versions, these stay too.
 
 Requests: those of a commit; 1 LIST for each 1000 objects of the table; 2 GETs for each kept version; 1 GET for each
-file that e does not name and that may hold the object; 1 PUT for each version that goes, and 1 DELETE for each other
-object.
+file that e does not name and that may hold the object; 1 PUT for each emptied version, and 1 DELETE for each other
+removed object.
 """
 
 import json
@@ -61,7 +62,7 @@ from s3notify_platform.table.states.state_merge import without
 from s3notify_platform.table.versions import kept_versions
 
 CLOCKS_DIFFER_MS: Final = 10_000
-"""By so much two times of the store may be in the wrong order: its machines have clocks of their own."""
+"""Two times of the store may be in the wrong order by this much, since its machines have separate clocks."""
 
 PASSES: Final = 3
 
@@ -72,9 +73,10 @@ _NUMBER: Final = re.compile(r"\d{20}(?!\d)")
 class Erased:
     """The result of one call: what it removed, and what is left.
 
-    `version`: the one without it; -1: there is no table. `begins`: the version that the log begins with, if it was cut,
-    else -1. `rows`, `rejects`: that were live. `files`: objects that were removed. `left`: files that hold the object
-    and may be a run's. `again_ms`: when to repeat the call, by the store's clock (Unix milliseconds).
+    `version`: the version without the object; -1: there is no table. `begins`: the version that the log begins with, if
+    it was cut, else -1. `rows`, `rejects`: the number of live ones that were removed. `files`: objects that were
+    removed. `left`: files that hold the object and may belong to a run. `again_ms`: when to repeat the call, by the
+    store's clock (Unix milliseconds).
     """
 
     version: int = NO_VERSION
@@ -88,7 +90,7 @@ class Erased:
 
     @property
     def found(self) -> bool:
-        """Whether anything of the object was there. A repetition that finds nothing is the last one."""
+        """True if anything of the object was found. A repetition that finds nothing is the last one."""
         return (
             self.begins != NO_VERSION
             or self.known
@@ -97,7 +99,7 @@ class Erased:
 
 
 def ending(table: LogTable) -> tuple[int, int] | None:
-    """The first and the last version that can be read now: up to there time travel may end. None: none can. 1 LIST."""
+    """The first and the last readable version: time travel to them may end. None: no version is readable. 1 LIST."""
     kept = kept_versions(table.reader)
     return (min(kept), max(kept)) if kept else None
 
@@ -105,10 +107,11 @@ def ending(table: LogTable) -> tuple[int, int] | None:
 def erase(
     table: LogTable, slot: Slot, key: str, *, whole_slot: bool = False, clock: Clock = SYSTEM_CLOCK
 ) -> Erased:
-    """Erase the object of this key and slot, which has to have left the bucket. Safe to repeat, and beside anything.
+    """Erase the object of this key and slot, which must have left the bucket. Safe to repeat, and beside other
+    processes.
 
-    `whole_slot`: all rows of the slot leave, of a derived table that does not say which of them are the object's.
-    `ConflictError`, `UnavailableError`, `UnknownOutcomeError`: repeat it.
+    `whole_slot`: removes all rows of the slot, for a derived table that does not say which rows come from the object.
+    `ConflictError`, `UnavailableError`, `UnknownOutcomeError`: repeat the call.
     """
     found = table.newest()
     if isinstance(found, Absent):
@@ -117,30 +120,30 @@ def erase(
     change = Erasure(table=table, what=what, clock=clock)
     for _ in range(PASSES):
         done = table.commit(change, found)
-        assert isinstance(done, Committed), "it always changes the slot"
+        assert isinstance(done, Committed), "an erasure always commits a version"
         found = done.snapshot
         history = _History.read(table, found, what)
         if history.begins <= found.version:
             return _removed(table, history, change)
-    raise UnavailableError(f"{key!r}: the newest version names it again and again; repeat this")
+    raise UnavailableError(f"{key!r}: other writers keep adding it to the newest version; repeat the command")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _What:
-    """The object that is erased, and the test whether something holds it. Pure."""
+    """The object to erase, and the tests for data that holds it. Pure."""
 
     slot: Slot
     key: str
     whole_slot: bool
 
     def may_be_in(self, pack: Add) -> bool:
-        """Whether a pack or a pack of rejects may hold it, by its bounds."""
+        """True if a pack of rows or of rejects may hold the object, according to the pack's bounds."""
         if self.whole_slot:
             return pack.slots[0] <= self.slot <= pack.slots[1]
         return pack.may_hold(self.slot, self.key, pack.since, pack.until)
 
     def is_in(self, body: bytes) -> bool:
-        """Whether a file holds it. One that cannot be read, or does not say, does."""
+        """True if a file holds the object, or if this cannot be determined."""
         if not body.startswith(b"PAR1"):
             texts = {self.key, *(json.dumps(self.key, ensure_ascii=each)[1:-1] for each in (True, False))}
             return any(text.encode("utf-8", "surrogatepass") in body for text in texts)
@@ -157,21 +160,21 @@ class _What:
             return True
 
     def is_in_manifest(self, manifest: Manifest) -> bool:
-        """Whether a manifest itself names it: among inline states or changes, or as a bound of a file."""
+        """True if the manifest itself names the object: among inline states or changes, or as a bound of a file."""
         bounds = {key for pack in manifest.rejects for key in pack.keys}
         bounds |= {place[1] for file in manifest.states.files for place in (file.first, file.end)}
         inline = {*manifest.states.inline.get(self.slot, ()), *(each.key for each in manifest.changes)}
         return self.key in inline or not bounds.isdisjoint({self.key, f"{self.key}\0"})
 
     def is_in_note(self, version: LogVersion) -> bool:
-        """Whether the note of a version quotes it."""
+        """True if the note of a version quotes the key."""
         text = json.dumps(dict(version.note), ensure_ascii=False)
         return json.dumps(self.key, ensure_ascii=False)[1:-1] in text
 
 
 @dataclass(slots=True, kw_only=True)
 class Erasure:
-    """The change that leaves an object out. `rows`, `rejects`, `known`: what left, and whether it had a state."""
+    """The change that removes an object. `rows`, `rejects`: the number removed. `known`: the object had a state."""
 
     table: LogTable
     what: _What
@@ -183,7 +186,7 @@ class Erasure:
     _quarantine: PackSet = field(init=False)
 
     def __post_init__(self) -> None:
-        # A hidden row is still in its file.
+        # A hidden row is still in its file, so vectors are not enough.
         self._data = self.table.data.fresh(vectors=False)
         self._quarantine = self.table.quarantine.fresh(vectors=False)
 
@@ -221,7 +224,7 @@ class Erasure:
     def _facts(self, manifest: Manifest, held: ObjectState | None) -> SlotFacts:
         before, key = manifest.slot(self.what.slot), self.what.key
         if self.what.whole_slot:
-            return replace(before, rows=0, rejects=0, source=0)  # from no version: it is made again
+            return replace(before, rows=0, rejects=0, source=0)  # source version 0: the slot is built again
         if held is not None:
             gone = ObjectState(key=key, etag="", size=0, gone=True)
             return SlotRound(changes={key: gone}, before={key: held}).facts(before)
@@ -233,10 +236,11 @@ class Erasure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _History:
-    """The table's objects beside the snapshot that lacks the object.
+    """The table's objects outside of the new snapshot, which lacks the erased object.
 
     `versions`, `rest`: the log's objects by version, and its other ones. `holding`: files outside the log that hold the
-    object and that the snapshot does not name. `begins`: the version behind the last one that holds it; 0: none does.
+    erased object and that the snapshot does not name. `begins`: the version after the last one that holds it; 0: no
+    version does.
     """
 
     snapshot: Snapshot
@@ -247,7 +251,7 @@ class _History:
 
     @classmethod
     def read(cls, table: LogTable, snapshot: Snapshot, what: _What) -> "_History":
-        """See the module, step 2."""
+        """Search for the object: step 2 of the module docstring."""
         reader, layout, at_once = table.reader, table.layout, table.committer.at_once
         listed = list(list_all(reader.store, layout.prefix))
         log = [meta for meta in listed if meta.key.startswith(layout.log)]
@@ -275,7 +279,7 @@ class _History:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Bodies:
-    """The kept versions and their manifests; those that are removed meanwhile are left out."""
+    """The kept versions and their manifests, without those that are removed meanwhile."""
 
     reader: LogReader
     versions: Mapping[int, LogVersion]
@@ -283,7 +287,7 @@ class _Bodies:
 
     @classmethod
     def read(cls, reader: LogReader, kept: list[int], at_once: int) -> "_Bodies":
-        """2 GETs for each."""
+        """Read versions and manifests. 2 GETs for each version."""
         found = zip(kept, in_parallel(reader.version, kept, at_once), strict=True)
         versions = {version: body for version, body in found if body is not None}
 
@@ -302,7 +306,7 @@ class _Bodies:
         )
 
     def bounds(self, what: _What) -> dict[str, bool]:
-        """Whether a file may hold it, by key: each that a kept version adds, or its manifest names."""
+        """Files that a kept version adds, or its manifest names, by key; True if the file may hold the object."""
         file, found = self.reader.layout.file, {}
         packs = [pack for body in self.versions.values() for pack in body.adds]
         packs += [pack for each in self.manifests.values() for pack in each.rejects]
@@ -315,7 +319,10 @@ class _Bodies:
         return found
 
     def last_with(self, holding: set[str], there: set[str], what: _What) -> int:
-        """The last version as of which a file that holds it is live, or that names it; -1: none. `there`: all keys."""
+        """The last version that names the object, or in which a file with the object is live; -1: no version.
+
+        `there`: all keys.
+        """
         reader, last = self.reader, NO_VERSION
         for version, body in self.versions.items():
             missing = [add for add in body.adds if reader.layout.file(add.path) not in there]
@@ -325,7 +332,7 @@ class _Bodies:
             in_manifest = manifest is not None and (
                 what.is_in_manifest(manifest) or holding & named_by_manifest(reader, manifest)
             )
-            # Its statistics are still there.
+            # The statistics of a missing file are still in the version.
             in_missing = any(map(what.may_be_in, missing))
             if holding & files_of(reader, body.adds) or in_manifest or in_missing or what.is_in_note(body):
                 last = max(last, version)
@@ -333,7 +340,7 @@ class _Bodies:
 
 
 def _holds(table: LogTable, meta: ObjectMeta, what: _What, bodies: _Bodies) -> bool:
-    """Whether an object outside the log holds it. 1 GET at most."""
+    """True if a file outside the log holds the object. At most 1 GET."""
     layout = table.layout
     if meta.key.startswith((layout.vectors, layout.cuts, f"{layout.own}now/")):
         return False
@@ -352,11 +359,11 @@ def _holds(table: LogTable, meta: ObjectMeta, what: _What, bodies: _Bodies) -> b
 
 
 def _removed(table: LogTable, history: _History, change: Erasure) -> Erased:
-    """Steps 3 and 4."""
+    """Cut the log and remove files: steps 3 and 4 of the module docstring."""
     layout, at_once, snapshot = table.layout, table.committer.at_once, history.snapshot
     begins = _begin(table, history)
     own = history.versions.get(snapshot.version)
-    # Empty: another erasure has come by, and its time is not the version's.
+    # If it is empty, another erasure has emptied the version, and the time is not the version's own.
     before_ms = own.modified_ms - CLOCKS_DIFFER_MS if own is not None and own.size else 0
     first = max(begins, min((n for n, meta in history.versions.items() if meta.size), default=0))
     doomed = [meta for meta in history.rest if _is_below(meta, first, layout.last_checkpoint, before_ms)]
@@ -377,13 +384,13 @@ def _removed(table: LogTable, history: _History, change: Erasure) -> Erased:
 
 
 def _begin(table: LogTable, history: _History) -> int:
-    """Have the log begin where nothing holds the object any more. Returns that version; 0: it was not cut."""
+    """Cut the log where no version holds the object any more. Returns the first version; 0: the log was not cut."""
     if not history.begins:
         return 0
     snapshot = history.snapshot
     if history.begins < snapshot.version:
-        # Versions between are clean, and stay readable.
-        with suppress(OtherLogError):  # another erasure cuts it, too
+        # Versions in between do not hold the object, and stay readable.
+        with suppress(OtherLogError):  # another erasure is cutting the log, too
             snapshot = table.reader.as_of(history.begins) or snapshot
     table.committer.checkpoint(snapshot)
     earlier = [n for n, meta in sorted(history.versions.items()) if meta.size and n < snapshot.version]
@@ -391,14 +398,14 @@ def _begin(table: LogTable, history: _History) -> int:
     def empty(version: int) -> None:
         key = table.layout.version(version)
         if not isinstance(outcome := table.reader.store.put(key, b""), Written):
-            raise UnavailableError(f"{key}: {outcome}: repeat this")
+            raise UnavailableError(f"{key}: {outcome}: repeat the command")
 
     in_parallel(empty, earlier, table.committer.at_once)
     return snapshot.version
 
 
 def _is_below(meta: ObjectMeta, first: int, last_checkpoint: str, before_ms: int) -> bool:
-    """Whether it is what the platform or another engine has derived from versions below the first one."""
+    """True if the platform or another engine derived this object from versions below the first one."""
     if meta.key == last_checkpoint:
         return False
     number = _NUMBER.match(meta.key.rsplit("/", 1)[1])
@@ -407,4 +414,4 @@ def _is_below(meta: ObjectMeta, first: int, last_checkpoint: str, before_ms: int
 
 def _delete(table: LogTable, key: str) -> None:
     if not isinstance(outcome := table.reader.store.delete(key), Written):
-        raise UnavailableError(f"{key}: {outcome}: repeat this")
+        raise UnavailableError(f"{key}: {outcome}: repeat the command")

@@ -1,25 +1,26 @@
 """Goes back to an earlier version of the whole table, by a new version that has the same packs, states and schema.
 
-Also the remedy where another engine has changed what it must not: its versions stay in the log, and the new one, which
-follows them, leads back from where they had led, and names them (`log_state.UNDOES`). Readers take no state of the
-table from them.
+A rollback is also the remedy after a forbidden change by another engine. The engine's versions stay in the log. The new
+version follows them, undoes them, and names them (`log_state.UNDOES`). Readers ignore the state of the undone versions.
 
-Slots that change get the new version as their generation, so that derived tables and data versions see it. Their
-signals are those of the earlier version: the next run finds them moved, and reads what has changed since.
+The new version is the generation of each changed slot, so that derived tables and data versions see the change. In the
+table, these slots get the signals of the earlier version. So the next run finds that the signals have moved, and reads
+everything that has changed since.
 
 | another writer, since the rollback was planned | the rollback |
 |---|---|
-| changed any slot, removed packs, let the schema grow, merged packs | begins again on top of it: nothing of it stays |
-| began vacuum | begins again, unless the earlier version's files may be among those that leave: an error |
-| rolled back, too | goes back from there; if that is where it wants to be, nothing is left |
-| began the table again, under another id | an error |
+| changed any slot, removed packs, let the schema grow, merged packs | restarts on top of that version; its changes do
+not stay |
+| began a vacuum | restarts; it fails if the vacuum may be removing files of the earlier version |
+| rolled back, too | continues from there; if the table is already as wanted, nothing is left to do |
+| began the table again, under another id | fails with an error |
 | is another engine whose version is adopted, or refused | undoes that version, too |
 
-Begun again twice, it holds the table: other writers wait (`Known.held`).
+After two restarts, the rollback holds the table: other writers wait (`Known.held`).
 
-Requests: those of `LogReader.open` or `longest`, of `snapshot_of`, and of a commit; each time that it begins, 1
-LIST for each 1000 objects of the table, and if vacuum has cut the log, 5 more, and 1 GET for each version that is
-younger than the longest run.
+Requests: those of `LogReader.open` or `longest`, of `snapshot_of`, and of a commit. Each start costs 1 LIST for each
+1000 objects of the table. If a vacuum has cut the log, it costs 5 more, and 1 GET for each version that is younger than
+the longest run.
 """
 
 from dataclasses import dataclass, replace
@@ -43,15 +44,18 @@ from s3notify_platform.table.versions import ROLLBACK, history, kept_versions, s
 HOLDER: Final = f"table {ROLLBACK}"
 
 RESTARTS: Final = 2
-"""Others may be first so often; then they wait."""
+"""After this number of conflicts with other writers, the rollback makes them wait."""
 
 REFUSED_MEANWHILE: Final = 5
-"""Times that it begins with reading the log again, since other engines go on with committing."""
+"""Attempts that begin by reading the log again, since other engines keep committing."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Rollback:
-    """The table as of `target`, planned on the snapshot `readable`. `refused`: foreign versions come after that."""
+    """The table as of `target`, planned on the snapshot `readable`.
+
+    `refused`: True if refused foreign versions follow `readable`.
+    """
 
     target: Snapshot
     readable: Snapshot
@@ -59,10 +63,10 @@ class Rollback:
     committer: Committer
     asked: int = 0
     checked: bool = True
-    """That the files of `target` are there, after `readable` was read."""
+    """True if the files of `target` were found after `readable` was read."""
 
     def onto(self, base: Snapshot) -> Proposal | None:
-        """See `Change`, and the table above."""
+        """See `Change`, and the table in the module docstring."""
         if base.table != self.readable.table:
             raise ConflictError(
                 f"the table below {self.committer.reader.layout.prefix!r} has another id now: repeat the command"
@@ -81,12 +85,12 @@ class Rollback:
             for slot in now.slots.keys() | before.slots.keys()
             if now.slot(slot).generation != before.slot(slot).generation
         }
-        # What a refused version says of them counts for nothing.
+        # Metadata and protocol of refused versions are ignored.
         ours = self.readable if undoes else base
         metadata, protocol = _metadata(was.metadata, ours.metadata), raised(ours.protocol, was.protocol)
         same_files = live.keys() == wanted.keys() and _files(now) == _files(before)
         if same_files and all(_facts(now, slot) == _facts(before, slot) for slot in slots):
-            # Somebody else has gone back.
+            # Another process has rolled back, too.
             slots = {}
             if not undoes and (metadata, protocol) == (base.metadata, base.protocol):
                 return None
@@ -104,12 +108,12 @@ class Rollback:
         )
 
     def _undoes(self, base: Snapshot) -> bool:
-        """Whether no version of ours has undone the refused ones yet."""
+        """True if no version has undone the refused versions yet."""
         return self.refused and base.number == self.readable.number
 
 
 def _metadata(was: MetaData, now: MetaData) -> MetaData:
-    """The earlier schema, under the id of today; vectors that are in use stay allowed."""
+    """The earlier schema under the present id; deletion vectors stay allowed if they are allowed now."""
     vectors = {name: value for name, value in now.configuration.items() if name == VECTORS}
     return replace(was, id=now.id, configuration={**was.configuration, **vectors})
 
@@ -123,11 +127,11 @@ def _facts(manifest: Manifest, slot: Slot) -> SlotFacts:
 
 
 def roll_back(table: LogTable, version: int) -> CommitResult:
-    """Make the table what it was as of `version`, which has to be kept, with all its files.
+    """Roll the table back to `version`, which must be kept with all its files.
 
-    Safe beside running batches, and to repeat. `NotFoundError` names the oldest version that one can go back to.
-    `ConflictError`: vacuum may be removing the version's files, or others were first: try again later. `CorruptError`:
-    versions are missing.
+    Safe beside running batches, and to repeat. `NotFoundError` names the oldest version that can be restored.
+    `ConflictError`: a vacuum may be removing the version's files, or other writers won: try again later.
+    `CorruptError`: versions are missing.
     """
     reader, committer = table.reader, table.committer
     try:
@@ -136,8 +140,8 @@ def roll_back(table: LogTable, version: int) -> CommitResult:
                 readable, end = _ends(reader)
                 if version > readable.version:
                     raise NotFoundError(
-                        f"version {version} of the table below {reader.layout.prefix!r}: the newest version that one "
-                        f"can go back to is {readable.version}"
+                        f"cannot go back to version {version} of the table below {reader.layout.prefix!r}: the newest "
+                        f"readable version is {readable.version}"
                     )
                 change = Rollback(
                     target=_target(committer, version),
@@ -149,7 +153,7 @@ def roll_back(table: LogTable, version: int) -> CommitResult:
                 done = committer.commit_alone(change, end, holder=HOLDER)
                 break
             except (UsageError, OtherLogError):
-                # Another engine has committed meanwhile, or somebody else has gone back.
+                # Another engine has committed meanwhile, or another process has rolled back.
                 if attempt == REFUSED_MEANWHILE - 1:
                     raise
     finally:
@@ -158,16 +162,16 @@ def roll_back(table: LogTable, version: int) -> CommitResult:
 
 
 def _ends(reader: LogReader) -> tuple[Snapshot, Snapshot]:
-    """The newest snapshot that can be read, and the log's end as other engines see it.
+    """The newest readable snapshot, and the log's end as other engines see it.
 
-    They differ where versions of other engines are refused. The latter is no state of the table.
+    The two differ if versions of other engines are refused. The log's end is then no state of the table.
     """
     try:
         found = reader.open()
     except UsageError:
         known, record = reader.known.read()
         readable = reader.longest(before_refused=True)
-        if readable is None:  # of another program, from its first version on
+        if readable is None:  # versions of another program only
             raise
         found = replace(readable, known=known, record=record)
         if why := reader.missing(known, found.version, found.table, found.lineage):
@@ -202,14 +206,16 @@ def _target(committer: Committer, version: int) -> Snapshot:
     except (NotFoundError, OtherLogError) as error:
         oldest = _oldest(reader, version)
         ways = (
-            f"the oldest version that one can go back to is {oldest}" if oldest >= 0 else "nor of a later one"
+            f"the oldest version that can be restored is {oldest}"
+            if oldest >= 0
+            else "no later one is either"
         )
-        raise NotFoundError(f"not all of version {version} is kept: {ways} ({error})") from error
+        raise NotFoundError(f"version {version} is not kept with all its files: {ways} ({error})") from error
     return found
 
 
 def _oldest(reader: LogReader, version: int) -> int:
-    """The oldest version after this one of which all is there; -1: none."""
+    """The oldest version after this one whose files are all present; -1: no version."""
     there = {meta.key for meta in files_of_table(reader)}
     for kept in sorted(kept_versions(reader)):
         try:
@@ -222,10 +228,10 @@ def _oldest(reader: LogReader, version: int) -> int:
 
 
 def check_restorable(committer: Committer, target: Snapshot) -> None:
-    """`NotFoundError`: a file of this snapshot is gone. `ConflictError`: vacuum may be about to remove one.
+    """`NotFoundError`: a file of this snapshot is missing. `ConflictError`: a vacuum may be about to remove one.
 
-    Vacuum leaves the files of versions that it does not cut, and cuts below a mark that is older than the longest run.
-    Its pass is taken to be shorter than that.
+    A vacuum keeps the files of versions that it does not cut, and cuts below a mark that is older than the longest run.
+    The check assumes that a pass of a vacuum is shorter than the longest run.
     """
     reader, run_ms = committer.reader, committer.max_run_seconds * 1000
     marks = {int(meta.key.rsplit("/", 1)[1]): meta for meta in list_all(reader.store, reader.layout.cuts)}
@@ -243,4 +249,6 @@ def check_restorable(committer: Committer, target: Snapshot) -> None:
                 )
     gone = named_by(reader, target) - {meta.key for meta in files_of_table(reader)}
     if gone:
-        raise NotFoundError(f"version {target.version}: {min(gone)} is gone, and {len(gone) - 1} more files")
+        raise NotFoundError(
+            f"version {target.version}: {min(gone)} and {len(gone) - 1} more files are missing"
+        )

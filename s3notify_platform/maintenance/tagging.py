@@ -1,18 +1,19 @@
-"""Tags objects that are committed, so that lifecycle rules of their bucket may archive or delete them.
+"""Tags committed objects, so that lifecycle rules of their bucket may archive or delete them.
 
-Guarantees. Tagged is exactly the version that was committed, whole and without rejects: what is in quarantine may have
-to be read again. S3 knows no condition for tags, so only versions that have an id are tagged, and a bucket without
-versions is refused before anything is. Nothing is moved or deleted here. Tags are no change: their events are ignored,
-and no ETag moves. Killed anywhere, a repetition does the rest; several at once do no harm.
+Guarantees. Exactly the committed object version is tagged, and only if it was read whole and without rejects, since
+quarantined data may have to be read again. S3 has no conditional tagging, so only objects with a version id are tagged;
+a bucket without versioning is refused at the beginning. The pass moves and deletes nothing. Tags are not changes: their
+events are ignored, and ETags stay the same. After a kill at any point, a repetition does the rest; several passes may
+run at the same time.
 
-A slot is done up to a version, which a record remembers; objects that later versions have read are tagged. Where the
-store was unavailable, or refused everything, it is not done, and the next pass tries again. What was refused among
-others that were not is counted, and tried again after `tag_again`. Objects that a lifecycle rule then removes leave the
-table, unless `on_delete` keeps their rows.
+A record remembers the version up to which each slot is done; the next pass tags objects that later versions have read.
+A slot is not done if the store was unavailable, or refused all tags: the next pass tries again. If the store refused
+only some of the tags, they are counted, and tried again after `tag_again`. Objects that a lifecycle rule then removes
+leave the table, unless `on_delete` keeps their rows.
 
-Requests of a pass: those of `LogTable.newest`, 1 read, and 1 GET of the bucket's versioning if a slot has changed.
-For these slots `StateReader.columns`; for each object 1 HEAD, 1 GET, 1 PUT. For each `SLOTS_AT_ONCE` slots 1 read and 1
-write.
+Requests of a pass: those of `LogTable.newest`, 1 read, and 1 GET of the bucket's versioning if a slot has changed. The
+changed slots cost the requests of `StateReader.columns`; each object costs 1 HEAD, 1 GET, 1 PUT. For each
+`SLOTS_AT_ONCE` slots 1 read and 1 write.
 """
 
 import json
@@ -43,22 +44,25 @@ from s3notify_platform.table.open_table import OpenTable
 PARTITION: Final = "tagged"
 SLOTS_AT_ONCE: Final = 50
 FAILURES_MAX: Final = 100
-"""After so many, and no tag that was taken, a pass asks no more: the permission is missing, or the store is gone."""
+"""A pass sends no more requests after this number of failures without a success: a permission is missing, or the store
+is down."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tagging:
-    """What a pass did. `counts` of objects: `added`, `there` (were tagged before), `gone` (another version now, or
-    none), `full` (have too many tags of others), `unversioned` (older than the bucket's versions), `refused`.
+    """The result of a pass. `counts`: the number of objects by outcome.
+
+    Outcomes: `added`, `there` (already tagged), `gone` (replaced or deleted), `full` (has too many other tags),
+    `unversioned` (older than the bucket's versioning), `refused`.
     """
 
     slots: int
-    """That have changed since the last pass."""
+    """The number of slots that have changed since the last pass."""
     left: int = 0
-    """Of these, for the next pass, since the time was up."""
+    """The number of these slots that are left for the next pass, since the time was up."""
     counts: Mapping[str, int] = field(default_factory=dict)
     refused: str = ""
-    """Why the store refused the first of them."""
+    """The store's reason for the first refused tag."""
 
 
 def tag_committed(
@@ -71,11 +75,11 @@ def tag_committed(
     progress: Progress = lambda _: None,
     clock: Clock = SYSTEM_CLOCK,
 ) -> Tagging:
-    """Tag what was committed since the last pass with the source's `committed_tags`.
+    """Tag objects that were committed since the last pass with the source's `committed_tags`.
 
-    `seconds`: the pass ends with the slot during which these are over. `objects`, `tags`, `platform`: stores to use
-    instead of the source's own. `UsageError` without `committed_tags`, and for a bucket without versions;
-    `UnavailableError`, once all that is possible is done: repeat. Requests as in the module docstring.
+    `seconds`: after this time, the pass ends with its present slot. `objects`, `tags`, `platform`: stores to use
+    instead of the source's own. `UsageError`: no `committed_tags`, or a bucket without versioning. `UnavailableError`,
+    raised after everything possible is done: repeat. Requests: see the module docstring.
     """
     _check_tags(source)
     tags = tags if tags is not None else open_tags(source.input.bucket)
@@ -86,7 +90,7 @@ def tag_committed(
     manifest, reached, behind = _behind(opened, done)
     if behind:
         tags.check_versioned()
-    # In another order each time: what fails for good must not end each pass before the rest.
+    # Shuffled, so that an object that always fails does not end each pass before the same objects.
     behind.sort(key=lambda _: clock.random_bytes(8))
     table = source.table(store=platform, clock=clock)
     over = clock.monotonic() + seconds if seconds is not None else float("inf")
@@ -128,10 +132,10 @@ def _behind(opened: OpenTable, done: "_Done") -> tuple[Manifest, dict[Slot, int]
 
 
 def to_be_tagged(source: Source, *, again: bool = False, clock: Clock = SYSTEM_CLOCK) -> tuple[int, int]:
-    """The numbers of slots changed since the last pass, and of objects in them that `tag_committed` would look at.
+    """The number of slots changed since the last pass, and of objects in them that `tag_committed` would check.
 
-    `again`: as after `tag_again`. `UsageError` without `committed_tags`. Requests of `tag_committed`, but for those of
-    the objects.
+    `again`: as after `tag_again`. `UsageError`: no `committed_tags`. Requests: those of `tag_committed` without the
+    requests for objects.
     """
     _check_tags(source)
     opened = source.open_table(create=False)
@@ -154,13 +158,13 @@ def tag_again(
     platform: ObjectStore | None = None,
     clock: Clock = SYSTEM_CLOCK,
 ) -> None:
-    """Have the next pass look at all that is committed in these slots. 3 reads, and 1 write."""
+    """Make the next pass check all committed objects of these slots again. 3 reads, and 1 write."""
     if (known := location.known(store=platform).read()[0]) is not None:
         _Done(Updates(location.records(platform), clock), known.table).drop(slots)
 
 
 def _committed(states: pa.RecordBatch, since: int) -> Iterator[tuple[str, str]]:
-    """Key and ETag of each object that was read whole after version `since` of its slot: its label is later."""
+    """Key and ETag of each object that was read whole after version `since` of its slot, by the label of its rows."""
     whole = pc.and_(
         states["reach_end"], pc.and_(pc.equal(states["reason"], ""), pc.equal(states["rejects"], 0))
     )
@@ -170,12 +174,12 @@ def _committed(states: pa.RecordBatch, since: int) -> Iterator[tuple[str, str]]:
 
 
 _TAKEN: Final = frozenset({"added", "there", "full"})
-"""Outcomes that show that tags may be written."""
+"""Outcomes that show that tags can be written."""
 
 
 @dataclass(slots=True)
 class _Pass:
-    """What happened to the objects that this pass has looked at."""
+    """The outcomes of the objects that this pass has checked."""
 
     source: Source
     objects: ObjectStore
@@ -185,7 +189,7 @@ class _Pass:
     unavailable: list[UnavailableError] = field(default_factory=list)
 
     def tag(self, committed: Iterable[tuple[str, str]]) -> Counter[str]:
-        """How many of these objects came to which outcome."""
+        """Tag these objects; returns the number of objects by outcome."""
         outcomes = Counter(in_parallel(self._one, committed, REQUESTS_IN_FLIGHT))
         self.counts.update(outcomes)
         return outcomes
@@ -207,13 +211,13 @@ class _Pass:
         meta = self.objects.head(key)
         if meta is None or meta.etag != etag:
             return "gone"
-        if meta.version_id in (None, "null"):  # Ceph names none
+        if meta.version_id in (None, "null"):  # Ceph returns None
             return "unversioned"
         return self.tags.add(key, meta.version_id, self.source.input.tags)
 
 
 class _Done:
-    """Up to which generation the slots of a table are tagged."""
+    """The generation up to which each slot of a table is tagged."""
 
     def __init__(self, updates: Updates, table_id: str) -> None:
         self._updates = updates
@@ -222,7 +226,7 @@ class _Done:
         self.note({})
 
     def note(self, reached: Mapping[Slot, int]) -> None:
-        """Remember that these slots are done up to here; another process may have come further."""
+        """Remember that these slots are done up to here; a later generation from another process stays."""
         self._change(lambda known: known | {slot: max(n, known.get(slot, 0)) for slot, n in reached.items()})
 
     def drop(self, slots: Iterable[Slot]) -> None:
@@ -259,7 +263,7 @@ class TagCommitted:
     asks: ClassVar[str] = ""
 
     def plan(self) -> Report:
-        """See `Task`. Objects that are tagged already are counted, too."""
+        """See `Task`. The count includes objects that are already tagged."""
         slots, objects = to_be_tagged(self.source, again=self.again)
         line = f"{slots} slots with new commits, {objects} objects"
         return Report(lines=(line,), document={"slots": slots, "objects": objects})

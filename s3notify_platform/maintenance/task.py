@@ -9,8 +9,8 @@ from typing import Any, Protocol
 class Report:
     """The result of a plan or of a run.
 
-    `lines`: for people. `document`: the same as values of JSON. `left`: something is left to be done, as a line says.
-    `nothing`: there is nothing to do.
+    `lines`: the text for people. `document`: the same as JSON values. `left`: some work is left, as a line says.
+    `nothing`: there was nothing to do.
     """
 
     lines: tuple[str, ...]
@@ -24,13 +24,13 @@ class Task(Protocol):
 
     @property
     def asks(self) -> str:
-        """The question that a person confirms before `run`; "" if nothing is lost for good."""
+        """The question that a person confirms before `run`; "" if the task loses nothing permanently."""
         ...
 
     def plan(self) -> Report:
-        """The work that `run` would do. A plan writes nothing but a probe object, for the store's time."""
+        """Report the work that `run` would do. Writes at most a probe object, to read the store's time."""
         ...
 
     def run(self) -> Report:
-        """The work, done. An `S3NotifyError` names what could not be done, and the remedy."""
+        """Do the work and report it. An `S3NotifyError` names the part that failed, and the remedy."""
         ...

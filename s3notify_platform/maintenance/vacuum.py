@@ -1,19 +1,20 @@
 """Removes versions outside the retention, and files that no kept version names.
 
 Invariants
-    - The retention is never shorter than the longest run. A file that is younger than that is never removed: a run
-      that has not committed yet may be about to name it.
-    - Before files are removed, a version is created that changes nothing. A writer that staged such a file before
-      it was old, and whose request to create a version is still under way, meets it.
+    - The retention is never shorter than the longest run. A file that is younger than the longest run is never removed:
+      a run that has not committed yet may be about to name it.
+    - Before files are removed, a version is created that changes nothing. A writer may have staged such a file when it
+      was young, and its request to create a version may still be in flight. That request then gets a conflict.
     - The log is cut below a checkpoint that `_last_checkpoint` has named for longer than the longest run, so that no
-      reader and no writer is still below it. `_last_checkpoint` moves on all the time: so each pass leaves a mark of
-      the checkpoint that is named now, and a later pass cuts below the newest mark that is old enough.
-    - Every kept version can be read: the log begins with a checkpoint, and is cut oldest first, one by one.
+      reader and no writer still uses earlier versions. `_last_checkpoint` changes all the time. So each pass leaves a
+      mark of the checkpoint that is named now, and a later pass cuts below the newest mark that is old enough.
+    - Every kept version can be read: the log begins with a checkpoint, and versions are removed one by one, oldest
+      first.
 
 Ages are measured by the store's clock, from a probe object that is written at the start.
 
-Requests: 1 LIST for each 1000 objects of the table. If files are to go: those of a commit, 1 GET for each kept version
-and 1 for its manifest, and 1 DELETE for each object that is removed.
+Requests: 1 LIST for each 1000 objects of the table. If files must be removed: the requests of a commit, 1 GET for each
+kept version and 1 for its manifest, and 1 DELETE for each removed object.
 """
 
 from collections.abc import Collection, Iterable
@@ -38,7 +39,10 @@ from s3notify_platform.table.snapshot import LogReader, Snapshot
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VacuumReport:
-    """The objects that one pass removed and left; a dry run counts those that it would. `names`: in that order."""
+    """The objects that one pass removed and kept, or that a dry run would.
+
+    `names`: removed keys, in the order of removal.
+    """
 
     versions_removed: int = 0
     files_removed: int = 0
@@ -62,7 +66,7 @@ class Fence:
 
 @dataclass(slots=True, kw_only=True)
 class _Log:
-    """The objects of the log, by version. `erased`: empty ones, which only keep sleeping writers from their numbers."""
+    """The objects of the log, by version. `erased`: empty objects, which only keep version numbers taken."""
 
     versions: dict[int, ObjectMeta] = field(default_factory=dict)
     erased: dict[int, ObjectMeta] = field(default_factory=dict)
@@ -78,9 +82,9 @@ def vacuum(
     track: Track = untracked,
     dry_run: bool = False,
 ) -> VacuumReport:
-    """One pass over the whole table; safe beside running batches and beside another vacuum.
+    """Do one pass over the whole table; safe beside running batches and beside another vacuum.
 
-    A dry run writes nothing but the probe object. `UsageError`: the retention is shorter than a run may take.
+    A dry run writes only the probe object. `UsageError`: the retention is shorter than a run may take.
     """
     reader = committer.reader
     if retention_seconds < committer.max_run_seconds:
@@ -104,7 +108,7 @@ def vacuum(
         if not dry_run:
             done = committer.commit(Fence(), snapshot)
             if not isinstance(done, Committed):
-                raise ConflictError("vacuum could not create its version: try again")
+                raise ConflictError("vacuum could not commit its own version: try again")
             snapshot, log = done.snapshot, _listed(reader)
             kept = [version for version in log.versions if version >= cut_below]
         named = _named_by_versions(reader, snapshot, kept, track)
@@ -134,7 +138,7 @@ def store_now_ms(store: ObjectStore, prefix: str, clock: Clock) -> int:
 
 
 def files_of_table(reader: LogReader) -> list[ObjectMeta]:
-    """All objects that a version may name, but for the log itself."""
+    """All objects that a version may name, except the log itself."""
     layout = reader.layout
     states = (layout.states, layout.rejects, layout.changes, layout.manifests)
     folders = (layout.data, layout.vectors, *states, layout.staged)
@@ -152,17 +156,17 @@ def _listed(reader: LogReader) -> _Log:
 
 
 def _cut_below(reader: LogReader, log: _Log, *, settled_ms: float, oldest_ms: float) -> int:
-    """The version below which the log is cut: that of a checkpoint, which stays. 0: it is not."""
+    """The log is cut below this version, which has a checkpoint and stays. 0: the log is not cut."""
     marks = list_all(reader.store, reader.layout.cuts)
     settled = [int(meta.key.rsplit("/", 1)[1]) for meta in marks if meta.modified_ms < settled_ms]
     young = [version for version, meta in log.versions.items() if meta.modified_ms >= oldest_ms]
-    # The version that is the newest at the retention's beginning can still be read.
+    # The version that was the newest one when the retention began must stay readable.
     wanted = min(max(settled, default=0), min(young, default=max(log.versions, default=0)))
     return max((version for version in log.checkpoints if version <= wanted), default=0)
 
 
 def _mark(reader: LogReader, *, now_ms: int, settled_ms: float) -> None:
-    """Leave a mark of the checkpoint that is named now. Marks below the newest that is old enough go."""
+    """Leave a mark of the present checkpoint. Marks below the newest mark that is old enough are removed."""
     layout, store = reader.layout, reader.store
     marks = {int(meta.key.rsplit("/", 1)[1]): meta for meta in list_all(store, layout.cuts)}
     settled = max((n for n, meta in marks.items() if meta.modified_ms < settled_ms), default=NO_VERSION)
@@ -171,18 +175,21 @@ def _mark(reader: LogReader, *, now_ms: int, settled_ms: float) -> None:
             store.delete(layout.cut(version))
     last = reader.last_checkpoint()
     if last != NO_VERSION and last not in marks:
-        # Not written again: the time of the first one counts.
+        # A mark is not written again, since its first time counts.
         store.put(layout.cut(last), str(now_ms).encode())
 
 
 def _named_by_versions(reader: LogReader, snapshot: Snapshot, kept: Iterable[int], track: Track) -> set[str]:
-    """Keys of all files that a kept version names: those live as of it are live now, or removed by a later one."""
+    """Keys of all files that a kept version names.
+
+    A file that is live in a kept version is live now, or is removed by a later version.
+    """
     versions = sorted(kept)
     named = named_by(reader, snapshot)
 
     def of(version: int) -> tuple[LogVersion | None, set[str]]:
         body = reader.version(version)
-        # Files that the oldest one removes are live in none of them.
+        # Files that the oldest version removes are live in no kept version.
         return body, set() if body is None else _named_by_version(reader, body, removed=version > versions[0])
 
     number = 0
@@ -192,7 +199,7 @@ def _named_by_versions(reader: LogReader, snapshot: Snapshot, kept: Iterable[int
         named |= found
         if body is not None and not body.foreign:
             if number and body.parent != number:
-                # Those of the version that was replaced would be named by nothing.
+                # No version would name the files of the replaced version, and they would be removed.
                 raise CorruptError(
                     f"a version of the table below {reader.layout.prefix!r} was replaced: put it back before files are "
                     f"removed: `{PUT_BACK}`"
@@ -213,7 +220,7 @@ def _named_by_version(reader: LogReader, version: LogVersion, *, removed: bool) 
 
 
 def named_by(reader: LogReader, snapshot: Snapshot) -> set[str]:
-    """Keys of the files that a snapshot names: packs, those of their vectors, manifest, states, rejects, changes."""
+    """Keys of the files that a snapshot names: packs, their vectors, manifest, states, rejects, changes."""
     named = files_of(reader, snapshot.packs.values())
     return named | {reader.layout.manifest(snapshot.number)} | named_by_manifest(reader, snapshot.manifest)
 
@@ -228,7 +235,7 @@ def named_by_manifest(reader: LogReader, manifest: Manifest) -> set[str]:
 
 
 def files_of(reader: LogReader, packs: Collection[Add | Remove]) -> set[str]:
-    """Keys of these packs, and of the files that their vectors are in."""
+    """Keys of these packs, and of the files with their vectors."""
     paths = {each.path for each in packs}
     vectors = (file_of(each.vector) for each in packs if each.vector)
     return {reader.layout.file(path) for path in paths.union(filter(None, vectors))}
@@ -245,7 +252,7 @@ class Vacuum:
     asks: ClassVar[str] = ""
 
     def plan(self) -> Report:
-        """See `Task`. Each object that would be removed has a line of its own."""
+        """See `Task`. The report has a line for each object that would be removed."""
         return self._report(dry_run=True)
 
     def run(self) -> Report:

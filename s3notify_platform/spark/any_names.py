@@ -1,4 +1,4 @@
-"""Frames whose columns have any name that Spark can hold: dots, back-ticks, spaces, names that differ in case."""
+"""Operations on frames whose column names contain dots, back-ticks or spaces, or differ only in case."""
 
 from collections.abc import Callable
 
@@ -8,7 +8,7 @@ from s3notify_platform.engine.values.row_schema import Batches
 
 
 def map_in_arrow(frame: DataFrame, function: Callable[[Batches], Batches], schema: str) -> DataFrame:
-    """`DataFrame.mapInArrow`, which by itself looks its own columns up by names that it does not quote."""
+    """`DataFrame.mapInArrow` for any column names; Spark's own method looks up its columns by unquoted names."""
     names = frame.columns
 
     def run(batches: Batches) -> Batches:

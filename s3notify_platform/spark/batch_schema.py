@@ -1,7 +1,8 @@
-"""What a batch is parsed with: the schema as declared, as pinned, or inferred, and what a transform makes of it.
+"""The schema that a batch is parsed with (declared, pinned or inferred), and the columns that a transform makes of it.
 
-It is pinned by the version that brings the first rows with it. Another run's columns stand, and this one's are added to
-them; where both gave a column another type, the later one is a conflict, and plans again.
+The version that commits the first rows pins the schema. If another run has pinned a schema meanwhile, its columns stay,
+and this run's columns are added to them. If both runs gave a column different types, the later run gets a conflict, and
+plans again.
 """
 
 import json
@@ -70,7 +71,7 @@ class BatchSchemas:
     def widen(
         self, schema: TableSchema, found: Iterable[str], run: Run, known: TableSchema | None
     ) -> TableSchema:
-        """See `Jobs.widen_schema`: of types that differ, the widest."""
+        """See `Jobs.widen_schema`. If types differ, the widest one is chosen."""
         schemas = [pa.ipc.read_schema(pa.py_buffer(b64decode(one))) for one in sorted(found)]
         wider = new_fields(
             schemas, FORMATS.get(self.source.input.format), self.source.input.object_columns.schema.names
@@ -80,7 +81,7 @@ class BatchSchemas:
         return self._grown(known, json_schema(source), run, inferred=True, named=schema)
 
     def delivered(self, source: StructType) -> StructType:
-        """The columns that rows have as they are read. `UsageError` for a rule that cannot be evaluated on them."""
+        """The columns of the rows as they are read. `UsageError`: a rule cannot be evaluated on these columns."""
         chosen = self.source.input
         if source.fields and chosen.rules:
             chosen.rules.bound(chosen.delivered(arrow_schema(source)))
@@ -88,7 +89,7 @@ class BatchSchemas:
         return StructType([*source.fields, *object_columns(self.source, source), *rescued])
 
     def _with_new_hints(self, known: TableSchema) -> StructType:
-        """Hinted columns are added to the pinned ones; `UsageError` if one of these has another type."""
+        """The pinned columns and newly hinted ones; `UsageError` if a hint gives a pinned column another type."""
         pinned = json_schema(object_names(known.source))
         if not self.source.input.schema_hints:
             return pinned
@@ -106,9 +107,9 @@ class BatchSchemas:
         inferred: bool,
         named: TableSchema | None = None,
     ) -> TableSchema:
-        """The pinned schema, grown so that it parses with `found`, with the columns of the rows that this leads to.
+        """The pinned schema, extended to parse `found`, with the resulting columns of the rows.
 
-        `found`: names as in objects. `named`: the schema that has named some of them already, if not the pinned one.
+        `found`: names as in objects. `named`: a schema that already names some of them, if not the pinned one.
         """
         held = object_names(known.source) if known is not None and inferred else StructType().json()
         source = merged(held, found.json(), strict=False, bounded=inferred)
@@ -122,7 +123,7 @@ class BatchSchemas:
         return schema
 
     def _check_transform(self, source: StructType) -> StructType:
-        """The columns that data files will have; `UsageError` if the transform raises or loses lineage."""
+        """The columns of the data files; `UsageError` if the transform raises or loses lineage."""
         given = StructType(LINEAGE.fields + source.fields)
         out = given
         if self.transform is not None:
@@ -139,11 +140,11 @@ class BatchSchemas:
                 if len(kept) != 1 or kept[0].dataType != column.dataType:
                     raise UsageError(
                         f"{whose} drops or changes the lineage column {column.name!r}: keep "
-                        f"{', '.join(LINEAGE_COLUMNS)} as they are (use withColumn, or add them to select)"
+                        f"{', '.join(LINEAGE_COLUMNS)} unchanged (use withColumn, or add them to select)"
                     )
             names = [f.name for f in out]
             if clash := [name for name in names if name == STAGED_COLUMN or names.count(name) > 1]:
-                raise UsageError(f"{whose} makes a column {clash[0]!r}, twice or reserved: rename it")
+                raise UsageError(f"{whose} makes a duplicate or reserved column {clash[0]!r}: rename it")
         return StructType(
             [
                 StructField(f.name, f.dataType, nullable=True, metadata=_comment(f))
@@ -160,10 +161,12 @@ def _comment(field: StructField) -> dict[str, Any]:
 def infer_schema(
     spark: SparkSession, source: Source, sample: Sequence[ObjectVersion], progress: Progress = lambda _: None
 ) -> StructType:
-    """The schema of a sample (`reader.sample_of`), within limits, read in one task; no columns if it holds no data.
+    """The schema of a sample (`reader.sample_of`), within limits, read in one task; no columns if the sample has no
+    data.
 
-    1 GET each. Of objects larger than `HEAD_SAMPLE_BYTES` only the beginning is read, and of Parquet the footer. If the
-    task dies, its objects are tried in halves, and those over which it dies alone are left out.
+    1 GET for each object. An object larger than `HEAD_SAMPLE_BYTES` is read only at its beginning, and a Parquet file
+    only at its footer. If the task dies, its objects are tried in halves. Objects over which the task dies alone are
+    left out.
     """
     deadly: set[ObjectVersion] = set()
 
@@ -185,7 +188,7 @@ def infer_schema(
 
 
 class _TaskDiedError(Exception):
-    """A process of the job's task died."""
+    """A process of the job's task has died."""
 
 
 def _inferred(spark: SparkSession, source: Source, sample: Sequence[ObjectVersion]) -> StructType:

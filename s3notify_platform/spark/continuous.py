@@ -1,15 +1,15 @@
-"""A committed table kept in step with its bucket, without Dagster.
+"""Keeps a committed table in step with its bucket, without Dagster.
 
-`run` polls the keyspace, and ingests the slots that changed by `Ingest.rounds`. The table is the truth, and the signals
-that were seen (`engine.batch.signals_seen`) are only a hint: slots that are ingested again commit nothing twice.
-Several of these, and Dagster besides, may work on one table.
+`run` polls the keyspace, and ingests the changed slots by `Ingest.rounds`. The table is the truth. The signals that
+were seen (`engine.batch.signals_seen`) are only a hint: slots that are ingested again commit nothing twice. Several of
+these processes, and Dagster as well, may work on one table.
 
-As for the sensor's batches, `follow` decides whether a batch lists the bucket or follows the entries of the source's
-topic (`s3notify topics create NAME`), and entries are removed after the commit. Slots that were not taken in whole, and
-after a backoff those that failed, are asked for again by moving their signals. Until then both are in the rescan
-backlog, so that a restart asks for them too; and with it how often they have failed, so that their last attempt comes
-also if each is another process's (`--once`). Slots that failed are taken in apart from the others; if anything fails as
-a whole, it is tried again in halves, until the slot at fault fails alone.
+The function `decide` chooses if a batch lists the bucket or reads the entries of the source's topic (`s3notify topics
+create NAME`), as for the sensor's batches. Entries are removed after the commit. Slots that were ingested only in part
+are requested again at once by moving their signals, and failed slots are requested after a backoff. Until then both are
+in the rescan backlog, so that a restart requests them too. The backlog also counts their failures, so that the last
+attempt happens even if each attempt is made by another process (`--once`). Failed slots are ingested separately from
+the others. If a batch fails as a whole, it is tried again in halves, until the slot at fault fails alone.
 """
 
 import json
@@ -79,12 +79,12 @@ def _in_background(seconds: float, action: Callable[[], None]) -> None:
 
 
 TAGGING_SECONDS: Final = 2.0
-"""At most between two polls, and as long as one slot takes."""
+"""The maximum time for tagging between two polls; one slot may take longer."""
 
 
 @dataclass(slots=True, kw_only=True)
 class ContinuousIngest:
-    """Takes in slots that changed, and asks again for those that were not taken in."""
+    """Ingests changed slots, and requests slots again that were not ingested."""
 
     spark: SparkSession
     source: Source
@@ -96,37 +96,38 @@ class ContinuousIngest:
     """Called when a round begins to read."""
     clock: Clock = SYSTEM_CLOCK
     settings: BatchSettings = field(default_factory=BatchSettings)
-    """Of its retries."""
+    """Settings of its retries."""
     later: Callable[[float, Callable[[], None]], None] = _in_background
-    """Calls a function after so many seconds."""
+    """Calls a function after this number of seconds."""
     list_seconds: float = 10.0
-    """Between two listings of the bucket, at least."""
+    """The minimum time between two listings of the bucket."""
     failing: Mapping[Slot, Failed] = field(default_factory=dict)
-    """Slots whose last batch did not commit all of them, whichever process took it; as of the last look."""
+    """Slots whose last batch, in any process, did not commit all of them; as of the last read of the backlog."""
     unfinished: frozenset[Slot] = frozenset()
-    """Slots of the last batch that were asked for again at once."""
+    """Slots of the last batch that were requested again at once."""
     opened: OpenTable | None = None
-    """The source's table, as it was when the batch began."""
+    """The source's table as of the beginning of the batch."""
     behind: str = ""
-    """Why a table that follows the source's is not in step; "" if all are."""
+    """The reason why a derived table is not in step with the source's; "" if all are."""
     _counts: Counter[str] = field(default_factory=Counter)
     _listed_ms: int = 0
     _topic: str = ""
-    """Epoch of the source's topic, as it was read last."""
+    """Epoch of the source's topic, as of the last read."""
 
     def counts(self) -> Mapping[str, int]:
-        """What was done since this began, as `BatchResult.counts`; and how many slots fail now."""
+        """The work done since the start, as in `BatchResult.counts`, and the number of slots that fail now."""
         return {**self._counts.copy(), "failing_slots": len(self.failing)}
 
     def run(self, stop: threading.Event, *, every_seconds: float | None, sweep: bool = False) -> None:
-        """Take in what changes until `stop` is set, polling so often; None: what is signalled now, then return.
+        """Ingest changes until `stop` is set, polling at this interval; None: ingest the changes signalled now, then
+        return.
 
-        It goes on from the signals that any process has seen (`engine.batch.signals_seen`); at first, and with `sweep`,
-        it compares all objects. A table that misses versions is refused, also where nothing has changed. Outages are
-        waited out with backoff, and reported by `progress`; with None they are raised. Errors of Spark, once it does
-        not work any more, and those that only an operator can fix, are raised.
+        It continues from the signals that any process has seen (`engine.batch.signals_seen`); at the first start, and
+        with `sweep`, it compares all objects. A table with missing versions is refused, even if nothing has changed.
+        During an outage it waits with backoff, and reports to `progress`; with None it raises the error. It also raises
+        Spark's errors once Spark no longer works, and errors that only an operator can fix.
 
-        An idle poll is 1 HEAD, a changed one 1 HEAD and 1 LIST. For each batch 4 requests, and those of `take`.
+        An idle poll is 1 HEAD, a poll with changes 1 HEAD and 1 LIST. Each batch makes 4 requests, and those of `take`.
         """
         following, outages = _Following(self, sweep=sweep), 0
         hurry = every_seconds is None
@@ -138,18 +139,18 @@ class ContinuousIngest:
                     raise
                 wait = backoff_seconds(outages, self.clock, base=1.0, ceiling=OUTAGE_WAIT_SECONDS)
                 outages += 1
-                self.progress(f"goes on in {wait:.1f} s: {error}")
+                self.progress(f"retrying in {wait:.1f} s: {error}")
             if every_seconds is not None:
                 stop.wait(max(wait, every_seconds))
             elif not self.unfinished:
                 return
 
     def take(self, signals: Mapping[Slot, str | None], *, batch: str) -> BatchResult:
-        """Ingest these slots, and those that wait for a rescan. May be repeated.
+        """Ingest these slots, and the slots that wait for a rescan. May be repeated.
 
-        Requests as `Ingest.rounds`, 2 or more for topic and backlog, and those of `commit_rounds`.
-        Raises `UsageError` if nothing can be ingested at all, `UnavailableError` after an outage (`Ingest.rounds`); a
-        slot that fails is in `failing`, and asked for again.
+        `UsageError`: nothing can be ingested. `UnavailableError`: an outage (`Ingest.rounds`). A slot that fails is in
+        `failing`, and requested again. Requests: those of `Ingest.rounds`, 2 or more for topic and backlog, and those
+        of `commit_rounds`.
         """
         rescans = self.backlog.read()
         with ThreadPoolExecutor(1, "room") as beside:
@@ -157,7 +158,7 @@ class ContinuousIngest:
             return self.take_decided(signals, decision, rescans, batch=batch, beside=beside)
 
     def segments(self, slots: Iterable[Slot]) -> Sequence[Segment] | None:
-        """The segments of these slots, to be read while other things are; None as long as the topic is not known.
+        """The segments of these slots, read while other work goes on; None while the topic is unknown.
 
         1 scan (`NotificationQueue.segments`).
         """
@@ -165,9 +166,11 @@ class ContinuousIngest:
         return location.queue().segments(location.name, slots) if self._topic else None
 
     def tag(self, *, seconds: float | None) -> int:
-        """Tag what was committed, if the source has `committed_tags`; what cannot be now is tagged after a later batch.
+        """Tag committed objects, if the source has `committed_tags`; objects that cannot be tagged now wait for a later
+        batch.
 
-        How many slots are left after so many seconds. Requests and limits of `tag_committed`.
+        Returns the number of slots that are left after this number of seconds. Requests and limits: those of
+        `tag_committed`.
         """
         if not self.source.input.tags:
             return 0
@@ -185,9 +188,9 @@ class ContinuousIngest:
         return left
 
     def decided(self, signals: Iterable[Slot], rescans: Rescans, *, unqueued: bool = False) -> Decision:
-        """How to find out what changed in these slots. `rescans`: the backlog, read after them.
+        """Decide how to find the changes in these slots. `rescans`: the backlog, read after the slots.
 
-        `unqueued`: one of their signals is of a writer that does not queue. 1 request; none while entries are followed.
+        `unqueued`: one of the signals is from a writer that does not queue. 1 request; 0 while entries are followed.
         """
 
         def decided() -> Decision:
@@ -203,7 +206,7 @@ class ContinuousIngest:
             )
 
         if self._topic and (decision := decided()).how == "follow":
-            return decision  # the plan finds out whether it still is this topic
+            return decision  # the plan checks that the topic is still this one
         self._topic = self._topic_epoch()
         return decided()
 
@@ -217,9 +220,10 @@ class ContinuousIngest:
         beside: Executor,
         segments: Sequence[Segment] | None = None,
     ) -> BatchResult:
-        """As `take`, by what `decided` said. `segments`: those of the slots, if they were read since.
+        """Does the work of `take` after a decision of `decided`. `segments`: the segments of the slots, if they were
+        read since.
 
-        `beside` frees the room of entries that leave the queue.
+        `beside` frees the quota of entries that leave the queue.
         """
         location, backlog, topic = self.source.location, self.backlog, decision.topic
         began_ms = self.clock.wall_ms()
@@ -243,7 +247,7 @@ class ContinuousIngest:
         self.failing = {s: one for s, one in self.failing.items() if s not in slots} | failed
         if decision.listing:
             self._listed_ms = began_ms
-            backlog.settle(rescans.slots)  # but for those that were just added again
+            backlog.settle(rescans.slots)  # except those that were just added again
         if decision.everything:
             backlog.enumerated(topic)
         for name, rows in added(each.broken for each in result.slots.values()).items():
@@ -295,11 +299,13 @@ class ContinuousIngest:
         except (NotFoundError, UsageError) as error:
             self._topic = ""
             if decision.topic and self._topic_epoch() != decision.topic:
-                raise UnavailableError(f"topic {self.source.name!r} is another one since: {error}") from error
+                raise UnavailableError(
+                    f"topic {self.source.name!r} was created again meanwhile: {error}"
+                ) from error
             raise
 
     def lead_on(self, batch: str) -> None:
-        """Lead the tables on that follow the source's. What fails is reported, and is tried again (`behind`)."""
+        """Update the source's derived tables. A failure is reported in `behind`, and tried again."""
         self.behind = ""
         for asset in self.source.kinds:
             try:
@@ -323,7 +329,7 @@ class ContinuousIngest:
         return RescanBacklog(self.source.location.records(), clock=self.clock)
 
     def _failed(self, result: BatchResult) -> dict[Slot, Failed]:
-        """The slots that failed, with this attempt. They are asked for again after a while."""
+        """The slots that failed, with this attempt. They are requested again after a backoff."""
         failed: dict[Slot, Failed] = {}
         waits: list[float] = []
         for slot, each in result.slots.items():
@@ -344,7 +350,7 @@ class ContinuousIngest:
         return failed
 
     def _all_failed(self, slots: Sequence[Slot], error: Exception) -> BatchResult:
-        """The result of slots for which a run failed as a whole."""
+        """The result of slots whose run failed as a whole."""
         rows = [failed_slot(slot, error) for slot in slots]
         if rows[0].trace:
             self.progress(rows[0].trace)
@@ -360,7 +366,7 @@ class ContinuousIngest:
 
 
 class _Following:
-    """What a running `ContinuousIngest` has seen of its source's signals."""
+    """The signals of the source that a running `ContinuousIngest` has seen."""
 
     def __init__(self, ingest: ContinuousIngest, *, sweep: bool) -> None:
         self._ingest = ingest
@@ -371,14 +377,14 @@ class _Following:
         self._seen: Record | None = None
         self._table = ""
         self._followed = False
-        """Whether the last batch followed entries: then they are read before it is known that this one does."""
+        """True if the last batch followed entries: the next one then reads them before it decides to follow."""
         self._untagged = 0
         self._led = False
-        """Whether the tables that follow were led on since this began."""
+        """True if the derived tables were updated since the start."""
         self._batches = (f"ingest-{unique_name(ingest.clock)[:12]}-{number}" for number in count())
 
     def step(self, *, hurry: bool) -> float:
-        """Poll, and take in what changed. How long to wait, in seconds: no listing may be due. `hurry`: it is."""
+        """Poll, and ingest the changes. Returns the seconds until a listing is due. `hurry`: list in any case."""
         ingest, location = self._ingest, self._ingest.source.location
         watcher = self._watcher = self._watcher or self._begun()
         poll = watcher.poll()
@@ -398,7 +404,7 @@ class _Following:
             table = ingest.opened = ingest.source.open_table(expected=self._table, clock=ingest.clock)
             rescans = reading.result()
             segments = looking.result() if looking is not None else None
-        if self._table not in ("", table.id):  # it was forgotten, or rewritten as another
+        if self._table not in ("", table.id):  # the table was forgotten, or replaced by another
             self._waiting, segments = {**dict.fromkeys(location.all_slots()), **self._waiting}, None
         decision = ingest.decided(self._waiting, rescans, unqueued=bool(self._unqueued))
         self._followed = not decision.listing
@@ -414,7 +420,7 @@ class _Following:
                 segments=segments,
             )
             if ingest.failing:
-                ingest.spark.range(1).count()  # raises if Spark is what failed
+                ingest.spark.range(1).count()  # raises if Spark itself has failed
             self._waiting, self._unqueued, self._table, self._led = {}, frozenset(), table.id, True
             seen = Seen(state=watcher.state, table=table.id)
             self._seen = write_seen(location, seen, known=self._seen, clock=ingest.clock)
@@ -422,7 +428,9 @@ class _Following:
         return 0.0
 
     def _begun(self) -> Watcher:
-        """The watcher, as far as any process was; at first, and for a sweep, all slots wait."""
+        """The watcher, from the last state that any process has seen; at
+        the first start, and for a sweep, all slots wait.
+        """
         ingest, location = self._ingest, self._ingest.source.location
         platform = open_store(location.platform)
         ingest.source = ingest.source.settle_commit_mode(platform)
@@ -432,7 +440,7 @@ class _Following:
         backlog = ingest.backlog
         if self._sweep:
             backlog.add(location.all_slots())
-        self._waiting |= dict.fromkeys(backlog.read().slots)  # what an earlier process has left
+        self._waiting |= dict.fromkeys(backlog.read().slots)  # left by an earlier process
         self._table = seen.table if seen else ""
-        location.open_table(platform, expected=self._table)  # refused, if it is not whole
+        location.open_table(platform, expected=self._table)  # raises, if the table is not whole
         return location.watcher(platform, state=seen.state if seen else None, clock=ingest.clock)

@@ -31,14 +31,19 @@ def parse_schema(declared: str, source: Source) -> StructType:
 
 
 def hinted(found: StructType, source: Source) -> StructType:
-    """Inferred columns, with the types that the source's hints give, and hinted ones that they lack; none if none."""
+    """Inferred columns with the types of the source's hints, and
+    missing hinted columns; no columns if none is inferred.
+    """
     hints = {column.name.casefold(): column for column in from_arrow_schema(source.input.hints)}
     columns = [StructField(c.name, hints.pop(c.name.casefold(), c).dataType) for c in found]
     return StructType([*columns, *hints.values()]) if columns else found
 
 
 def object_columns(source: Source, data: Iterable[StructField]) -> list[StructField]:
-    """The columns of their objects (`source.object_columns`) that rows have; `UsageError` if `data` has one too."""
+    """The columns that rows get from their object (`source.object_columns`).
+
+    `UsageError`: `data` has one of them, too.
+    """
     own = source.input.object_columns
     own.check_apart(column.name for column in data)
     said = {name: f"From the part {name}=... of the key" for name in own.paths.names}
@@ -55,7 +60,7 @@ def json_schema(text: str) -> StructType:
 
 
 def arrow_schema(columns: StructType) -> pa.Schema:
-    """What records are parsed to, for these columns."""
+    """The Arrow schema that records are parsed to, for these columns."""
     data = to_arrow_schema(columns, check_names=True)
     return pa.schema([column.with_nullable(True) for column in data])
 

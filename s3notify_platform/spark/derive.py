@@ -1,8 +1,8 @@
-"""Downstream slot tables: a function of the committed rows of a slot, committed the same way.
+"""Downstream slot tables: a function of the committed rows of a slot, committed in the same way.
 
-The function gets the rows of the wanted slots as one DataFrame and keeps the `_slot` column. The rows that it returns
-for a slot replace that slot of the derived table as a whole. A derived slot names the version of the source's table
-that last changed the slot that it was made from, so that making it twice changes nothing.
+The function gets the rows of the wanted slots as one DataFrame, and keeps the `_slot` column. The rows that it returns
+for a slot replace that slot of the derived table completely. A derived slot names the version of the source's table
+that last changed its source slot, so that a second build of the slot changes nothing.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -52,12 +52,13 @@ def derived_tables(
     force: bool = False,
     progress: Progress = lambda _: None,
 ) -> Iterator[StagedTable]:
-    """The slots of the slot asset `asset`, made from this snapshot of the source, in one piece, or more if it fails.
+    """The slots of the slot asset `asset`, built from this snapshot of the source; in several parts if the function
+    fails.
 
-    A slot that was made from its source version, or a later one, is left as it is, whatever code made it, unless
-    `force`: for runs that a person asked for, since the function may have become another one. `code_version`: of the
-    function, noted with each slot that it makes. A function that raises or loses `_slot` is tried again with halves of
-    the slots, so that a slot at fault fails alone.
+    A slot that was built from its source version, or from a later one, is skipped even if the function's code has
+    changed. `force`, for runs that a person requests, builds such slots again. `code_version`: the version of the
+    function, noted with each slot that it builds. If the function raises or loses `_slot`, it is tried again with
+    halves of the slots, so that a slot at fault fails alone.
 
     Requests: those of `LogTable.newest`, of `load_slots`, and of a commit; 1 PUT for each pack.
     """
@@ -81,7 +82,9 @@ def derived_tables(
         except Exception as error:
             raise UsageError(f"slot asset {asset!r} raised {type(error).__name__}: {error}") from error
         if "_slot" not in names:
-            raise UsageError(f"slot asset {asset!r} drops _slot, which says where a row belongs: keep it")
+            raise UsageError(
+                f"slot asset {asset!r} drops the column _slot, which assigns rows to slots: keep it"
+            )
         return _staged(spark, base, frame, part, wanted, batch=batch)
 
     def failed(part: Sequence[Slot], error: Exception) -> StagedTable:
@@ -108,22 +111,22 @@ def staged_frame(
 ) -> StagedTable:
     """Stage `frame`, which has a `_slot` column, as the whole content of `slots` in the derived table `asset`.
 
-    `slots` gives for each the source version it was made from, 0 if that is not known. Rows of other slots are refused
-    with `UsageError`: nothing becomes visible.
+    `slots`: for each slot the source version that it was built from; 0 if unknown. `UsageError`: there are rows of
+    other slots; nothing becomes visible.
     """
     base = _Base.opened(source, asset, "")
     return _staged(spark, base, frame, [*slots], slots, batch=batch)
 
 
 class _Base:
-    """A derived table, the snapshot on which its slots are replaced, and the version of the code that makes them."""
+    """A derived table, the snapshot on which its slots are replaced, and the version of the function's code."""
 
     def __init__(self, source: Source, asset: str, table: LogTable, snapshot: Snapshot, code: str) -> None:
         self.source, self.asset, self.table, self.snapshot, self.code = source, asset, table, snapshot, code
 
     @classmethod
     def opened(cls, source: Source, asset: str, code: str) -> "_Base":
-        """The table of a slot asset. It is created if it was never there."""
+        """The table of a slot asset, created if it never existed."""
         table = source.table(asset)
         first = described(NO_SCHEMA, created_ms=table.reader.clock.wall_ms(), derived=True)
         found = open_table(table, source.location.table_name, source.identity, create=first)
@@ -131,7 +134,7 @@ class _Base:
         return cls(source, asset, table, found.snapshot, code)
 
     def staged(self, slots: Sequence[Slot], commit: Callable[[], Results]) -> StagedTable:
-        """A commit, beside which the other slots are unchanged."""
+        """A commit for some slots, which reports the other slots as unchanged."""
 
         def run() -> Results:
             held = self.snapshot.manifest
@@ -176,7 +179,7 @@ def _staged(
             counts[number] = counts.get(number, 0) + count
     if foreign := sorted(counts.keys() - slots.keys()):
         raise UsageError(
-            f"slot asset {asset!r} made rows of slot {foreign[0]}, which is not of this run: keep _slot as it is"
+            f"slot asset {asset!r} made rows of slot {foreign[0]}, which this run does not build: keep _slot unchanged"
         )
     grew = not is_same(schema, known)
     change = Replacement(
@@ -195,7 +198,7 @@ def _staged(
 
 
 def _committed(base: _Base, change: Replacement) -> Results:
-    """Commit slots of a derived table; how each of them ended."""
+    """Commit slots of a derived table; returns the result of each."""
     try:
         done = base.table.commit(change, base.snapshot)
     except (ConflictError, FencedError) as error:
@@ -235,7 +238,9 @@ def _write(spark: SparkSession, frame: DataFrame, source: Source, asset: str, la
             packs = Packs(packs=table.data, label=label, pool=pool)
             for batch in batches:
                 if batch.column("_slot").null_count:
-                    raise UsageError(f"slot asset {asset!r} made rows without _slot: keep it as it is")
+                    raise UsageError(
+                        f"slot asset {asset!r} made rows without _slot: keep that column unchanged"
+                    )
                 packs.add(batch)
             yield STAGED.batch(packs.written(of_rejects=False, split=None))
 

@@ -1,4 +1,4 @@
-"""What a failing Spark job raises, and what of it a person wants to read."""
+"""The errors of failing Spark jobs, and the part of each error that a person needs."""
 
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -19,27 +19,30 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 MAX_JOBS: Final = 128
-"""Jobs spent on finding out which slots of a failing batch are at fault."""
+"""The maximum number of jobs that search for the slots at fault in a failing batch."""
 
 MAX_FAILED_JOBS: Final = 12
-"""Failed jobs, with none that succeeded, after which all slots are held to be at fault."""
+"""After this number of failed jobs without a successful one, all slots are considered to be at fault."""
 
 
 class TransformError(Exception):
-    """A user's transform raised when it was given rows; its cause is what it raised."""
+    """A user's transform raised when it got rows; the cause is the raised exception."""
 
 
 JOB_ERRORS: Final = (PySparkException, Py4JError, TransformError)
-"""What a failing job raises: Py4JError where PySpark does not know the JVM's exception."""
+"""The exceptions of a failing job: Py4JError for exceptions of the JVM that PySpark does not know."""
 
 _OF_CLUSTER: Final = re.compile(
     r"cancel|shut ?down|stopped SparkContext|FetchFailed|No space left|Py4JNetworkError", re.IGNORECASE
 )
-"""What tells nothing of the rows that a job read."""
+"""Errors that say nothing about the rows that a job read."""
 
 
 def reason_of(error: Exception) -> str:
-    """The line of a Spark error that a person wants: Python's last, or Spark's first. Ours are read whole."""
+    """The line of a Spark error that a person needs: Python's last, or Spark's first.
+
+    The platform's errors are kept whole.
+    """
     if isinstance(error, S3NotifyError):
         return str(error)
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
@@ -48,7 +51,7 @@ def reason_of(error: Exception) -> str:
 
 
 def own_error(error: Exception) -> S3NotifyError | None:
-    """The error of this package that a task ended with, if it is one."""
+    """The error of this package that a task ended with; None for other errors."""
     if isinstance(error, S3NotifyError):
         return error
     found = re.findall(rf"^\s*{re.escape(errors.__name__)}\.(\w+): (.*)$", str(error), re.MULTILINE)
@@ -59,7 +62,7 @@ def own_error(error: Exception) -> S3NotifyError | None:
 
 
 def is_death(error: Exception) -> bool:
-    """Whether a job failed because a process of its tasks died: by a signal, or for want of memory."""
+    """True if a job failed because a process of its tasks died: by a signal, or for lack of memory."""
     return (
         re.search(r"Python worker exited|ExecutorLostFailure|OutOfMemoryError|\bMemoryError", str(error))
         is not None
@@ -67,20 +70,20 @@ def is_death(error: Exception) -> bool:
 
 
 def task_of(error: Exception) -> int | None:
-    """The number, in its stage, of the task with which a job failed, as far as Spark says."""
+    """The number of a job's failed task within its stage; None if Spark does not say."""
     found = re.search(r"Task (\d+) in stage", str(error))
     return int(found[1]) if found else None
 
 
 def failed_slot(slot: Slot, error: Exception) -> FailedSlot:
-    """A slot of a job that failed. It has a traceback only if something that the job read may be at fault."""
+    """A slot of a failed job. It has a traceback only if data that the job read may be at fault."""
     own, cause = own_error(error), error.__cause__
-    reason = f"its reader's process ended: {reason_of(error)}" if is_death(error) else reason_of(error)
+    reason = f"the reader's process ended: {reason_of(error)}" if is_death(error) else reason_of(error)
     if own is not None or (not is_death(error) and _OF_CLUSTER.search(str(error))):
         return FailedSlot(slot=slot, error=reason, outage=isinstance(own, OUTAGES))
     if isinstance(error, TransformError) and cause is not None:
         return FailedSlot(slot=slot, error=reason, outage=is_outage(cause), trace=trace_of(cause))
-    # Of a Python worker: without Java's part.
+    # The traceback of a Python worker, without Java's part.
     text = re.search(
         r"^Traceback \(most recent.*?(?=^\s*at [\w.$]+\(|\Z)", str(error), re.MULTILINE | re.DOTALL
     )
@@ -90,7 +93,7 @@ def failed_slot(slot: Slot, error: Exception) -> FailedSlot:
 
 @contextmanager
 def own_errors() -> Iterator[None]:
-    """Where a job fails: the error of this package that its task ended with, if it is one."""
+    """Convert a job's failure to the error of this package that its task ended with, if there is one."""
     try:
         yield
     except JOB_ERRORS as error:
@@ -110,10 +113,11 @@ def in_halves(
     progress: Progress,
     suspect: Callable[[Sequence[T], Exception], T | None] = lambda _, __: None,
 ) -> Iterator[R]:
-    """What `job` makes of each part, the last one first. One that raises one of `errors` is tried again in halves.
+    """Yield the result of `job` for each part, last part first. A part that raises one of `errors` is retried in
+    halves.
 
-    So that a slot at fault fails alone: `failed` says what becomes of it, given the error. One that `suspect` names is
-    tried alone at once, and the others together. `what` the jobs are is for people.
+    So an item at fault fails alone: `failed` makes a result of the item and its error. An item that `suspect` names is
+    tried alone at once, and the others together. `what` and `units` name the jobs and items in progress messages.
     """
     todo = [part for part in parts if part]
     jobs = wrong = 0

@@ -1,4 +1,4 @@
-"""The tables that follow a source's (`table.follow`), with the work on the whole table done by Spark if it is large."""
+"""The tables that follow a source's (`table.follow`), where Spark does the work on large tables."""
 
 import pickle
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -32,16 +32,19 @@ from s3notify_platform.table.snapshot import Snapshot
 _Shape = Callable[[pa.RecordBatch], pa.RecordBatch]
 
 SMALL_BYTES: Final = 32 << 20
-"""Bytes of a table's packs up to which this process reads it alone."""
+"""A table whose packs have at most this number of bytes is read by this process alone."""
 
 PART_ROWS: Final = 1_000_000
-"""Rows of the source's table for each task that writes newest rows, about."""
+"""The approximate number of rows of the source's table for each task that writes newest rows."""
 
 
 def follow(
     spark: SparkSession, source: Source, asset: str, *, batch: str = "", rebuild: bool = False
 ) -> FollowResult:
-    """Lead one of the tables of `Source.kinds` to the newest version of the source's. See `FollowingTable.follow`."""
+    """Update one of the tables of `Source.kinds` to the newest version of the source's table.
+
+    See `FollowingTable.follow`.
+    """
     return source.following(asset, partial(_jobs, spark, source, asset)).follow(batch=batch, rebuild=rebuild)
 
 
@@ -50,7 +53,7 @@ def _jobs(spark: SparkSession, source: Source, asset: str, rows: LogTable, table
 
 
 class SparkFollowJobs(FollowJobs):
-    """By Spark, or `small` tables in this process."""
+    """Jobs on Spark for large tables; tables of at most `SMALL_BYTES` use the jobs of `small`, in this process."""
 
     def __init__(self, spark: SparkSession, source: Source, asset: str, small: FollowJobs) -> None:
         self._spark, self._source, self._asset, self._small = spark, source, asset, small
@@ -80,7 +83,7 @@ class SparkFollowJobs(FollowJobs):
         return [pickle.loads(each) for each in found]  # noqa: S301 - our own tasks made it
 
     def search(self, latest: Latest, snapshot: Snapshot, keys: Mapping[Slot, Collection[str]]) -> pa.Table:
-        """See `FollowJobs`. One pass over the table, in which each task keeps the rows of these keys."""
+        """See `FollowJobs`. One pass over the table; each task keeps the rows of these keys."""
         if _size(snapshot) <= SMALL_BYTES:
             return self._small.search(latest, snapshot, keys)
         wanted = wanted_keys(keys)
@@ -94,7 +97,7 @@ class SparkFollowJobs(FollowJobs):
         return newest_of(rows.cast(output))
 
     def clustered(self, clustered: Clustered, snapshot: Snapshot, label: int) -> Sequence[StagedPack]:
-        """See `FollowJobs`. One shuffle of all rows by ranges of the columns, each of which a task sorts."""
+        """See `FollowJobs`. One shuffle of all rows by ranges of the columns; a task sorts each range."""
         if _size(snapshot) <= SMALL_BYTES:
             return self._small.clustered(clustered, snapshot, label)
         source, name = self._source, self._asset
@@ -117,7 +120,7 @@ class SparkFollowJobs(FollowJobs):
         return [pack for each in found for pack in pickle.loads(each)]  # noqa: S301 - our own tasks made it
 
     def _keyed(self, latest: Latest, snapshot: Snapshot) -> DataFrame:
-        """All rows, as rows on their way."""
+        """All rows, in the form that `Latest.keyed` gives them for the shuffle."""
         return self._frame(latest, snapshot, latest.keyed)
 
     def _frame(self, latest: Latest, snapshot: Snapshot, shape: _Shape) -> DataFrame:

@@ -1,7 +1,7 @@
-"""Committed rows of slots as one DataFrame: the packs of one snapshot, dealt to tasks.
+"""Reads committed rows of slots as one DataFrame: the packs of one snapshot, distributed to tasks.
 
-Neither the bucket nor the data is listed, no task reads the log, and no s3a is needed. The columns are those of the
-table; packs that were written before a column existed give nulls.
+Neither the bucket nor the data is listed, no task reads the log, and s3a is not needed. The columns are the table's;
+packs that are older than a column give nulls for it.
 """
 
 import json
@@ -40,8 +40,8 @@ def load_slots(
 ) -> DataFrame:
     """The live rows of `slots` (None: of all), with `_slot`, `_key`, `_etag` and `_offset`, as of one snapshot.
 
-    `asset`: of its table. That of a slot asset has of these columns `_slot`, and others that its function keeps.
-    `snapshot`: without it, the newest. `NotFoundError`: nothing was ever committed. Requests: those of
+    `asset`: read the table of this slot asset; it has only `_slot` of these columns, and others that its function
+    keeps. `snapshot`: by default the newest. `NotFoundError`: nothing was ever committed. Requests: those of
     `LogTable.newest`, and of `reading.read` in tasks.
     """
     ship_package(spark)
@@ -62,7 +62,9 @@ def frame_of(
     shape: Callable[[pa.RecordBatch], pa.RecordBatch] | None = None,
     shaped: StructType | None = None,
 ) -> DataFrame:
-    """The rows of these shares, a task for each, with these columns; or what `shape` makes of them: `shaped` ones."""
+    """The rows of these shares with these columns, one task for each
+    share; `shape` may convert them to the columns `shaped`.
+    """
     output, found = to_arrow_schema(columns), shaped or columns
     if not shares:
         return spark.createDataFrame([], found)
@@ -80,7 +82,7 @@ def frame_of(
 
 
 def newest(source: Source, asset: str | None = None) -> Snapshot:
-    """The newest snapshot of the table, or of that of a slot asset. `NotFoundError`: there is none."""
+    """The newest snapshot of the source's table, or of a slot asset's. `NotFoundError`: the table has no version."""
     found = source.location.table(asset).newest()
     if isinstance(found, Absent):
         raise _nothing(source, asset)
@@ -98,7 +100,10 @@ def columns_of(source: Source, snapshot: Snapshot, asset: str | None = None) -> 
 
 
 def columns_of_changes(table: StructType) -> StructType:
-    """The columns of a table, and those of its changes. `UsageError` as `row_changes.with_changes`."""
+    """The columns of a table, and the additional columns of its changes.
+
+    `UsageError`: as in `row_changes.with_changes`.
+    """
     with_changes(pa.schema([(name, pa.null()) for name in table.names]))
     return StructType([*table.fields, *from_arrow_schema(CHANGE_COLUMNS).fields])
 

@@ -1,6 +1,6 @@
-"""The last line against data that takes more memory than its bounds foresaw: an error in its task, no killed process.
+"""The last defence against data that needs more memory than expected: an error in its task instead of a killed process.
 
-The system refuses the memory, the parser raises, and the object is a reject; its neighbours go on.
+The system refuses the memory, the parser raises, and the object becomes a reject; other objects are not affected.
 """
 
 import os
@@ -13,7 +13,7 @@ from s3notify_platform.kernel.limits import MAX_TASK_BYTES, MAX_TASK_SHARE
 
 
 def limited(task: Callable[[Batches], Batches]) -> Callable[[Batches], Batches]:
-    """The function of a task, in whose process `limit_memory` is in force."""
+    """Wraps the function of a task so that `limit_memory` applies to the task's process."""
 
     def run(batches: Batches) -> Batches:
         limit_memory()
@@ -23,9 +23,9 @@ def limited(task: Callable[[Batches], Batches]) -> Callable[[Batches], Batches]:
 
 
 def limit_memory(most: int = MAX_TASK_BYTES) -> None:
-    """Let this process take at most `most` bytes, and `MAX_TASK_SHARE` of all, more than it has now.
+    """Limit this process to `most` bytes, and to `MAX_TASK_SHARE` of all memory, in addition to its present use.
 
-    Once for each process; Linux only.
+    Applied once for each process; Linux only.
     """
     if sys.platform != "linux" or getattr(limit_memory, "done", False):
         return
@@ -40,7 +40,7 @@ def limit_memory(most: int = MAX_TASK_BYTES) -> None:
 
 
 def _memory() -> int:
-    """Bytes of memory of the machine, or of the container if that has less."""
+    """Bytes of memory of the machine, or of the container if it has less."""
     machine = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     try:
         return min(machine, int(Path("/sys/fs/cgroup/memory.max").read_text(encoding="ascii")))

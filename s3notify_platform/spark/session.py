@@ -1,8 +1,8 @@
 """Spark sessions: embedded, standalone or Connect, by configuration alone.
 
-`master` is anything Spark takes (`local[*]`, `spark://host:7077`, `yarn`), `remote` a Connect address
-(`sc://host:15002`). On anything but local mode this package is shipped to the workers; its dependencies
-(`pip install 's3notify-platform[spark]'`) have to be installed there.
+`master` is any master that Spark accepts (`local[*]`, `spark://host:7077`, `yarn`), `remote` a Connect address
+(`sc://host:15002`). Except in local mode, this package is shipped to the workers; its dependencies (`pip install
+'s3notify-platform[spark]'`) must be installed there.
 """
 
 import os
@@ -30,10 +30,10 @@ DEFAULTS: Final[Mapping[str, str]] = {
 }
 
 LOCAL: Final[Mapping[str, str]] = {
-    # Loopback only, whatever the machine's name resolves to.
+    # Loopback only, independent of the machine's name.
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.host": "127.0.0.1",
-    # The JVM hands work to Python: its second compiler and parallel collector cost more than they gain.
+    # The JVM only hands work to Python: its second compiler and parallel collector cost more than they gain.
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
     "spark.python.unix.domain.socket.enabled": "true",
 }
@@ -59,34 +59,36 @@ def session_conf(
 
 
 def prepare_environment() -> None:
-    """Make the workers of an embedded session run this very Python. Call before the session starts."""
+    """Make the workers of an embedded session run this Python. Call it before the session starts."""
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
 
 
 def has_java() -> bool:
-    """Whether this process has started a JVM."""
+    """True if this process has started a JVM."""
     from pyspark import SparkContext
 
     return SparkContext._gateway is not None  # noqa: SLF001 - a session may be another thread's
 
 
 def is_remote(spark: SparkSession) -> bool:
-    """Whether the session speaks Spark Connect."""
+    """True if the session uses Spark Connect."""
     return type(spark).__module__.startswith("pyspark.sql.connect")
 
 
 def parallelism(spark: SparkSession) -> int:
-    """Tasks that run at once: of the cluster, or as `spark.default.parallelism` says of a Connect server."""
+    """The number of concurrent tasks: the cluster's, or `spark.default.parallelism` of a Connect server."""
     if is_remote(spark):
         return int(spark.conf.get("spark.default.parallelism", None) or os.cpu_count() or 2)
     return int(spark.sparkContext.defaultParallelism)
 
 
 def ship_package(spark: SparkSession) -> None:
-    """Send this package to the workers, once for all sessions. In local mode they run this Python, if none is set.
+    """Send this package to the workers, once for all sessions. In local mode, make workers run this Python if none is
+    set.
 
-    Else they take the PATH's `python3`, which is another one if this is of a virtual environment that is not activated.
+    Without this, local workers run the first `python3` in PATH, which is a different Python if the virtual environment
+    is not activated.
     """
     if not is_remote(spark) and str(spark.sparkContext.master).startswith("local"):
         spark.sparkContext.pythonExec = os.environ.get("PYSPARK_PYTHON", sys.executable)

@@ -1,9 +1,9 @@
-"""The Spark jobs of the engine: plan, infer, and read and stage. Outcomes and packs reach the driver, rows never do.
+"""The Spark jobs of the engine: plan, infer, and read and stage. Only outcomes and packs reach the driver, never rows.
 
-A staging job that fails as a whole is tried again in halves, down to one slot (`failures.in_halves`); one over which a
-task died that read of no other is tried alone at once. If a task dies over one slot, by a signal or for want of memory,
-or if anything raises what nobody foresaw, a user's transform or the writing of files, it goes on by the objects of the
-slot, down to the one at fault.
+A staging job that fails as a whole is tried again in halves, down to one slot (`failures.in_halves`). If a task dies
+that has read only one slot, that slot is tried alone at once. Then the objects of the slot are tried in halves, down to
+the object at fault. This happens if a task dies, by a signal or for lack of memory, and after any unexpected exception
+from a user's transform or from writing files.
 """
 
 import pickle
@@ -70,9 +70,9 @@ from s3notify_platform.table.pinned_schema import TableSchema, size_of
 
 
 class SparkJobs:
-    """What the engine has Spark do, for one run. Implements `engine.jobs.Jobs`; holds a Spark session.
+    """The engine's jobs on Spark, for one run. Implements `engine.jobs.Jobs`; holds a Spark session.
 
-    `width`: tasks that run at once; by default those that the cluster has room for whenever a job begins.
+    `width`: the number of concurrent tasks; by default the cluster's capacity when a job begins.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class SparkJobs:
         progress: Progress = lambda _: None,
     ) -> None:
         ship_package(spark)
-        pickle.dumps(source)  # `UsageError` for keys given by value, before anything is written
+        pickle.dumps(source)  # raises `UsageError` for keys given by value, before anything is written
         self._spark = spark
         self._source = source
         self._transform = transform
@@ -98,12 +98,12 @@ class SparkJobs:
         self._clock = clock
         self._progress = progress
         self._reading: dict[int, set[Slot]] = {}
-        """Of which slots each task of the last job read, if the job was of one stage."""
+        """The slots that each task of the last job read, if the job had one stage."""
         self._tried_apart = 0
 
     @property
     def width(self) -> int:
-        """Tasks that run at once."""
+        """The number of concurrent tasks."""
         return self._width or parallelism(self._spark)
 
     # Plan
@@ -135,7 +135,7 @@ class SparkJobs:
             task = lister(source, frozenset(wanted), parts, begun_listing.cuts)
             frame = frame.union(self._tasks(len(parts)).mapInArrow(task, LISTED.ddl))
         groups = max(1, min(width, len(wanted)))
-        # As `group_of`; rows that are of no slot go to the first one.
+        # The same groups as `group_of`; rows without a slot go to the first group.
         group = F.coalesce(F.floor(F.col("slot") * groups / source.location.slots), F.lit(0)).cast("int")
         manifest = replace(snapshot.manifest, rejects=(), changes=(), changes_file=None)
         planned = (
@@ -147,7 +147,7 @@ class SparkJobs:
             return Plan.of(planned_in(planned.toArrow().to_batches()), chains=begun_listing.chains)
 
     def _tasks(self, count: int) -> DataFrame:
-        """One row, and one Spark partition, for the number of each task."""
+        """One row, and one Spark partition, for each task number."""
         return self._spark.range(0, count, 1, count)
 
     # Read and stage
@@ -155,7 +155,7 @@ class SparkJobs:
     def stage(
         self, busy: Sequence[SlotPlan], schema: TableSchema, run: Run, *, label: int
     ) -> list[StagedPart]:
-        """See `Jobs.stage`. A failing job is halved until the slots at fault stand alone; see `_in_part`."""
+        """See `Jobs.stage`. A failing job is halved until each slot at fault is alone; see `_in_part`."""
         started = self._clock.monotonic()
 
         def failed(part: Sequence[SlotPlan], error: Exception) -> StagedPart:
@@ -178,7 +178,7 @@ class SparkJobs:
         return parts
 
     def _suspect(self, part: Sequence[SlotPlan], error: Exception) -> SlotPlan | None:
-        """The slot over which a task died, if it read of no other one."""
+        """The slot over which a task died, if the task read no other slot."""
         task = task_of(error) if is_death(error) else None
         slots = self._reading.get(task, set()) if task is not None else set()
         return next((p for p in part if p.slot in slots), None) if len(slots) == 1 else None
@@ -186,17 +186,18 @@ class SparkJobs:
     def _in_part(
         self, planned: SlotPlan, failure: FailedSlot, schema: TableSchema, run: Run, label: int
     ) -> StagedPart:
-        """A slot that failed over one of its objects, staged with the first half of them, a quarter, and so on.
+        """Stage a slot that failed over one of its objects with the first half of its objects, then a quarter, and so
+        on.
 
-        The rest is for the next round. An object over which it fails when it is alone counts as one that cannot be
-        read, once a job without it has succeeded: else it may be the cluster, or a transform that raises on no rows. At
-        most `MAX_JOBS` such jobs in a run.
+        The other objects are left for the next round. If the slot fails with one object alone, and a job without that
+        object succeeds, the object counts as unreadable. If no such job succeeds, the cluster may be at fault, or a
+        transform that raises even without rows. A run makes at most `MAX_JOBS` of these jobs.
         """
         slot, read = planned.slot, planned.changes.read
         at_fault: tuple[Split, ...] = ()
         while read and failure.by_object and self._tried_apart < MAX_JOBS:
             self._tried_apart += 1
-            tried = f"{len(read) // 2} of its objects" if len(read) > 1 else "it without this object"
+            tried = f"{len(read) // 2} of its objects" if len(read) > 1 else "the slot without this object"
             self._progress(f"slot {slot} failed, trying {tried}: {failure.error}")
             read, at_fault = (read[: len(read) // 2], ()) if len(read) > 1 else ((), read)
             whole = len(read) + len(at_fault) == len(planned.changes.read)
@@ -219,7 +220,7 @@ class SparkJobs:
         return StagedPart(plans=[planned], failed={slot: failure})
 
     def _staged(self, part: Sequence[SlotPlan], schema: TableSchema, run: Run, label: int) -> StagedPart:
-        """What one job makes of these slots."""
+        """The result of one job for these slots."""
         found, splits = Collected(), _splits(part)
         columns = json_schema(bare_names(schema.source))
         reader = SplitReader(
@@ -243,7 +244,7 @@ class SparkJobs:
         return found.part(part, outcomes, transformed=transform is not None)
 
     def _work(self, splits: Sequence[Split]) -> DataFrame:
-        """What each task has to read, one Spark partition for each."""
+        """The work of each task, one Spark partition for each."""
         ordered, tasks = assign_splits(
             [part for split in splits for part in cut(split, self._source)], self.width
         )
@@ -264,15 +265,17 @@ class SparkJobs:
         found: Collected,
         label: int,
     ) -> dict[str, Outcome]:
-        """Read, and write what the transform makes of the objects that were read whole; what became of each object."""
+        """Read, and write the transform's result for the objects that were
+        read whole; returns the outcome of each object.
+        """
         task = reading_task(self._source, reader, label)
         output = from_arrow_schema(reader.output).add(STAGED_COLUMN, "binary")
         if splits:
             read = self._work(splits).mapInArrow(limited(task), output)
         else:
             read = self._spark.createDataFrame([], output)
-        # Rows and outcomes part here, and have to be of one read: without the checkpoint each would be read
-        # for itself, and an object overwritten in between would count as read, without its rows.
+        # Rows and outcomes are separated here, and must come from the same read. Without the checkpoint, Spark would
+        # read twice: an object overwritten in between would count as read, without its rows.
         everything = read.localCheckpoint()
         said = everything.where(F.col(STAGED_COLUMN).isNotNull()).select(STAGED_COLUMN).toArrow()
         found.add(said_of(said[STAGED_COLUMN].to_pylist()))
@@ -290,7 +293,8 @@ class SparkJobs:
             raise TransformError(described(error)) from error
         slots = self._source.location.slots
         tasks = max(1, min(self.width, len({split.version.slot for split in splits})))
-        # Each task has a range of slots, so that its packs cover few of them. Rows without a slot are refused in any.
+        # Each task has a range of slots, so that its packs cover few of them. Rows without a slot are refused in any
+        # task.
         group = F.coalesce(F.floor(F.col("_slot") * tasks / slots), F.lit(0)).cast("int")
         within = F.least(F.greatest(group, F.lit(0)), F.lit(tasks - 1))
         ordered = made.repartitionById(tasks, within).sortWithinPartitions("_slot", "_key", "_offset")
@@ -310,8 +314,9 @@ def spark_ingest(
     opened: OpenTable | None = None,
     code_version: str = "",
 ) -> Ingest:
-    """The engine, with Spark to work for it. `opened`: the source's table, if it was opened before. `code_version`:
-    of the transform, if the source declares none.
+    """The engine, with Spark for its jobs.
+
+    `opened`: the source's table, if it was opened before. `code_version`: the transform's, if the source declares none.
     """
     jobs = SparkJobs(spark, source, transform=transform, clock=clock, progress=progress)
     return Ingest(

@@ -1,4 +1,4 @@
-"""What differs between the versions of PySpark that are supported, 4.1 to 4.3."""
+"""The differences between the supported versions of PySpark, 4.1 to 4.3."""
 
 import inspect
 
@@ -6,10 +6,13 @@ import pyarrow as pa
 from pyspark.sql.pandas import types
 from pyspark.sql.types import StructType
 
-# Before 4.3 a boolean said whether times are UTC, and they are by default.
+# A boolean selects UTC before 4.3, and is true by default.
 _UTC = {"timezone": "UTC"} if "timezone" in inspect.signature(types.to_arrow_schema).parameters else {}
 
 
 def to_arrow_schema(columns: StructType, *, check_names: bool = False) -> pa.Schema:
-    """Spark's columns as Arrow's, with times in UTC. `check_names`: an error for names twice in a struct."""
+    """Convert Spark's columns to Arrow's, with times in UTC.
+
+    `check_names`: raise an error for duplicate names in a struct.
+    """
     return types.to_arrow_schema(columns, error_on_duplicated_field_names_in_struct=check_names, **_UTC)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""Sessions that serve one run after another, in a Java process that is kept."""
+"""Spark sessions for a Java process that is kept and serves several runs, one after another."""
 
 import pyarrow as pa
 from pyspark.sql import SparkSession
@@ -9,24 +9,24 @@ from s3notify_platform.spark.session import is_remote, parallelism, ship_package
 
 
 def fresh_session(spark: SparkSession) -> SparkSession:
-    """A session without what others have set, named, cached or registered, over the same Java process.
+    """A session without settings, names, caches or registrations of other runs, in the same Java process.
 
-    Of Spark Connect, the same one. `SparkSession.builder.getOrCreate()` gives this one from now on.
+    With Spark Connect, the same session is returned. `SparkSession.builder.getOrCreate()` returns this one from now on.
     """
     if is_remote(spark):
-        return spark  # one for all: clients of PySpark before 4.3 make no other
-    spark.catalog.clearCache()  # which sessions share: what a run has cached may be of older files
-    SparkSession._instantiatedSession = None  # noqa: SLF001 - else the new one is not made the one that is found
+        return spark  # one session for all runs: clients of PySpark before 4.3 cannot make another one
+    spark.catalog.clearCache()  # the cache is shared by sessions, and may hold data of older files
+    SparkSession._instantiatedSession = None  # noqa: SLF001 - otherwise `getOrCreate` keeps the old one
     return spark.newSession()
 
 
 def is_replaced(spark: SparkSession) -> bool:
-    """Whether a fresh session is found in its place."""
+    """True if `getOrCreate` finds a fresh session in place of this one."""
     return not is_remote(spark) and SparkSession._instantiatedSession is not spark  # noqa: SLF001 - as above
 
 
 def interrupt_jobs(spark: SparkSession) -> None:
-    """Cancel what runs in this session's Spark."""
+    """Cancel the running jobs of this session."""
     if is_remote(spark):
         spark.interruptAll()
     else:
@@ -34,9 +34,9 @@ def interrupt_jobs(spark: SparkSession) -> None:
 
 
 def warm_up(spark: SparkSession) -> None:
-    """A job like those of a batch, over no data: the JVM has loaded its classes then, and Python workers are there.
+    """Run a job like a batch's, without data: it makes the JVM load its classes, and starts Python workers.
 
-    Spark ends Python workers that had nothing to do for a minute.
+    Spark ends Python workers that were idle for a minute.
     """
     ship_package(spark)
     width = 1 if is_remote(spark) else parallelism(spark)
@@ -50,9 +50,9 @@ def warm_up(spark: SparkSession) -> None:
 
 
 def _imported(batches: Batches) -> Batches:
-    """Import what tasks need."""
+    """Import the modules that tasks need."""
     from s3notify_platform.engine.stage import staging  # noqa: F401
     from s3notify_platform.spark import load, memory_limit  # noqa: F401
 
-    SYSTEM_CLOCK.sleep(0.05)  # so that all of the job's tasks run at once, and each has a worker of its own
+    SYSTEM_CLOCK.sleep(0.05)  # so that all tasks of the job run concurrently, each in a worker of its own
     yield from batches

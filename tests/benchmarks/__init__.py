@@ -1,1 +1,1 @@
-"""Figures, side by side with what a user would pick instead: `poe bench` runs all and rewrites FIGURES.md."""
+"""Measurements, compared with a user's alternatives: `poe bench` runs all and rewrites FIGURES.md."""

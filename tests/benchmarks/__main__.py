@@ -1,8 +1,8 @@
-"""Runs the benchmarks, each on an embedded server; writes what they found to `FIGURES.md`, five rows to the README.
+"""Runs the benchmarks, each on an embedded server; writes the results to `FIGURES.md`, and five rows to the README.
 
-`python -m tests.benchmarks [NAME ...] [--small] [--takeover]`: all of them, or those that are named; the file keeps
-what it says of the others. `--small` only shows that they run, and writes nothing; `--takeover` waits 90 s more for
-Ceph RGW's second gateway.
+`python -m tests.benchmarks [NAME ...] [--small] [--takeover]`: all benchmarks, or the named ones; the file keeps its
+results of the others. `--small` only shows that they run, and writes nothing; `--takeover` waits 90 s more for Ceph
+RGW's second gateway.
 """
 
 import argparse
@@ -50,14 +50,14 @@ ON_SERVER: dict[str, tuple[Run, float]] = {
     "scale": (scale.run, 9),
     "sweeping": (sweeping.run, 7),
     "reading": (reading.run, 9),
-    "growth": (growth.run, 8),  # after sweeping: it changes objects of the million
+    "growth": (growth.run, 8),  # after sweeping, since it changes objects of the million
     "memory": (memory.run, 6),
     "deriving": (deriving.run, 3),
     "money": (money.run, 8),
     "newest": (newest.run, 8),
     "clustering": (clustering.run, 10),
 }
-"""Benchmarks that share a server: each takes it, and `small`. With the minutes of each on two quiet cores."""
+"""Benchmarks that share a server: each gets it, and `small`; with their minutes on two quiet cores."""
 
 IN_FOLDER: dict[str, tuple[Run, float]] = {
     "committing": (committing.run, 2),
@@ -69,18 +69,18 @@ IN_FOLDER: dict[str, tuple[Run, float]] = {
     "looking_up": (looking_up.run, 4),
     "rewriting": (rewriting.run, 8),
 }
-"""Benchmarks that start what they need: each takes a folder that is still to be made, and `small`. With minutes."""
+"""Benchmarks that start their own servers: each gets a new folder's path, and `small`; with their minutes."""
 
 
 def main() -> None:
     every = ON_SERVER | IN_FOLDER
     parser = argparse.ArgumentParser()
-    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(every)}; none: all")
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"one of {', '.join(every)}; default: all")
     parser.add_argument("--small", action="store_true")
     parser.add_argument("--takeover", action="store_true")
     arguments = parser.parse_args()
     if unknown := set(arguments.names) - set(every):
-        parser.error(f"no benchmark {', '.join(sorted(unknown))}: there are {', '.join(every)}")
+        parser.error(f"unknown benchmark {', '.join(sorted(unknown))}: use one of {', '.join(every)}")
     logging.disable(logging.WARNING)
     chosen = [name for name in every if name in (arguments.names or every)]
     if not arguments.small:
@@ -89,7 +89,8 @@ def main() -> None:
         if any(name in ON_SERVER for name in chosen):
             with LocalS3Server(Path(folder) / "s3") as server:
                 keys = server.config("")
-                # Before the first Java starts, which serves all sessions of this process: s3a reads its environment.
+                # This is set before the first Java starts, which serves all sessions of this process: s3a reads its
+                # environment.
                 for key_id, secret in ((KEY_ID, SECRET), ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")):
                     os.environ |= {key_id: str(keys.access_key_id), secret: str(keys.secret_access_key)}
                 for name in [name for name in chosen if name in ON_SERVER]:
@@ -100,11 +101,11 @@ def main() -> None:
                 run = partial(run, takeover=arguments.takeover)
             done(name, run, small=arguments.small)
     if not (arguments.names or arguments.small) and (absent := report.absent()):
-        parser.exit(1, f"README: no figures of {', '.join(absent)}\n")
+        parser.exit(1, f"README: no figures for {', '.join(absent)}\n")
 
 
 def done(name: str, run: Run, *, small: bool) -> None:
-    """Run one, show what it found, and write it down at once: what comes later may fail."""
+    """Runs one benchmark, shows its results, and writes them at once, since a later one may fail."""
     started = time.monotonic()
     minutes = (ON_SERVER | IN_FOLDER)[name][1]
     print(f"{name} …" if small else f"{name}, about {minutes:g} min …", flush=True)

@@ -1,11 +1,13 @@
-"""(5) Stamps on one ack chain: ours, without contention, against compare-and-set, on one server.
+"""(5) Stamps on one ack chain: the platform's, without contention, against compare-and-set, on one server.
 
-Stampers in processes of their own get the chain, as Spark's tasks do, and each one child. All their requests are
-counted, also those that find out what the stamp came to and that close the chain. Beside them the same on one record
-that is changed by compare-and-set. Then in one process, in the npm package's own table: ours, combined, and the
-package's way. The package is no longer on the npm registry: `tests/support/xor_ack_peer.js` stands for it, over the
-same SDK, and works the very table that ours works. A request of ours is there one transaction of two items; the
-peer's are a read and a write for each attempt.
+Stampers in separate processes get the chain, as Spark's tasks do, and one child each. All requests of the stampers are
+counted, including those that resolve an outcome or close the chain. For comparison the same is measured with one record
+that is changed by compare-and-set.
+
+Then, in one process, the npm package's own table is used in two ways: by the platform, combined, and in the package's
+way. The package is no longer on the npm registry; `tests/support/xor_ack_peer.js` replaces it, with the same SDK, on
+the same table. There, a request of the platform is one transaction of two items; an attempt of the peer is a read and a
+write.
 """
 
 import multiprocessing
@@ -73,7 +75,10 @@ def run(folder: Path, *, small: bool) -> list[Figure]:
 
 
 def _apart(server: S3Server, where: str, at_once: int) -> Figure:
-    """Requests of each and seconds until all are done, in the round with the median of requests; no warm-up."""
+    """Requests of each stamper, and seconds until all are done, in the round with the median of requests.
+
+    There is no warm-up.
+    """
     place: S3Config | DynamoConfig
     if where == "bucket":
         place = named(server.config(server.make_bucket()))
@@ -133,7 +138,7 @@ def _stamper(place: S3Config | DynamoConfig, chain: Chain | str, name: str, gate
 
 
 def _records(place: S3Config | DynamoConfig) -> tuple[Any, Counter[str]]:
-    """A record store there, and the requests that it makes."""
+    """A record store at this place, and the requests that it makes."""
     if isinstance(place, S3Config):
         objects = CountingStore(open_store(place))
         return ObjectRecordStore(objects, "records/"), objects.counts
@@ -145,10 +150,10 @@ def _records(place: S3Config | DynamoConfig) -> tuple[Any, Counter[str]]:
 
 
 def _against_the_package(table: XorAckTable, peer: XorAckPeer, at_once: int) -> Figure:
-    """Seconds for all of them, and requests of each, in the round of median length."""
+    """Seconds for all stampers, and requests of each, in the round of median duration."""
     store = Counted(table)
     ours, theirs = [], []
-    for number in range(ROUNDS + 1):  # the first opens connections
+    for number in range(ROUNDS + 1):  # the first call opens connections
         stamps = [new_stamp() for _ in range(at_once)]
         chains = SharedChains(store)
         chains.create(f"ours {at_once} {number}", xor(*stamps, bytes(16)))
@@ -178,7 +183,7 @@ def _against_the_package(table: XorAckTable, peer: XorAckPeer, at_once: int) -> 
 
 
 def _together(calls: Sequence[Callable[[], StampOutcome]]) -> Seconds:
-    """Seconds until all are done; they begin at one moment, and one gets to know that the chain is."""
+    """Seconds until all are done; they begin at the same time, and one of them gets `Acked`."""
     gate = threading.Barrier(len(calls) + 1)
 
     def work(call: Callable[[], StampOutcome]) -> StampOutcome:
@@ -195,7 +200,7 @@ def _together(calls: Sequence[Callable[[], StampOutcome]]) -> Seconds:
 
 
 def _batch() -> Figure:
-    """What a batch's chain costs from the tick that opens it to the one that finds it done, in four runs."""
+    """The cost of a batch's chain, from the tick that opens it to the one that finds it done, in four runs."""
     store = Counted(MemoryRecordStore())
     chains = AckChains(store)
     slots = [str(slot) for slot in range(SLOT_COUNT)]

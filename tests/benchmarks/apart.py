@@ -1,7 +1,7 @@
-"""Runs a function in a process of its own, and watches how much memory that process and its children take.
+"""Runs a function in a separate process, and measures the memory of that process and its children.
 
-`python -m tests.benchmarks.apart` reads the function and its arguments from its standard input, pickled:
-credentials are no arguments of a program.
+`python -m tests.benchmarks.apart` reads the pickled function and its arguments from its standard input, since
+credentials must not be arguments of a program.
 """
 
 import os
@@ -31,7 +31,7 @@ class Memory:
 
     @property
     def total(self) -> int:
-        """With one worker."""
+        """The sum, with one worker."""
         return self.driver + self.jvm + self.worker
 
     def __str__(self) -> str:
@@ -44,7 +44,7 @@ class Memory:
 
 
 def apart(function: Callable[..., T], *arguments: Any) -> tuple[T, Memory]:
-    """What `function(*arguments)` returns, in a fresh process, and the memory it took. All of it must pickle."""
+    """The result of `function(*arguments)` in a new process, and its memory. All of it must be picklable."""
     command = [sys.executable, "-m", "tests.benchmarks.apart"]
     peaks: dict[Role, int] = {"driver": 0, "jvm": 0, "worker": 0}
     ended = Event()
@@ -85,12 +85,12 @@ def peak(pid: int) -> int:
 
 
 def _main() -> None:
-    # Whatever else is printed, by Spark too, is no answer.
+    # Other output, such as Spark's, must not get into the answer.
     with os.fdopen(os.dup(1), "wb") as answers:
         os.dup2(2, 1)
         function, arguments = pickle.load(sys.stdin.buffer)
         pickle.dump(function(*arguments), answers)
-    # Threads of obstore's may outlive the last answer, and abort an interpreter that is being torn down.
+    # Threads of obstore may outlive the last answer, and abort an interpreter that is being finalized.
     os._exit(0)
 
 

@@ -1,9 +1,11 @@
 """(21) Queries by date and by customer: a table in the order of its batches, and the same rows clustered.
 
-10 million rows came in 2,000 batches of one object; each object is mostly of one day, and has customers at random. The
-rows are committed as if they had been read, and each batch leads the clustered table on; then it is compacted once. The
-rival are the same rows, written once, sorted, by Spark, as a Delta table. Seconds are of the query with the opening of
-the table, medians; bytes are those that the store sent, counted by a proxy in a pass of their own.
+10 million rows are committed by 2,000 batches of one object. Each object has mostly rows of one day, and random
+customers. The rows are committed as if they had been read, and each batch updates the clustered table, which is
+compacted once at the end.
+
+The alternative is the same rows, written once, sorted, by Spark, as a Delta table. Seconds are medians of the query,
+with the opening of the table; bytes are the store's answers, counted by a proxy in a separate pass.
 """
 
 from collections.abc import Callable, Iterator
@@ -102,7 +104,7 @@ def run(server: LocalS3Server, *, small: bool) -> list[Figure]:
 
 
 def _filled(source: Source, batches: int, each: int) -> Seconds:
-    """Commit the batches, and lead the clustered table on after each. What the latter took."""
+    """Commits the batches, and updates the clustered table after each. Returns the time of the updates."""
     rng = np.random.default_rng(1)
     table, base = source.table(), source.open_table().snapshot
     following = source.following(source.location.clustered_name)
@@ -167,7 +169,7 @@ def _files(source: Source, asset: str | None) -> str:
 
 
 def _asked(query: Query, config: S3Config, prefix: str, where: str) -> tuple[Seconds, int, int]:
-    """Seconds of a query, bytes that the store sent, and how many rows it found."""
+    """Seconds of a query, bytes that the store sent, and the number of rows found."""
     taken = []
     for _ in range(REPEATS):
         with seconds() as took:

@@ -1,11 +1,11 @@
-"""(12) What a slot asset reads and writes when slots of its source have changed: one of 1,000, and a batch of 500.
+"""(12) Reads and writes of a slot asset when slots of its source have changed: one of 1,000, and a batch of 500.
 
 The source's table has 1,000 slots of 1,000 rows (`rewriting_rows`: 100,000 objects of 10 records), committed by ten
-batches as if they had been read. The asset keeps the eight columns of the records, of nine rows in ten. Changed is one
-object in each of the slots, before what is counted. What there was to be made is said beside: the rows of these slots
-as they are in the asset's table. The alternative is to make all slots again.
+batches as if they had been read. The asset keeps the records' eight columns, for nine of ten rows. Before each count,
+one object in each of the slots changes. The size of the necessary work is shown, too: the rows of these slots in the
+asset's table. The alternative is to build all slots again.
 
-Requests and bytes are those of a pass through a proxy; seconds, of others, are medians in a session that is up.
+Requests and bytes are measured in a pass through a proxy; seconds are medians of other passes, in a running session.
 """
 
 from collections.abc import Iterator, Sequence
@@ -41,7 +41,7 @@ LINEAGE = ["_slot", "_key", "_etag", "_offset"]
 
 
 def kept(rows: DataFrame) -> DataFrame:
-    """The slot asset: nine rows in ten."""
+    """The slot asset: nine of ten rows."""
     return rows.where("id % 10 > 0").drop("_key", "_etag", "_offset")
 
 
@@ -80,11 +80,11 @@ class Lake:
 
     @property
     def slot_of(self) -> Numbers:
-        """The slot of each object, and of more than there are."""
+        """The slot of each object, including objects that do not exist yet."""
         return slots_of(4 * self.objects, self.slots)
 
     def commit(self, numbers: Numbers) -> None:
-        """These objects, new, as if they had been read."""
+        """Commits these objects as new, as if they had been read."""
         table, base = self.source.table(), self.source.open_table().snapshot
         assert base is not None
         rows, label = rows_of(numbers, self.slot_of, self.chance), base.version + 1
@@ -112,14 +112,14 @@ class Lake:
         assert isinstance(table.commit(change, base), Committed)
 
     def change(self, slots: Sequence[Slot]) -> None:
-        """A new object in each of these slots, by one batch."""
+        """Commits a new object in each of these slots, by one batch."""
         first = self.objects + self.more
         found = [np.flatnonzero(self.slot_of[first:] == slot)[0] + first for slot in slots]
         self.more = int(max(found)) + 1 - self.objects
         self.commit(np.array(found))
 
     def derive(self, slots: Sequence[Slot], *, source: Source | None = None, force: bool = False) -> float:
-        """Seconds of making these slots of the asset."""
+        """Builds these slots of the asset; returns the seconds."""
         source = source or self.source
         snapshot = source.table().newest()
         assert isinstance(snapshot, Snapshot)
@@ -132,14 +132,16 @@ class Lake:
         return took()
 
     def some(self, count: int) -> Iterator[list[Slot]]:
-        """So many slots, each time others: those that were made again before are in small files of their own."""
+        """This number of slots, different ones each time: slots that
+        were built before are in small files of their own.
+        """
         while True:
             yield sorted(Slot(int(n)) for n in self.chance.choice(self.slots, count, replace=False))
 
     def answered(self, some: Iterator[list[Slot]]) -> tuple[list[Slot], list[Answered]]:
-        """The next of these slots, and the requests of making them again, once each has a new object."""
+        """The next of these slots, and the requests to build them, once each has a new object."""
         with watched(self.source) as (seen, answered):
-            for slots in islice(some, 2):  # at first its connections are new
+            for slots in islice(some, 2):  # connections are new at first
                 self.change(slots)
                 answered.clear()
                 self.derive(slots, source=seen)
@@ -160,7 +162,7 @@ class Lake:
         )
 
     def bytes_of(self, slots: Sequence[Slot]) -> float:
-        """The bytes that rows of these slots have in the asset's table, in the mean of its rows."""
+        """The size of these slots' rows in the asset's table, by the mean size of its rows."""
         found = self.source.table(ASSET).newest()
         assert isinstance(found, Snapshot)
         rows = sum(found.manifest.slot(slot).rows for slot in slots)

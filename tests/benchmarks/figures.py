@@ -1,4 +1,4 @@
-"""One line of the table, and how seconds are taken: by the clock, and of CPU, ours apart from the servers'."""
+"""One row of the table, and the measurement of seconds: by the clock, and of CPU, separately for the servers."""
 
 import os
 import time
@@ -25,15 +25,15 @@ class Figure:
 
 
 SERVERS = (b"weed", b"ministack", b"radosgw", b"dynalite", b"simulated_listing", b"slow_proxy")
-"""What their command lines hold. A proxy in threads of the benchmark's own process counts as ours."""
+"""Parts of their command lines. A proxy in threads of the benchmark's own process counts as part of the platform."""
 TOLD = 0.05
 TICK = 1 / os.sysconf("SC_CLK_TCK")
 
 
 class Seconds(float):
-    """By the clock. `cpu`: of this process and those below it; `server`: of the servers among these.
+    """Seconds by the clock. `cpu`: of this process and its descendants; `server`: of the servers among them.
 
-    Both are 0 where they were less than `TOLD` together: they are counted in ticks of 10 ms.
+    Both are 0 if they were less than `TOLD` together, since they are counted in ticks of 10 ms.
     """
 
     cpu: float = 0.0
@@ -48,14 +48,17 @@ class Seconds(float):
         return self
 
     def each(self, count: int) -> "Seconds":
-        """Of one of so many."""
+        """The seconds for each one of `count`."""
         found = Seconds(self / count)
         found.cpu, found.server = self.cpu / count, self.server / count
         return found
 
 
 def cpu_seconds() -> tuple[float, float]:
-    """Until now, to 10 ms: ours, and the servers'. Of what has ended and was waited for, too."""
+    """CPU seconds until now, to 10 ms: the platform's, and the servers'.
+
+    Processes that were waited for are included.
+    """
     ours = servers = 0
     for process in tree(os.getpid()):
         ticks = sum(map(int, process.stat[11:15]))
@@ -79,7 +82,7 @@ def seconds() -> Iterator[Callable[[], Seconds]]:
 
 
 def timed(function: Callable[[], T], repeats: int = 1) -> tuple[Seconds, T]:
-    """The median of `repeats` calls, or the lower one of two, and the last result."""
+    """The median of `repeats` calls, or the lower of two, and the last result."""
     taken = []
     for _ in range(repeats):
         with seconds() as took:
@@ -93,7 +96,7 @@ def counted(counts: Mapping[str, int]) -> str:
 
 
 def short(value: float) -> str:
-    """With the CPU-seconds, where these were taken."""
+    """The seconds as text, with the CPU seconds if they were measured."""
     text = f"{value:.1f} s" if value >= 1 else f"{value * 1000:.{0 if value >= 0.01 else 1}f} ms"
     return f"{text} ({cpu(value)})" if isinstance(value, Seconds) and value.cpu + value.server else text
 

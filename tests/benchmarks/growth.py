@@ -1,13 +1,14 @@
-"""(7) What one changed object costs: in buckets of 1k to 1M objects, and in slots of 10 to 100,000.
+"""(7) The cost of one changed object: in buckets of 1k to 1M objects, and in slots of 10 to 100,000.
 
-Steady state: the writer is a `QueuedPublisher`, and the run plans by the entries of the source's topic. The
-alternative is what a user writes without Spark: list the bucket by obstore, compare with the ETags that a state file on
-the bucket remembers, read and parse what differs, write it as Parquet, then the state file: a kill in between, or a
-second of its kind, loses rows or doubles them.
+Steady state: the writer is a `QueuedPublisher`, and the run plans by the entries of the source's topic.
 
-Seconds are of a run in a session that is up, medians, after a bucket of 10 and a first change as warm-ups; requests and
-bytes are counted by a proxy, in a pass of their own. The million objects are simulated: their states are committed as
-if they had been read, and listed by `simulated_listing`, at once.
+The alternative is a user's own program without Spark. It lists the bucket by obstore, and compares the ETags with a
+state file on the bucket. It reads and parses the differing objects, and writes them as Parquet, and then the state
+file. A kill in between, or a second such program, loses rows or doubles them.
+
+Seconds are medians of runs in a running session, after a bucket of 10 and a first change as warm-ups. Requests and
+bytes are counted by a proxy, in a separate pass. The million objects are simulated: their states are committed as if
+they had been read, and `simulated_listing` lists them without a delay.
 """
 
 import io
@@ -60,7 +61,7 @@ _batches = count()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cost:
-    """Of one change."""
+    """The cost of one change."""
 
     seconds: float
     requests: Counter[str]
@@ -88,7 +89,7 @@ def run(server: LocalS3Server, *, small: bool) -> list[Figure]:
     in_slot = (10, 100) if small else (10, 1_000, 100_000)
     config = small_objects(server, max(totals))
     with embedded_spark() as spark:
-        _in_bucket(spark, config, 10)  # for the JVM to be warm
+        _in_bucket(spark, config, 10)  # to warm up the JVM
         figures = [_in_bucket(spark, config, total) for total in totals]
         figures.append(_in_million(spark, server, small=small))
         costs = {total: _in_slot(spark, config, total) for total in in_slot}
@@ -136,7 +137,7 @@ def _in_million(spark: SparkSession, server: LocalS3Server, *, small: bool) -> F
 def _in_slot(
     spark: SparkSession, config: S3Config, total: int, *, overwrites: str = "rewrite"
 ) -> tuple[Cost, Cost]:
-    """Of an overwritten object, and of a new one."""
+    """The cost of an overwritten object, and of a new one."""
     name = f"slot_{total}_{overwrites}"
     source = followed(source_of(config, name, prefix_of(total), slots=1, overwrites=overwrites))
     result = spark_ingest(spark, source).run(source.location.all_slots(), batch="first")
@@ -149,24 +150,24 @@ def _in_slot(
     return overwritten, new
 
 
-# Ours.
+# The platform
 
 
 def _cost(spark: SparkSession, source: Source, keys: Sequence[str]) -> Cost:
-    """Two changes under the proxy, of which the second one counts, then the others by the clock."""
+    """The requests of the second of two changes through the proxy, and the seconds of further changes."""
     with watched(source) as (seen, answered):
         _changed(spark, source, seen, keys[0])
         answered.clear()
         _changed(spark, source, seen, keys[1])
-    _changed(spark, source, source, keys[2])  # its connections are new
+    _changed(spark, source, source, keys[2])  # connections are new at first
     return Cost.of(median(_changed(spark, source, source, key) for key in keys[3:]), answered)
 
 
 @contextmanager
 def watched(source: Source) -> Iterator[tuple[Source, list[Answered]]]:
-    """The source, reached through a proxy that adds a round trip to each request; and what it has answered."""
+    """The source, reached through a proxy that adds a round trip to each request; and the proxy's answers."""
     with FaultProxy(str(source.input.bucket.endpoint_url)) as proxy:
-        proxy.before = lambda *_: time.sleep(ROUND_TRIP_MS / 1000)  # so that requests at once overlap
+        proxy.before = lambda *_: time.sleep(ROUND_TRIP_MS / 1000)  # so that concurrent requests overlap
         seen = with_settings(
             source,
             bucket=replace(source.input.bucket, endpoint_url=proxy.url),
@@ -176,7 +177,7 @@ def watched(source: Source) -> Iterator[tuple[Source, list[Answered]]]:
 
 
 def _changed(spark: SparkSession, source: Source, seen: Source, key: str) -> float:
-    """Seconds of the run that takes in a change of `key`. The run sees `seen`, the writer `source`."""
+    """Seconds of the run that ingests a change of `key`. The run uses `seen`, the writer `source`."""
     number = next(_batches)
     slot = slot_of(key, source.location.slots)
     with ExitStack() as stack:
@@ -195,7 +196,7 @@ def _changed(spark: SparkSession, source: Source, seen: Source, key: str) -> flo
     return took()
 
 
-# The alternative.
+# The alternative
 
 
 def _against_listing(
@@ -212,7 +213,7 @@ def _against_listing(
 
 
 def _by_listing(listing: S3Config, source: Source, key: str) -> tuple[float, Counter[str]]:
-    """Of a run that finds one object changed, which is the one under `key`; requests beside."""
+    """Seconds of a run that finds that one object, `key`, has changed; and its requests."""
     store = FastObjectStore(source.input.bucket)
     known = etags(listing, source.input.prefix)
     known.pop(key)

@@ -1,7 +1,8 @@
-"""What the benchmarks read: small and big JSONL objects, filled once a server, and tables of a million objects.
+"""The data of the benchmarks: small and big JSONL objects, written once for each server, and tables of a million
+objects.
 
-The names of the small objects are made so that a prefix says how many they are: `prefix_of(1000)` begins the keys of
-exactly 1,000 of them.
+A prefix of the small objects' names determines their number: `prefix_of(1000)` begins the keys of exactly 1,000 of
+them.
 """
 
 import asyncio
@@ -33,7 +34,7 @@ from tests.support.spark_options import named
 DDL = "id bigint, name string, note string"
 SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string()), ("note", pa.string())])
 LINES = 10
-"""Of a small object, which then has 2 KB."""
+"""The number of lines of a small object, which then has 2 KB."""
 
 SMALL, BIG = "bench-small", "bench-big"
 BIG_PART = "in/part/"
@@ -48,7 +49,7 @@ def key_of(number: int) -> str:
 
 
 def prefix_of(count: int) -> str:
-    """What the keys of the first `count` objects, a power of ten, begin with."""
+    """The common prefix of the keys of the first `count` objects; `count` is a power of ten."""
     return {10: "in/00/0/00", 100: "in/00/0/0", 1_000: "in/00/0/", 10_000: "in/00/"}.get(count, "in/")
 
 
@@ -61,7 +62,7 @@ def _line(number: int, note: str) -> str:
 
 
 def small_objects(server: LocalS3Server, count: int) -> S3Config:
-    """A bucket with at least the first `count` objects. 1 PUT for each that is not there yet."""
+    """A bucket with at least the first `count` objects. 1 PUT for each missing one."""
     server.create_bucket(SMALL)
     config = server.config(SMALL)
     store = FastObjectStore(config)
@@ -86,7 +87,7 @@ async def _put_all(config: S3Config, numbers: Sequence[int]) -> None:
 def big_objects(server: LocalS3Server, count: int, size: int) -> S3Config:
     """A bucket of `count` objects of about `size` bytes, a fourth of them below `BIG_PART`.
 
-    They differ in their first lines alone.
+    Only the objects' first lines differ.
     """
     server.create_bucket(BIG)
     config = server.config(BIG)
@@ -105,7 +106,10 @@ def big_objects(server: LocalS3Server, count: int, size: int) -> S3Config:
 
 
 def many_of(config: S3Config, total: int) -> Source:
-    """The source of the first `total` small objects. Several benchmarks commit to its table, the first of them all."""
+    """The source of the first `total` small objects.
+
+    Several benchmarks commit to its table; the first commits all objects.
+    """
     return source_of(config, f"first_{total}", prefix_of(total))
 
 
@@ -115,7 +119,7 @@ def source_of(config: S3Config, name: str, prefix: str, **more: Any) -> Source:
 
 
 def followed(source: Source) -> Source:
-    """With a topic, as it has after its first batch."""
+    """The source with a topic, as after its first batch."""
     settings = TopicSettings(
         bucket=source.input.bucket.bucket,
         prefix=source.input.prefix,
@@ -127,13 +131,13 @@ def followed(source: Source) -> Source:
 
 
 def boto3_client(config: S3Config) -> Any:
-    """As the alternatives use it."""
+    """A client as the alternatives use it."""
     return session_of(config).client("s3", endpoint_url=config.endpoint_url)
 
 
 @contextmanager
 def embedded_spark(master: str = "local[*]") -> Iterator[SparkSession]:
-    """As the platform makes it."""
+    """A session as the platform makes it."""
     prepare_environment()
     with spark_of(session_conf(master=master)) as spark:
         yield spark
@@ -141,7 +145,7 @@ def embedded_spark(master: str = "local[*]") -> Iterator[SparkSession]:
 
 @contextmanager
 def spark_of(conf: Mapping[str, str]) -> Iterator[SparkSession]:
-    """A session of these properties, until the end of the block."""
+    """A session with these properties, until the end of the block."""
     builder = SparkSession.builder
     for key, value in conf.items():
         builder = builder.config(key, value)
@@ -153,7 +157,7 @@ def spark_of(conf: Mapping[str, str]) -> Iterator[SparkSession]:
 
 
 def commit_states(source: Source, versions: Sequence[Sequence[ObjectVersion]]) -> None:
-    """The objects of these slots as if they had been read: states, and no rows; 100 slots a version."""
+    """Commits the objects of these slots as if they had been read: states, and no rows; 100 slots a version."""
     table, base = source.table(), source.open_table().snapshot
     assert base is not None
     for first in range(0, len(versions), SLOTS_A_VERSION):

@@ -1,9 +1,9 @@
-"""(4) From `put` to what is committed: on the running platform with the demo's source, warm and cold, and without it.
+"""(4) From `put` to committed data: on the running platform with the demo's source, warm and cold, and without Dagster.
 
-With Dagster a sample ends with the materialization of the slot asset, which comes last; by `s3notify ingest`, which
-makes no slot asset, with the commit. Warm and cold samples begin some seconds after the run before has ended, at any
-moment of Dagster's loop; those of a burst half a second apart, whatever is running. Warm-ups are the first batch, and a
-second one where workers are warm, and for `ingest`.
+With Dagster a sample ends with the materialization of the slot asset, which is the last step. A sample with `s3notify
+ingest`, which builds no slot asset, ends with the commit. Warm and cold samples begin some seconds after the end of the
+preceding run, at a random point of Dagster's loop. Samples of a burst begin half a second apart, with any runs in
+flight. Warm-ups are the first batch, and also a second batch for warm workers and for `ingest`.
 """
 
 import os
@@ -44,13 +44,13 @@ from tests.support.waiting import until
 ASSET = AssetKey(["paid_orders"])
 BURST_SECONDS = 0.5
 EVERY_SECONDS = 0.3
-"""Between polls of `s3notify ingest`, as of a sensor that watches; its default, 10, is for few requests."""
+"""The interval of polls of `s3notify ingest`, as of a sensor that watches; its default, 10, saves requests."""
 _ACTIVE = [DagsterRunStatus[name] for name in ("QUEUED", "STARTING", "STARTED")]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
-    """Seconds of its phases, one after another."""
+    """Seconds of its phases, in order."""
 
     phases: dict[str, float]
     process: str = ""
@@ -67,7 +67,7 @@ class Site:
     numbers: Iterator[int] = field(default_factory=count)
 
     def put(self) -> tuple[str, float]:
-        """A new object; its key, and when `put` returned."""
+        """Writes a new object; returns its key, and the time at which `put` returned."""
         number = next(self.numbers)
         key = f"raw/orders/latency {number}.jsonl"
         self.platform.publisher.put(key, _body(number))
@@ -85,7 +85,7 @@ class Site:
         return [self.ended(*each) for each in put]
 
     def ended(self, key: str, returned: float) -> Sample:
-        """Once its slot is materialized."""
+        """Waits until the object's slot is materialized."""
         wanted = AssetRecordsFilter(ASSET, asset_partitions=[str(slot_of(key))], after_timestamp=returned)
         self.platform.until(
             "materialization", lambda: self.instance.fetch_materializations(wanted, limit=1).records
@@ -104,12 +104,12 @@ class Site:
         )
 
     def rest(self) -> None:
-        """Until nothing runs, and then for a random part of Dagster's loop."""
+        """Waits until no run is active, and then for a random part of Dagster's loop."""
         self.platform.until("rest", lambda: not self.instance.get_runs(RunsFilter(statuses=_ACTIVE), limit=1))
         time.sleep(random.uniform(2, 7))
 
     def backfill(self) -> tuple[float, float]:
-        """All slots, none of them changed, in one run; its seconds, and those that reporting took."""
+        """Runs all slots, all unchanged, in one run; returns its seconds, and the seconds of its reports."""
         keys = {slot_of(key): key for n in range(20 * SLOT_COUNT) if (key := f"raw/orders/all {n}.jsonl")}
         self.platform.publisher.publish([Put(key=key, body=_body(slot)) for slot, key in keys.items()])
         grid = "materializedPartitions"
@@ -165,7 +165,7 @@ def run(folder: Path, *, small: bool) -> list[Figure]:
 
 
 Way = Callable[[str], AbstractContextManager[str]]
-"""By which a platform reaches its server: from the server's URL."""
+"""Converts a server's URL to the URL by which a platform reaches it."""
 
 
 @contextmanager
@@ -179,14 +179,14 @@ def _site(folder: Path, *, cold: bool = False, way: Way = nullcontext) -> Iterat
         running(folder, way=way, ready_seconds=600) as platform,
         DagsterInstance.from_config(str(platform.dagster.home)) as instance,
     ):
-        # The first batch enumerates the source; it is not what is measured.
+        # The first batch enumerates the source, and is not measured.
         site = Site(platform=platform, instance=instance)
         site.put()
         platform.until("first batch", lambda: bool(platform.grid("orders")["materializedPartitions"]))
         yield site
 
 
-# Without Dagster.
+# Without Dagster
 
 
 def _by_ingest(folder: Path, samples: int, *, way: Way = nullcontext) -> list[Sample]:
@@ -204,7 +204,7 @@ def _by_ingest(folder: Path, samples: int, *, way: Way = nullcontext) -> list[Sa
 def _ingesting(
     server: LocalS3Server, url: str, folder: Path, source: Source
 ) -> Iterator[list[tuple[float, str]]]:
-    """The command, in a process; yields when it said what."""
+    """Runs the command in a process; yields the times of its outputs."""
     command = [sys.executable, "-m", "s3notify_platform.cli", "ingest", source.name, "--bucket", BUCKET]
     command += ["--prefix", source.input.prefix, "--format", "jsonl", "--schema", DDL, "--commit", "native"]
     command += ["--endpoint-url", url, "--every", str(EVERY_SECONDS)]
@@ -245,7 +245,7 @@ def _commit(source: Source, said: list[tuple[float, str]], number: int) -> Sampl
 
 
 def _newest(table: LogTable, slot: Slot) -> int:
-    """The version that last changed the slot; 0: none."""
+    """The version that last changed the slot; 0: no version."""
     found = table.newest()
     return found.manifest.slot(slot).generation if isinstance(found, Snapshot) else 0
 

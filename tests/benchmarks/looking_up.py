@@ -1,10 +1,11 @@
-"""(18) What it costs to find the states of the objects of a batch: in tables of 1 and 10 million objects.
+"""(18) The cost of finding the states of a batch's objects: in tables of 1 and 10 million objects.
 
-State files as merges leave them, in memory, and 40 rounds of 694 objects over them, half new, half overwritten, so that
-all levels hold something. Requests are counted, and the bytes that they bring. *Warm*: the process has the tails of all
-files (filters and footers), and no page. *Cold*: it has nothing. Instead: one page of each slot that has one of the
-keys, which is what a layout by slots has to read, whether the keys are known or not. Its pages hold 4,096 states at
-most, so that those of small slots have fewer. 100 million are by arithmetic.
+The state files are as merges leave them, in memory. 40 rounds of 694 objects follow, half new, half overwritten, so
+that all levels have files. Requests and their bytes are counted. *Warm*: the process has the tails of all files
+(filters and footers) in its cache, and no page. *Cold*: its cache is empty.
+
+The alternative reads one page of each slot that has one of the keys, as a layout by slots must do, even for unknown
+keys. Its pages have at most 4,096 states, so pages of small slots have fewer. The values for 100 million are computed.
 """
 
 import json
@@ -28,7 +29,7 @@ from tests.support.states import Site, state
 BATCH = 694
 ROUNDS = 40
 FIRST_LEVEL = 3
-"""Of the states that are there first: the level whose size they have, at 10 million."""
+"""The level of the initial states at 10 million objects, by their size."""
 
 
 def run(folder: Path, *, small: bool) -> list[Figure]:

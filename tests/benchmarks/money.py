@@ -1,9 +1,9 @@
-"""(11) What requests cost at AWS: counted at a proxy, at the prices of `prices`, by the month of 30 days.
+"""(11) The price of requests at AWS: counted at a proxy, with the prices of `prices`, for a month of 30 days.
 
-A minute of a million objects a day is told and taken in as Dagster does it: sensor, run, commits, queue, ack chain,
-`known`, heartbeats, removal of the entries. That times the minutes of a month, with the idle source beside it, is a
-row. Nearly every slot has a commit before. The PUT of each object is left out, since it is made in any case; its GET
-is not.
+A minute of a million objects a day is announced and ingested as with Dagster: sensor, run, commits, queue, ack chain,
+`known`, heartbeats, removal of the entries. A row is the price of this minute, times the minutes of a month, plus the
+idle source. Nearly every slot already has a commit. The PUT of each object is not counted, since it is made in any
+case; its GET is.
 
 The alternative is a full LIST each minute, 1 request for 1,000 objects, and the GET of each new object.
 """
@@ -45,26 +45,26 @@ from tests.support.spark_options import KEY_ID, SECRET
 from tests.support.tables import create_record_table
 
 DAY = 1_000_000
-"""Objects."""
+"""Objects a day."""
 MINUTES = 30 * 24 * 60
 MINUTE = DAY // (24 * 60)
 SEEN = 3_000
-"""Objects that are there before."""
+"""The number of objects that exist before the measurement."""
 PREFIX = "raw/"
 ECONOMICAL = 60
-"""Seconds between ticks of the source that is not watched."""
+"""Seconds between ticks of a source without a watching sensor."""
 
 
 @dataclass(kw_only=True)
 class Source:
-    """A source, its writer, and what counts all requests."""
+    """A source, its writer, and a counter of all requests."""
 
     site: Site
     proxies: tuple[FaultProxy, FaultProxy]
     written: int = 0
 
     def cost(self, *work: Callable[[], object], objects: int = 0) -> Counter[str]:
-        """Requests of the work, without the PUTs of so many objects."""
+        """Requests of the work, without the PUTs of this number of objects."""
         for proxy in self.proxies:
             proxy.answered.clear()
         for each in work:
@@ -74,7 +74,7 @@ class Source:
         return found
 
     def puts(self, count: int) -> list[Put]:
-        """Of new objects."""
+        """The PUTs of new objects."""
         numbers = range(self.written, self.written + count)
         self.written += count
         return [Put(key=f"{PREFIX}{n:08d}.jsonl", body=body_of(n)) for n in numbers]
@@ -90,14 +90,14 @@ class Source:
         assert all(isinstance(outcome, Written) for outcome in self.publisher.publish(self.puts(count)))
 
     def put_each(self, count: int, seconds: float = 0.0) -> None:
-        """One by one, spread over so many seconds."""
+        """Writes objects singly, spread over this number of seconds."""
         began = time.monotonic()
         for number, put in enumerate(self.puts(count)):
             time.sleep(max(0.0, began + seconds * number / count - time.monotonic()))
             assert isinstance(self.publisher.put(put.key, put.body), Written)
 
     def sensor(self, name: str) -> None:
-        """A tick of another sensor than the source's."""
+        """Does a tick of a sensor other than the source's."""
         with dg.build_sensor_context(
             instance=self.site.instance,
             resources={f"{self.site.name}_slots": self.site.component.assets().io},
@@ -106,7 +106,7 @@ class Source:
             self.site.defs.resolve_sensor_def(f"{self.site.name}_{name}").evaluate_tick(context)
 
     def watched(self) -> "Source":
-        """The same, with the default seconds between ticks."""
+        """The same source, with the default seconds between ticks."""
         attributes = self.site.component.model_copy(update={"interval_seconds": 4, "poll_seconds": 0.3})
         site = Site(
             component=attributes, instance=self.site.instance, store=self.site.store, cursor=self.site.cursor
@@ -170,7 +170,7 @@ def _source(
     table: DynamoConfig | None = None,
     signals: str = "slots",
 ) -> Source:
-    """A source of a new bucket, whose slots have commits."""
+    """A source of a new bucket, with commits in its slots."""
     server.create_bucket(bucket)
     where = S3Server(
         endpoint_url=proxies[0].url,
@@ -196,11 +196,13 @@ def _source(
     return source
 
 
-# A source to which nothing happens.
+# An idle source
 
 
 def _idle(source: Source) -> dict[str, Counter[str]]:
-    """Of one tick each: a sensor that watches, one that polls once, the reconciler's; and of one relisting."""
+    """The cost of one tick of each sensor: one that watches, one that
+    polls once, the reconciler's; and of one relisting.
+    """
     watched = source.watched()
     watched.site.tick()
     source.sensor("reconciler")
@@ -240,7 +242,7 @@ def _idle_figures(idle: dict[str, Counter[str]]) -> Iterator[Figure]:
     )
 
 
-# A million objects a day.
+# A million objects a day
 
 
 def _event_queue(ministack: S3Server, proxy: FaultProxy) -> SqsQueue:
@@ -256,7 +258,7 @@ def _event_queue(ministack: S3Server, proxy: FaultProxy) -> SqsQueue:
 
 
 def _by_sqs(source: Source, queue: SqsQueue, count: int, seconds: float) -> None:
-    """S3 sends an event for each object, within so many seconds; the inlet takes them in, until all are queued."""
+    """S3 sends an event for each object, within this number of seconds; the inlet reads them until all are queued."""
     place, bucket = source.site.io.source.location, source.site.component.bucket
     context = ServiceContext(
         name="sqs",
@@ -303,7 +305,7 @@ def _event(bucket: str, put: Put, etag: str, number: int) -> str:
 
 
 def _as_they_come(source: Source, count: int, seconds: float) -> None:
-    """The sensor watches, also while a run is in flight; a run is requested as soon as there is something."""
+    """The sensor watches, even while a run is in flight; a run is requested as soon as there is a change."""
     site = source.site
     with ThreadPoolExecutor(2) as pool:
         working = [pool.submit(source.put_each, count, seconds)]
@@ -344,7 +346,7 @@ def _listings(total: int) -> tuple[str, Counter[str]]:
 
 
 def _sweep_figures(sweep: Counter[str], objects: int) -> Iterator[Figure]:
-    """Scaled: by 1 LIST for each further 1,000 objects, and 1 GET for each slot, whose states get a file."""
+    """The cost at scale, with 1 LIST for each further 1,000 objects, and 1 GET for each slot's file of states."""
     for total in (DAY, 100 * DAY):
         once = sweep + Counter({"LIST": (total - objects) // 1000, "GET": 1000})
         yield _figure(f"a sweep of {total:,} objects each day", _times(once, 30))

@@ -1,8 +1,10 @@
-"""(20) Keeping the newest row of each key: 1,000 changed keys among 10 million, beside a recomputation and a MERGE.
+"""(20) Keeping the newest row of each key: 1,000 changed keys among 10 million, compared with a recomputation and a
+MERGE.
 
-The table of the source is there, and the batch is committed: what is measured is what follows for the newest rows. The
-alternatives get the changed rows as they are: a window of Spark over the whole table, written as Parquet; a MERGE by
-deltalake of 1,000 rows into a Delta table of the 10 million, which neither looks for them nor brings back older rows.
+The table of the source exists, and the batch is committed: only the update of the newest rows is measured. The
+alternatives get the changed rows. One is a window of Spark over the whole table, written as Parquet. The other is a
+MERGE by deltalake of 1,000 rows into a Delta table of the 10 million; it does not look for these rows, and does not
+bring back older rows.
 """
 
 import io
@@ -76,7 +78,7 @@ class _Kept:
     overwrites: str
     rows: int
     others: list[Seconds] = field(default_factory=list)
-    """The recomputation and the MERGE, once they were measured."""
+    """The times of the recomputation and the MERGE, once they were measured."""
     source: Source = field(init=False)
 
     def __post_init__(self) -> None:
@@ -130,7 +132,7 @@ class _Kept:
         ]
 
     def _after_a_batch(self) -> Seconds:
-        """What follows for the newest rows, after a batch took in what changed."""
+        """Updates the newest rows after a batch has ingested the changes."""
         spark_ingest(self.spark, self.source).run(self.source.location.all_slots(), batch="b")
         with seconds() as took:
             done = follow(self.spark, self.source, self.source.location.latest_name, batch="b")
@@ -138,7 +140,7 @@ class _Kept:
         return took()
 
     def _written(self) -> tuple[Seconds, str]:
-        """The same, and what it wrote."""
+        """Updates the newest rows; returns also the bytes written."""
         table = self.source.table(self.source.location.latest_name)
         before = table.newest()
         took = self._after_a_batch()

@@ -1,11 +1,11 @@
-"""(3) 5,000 objects of 2 KB from bucket to committed table, against the same Spark reading with boto3.
+"""(3) 5,000 objects of 2 KB from bucket to committed table, compared with the same Spark reading with boto3.
 
-The alternative is what a user writes by hand: list the bucket by obstore, spread the keys over tasks, read with boto3
-and 32 threads, parse by pyarrow, write one Parquet file a task, and a manifest in the end. It has neither slots nor
-states nor a quarantine, and so writes far fewer objects than ours. Warm-ups: ten slots by ours, ten objects by the
-other.
+The alternative is a user's own program: it lists the bucket by obstore, spreads the keys over tasks, reads with boto3
+and 32 threads, parses by pyarrow, and writes one Parquet file for each task, and a manifest at the end. It has no
+slots, states or quarantine, and so writes far fewer objects than the platform. Warm-ups: ten slots by the platform, ten
+objects by the other.
 
-The proxy that adds latency is a process of its own; it shares the machine's cores, and its CPU is in the server's.
+The proxy that adds latency is a separate process; it shares the machine's cores, and its CPU counts as the server's.
 """
 
 import asyncio
@@ -83,7 +83,7 @@ def _requests(result: BatchResult) -> str:
 
 
 def boto(spark: SparkSession, config: S3Config, *, limit: int | None = None) -> int:
-    """The hand-written pipeline; the rows it wrote."""
+    """The hand-written pipeline; returns the number of rows that it wrote."""
     client = boto3_client(config)
     keys = [*etags(config, "in/")][:limit]
     frame = spark.createDataFrame(pa.table({"key": keys})).repartition(4)

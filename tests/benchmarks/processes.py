@@ -1,4 +1,4 @@
-"""A process and all those below it, by Linux's /proc."""
+"""A process and all its descendants, from Linux's /proc."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Process:
-    """`stat`: the fields of its file that come behind its name; `stat[11:15]` are its ticks and its children's."""
+    """`stat`: the fields of its file after the name; `stat[11:15]` are the ticks of the process and of its children."""
 
     pid: int
     stat: list[str]
@@ -21,12 +21,12 @@ class Process:
 
 
 def tree(root: int) -> Iterator[Process]:
-    """The process `root`, and all below it."""
+    """The process `root`, and all its descendants."""
     below: dict[int, list[Process]] = {}
     waiting: list[Process] = []
     for place in Path("/proc").glob("[0-9]*/stat"):
         try:
-            # The name, in brackets, may hold anything.
+            # The name, in brackets, may contain any character.
             stat = place.read_text().rpartition(")")[2].split()
         except OSError:
             continue

@@ -1,6 +1,7 @@
-"""Where the time of a run's tasks goes: the same functions, called in this process under a profiler.
+"""The time of a run's tasks by function: the same functions, called in this process under a profiler.
 
-A profiler slows calls of Python, and not what libraries do in them, so that its shares are those of a run by and large.
+A profiler slows down Python calls, but not the work of libraries in them, so its shares approximate the shares of a
+run.
 """
 
 import cProfile
@@ -21,14 +22,14 @@ from tests.benchmarks.lake import SCHEMA
 from tests.support.local_jobs import LocalJobs
 
 PARTS: Final = 8
-"""The functions that are named; the others are one share."""
+"""The number of functions that are named; all others are one share."""
 
 SMALL_OBJECTS, BIG_PARTS = 4_000, 4
-"""How much of a round one task reads here."""
+"""The part of a round that one task reads here."""
 
 
 def shares(source: Source) -> tuple[str, str]:
-    """Of the plan of all objects, and of one task that reads and stages some: the shares of the longest functions."""
+    """The shares of the longest functions: of the plan of all objects, and of one task that reads and stages some."""
     table = source.table()
     opened = source.open_table()
     snapshot = opened.snapshot or table.newest()
@@ -48,7 +49,7 @@ def shares(source: Source) -> tuple[str, str]:
     def stage(count: int) -> Any:
         return [*task(iter([WORK.batch(work_rows(splits[:count], [0] * count))]))]
 
-    stage(1)  # what is imported and connected once
+    stage(1)  # warm-up for imports and connections
     _, staging = _profiled(lambda: stage(len(splits)))
     return planning, staging
 

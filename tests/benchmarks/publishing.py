@@ -1,4 +1,4 @@
-"""(2) What telling costs a writer: published writes against plain PUTs, of which nobody hears. Warm-up: one."""
+"""(2) The cost of announcing for a writer: published writes compared with unannounced plain PUTs. Warm-up: one."""
 
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor

@@ -1,4 +1,4 @@
-"""What the notification queue asks of the store that holds it: requests for each notification, and for each put."""
+"""The requests of the notification queue to its store: for each notification, and for each put."""
 
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -33,7 +33,9 @@ def _topic(queue: NotificationQueue, place: Place, name: str, **settings: Any) -
 
 @dataclass(frozen=True, slots=True)
 class _Counted:
-    """A queue whose requests are counted: on a bucket alone those to the bucket, else those to the table."""
+    """A queue with counted requests: on a bucket alone the requests to
+    the bucket, otherwise the requests to the table.
+    """
 
     queue: NotificationQueue
     requests: Callable[[], int]
@@ -49,9 +51,9 @@ class _Counted:
 
 
 def _asked(place: Place, batches: int) -> float:
-    """Requests to the queue for each notification, from its reservation until it is delivered and taken out.
+    """Requests to the queue for each notification, from its reservation until it is delivered and removed.
 
-    The worker is there before the first one, so that what it asks for while it is idle is left out.
+    The worker starts before the first one, and the requests of its idle time are not counted.
     """
     counted = _Counted.of(place)
     egress = Egress.of(["127.0.0.0/8"], allow_http=True)
@@ -83,7 +85,7 @@ def _asked(place: Place, batches: int) -> float:
 
 
 def _shared(place: Place, puts: int) -> tuple[float, float]:
-    """Single puts of threads that share a publisher: requests each besides the object's own, and puts a second."""
+    """Single puts of threads that share a publisher: requests for each besides the object's own, and puts a second."""
     counted = _Counted.of(place)
     _topic(counted.queue, place, "shared", capacity=10 * puts * WRITERS)
     store = CountingStore(FastObjectStore(place.bucket))
@@ -110,7 +112,7 @@ def _shared(place: Place, puts: int) -> tuple[float, float]:
 
 
 def requests_figures(places: Mapping[str, Place], *, small: bool) -> list[Figure]:
-    """Of a queue in each of the places."""
+    """The figures of a queue in each of the places."""
     asked = {name: _asked(place, 2 if small else 10) for name, place in places.items()}
     shared = {name: _shared(place, 5 if small else 40) for name, place in places.items()}
     return [*_figures(asked, shared)]

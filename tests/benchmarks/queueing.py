@@ -1,9 +1,9 @@
-"""(6) The notification queue against Ceph RGW's own persistent notifications, in one run.
+"""(6) The notification queue compared with Ceph RGW's own persistent notifications, in one run.
 
-Ours stands on a bucket alone (SeaweedFS), and with its records in DynamoDB (ministack); deliveries are made by a
-process of their own. RGW's rows need Ceph (`poe ceph` installs it); without it they say so. What posts are made to is a
-`Recorder`. Its gateway gets 30 s to notice its topics, during which ours is measured. CPU is of all that a side did:
-backlog, objects, recorder. Warm-ups: one entry, one PUT of each kind, RGW's first deliveries.
+The platform's queue is on a bucket alone (SeaweedFS), or has its records in DynamoDB (ministack); a separate process
+delivers. RGW's rows need Ceph (`poe ceph` installs it); without Ceph they say so. Posts go to a `Recorder`. RGW's
+gateway gets 30 s to notice its topics, while the platform is measured. CPU includes all work of a side: backlog,
+objects, recorder. Warm-ups: one entry, one PUT of each kind, RGW's first deliveries.
 """
 
 import time
@@ -39,18 +39,18 @@ _Outage = tuple[int, int]
 _BACKLOGS = ("backlog-1", "backlog-2")
 
 OUTAGES = ((1, REFUSE), (10, REFUSE), (10, 500), (60, REFUSE))
-"""Seconds, and what the endpoint answers meanwhile."""
+"""Seconds, and the endpoint's answer meanwhile."""
 PATIENCE_SECONDS = 30.0
-"""After an outage, for what has not come; and for a whole backlog, ten times that."""
+"""The wait after an outage for missing posts; ten times this for a whole backlog."""
 NOT_HERE = "Ceph is not installed (`poe ceph`)"
 
 
-# What writers do.
+# The writers' work
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Writer:
-    """One writer of a bucket. What it writes below `in/` goes to one topic."""
+    """One writer of a bucket. Its writes below `in/` go to one topic."""
 
     store: FastObjectStore
     queue: NotificationQueue
@@ -59,7 +59,7 @@ class Writer:
 
     @classmethod
     def of(cls, place: Place, topic: str, **settings: Any) -> "Writer":
-        """With a new topic of these settings."""
+        """A writer with a new topic of these settings."""
         store, queue, bucket = FastObjectStore(place.bucket), place.queue(), place.bucket.bucket
         plain = Publisher(store, prefix="_keyspace/", parallelism=WRITERS, queued=True)
         queue.topics.create(topic, TopicSettings(bucket=bucket, prefix="in/", **settings))
@@ -67,16 +67,16 @@ class Writer:
         return cls(store=store, queue=queue, publisher=publisher, topic=topic)
 
     def publish(self, keys: Sequence[str]) -> None:
-        """Reserve, write, commit, signal: as one batch."""
+        """Reserves, writes, commits and signals, as one batch."""
         outcomes = self.publisher.publish([Put(key=key, body=BODY) for key in keys])
         assert all(isinstance(outcome, Written) for outcome in outcomes)
 
     def put(self, key: str) -> None:
-        """The same for one object."""
+        """Reserves, writes, commits and signals for one object."""
         self.publish([key])
 
     def announce(self, keys: Sequence[str]) -> None:
-        """Entries without objects."""
+        """Makes entries without objects."""
         events = [Event(key=key, size=len(BODY)) for key in keys]
         for start in range(0, len(events), BATCH):
             assert all(
@@ -85,11 +85,11 @@ class Writer:
             )
 
 
-# The run.
+# The run
 
 
 def run(folder: Path, *, small: bool, takeover: bool = False) -> list[Figure]:
-    """`takeover`: also wait for RGW's second gateway to take over, which takes 90 s."""
+    """Runs all rows. `takeover`: also waits for RGW's second gateway to take over, which takes 90 s."""
     folder.mkdir(parents=True)
     count = 400 if small else 10_000
     outages = OUTAGES[:1] if small else OUTAGES
@@ -122,7 +122,7 @@ def run(folder: Path, *, small: bool, takeover: bool = False) -> list[Figure]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Rgw:
-    """Ceph with all topics that are needed, each to a recorder of its own, since one that refuses stalls its topic."""
+    """Ceph with all topics, each with a separate recorder, since a refusing recorder stalls its topic."""
 
     ceph: Ceph
     recorders: dict[str, Recorder]
@@ -146,15 +146,15 @@ class _Rgw:
         return cls(ceph=ceph, recorders=recorders, buckets=buckets, plain=plain)
 
     def ready(self, name: str) -> tuple[FastObjectStore, Recorder]:
-        """Once its gateway has noticed the topic."""
+        """Waits until the gateway has noticed the topic."""
         self.recorders[name].wait(1, seconds=90.0)
         return self.buckets[name], self.recorders[name]
 
     def throughput(self, count: int) -> "_Throughput":
-        """From first PUT to last post; of a backlog no entry is delivered if none comes.
+        """Measures from the first PUT to the last post; for a backlog, no entry may be delivered at all.
 
-        A topic whose endpoint has failed for seconds may stall, until its gateway is restarted: so there are two tries,
-        the second with a backlog of 1,000, which is soon made.
+        A topic whose endpoint has failed for seconds may stall until its gateway is restarted. So there are two tries,
+        the second with a backlog of 1,000, which is written quickly.
         """
         store, recorder = self.ready("throughput")
         keys = [f"in/{n}" for n in range(count)]
@@ -174,12 +174,12 @@ class _Rgw:
         return _Throughput(delivered=0.0, backlog=0, whole=whole)
 
 
-# Throughput.
+# Throughput
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Throughput:
-    """Entries a second. `backlog`: of how many that is, for those `delivered`."""
+    """Entries a second. `backlog`: the number of entries for which `delivered` was measured."""
 
     delivered: float
     backlog: int
@@ -212,7 +212,7 @@ def _rate(recorder: Recorder, before: int, count: int) -> float:
 def _throughput_figures(
     ours: dict[str, tuple[Seconds, _Throughput]], theirs: tuple[Seconds, _Throughput] | None, count: int
 ) -> Iterator[Figure]:
-    """CPU is of both rows of a side: making the backlog, delivering it, writing the objects."""
+    """The rows. CPU is for both rows of a side: making the backlog, delivering it, writing the objects."""
     spent, rgw = theirs or (Seconds(), None)
     backlog = (
         f"RGW {rgw.delivered:.0f}/s over {rgw.backlog:,}, one event a POST; {cpu(spent)}" if rgw else NOT_HERE
@@ -236,12 +236,12 @@ def _throughput_figures(
         )
 
 
-# What telling adds to a PUT.
+# The additional cost of a PUT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Costs:
-    """Seconds a PUT, one by one and of many at once."""
+    """Seconds for each PUT, singly and in a concurrent batch."""
 
     plain: tuple[float, float]
     signalled: tuple[float, float]
@@ -313,13 +313,13 @@ def _ms(value: float) -> str:
     return f"{value * 1000:.1f} ms ({1 / value:.0f}/s)"
 
 
-# An endpoint that is down.
+# An endpoint that is down
 
 
 def _outage_figures(
     places: dict[str, Place], rgw: _Rgw | None, outages: Sequence[_Outage], count: int
 ) -> Iterator[Figure]:
-    """All outages at once, on all sides: what they wait for is time."""
+    """Runs all outages at the same time, on all sides, since they mostly wait."""
     keys = [f"in/down-{n}" for n in range(count)]
     with ExitStack() as stack, ThreadPoolExecutor(16) as pool:
         sides: dict[tuple[str, _Outage], tuple[Recorder, Callable[[Sequence[str]], object]]] = {}
@@ -359,7 +359,7 @@ def _named(outage: _Outage) -> str:
 def _outage(
     recorder: Recorder, tell: Callable[[Sequence[str]], object], keys: Sequence[str], outage: _Outage
 ) -> str:
-    """What came of it: seconds from the endpoint's return to the last of these, lost ones, and duplicates."""
+    """The result of an outage: seconds from the endpoint's return to the last key, lost ones, and duplicates."""
     ends = time.monotonic() + outage[0]
     recorder.answer(outage[1])
     tell(keys)
@@ -372,12 +372,12 @@ def _outage(
     except AssertionError:
         missing = len(set(keys) - set(recorder.posted_keys()))
         return f"{missing} of {len(keys)} have not come within {PATIENCE_SECONDS:.0f} s of that"
-    time.sleep(1.0)  # for a duplicate
+    time.sleep(1.0)  # to catch duplicates
     came = [key for key in recorder.posted_keys() if key in keys]
     return f"all there after {short(delivered)}, 0 lost, {len(came) - len(keys)} duplicates"
 
 
-# An owner that is killed.
+# A killed owner
 
 
 def _takeover_figures(place: Place, rgw: _Rgw | None) -> Iterator[Figure]:
@@ -385,8 +385,8 @@ def _takeover_figures(place: Place, rgw: _Rgw | None) -> Iterator[Figure]:
     with Recorder() as recorder:
         writer = Writer.of(place, "owner", endpoint=endpoint(recorder.url()))
         with delivering(place) as first, delivering(place):
-            time.sleep(3 * BEAT_SECONDS)  # for the shards to be shared
-            for n in range(64):  # one by one: for all shards
+            time.sleep(3 * BEAT_SECONDS)  # until the shards are shared
+            for n in range(64):  # one by one, so that all shards are used
                 writer.announce([f"in/before-{n}"])
             recorder.wait(64)
             first.kill()

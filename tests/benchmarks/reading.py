@@ -1,7 +1,7 @@
-"""(9) Counting a table that many small batches have made, against one that was written at once.
+"""(9) Counting a table made by many small batches, compared with a table written at once.
 
-Each batch has new objects in many slots, as a bucket gets them in steady state; then Spark counts the rows of both,
-once as a warm-up. The ratio is to be 0.83 or more: a count of many takes at most 1.2 times as long.
+Each batch has new objects in many slots, as in a bucket's steady state; then Spark counts the rows of both, once as a
+warm-up. The target for the ratio is 0.83 or more: a count of many takes at most 1.2 times as long.
 """
 
 from functools import partial
@@ -41,7 +41,7 @@ def run(server: LocalS3Server, *, small: bool) -> list[Figure]:
         counts = []
         for source in (many, once):
             count = partial(_count, spark, source)
-            assert count() == batches * objects * LINES  # Spark is warm
+            assert count() == batches * objects * LINES  # Spark is warm now
             counts.append(timed(count, REPEATS)[0])
     return [
         Figure(
@@ -54,7 +54,7 @@ def run(server: LocalS3Server, *, small: bool) -> list[Figure]:
 
 
 def _batch(spark: SparkSession, source: Source, number: int, objects: int) -> None:
-    """Publish new objects, and take them in."""
+    """Publishes new objects, and ingests them."""
     queue, place = source.location.queue(), source.location
     store = FastObjectStore(source.input.bucket)
     signals = Publisher(store, prefix=place.keyspace_prefix, slots=place.slots, queued=True)

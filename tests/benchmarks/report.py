@@ -1,4 +1,4 @@
-"""What `poe bench` writes: the sections of `FIGURES.md`, and of its rows the headlines into the README."""
+"""The output of `poe bench`: the sections of `FIGURES.md`, and the headlines among its rows for the README."""
 
 import os
 import platform
@@ -18,13 +18,13 @@ HEADLINES = (
     "1,000,000 objects a day, as batches of 694, in a bucket of 10,000,000: a month",
     "1,000,000 objects a day, one by one, by S3 and SQS; a run a minute (`interval_seconds: 60`): a month",
 )
-"""What the rows in the README say they are about: rows of `FIGURES.md`, as they are."""
+"""The subjects of the rows in the README: they equal the subjects of rows in `FIGURES.md`."""
 BEGIN, END = "<!-- figures: poe bench writes them -->\n", "<!-- end of figures -->\n"
 HEADER = "| what | ours | instead | ratio |\n|---|---|---|---|\n"
 
 
 def write(name: str, figures: Sequence[Figure]) -> None:
-    """The figures of benchmark `name`, in place of those before."""
+    """Replaces the figures of benchmark `name`."""
     FIGURES.write_text(with_section(FIGURES.read_text(), name, section(figures)))
     README.write_text(with_headlines(README.read_text(), FIGURES.read_text()))
 
@@ -40,7 +40,7 @@ def section(figures: Sequence[Figure]) -> str:
 
 
 def with_section(text: str, name: str, body: str) -> str:
-    """The file with `body` as its section on benchmark `name`; a new one comes last."""
+    """The file with `body` as its section on benchmark `name`; a new section is the last one."""
     head, *found = text.split("\n## ")
     sections = dict(section.split("\n", 1) for section in found)
     sections[name.capitalize()] = f"\n{body}\n"
@@ -56,6 +56,6 @@ def with_headlines(readme: str, figures: str) -> str:
 
 
 def absent() -> list[str]:
-    """The headlines that `FIGURES.md` has no row for."""
+    """The headlines without a row in `FIGURES.md`."""
     text = FIGURES.read_text()
     return [what for what in HEADLINES if f"\n| {what} |" not in text]

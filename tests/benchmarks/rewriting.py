@@ -1,12 +1,12 @@
-"""(11) What a batch rewrites.
+"""(11) The amount of data that a batch rewrites.
 
-1,000,000 objects of 2 KB in 1,000 slots, a batch of 694 a minute; no Spark, no source, a store in memory. It is the
-real code of packs (plan, withdrawal, merge, Parquet), with states and manifest at their size (`rewriting_packs`). Packs
-that were there at first are not made where no batch touches them. Figures are of one batch, in the mean.
+1,000,000 objects of 2 KB are in 1,000 slots, with a batch of 694 a minute; no Spark, no source, a store in memory. The
+code of packs is real (plan, withdrawal, merge, Parquet); states and manifest have real sizes (`rewriting_packs`).
+Initial packs that no batch touches are not made. Figures are means of one batch.
 
-Last hour's keys are drawn at random of what changed in the last 60 batches, after 60 batches of new objects. Since only
-these change, they become fewer: half as many after two hours. So there is a case with as many new objects beside. Both
-also on a tenth of all (objects, slots, batch, sizes of packs), for more batches than there is time for.
+Last hour's keys are drawn at random from the changes of the last 60 batches, after 60 batches of new objects. Since
+only these keys change, their number shrinks: it halves in two hours. So another case has as many new objects, too. Both
+cases also run on a tenth of everything (objects, slots, batch, sizes of packs), for more batches.
 """
 
 from dataclasses import dataclass, field, replace
@@ -21,7 +21,7 @@ from tests.benchmarks.rewriting_store import Spent
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scale:
-    """How big the table is, and how much a batch changes."""
+    """The size of the table, and the changes of a batch."""
 
     objects: int = 1_000_000
     slots: int = 1_000
@@ -41,7 +41,7 @@ class Scale:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """`rounds`: with plain files, and with vectors; 0: not tried."""
+    """`rounds`: the number with plain files, and with vectors; 0: skipped."""
 
     what: str
     kind: Kind

@@ -1,8 +1,8 @@
-"""A table of real packs: its states and manifest are written at their size, and no more.
+"""A table of real packs; its states and manifest are written only with their size.
 
-A round's requests are those of the real commit: 2 GET (the next version, `known`), 1 PUT each for states, manifest,
-version and `known`, every 20 rounds a checkpoint; of states, merges by arithmetic, and pages of known objects, which a
-warm process has of what changed in the last hour.
+A round's requests are those of the real commit: 2 GETs (the next version, `known`), 1 PUT each for states, manifest,
+version and `known`, and every 20 rounds a checkpoint. Merges of states are computed. So are the reads of pages with
+known objects; a warm process has the pages of the last hour's changes.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -19,13 +19,13 @@ from tests.benchmarks.rewriting_rows import RECORDS, Numbers, key_of, rows_of
 from tests.benchmarks.rewriting_store import Spent, Tally, measured
 
 MANIFEST = bytes(25_000)
-"""Counts of 1,000 slots and the ETags of their signals."""
+"""The counts of 1,000 slots and the ETags of their signals."""
 STATE_BYTES = 33
-"""Of an object, in a file of states."""
+"""The size of an object's state in a file of states."""
 STATE_PAGE = 4096
 STATE_LEVELS = 3
 WHOLE = 1 << 20
-"""Packs up to so many bytes are read as a whole."""
+"""Packs of at most this size are read as a whole."""
 
 
 @dataclass(kw_only=True)
@@ -56,7 +56,7 @@ class Packs:
         self.order = order
 
     def fill(self) -> None:
-        """All objects, by one round, written as real packs."""
+        """Writes all objects, by one round, as real packs."""
         chunks = (
             rows_of(self.order[start : start + 4096], self.slots, self.chance)
             for start in range(0, self.total, 4096)
@@ -65,7 +65,7 @@ class Packs:
             self._keep(pack, 1, 1)
 
     def fork(self, *, vectors: bool) -> "Packs":
-        """A table of the same packs, for another run. The store is shared."""
+        """A table with the same packs, for another run. The store is shared."""
         return replace(self, vectors=vectors, spent=Spent(), live=dict(self.live), hidden=dict(self.hidden))
 
     def round(self, changed: Numbers, gone: Numbers) -> None:
@@ -76,7 +76,7 @@ class Packs:
         self.spent.rounds += 1
         self.spent.live = len(self.live)
         for path in before.keys() - self.live.keys():
-            if before[path].since > 1:  # what was there at first serves other runs
+            if before[path].since > 1:  # initial packs are shared with other runs
                 self.store.store.delete(path)
 
     def _round(self, rows: pa.Table | None, changed: Numbers, gone: Numbers) -> None:
@@ -101,7 +101,7 @@ class Packs:
         self._commit(before, changed, gone)
 
     def _look_up(self, left: Numbers) -> None:
-        """Pages of states of objects that were there at first and have not changed since."""
+        """Counts the reads of pages with states of initial objects that have not changed since."""
         old = left[self.labels[left] == 1]
         pages = len(np.unique(self.ranks[old] // STATE_PAGE))
         self.store.requests["GET"] += pages
@@ -145,7 +145,7 @@ class Packs:
 
     def _held(self, path: str, leaving: Sequence[Withdrawal], *, whole: bool = False) -> Held:
         gone = self.hidden.get(path)
-        self.store.requests["GET"] += gone is not None  # its vector, as far as no process has it
+        self.store.requests["GET"] += gone is not None  # the vector, if no process has it
         if whole or self.live[path].size <= WHOLE:
             return Held(pack=PackReader.of(self.store.body(path), gone, where=path), leaving=leaving)
         return Held(pack=PackReader.of(self.store.ranges(path), gone, where=path), leaving=leaving)
@@ -159,7 +159,7 @@ class Packs:
     def _commit(self, before: Mapping[str, Add], changed: Numbers, gone: Numbers) -> None:
         states = bytes(STATE_BYTES * (len(changed) + len(gone)))
         self._put("states", states)
-        # Merges: of eight files at each level, and at the last of all objects once in 8 ** levels rounds.
+        # Merges: eight files at each level, and on the last level all objects once in 8 ** levels rounds.
         self.store.requests.update({"PUT": 1, "GET": STATE_LEVELS})
         self.store.written += STATE_LEVELS * len(states) + STATE_BYTES * self.total // 8**STATE_LEVELS
         self._put("manifest", MANIFEST)

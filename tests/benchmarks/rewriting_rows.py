@@ -1,4 +1,4 @@
-"""Objects of about 2 KB, ten records each, and the batches in which they change."""
+"""Objects of about 2 KB, ten records each, and the batches that change them."""
 
 import json
 from collections import deque
@@ -15,7 +15,7 @@ from s3notify_platform.kernel.slots import slot_of
 
 RECORDS = 10
 HOUR = 60
-"""Batches, one a minute."""
+"""The number of batches in an hour, one a minute."""
 
 Numbers = npt.NDArray[np.int64]
 Kind = Literal["new", "overwrites", "deletes", "hour", "half"]
@@ -29,7 +29,7 @@ URLS = pa.array([f"/shop/{WORDS[n % 40]}/{n}" for n in range(20_000)])
 
 @cache
 def slots_of(count: int, slots: int) -> Numbers:
-    """The slot of each of so many objects."""
+    """The slots of this number of objects."""
     return np.array([slot_of(key_of(n), slots) for n in range(count)], dtype=np.int64)
 
 
@@ -70,7 +70,7 @@ def rows_of(numbers: Numbers, slots: Numbers, chance: np.random.Generator) -> pa
 
 
 def object_bytes(rows: pa.Table) -> float:
-    """Of an object as JSON Lines, in the mean."""
+    """The mean size of an object as JSON Lines."""
     records = rows.drop_columns(["_slot", "_key", "_etag", "_offset"]).slice(0, 1000).to_pylist()
     lines = (
         json.dumps(record | {"at": record["at"].isoformat()}, separators=(",", ":")) for record in records
@@ -80,7 +80,7 @@ def object_bytes(rows: pa.Table) -> float:
 
 @dataclass(kw_only=True)
 class Changes:
-    """What changes from batch to batch, in a bucket that had `total` objects at first."""
+    """The changes from batch to batch, in a bucket that had `total` objects at first."""
 
     kind: Kind
     total: int
@@ -98,7 +98,7 @@ class Changes:
         return np.arange(self.total + self.made - count, self.total + self.made)
 
     def next(self, *, first: bool = False) -> tuple[Numbers, Numbers]:
-        """Objects that were written, and that were deleted, in the next batch. `first`: new ones, to begin with."""
+        """Objects written, and objects deleted, in the next batch. `first`: the initial objects."""
         none = np.empty(0, dtype=np.int64)
         match "new" if first else self.kind:
             case "new":

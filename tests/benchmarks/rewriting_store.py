@@ -1,4 +1,4 @@
-"""A store in memory that counts requests and bytes, and the clock beside it."""
+"""A store in memory that counts requests and bytes, and a clock."""
 
 import io
 import time
@@ -24,7 +24,7 @@ from s3notify_platform.stores.memory import MemoryObjectStore
 
 @dataclass(kw_only=True)
 class Spent:
-    """Of so many rounds, in all."""
+    """The total cost of a number of rounds."""
 
     rounds: int = 0
     seconds: float = 0.0
@@ -36,7 +36,7 @@ class Spent:
 
 
 class Tally(DelegatingStore):
-    """Counts."""
+    """A store that counts."""
 
     def __init__(self) -> None:
         super().__init__(MemoryObjectStore())
@@ -67,7 +67,7 @@ class Tally(DelegatingStore):
         return found.body
 
     def ranges(self, key: str) -> pa.PythonFile:
-        """A file of which each part that is read is 1 GET."""
+        """A file; each read part of it is 1 GET."""
         found = self.store.get(key)
         assert isinstance(found, StoredObject)
         return pa.PythonFile(_Ranges(found.body, self), "r")
@@ -87,7 +87,7 @@ class _Ranges(io.BytesIO):
 
 @contextmanager
 def measured(spent: Spent, store: Tally) -> Iterator[None]:
-    """Adds to `spent` what passes."""
+    """Adds the cost of the block to `spent`."""
     requests, written, read = Counter(store.requests), store.written, store.read
     started, cpu = time.perf_counter(), time.process_time()
     yield

@@ -1,8 +1,9 @@
 """(6) Many small objects, and few big ones, from bucket to committed table.
 
-Against the `ways` that others have: Spark's own over s3a (where its jars cannot be had: over a copy on the local disk,
-which reads no S3 at all), and the limits. None remembers what it has read. Each in a process of its own; the warm-up is
-a job of four objects, where there is Spark. The alternatives get a part of the objects, and are compared by the rate.
+The alternatives are in `ways`: Spark's own reader over s3a, and the limits. If s3a's jars are not available, Spark
+reads a copy on the local disk instead, and no S3. No alternative remembers earlier reads. Each runs in a separate
+process; ways with Spark are warmed up by a job of four objects. The alternatives get a part of the objects, and are
+compared by their rate.
 """
 
 import subprocess
@@ -48,7 +49,7 @@ def run(server: LocalS3Server, *, small: bool) -> list[Figure]:
 
 
 def _compared(source: Source, part: str, *, big: bool) -> list[Figure]:
-    """`source` as a whole, and the others for what of it is below `part`."""
+    """The whole `source`, and the alternatives for its part below `part`."""
     config = source.input.bucket
     (planning, staging), _ = apart(shares, source)
     ours, memory = apart(ingested, source)
@@ -94,7 +95,7 @@ def _compared(source: Source, part: str, *, big: bool) -> list[Figure]:
     return figures
 
 
-# Ours.
+# The platform
 
 
 def ingested(source: Source) -> Took:
@@ -120,7 +121,7 @@ def ingested(source: Source) -> Took:
     return Took(
         seconds=took(),
         reading=ended - reading[0],
-        # Not `objects`: one that takes two rounds is read in both.
+        # `objects` is not used here, since an object that takes two rounds is read in both.
         objects=sum(slot.live_objects for slot in slots),
         bytes=sum(slot.bytes for slot in slots),
         rows=sum(slot.rows for slot in slots),

@@ -1,8 +1,8 @@
-"""A bucket of made-up objects, so many that no server here holds them: answers ListObjectsV2, and GET of one object.
+"""A simulated bucket with more objects than a local server can hold: answers ListObjectsV2, and GET of one object.
 
 `python -m tests.benchmarks.simulated_listing COUNT MILLISECONDS` prints its port, and ends with its parent. Each page
-takes at least that many milliseconds, as one of a real store does. Keys, ETags and sizes follow from the number of an
-object; so does its body, ten records. No signature is checked.
+takes at least this number of milliseconds, as on a real store. Keys, ETags and sizes follow from the number of an
+object, and so does its body, ten records. No signature is checked.
 """
 
 import subprocess
@@ -41,7 +41,7 @@ def listed_body(number: int) -> bytes:
 
 @contextmanager
 def simulated_listing(count: int, milliseconds: int) -> Iterator[S3Config]:
-    """Runs it in a process of its own."""
+    """Runs the server in a separate process."""
     command = [sys.executable, "-m", "tests.benchmarks.simulated_listing", str(count), str(milliseconds)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
@@ -58,7 +58,7 @@ def simulated_listing(count: int, milliseconds: int) -> Iterator[S3Config]:
 
 
 class _Server(ThreadingHTTPServer):
-    request_queue_size = 256  # by default 5, and Linux resets the connections beyond
+    request_queue_size = 256  # the default is 5, and Linux resets further connections
 
 
 class Listing:
@@ -98,7 +98,7 @@ class Listing:
         more = number < end
         encoded = (
             f"<EncodingType>{encoding}</EncodingType>" if encoding else ""
-        )  # the keys are as they would be
+        )  # the same keys as in a complete listing
         token = f"<NextContinuationToken>{last}</NextContinuationToken>" if more else ""
         return (
             '<?xml version="1.0" encoding="UTF-8"?>'

@@ -1,4 +1,4 @@
-"""A TCP proxy that holds back what a client sends for some milliseconds, as the way to a region does.
+"""A TCP proxy that delays a client's data for some milliseconds, as the network to a region does.
 
 `python -m tests.benchmarks.slow_proxy UPSTREAM_PORT MILLISECONDS` prints its own port, and ends with its parent.
 """
@@ -11,14 +11,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 ROUND_TRIP_MS = 25
-"""Between the platform and a store of its region."""
+"""The round trip between the platform and a store in its region."""
 
 FAR = f"{ROUND_TRIP_MS} ms added to each request by a proxy on the same cores"
 
 
 @contextmanager
 def slow_proxy(url: str) -> Iterator[str]:
-    """Runs the proxy to a server in a process of its own, with `ROUND_TRIP_MS`; yields its URL."""
+    """Runs the proxy to a server in a separate process, with `ROUND_TRIP_MS`; yields its URL."""
     port = url.rsplit(":", 1)[1]
     command = [sys.executable, "-m", "tests.benchmarks.slow_proxy", port, str(ROUND_TRIP_MS)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
@@ -68,5 +68,5 @@ async def serve(upstream_port: int, seconds: float) -> None:
 
 
 if __name__ == "__main__":
-    logging.disable()  # connections that end with the benchmark are nobody's news
+    logging.disable()  # connections that end with the benchmark are no errors
     asyncio.run(serve(int(sys.argv[1]), int(sys.argv[2]) / 1000))

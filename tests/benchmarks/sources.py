@@ -1,8 +1,8 @@
-"""(13) A hundred sources in one development home: how far apart the polls of each are, and what they take.
+"""(13) A hundred sources in one development home: the gaps between the polls of each, and the resources that they take.
 
-All have their sensors on: its own, automation, reconciler. Nothing changes, and their first batches, which would find
-nothing, are left out: the cursors say that they were. A tick polls when it begins and, if it watches, until it ends:
-the gaps are those between the ticks of a source, in a minute after the first minute, which is a warm-up.
+All sources have their sensors on: their own one, automation, reconciler. Nothing changes. Their first batches, which
+would find nothing, are skipped: the cursors say that they were done. A tick polls when it begins, and if it watches,
+until it ends. The gaps are the times between the ticks of a source, in a minute after a first minute as a warm-up.
 """
 
 import time
@@ -60,7 +60,7 @@ def run(folder: Path, *, small: bool) -> list[Figure]:
 
 
 def _define(folder: Path, names: list[str]) -> None:
-    """As the demo's source, but not yet running, and without what is of its own."""
+    """Writes sources like the demo's, not yet running, without the demo's own parts."""
     given = yaml.safe_load((DEMO_FOLDER / "demo" / "defs.yaml").read_text())
     for name in names:
         attributes = given["attributes"] | {"name": name, "prefix": f"raw/{name}/", "running": False}
@@ -76,7 +76,7 @@ def _sensors(platform: Platform) -> int:
 
 
 def _start(platform: Platform, name: str) -> None:
-    """Its sensors, the own one as after a first batch."""
+    """Starts its sensors, the source's own one as after a first batch."""
     config = platform.server.config(BUCKET)
     at = {"bucket": config, "platform": config, "commit": "native"}
     source = followed(source_of(name=name, prefix=f"raw/{name}/", format="jsonl", **at))
@@ -97,7 +97,7 @@ def _start(platform: Platform, name: str) -> None:
 
 
 def _gaps(instance: DagsterInstance, names: list[str], since: float) -> tuple[dict[str, list[float]], int]:
-    """Seconds between the end of a tick and the next one, by source, and before and after all; and failed ticks."""
+    """Seconds without a tick by source, including before the first and after the last; and the failed ticks."""
     found, failed = {}, 0
     now = time.time()
     for state in instance.all_instigator_state():

@@ -1,9 +1,9 @@
-"""(8) A sweep: a million objects against the committed state, as the check `complete` compares them.
+"""(8) A sweep: a million objects compared with the committed state, as the check `complete` does it.
 
-No server here holds so many: the listing is simulated (`simulated_listing`), each page taking `PAGE_MS`, and the states
-are committed as if the objects had been read; so only LISTs, states and comparing are measured. The warm-up starts
-Spark's workers. The alternative is one process that lists the same pages and compares with a dict, which it read from
-one Parquet file.
+No local server holds so many objects: the listing is simulated (`simulated_listing`), with `PAGE_MS` for each page, and
+the states are committed as if the objects had been read. So only LISTs, states and comparisons are measured. The
+warm-up starts Spark's workers. The alternative is one process that lists the same pages and compares them with a dict,
+which it read from one Parquet file.
 """
 
 import io
@@ -34,11 +34,11 @@ from tests.benchmarks.simulated_listing import SIZE, listed_etag, listed_key, si
 from tests.support.spark_options import named
 
 BUCKET = "simulated"
-"""Of the platform, and of the objects, which `simulated_listing` and then `growth` have at other servers: one table."""
+"""The bucket of the platform and of the objects; `simulated_listing`, and then `growth`, have it at other servers."""
 STATE = "state.parquet"
 MILLION = 1_000_000
 CHANGED = 100
-"""Objects that the state knows by another ETag."""
+"""The number of objects whose state has another ETag."""
 PAGE_MS = 20
 
 
@@ -84,9 +84,9 @@ def _figures(
 
 
 def million(server: LocalS3Server, listing: S3Config, total: int) -> Source:
-    """A source whose bucket is `listing`, and whose table knows its objects, and beside it a file for the alternatives.
+    """A source on the bucket `listing` whose table knows all objects, and a file with them for the alternatives.
 
-    Committed once a server.
+    Committed once for each server.
     """
     source = known(server, listing, total, changed=CHANGED)
     store = FastObjectStore(source.location.platform)
@@ -100,7 +100,7 @@ def million(server: LocalS3Server, listing: S3Config, total: int) -> Source:
 
 
 def known(server: LocalS3Server, listing: S3Config, total: int, *, changed: int) -> Source:
-    """A source whose bucket is `listing`, and whose table knows its objects, `changed` of them by another ETag."""
+    """A source on the bucket `listing` whose table knows all objects, `changed` of them with another ETag."""
     server.create_bucket(BUCKET)
     name = f"known_{total}_{changed}"
     source = source_of(listing, name, "in/", platform=named(server.config(BUCKET)))
@@ -117,10 +117,12 @@ def _versions(total: int, changed: int) -> Iterator[ObjectVersion]:
 
 
 def swept(source: Source, tasks: int) -> Swept:
-    """The plan of `complete`; `tasks`: how many at once, 0 for as many as there are cores."""
+    """The plan of `complete`; `tasks`: the number of concurrent tasks, 0 for the number of cores."""
     with embedded_spark() as spark:
         ship_package(spark)
-        spark.range(0, 8, 1, 2).mapInArrow(lambda batches: batches, "id bigint").toArrow()  # workers are up
+        spark.range(0, 8, 1, 2).mapInArrow(
+            lambda batches: batches, "id bigint"
+        ).toArrow()  # starts the workers
         with seconds() as took:
             snapshot = source.open_table().snapshot
             assert snapshot is not None

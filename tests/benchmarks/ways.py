@@ -1,9 +1,9 @@
-"""Other ways from a bucket of JSONL to Parquet: Spark without us, and no Spark at all.
+"""Other ways from a bucket of JSONL to Parquet: Spark without the platform, and programs without Spark.
 
-Spark's own reader (`over_s3a`, `over_files`) commits the whole or nothing, and knows nothing of what it has read
-before. s3a is set to read many small files in one task: by its default, 4 MB for each opened file, a task has 32.
+Spark's own reader (`over_s3a`, `over_files`) commits everything or nothing, and does not remember earlier reads. s3a is
+configured to read many small files in one task: with its default, 4 MB for each opened file, a task has 32.
 
-`alone` is the limit: one process, that fetches with obstore and parses with pyarrow. `thrown_away` only fetches.
+`alone` is the limit: one process that fetches with obstore and parses with pyarrow. `thrown_away` only fetches.
 """
 
 import asyncio
@@ -38,7 +38,7 @@ FILE_BYTES = 64 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Took:
-    """One way from bucket to table. `reading`: from the first byte that was read to the last commit."""
+    """The cost of one way. `reading`: from the first byte that was read to the last commit."""
 
     seconds: float
     reading: float
@@ -55,17 +55,17 @@ class Took:
 
 
 def warm_objects(config: S3Config) -> None:
-    """Few, for a first job."""
+    """Few objects, for a first job."""
     store = obstore_store(config)
     for number in range(4):
         obstore.put(store, f"{WARM}{number}.jsonl", b'{"id": 1, "name": "a", "note": "b"}\n')
 
 
-# Spark without us.
+# Spark without the platform
 
 
 def over_s3a(config: S3Config, prefix: str) -> Took:
-    """Raises where the jars cannot be had."""
+    """Spark's reader over s3a. Raises if the jars are not available."""
     warm_objects(config)
     conf = {
         "spark.jars.packages": JARS,
@@ -77,7 +77,7 @@ def over_s3a(config: S3Config, prefix: str) -> Took:
         "spark.hadoop.fs.s3a.connection.maximum": str(IN_FLIGHT),
         "spark.hadoop.fs.s3a.aws.credentials.provider": "software.amazon.awssdk.auth.credentials."
         "EnvironmentVariableCredentialsProvider",
-        # The other one copies each file twice to give it its name.
+        # The other committer copies each file twice to give it its name.
         "spark.hadoop.mapreduce.fileoutputcommitter.algorithm.version": "2",
     }
     root = f"s3a://{config.bucket}/"
@@ -87,14 +87,14 @@ def over_s3a(config: S3Config, prefix: str) -> Took:
 
 
 def over_files(folder: str) -> Took:
-    """Of what `copied` left there."""
+    """Spark's reader over the files that `copied` wrote."""
     sizes = [path.stat().st_size for path in Path(folder, "in").rglob("*.jsonl")]
     with _plain_spark({}) as spark:
         return _converted(spark, sizes, f"{folder}/in", f"{folder}/warm", f"{folder}/out")
 
 
 def _plain_spark(conf: dict[str, str]) -> AbstractContextManager[SparkSession]:
-    """Spark as it comes, on loopback."""
+    """Spark with its defaults, on loopback."""
     wanted = ("spark.master", "spark.driver.", "spark.ui.")
     ours = {k: v for k, v in session_conf(master="local[*]").items() if k.startswith(wanted)}
     return spark_of({**ours, "spark.sql.files.openCostInBytes": str(64 << 10), **conf})
@@ -127,7 +127,7 @@ def copied(config: S3Config, prefix: str, folder: Path) -> None:
         list(pool.map(copy, listed(config, prefix)))
 
 
-# No Spark.
+# Without Spark
 
 
 def listed(config: S3Config, prefix: str) -> list[tuple[str, int]]:
@@ -137,13 +137,13 @@ def listed(config: S3Config, prefix: str) -> list[tuple[str, int]]:
 
 
 def etags(config: S3Config, prefix: str) -> dict[str, str]:
-    """By the key, of all objects. 1 LIST for each 1,000, by the fastest client there is."""
+    """The ETags of all objects by key. 1 LIST for each 1,000, by the fastest client available."""
     pages = obstore.list(obstore_store(config), prefix.rpartition("/")[0], chunk_size=1000)
     return {meta["path"]: str(meta["e_tag"]).strip('"') for page in pages for meta in page}
 
 
 async def _bodies(config: S3Config, keys: Sequence[tuple[str, int]], *, keep: bool) -> list[bytes]:
-    """Ranges of the objects, in order. Not kept: nothing."""
+    """Ranges of the objects, in order; without `keep`, nothing."""
     store = obstore_store(config)
     gate = asyncio.Semaphore(IN_FLIGHT)
 
@@ -170,7 +170,7 @@ def thrown_away(config: S3Config, prefix: str) -> Took:
 
 
 def alone(config: S3Config, prefix: str) -> Took:
-    """What is fetched together is parsed together, while the next is being fetched."""
+    """Objects that are fetched together are parsed together, while the next ones are fetched."""
     with seconds() as took:
         keys = listed(config, prefix)
         with seconds() as reading, ThreadPoolExecutor(1) as ahead:

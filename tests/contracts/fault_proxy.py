@@ -1,7 +1,7 @@
-"""An HTTP proxy before a real server that fails requests on demand: before, after or instead of sending.
+"""An HTTP proxy in front of a real server, which makes requests fail on demand: before, after or instead of sending.
 
-It can also drop conditions of writes, as some gateways do, and notes every request that was answered. What is to
-happen just before a request reaches the server is said by `before`.
+The proxy can also drop conditions of writes, as some gateways do. It records every answered request. `before` is called
+just before a request reaches the server.
 """
 
 import http.client
@@ -39,7 +39,7 @@ _CONDITIONS = frozenset({"if-match", "if-none-match"})
 
 
 class Answered(NamedTuple):
-    """A request as it came, with its header names in lower case, and the status and bytes it was answered with."""
+    """A request as received, with header names in lower case, and the status and size of its answer."""
 
     method: str
     path: str
@@ -47,14 +47,14 @@ class Answered(NamedTuple):
     body: bytes
     status: int
     sent: int
-    """Bytes of the answer's content."""
+    """The size of the answer's content in bytes."""
     began: float
     ended: float
-    """By the monotonic clock: when it came, and when the server had answered."""
+    """Arrival of the request, and end of the answer, by the monotonic clock."""
 
 
 def in_sequence(requests: Iterable[Answered]) -> int:
-    """How many round trips they take, one after the other: of requests that overlap, one counts."""
+    """The number of sequential round trips; overlapping requests count as one."""
     number, ended = 0, 0.0
     for each in sorted(requests, key=lambda each: each.ended):
         if each.began >= ended:
@@ -63,28 +63,30 @@ def in_sequence(requests: Iterable[Answered]) -> int:
 
 
 class _Server(ThreadingHTTPServer):
-    request_queue_size = 256  # by default 5, and Linux resets the connections beyond
+    request_queue_size = 256  # the default is 5, and Linux resets further connections
 
 
 class FaultProxy:
-    """`with FaultProxy(url) as proxy: proxy.faults.extend([...])`: one fault a request, then all pass."""
+    """`with FaultProxy(url) as proxy: proxy.faults.extend([...])`: each
+    fault is for one request; then all requests pass.
+    """
 
     def __init__(self, backend_url: str, *, drops_conditions: bool = False) -> None:
         self.answered: list[Answered] = []
         self.faults: deque[Fault] = deque()
         self.requests: list[str] = []
         self.forbidden: set[str] = set()
-        """Ends of paths that no GET may read."""
+        """Endings of paths that no GET may read."""
         self.answers: dict[str, tuple[int, str, bytes]] = {}
-        """By end of path, what GET and HEAD are answered with: status, code, message."""
+        """The answers to GET and HEAD by ending of the path: status, code, message."""
         self.refuses_names = False
-        """Whether keys that S3 does not take are answered with 400."""
+        """True: keys that S3 does not accept are answered with 400."""
         self.added: dict[str, str] = {}
-        """Headers that each request gets on its way, like those of a proxy that ends TLS."""
+        """Headers that are added to each request, as a proxy that terminates TLS does."""
         self.outage = lambda: False
-        """While it is true, every request is answered with 503."""
+        """While this returns true, every request is answered with 503."""
         self.before = lambda method, path, headers: None
-        """Called before a request is passed on, which waits for it."""
+        """Called before a request is forwarded; the request waits for it."""
         backend = urlsplit(backend_url)
         proxy = self
 
@@ -171,7 +173,7 @@ class FaultProxy:
 
         self._server = _Server(("127.0.0.1", 0), Handler)
         self._server.daemon_threads = True
-        self._server.handle_error = lambda *_: None  # clients that are killed are what it is for
+        self._server.handle_error = lambda *_: None  # killed clients are expected here
         self._thread = Thread(target=self._server.serve_forever, args=(0.05,))
 
     @property

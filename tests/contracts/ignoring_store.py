@@ -1,11 +1,11 @@
-"""A store that answers as if it had no idea of conditions, like some servers do."""
+"""A store that ignores conditions in its answers, as some servers do."""
 
 from s3notify_platform.kernel.ports import Absent, IfMatch
 from s3notify_platform.stores.counting import CountingStore
 
 
 class IgnoringStore(CountingStore):
-    """Ignores the conditions named: `create`, `match`, `delete`, `copy`, `upload`."""
+    """Ignores these kinds of conditions: `create`, `match`, `delete`, `copy`, `upload`."""
 
     def __init__(self, store, ignores):
         super().__init__(store)

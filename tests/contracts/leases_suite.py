@@ -1,4 +1,4 @@
-"""What every `Leases` must do."""
+"""The contract of `Leases`."""
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -13,7 +13,7 @@ ODD = ["a b", "日本語/ключ/🙂", "a//b", 'a"b', "x" * 1000, "*"]
 
 
 class LeasesSuite:
-    """The contract. Subclasses define the fixture `leases`: an empty table."""
+    """The contract. Subclasses define the fixture `leases`, an empty table."""
 
     writers = 16
 
@@ -21,8 +21,8 @@ class LeasesSuite:
     def leases(self) -> Iterator[Leases]:
         raise NotImplementedError
 
-    def test_put_once(self, leases):
-        """The second put gets what is there; other paths and other ETags are other leases."""
+    def test_put_creates_a_lease_once(self, leases):
+        """The second put returns the existing lease; other paths and other ETags are other leases."""
         assert leases.read("a/b", "*") is None
         assert leases.put(LEASE, seen=None) == Granted()
         assert leases.put(replace(LEASE, writer="w2"), seen=None) == Occupied(found=LEASE)
@@ -30,16 +30,16 @@ class LeasesSuite:
         assert leases.put(replace(LEASE, path="a/c"), seen=None) == Granted()
         assert leases.read("a/b", "*") == LEASE
 
-    def test_any_path(self, leases):
-        """It comes back as it was, whoever put it."""
+    def test_any_path_is_returned_unchanged(self, leases):
+        """The writer of the lease does not matter."""
         for path in ODD:
             for etag in ("*", "0123456789abcdef", "abc-2"):
                 lease = replace(LEASE, path=path, etag=etag, writer=None)
                 assert leases.put(lease, seen=None) == Granted()
                 assert leases.read(path, etag) == lease
 
-    def test_replaced_if_it_is_the_one_seen(self, leases):
-        """By generation and writer; the timeout does not matter, nor whose it was."""
+    def test_replace_needs_the_generation_and_writer_that_were_read(self, leases):
+        """The timeout and the owner of the lease do not matter."""
         second = replace(LEASE, generation=1, writer="w2")
         assert leases.put(second, seen=LEASE) == Occupied(found=None)
         leases.put(LEASE, seen=None)
@@ -49,8 +49,8 @@ class LeasesSuite:
         assert leases.put(done, seen=second) == Granted()
         assert leases.read("a/b", "*") == done
 
-    def test_one_generation_of_two_writers_is_distinguished(self, leases):
-        """Ours, another's, and another client's that names nobody."""
+    def test_leases_of_one_generation_differ_by_writer(self, leases):
+        """The writers are this one, another one, and another client that names no writer."""
         others = [replace(LEASE, writer=writer) for writer in ("w2", None)]
         leases.put(LEASE, seen=None)
         for other in others:
@@ -63,8 +63,8 @@ class LeasesSuite:
         assert leases.put(replace(LEASE, generation=2), seen=foreign) == Granted()
 
     @pytest.mark.parametrize("start", [None, LEASE])
-    def test_of_many_that_replace_one_lease_one_is_granted(self, leases, start):
-        """And what is there is the winner's."""
+    def test_one_of_many_replacements_of_a_lease_wins(self, leases, start):
+        """Two writers would otherwise hold one lease; the stored lease is the winner's."""
         if start:
             leases.put(start, seen=None)
         wanted = [

@@ -1,4 +1,4 @@
-"""What every `ObjectStore` must do. A subclass gives the store, and what its server is known not to do."""
+"""The contract of `ObjectStore`. A subclass gives the store, and the known limits of its server."""
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -22,7 +22,7 @@ from s3notify_platform.kernel.ports import (
 )
 
 PART = 5 << 20
-"""The least that S3 takes, except for the last one."""
+"""The smallest part that S3 accepts, except for the last one."""
 
 ODD_KEYS = {
     "spaces": " a b ",
@@ -47,7 +47,7 @@ ODD_KEYS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Traits:
-    """Known limits of a server; each is a finding, not a licence."""
+    """Known limits of a server; each is a finding, not a permission."""
 
     refused_keys: frozenset[str] = frozenset()
     atomic_replace: bool = True
@@ -60,7 +60,7 @@ class Traits:
 
 
 class ObjectStoreSuite:
-    """The contract. Subclasses define the fixture `store`: an empty bucket."""
+    """The contract. Subclasses define the fixture `store`, an empty bucket."""
 
     traits = Traits()
 
@@ -69,7 +69,7 @@ class ObjectStoreSuite:
         raise NotImplementedError
 
     def test_round_trip(self, store):
-        """GET and HEAD return body, metadata, size and ETag of what was put; absence is None."""
+        """GET and HEAD return body, metadata, size and ETag as written; a missing object is None."""
         assert store.get("a") is None
         assert store.head("a") is None
         written = store.put("a", b"body", metadata={"writer": "w1"})
@@ -91,15 +91,15 @@ class ObjectStoreSuite:
         assert store.get("empty").body == b""
         assert store.head("empty").size == 0
 
-    def test_etag_moves_with_content_and_has_no_quotes(self, store):
-        """Other content, other ETag; quotes stay in the adapter."""
+    def test_etag_changes_with_the_content_and_has_no_quotes(self, store):
+        """Callers compare ETags; only the adapter handles quotes."""
         first, second = store.put("a", b"1").etag, store.put("a", b"2").etag
         assert first != second
         assert '"' not in first
         assert [meta.etag for meta in store.list("").objects] == [second]
 
     def test_get_conditions(self, store):
-        """if_match pins a version; if_none_match spares the body."""
+        """`if_match` pins a version; `if_none_match` saves the transfer of the body."""
         first = store.put("a", b"1").etag
         second = store.put("a", b"2").etag
         assert store.get("a", if_match=first) == Conflict()
@@ -109,7 +109,7 @@ class ObjectStoreSuite:
         assert store.get("gone", if_match=first) is None
 
     def test_get_range(self, store):
-        """A part of an object, as far as the object has it; absence is None."""
+        """A range is returned as far as the object has it; a missing object is None."""
         assert store.get_range("a", 0, 5) is None
         store.put("a", b"0123456789")
         assert store.get_range("a", 0, 1) == b"0"
@@ -119,7 +119,7 @@ class ObjectStoreSuite:
         assert store.get_range("a", 10, 20) == b""
 
     def test_create_if_absent(self, store):
-        """The second create conflicts and changes nothing; after a delete it may be created again."""
+        """The second create conflicts and changes nothing; after a delete the object may be created again."""
         assert isinstance(store.put("a", b"1", precondition=ABSENT), Written)
         assert store.put("a", b"2", precondition=ABSENT) == Conflict()
         assert store.get("a").body == b"1"
@@ -127,7 +127,7 @@ class ObjectStoreSuite:
         assert isinstance(store.put("a", b"3", precondition=ABSENT), Written)
 
     def test_put_if_match(self, store):
-        """Applied under the current ETag only; not on a missing object."""
+        """The put is applied only under the current ETag, and not to a missing object."""
         first = store.put("a", b"1").etag
         second = store.put("a", b"2", precondition=IfMatch(etag=first))
         assert isinstance(second, Written)
@@ -137,14 +137,17 @@ class ObjectStoreSuite:
         assert store.get("gone") is None
 
     def test_delete(self, store):
-        """Deleting takes the object away; deleting what is not there is fine."""
+        """A delete removes the object; deleting a missing object is no error."""
         store.put("a", b"1")
         assert store.delete("a") == Written(etag=None)
         assert store.get("a") is None
         assert store.delete("a") == Written(etag=None)
 
     def test_delete_if_match(self, store):
-        """Under the current ETag only; a conflict too if nothing is there. Where ignored, the probe must say so."""
+        """The delete needs the current ETag, and conflicts if the object is missing.
+
+        If a server ignores this, the probe must say so.
+        """
         first = store.put("a", b"1").etag
         second = store.put("a", b"2").etag
         refused = store.delete("a", precondition=IfMatch(etag=first))
@@ -156,7 +159,7 @@ class ObjectStoreSuite:
             assert store.delete("a", precondition=IfMatch(etag=second)) == Conflict()
 
     def test_copy(self, store):
-        """Body and metadata travel; a missing source is named; onto itself is refused."""
+        """Body and metadata are copied; a missing source is named in the error; a copy onto itself is refused."""
         store.put("a", b"1", metadata={"writer": "w1"})
         assert isinstance(store.copy("a", "b"), Written)
         assert store.get("b").body == b"1"
@@ -167,7 +170,7 @@ class ObjectStoreSuite:
             store.copy("a", "a")
 
     def test_copy_with_metadata(self, store):
-        """Laid over that of the source, which keeps its own; a missing source is named."""
+        """The given metadata is added to the source's, which keeps its own; a missing source is named in the error."""
         store.put("a", b"1", metadata={"kept": "k", "writer": "w1"})
         assert isinstance(store.copy("a", "b", metadata={"writer": "w2"}), Written)
         assert store.get("b").body == b"1"
@@ -177,7 +180,7 @@ class ObjectStoreSuite:
             store.copy("gone", "c", metadata={"writer": "w2"})
 
     def test_copy_if_absent(self, store):
-        """The target is made once. Where the server ignores this, the probe must say so."""
+        """The target is created once. If the server ignores this, the probe must say so."""
         store.put("a", b"1")
         store.put("b", b"2")
         assert isinstance(store.copy("a", "c", precondition=ABSENT), Written)
@@ -185,8 +188,8 @@ class ObjectStoreSuite:
         assert (second == Conflict()) == self.traits.copy_conditions
         assert (store.get("c").body == b"1") == self.traits.copy_conditions
 
-    def test_upload(self, store):
-        """Parts in any order, each perhaps twice, are one object, and nothing before it is completed."""
+    def test_upload_joins_parts_in_any_order(self, store):
+        """Parts may be repeated; the object does not exist before the upload is completed."""
         upload = store.begin_upload("large", metadata={"writer": "w1"})
         last = store.send_part("large", upload, 2, b"end")
         store.send_part("large", upload, 1, b"x" * PART)
@@ -201,7 +204,7 @@ class ObjectStoreSuite:
                 store.send_part("large", upload, 1, b"a")
 
     def test_upload_of_one_part(self, store):
-        """The last part may be of any size, and so may be the only one."""
+        """The last part may have any size; so may a single part."""
         upload = store.begin_upload("large")
         assert isinstance(
             store.complete_upload("large", upload, [store.send_part("large", upload, 1, b"a")]), Written
@@ -209,7 +212,7 @@ class ObjectStoreSuite:
         assert store.get("large").body == b"a"
 
     def test_abort_upload(self, store):
-        """An aborted upload cannot go on; to abort it again is fine; others of its key are left as they are."""
+        """An aborted upload cannot continue, a second abort is no error, and the key's other uploads stay."""
         gone, other = store.begin_upload("large"), store.begin_upload("large")
         etag = store.send_part("large", gone, 1, b"a")
         store.abort_upload("large", gone)
@@ -224,8 +227,8 @@ class ObjectStoreSuite:
         assert isinstance(store.complete_upload("large", other, [etag]), Written)
 
     @pytest.mark.parametrize("key", ["large", "a b+c%20d", "日本語/ключ"])
-    def test_empty_uploads(self, store, key):
-        """Those of this key alone, without a part."""
+    def test_empty_uploads_are_listed_for_one_key(self, store, key):
+        """Uploads of other keys, and uploads with parts, are not listed."""
         empty, begun = store.begin_upload(key), store.begin_upload(key)
         store.begin_upload(f"{key}r")
         store.send_part(key, begun, 1, b"a")
@@ -235,7 +238,10 @@ class ObjectStoreSuite:
         assert store.empty_uploads("other") == ()
 
     def test_upload_if_absent(self, store):
-        """Completed if there is no object; refused, it is still there. Where ignored, that is a finding."""
+        """The upload completes only if the object does not exist; a refused upload still exists.
+
+        If a server ignores this, that is a finding.
+        """
         store.put("large", b"old")
         upload = store.begin_upload("large", precondition=ABSENT)
         etag = store.send_part("large", upload, 1, b"new")
@@ -249,7 +255,7 @@ class ObjectStoreSuite:
             assert isinstance(again, Written)
 
     def test_upload_if_match(self, store):
-        """Completed under the current ETag only, and not without an object."""
+        """The upload completes only if the object has the expected ETag."""
         first = store.put("large", b"1").etag
         second = store.put("large", b"2").etag
         condition = IfMatch(etag=first)
@@ -265,7 +271,7 @@ class ObjectStoreSuite:
             assert store.get("large").body == b"new"
 
     def test_copy_by_parts(self, store):
-        """Ranges of a source, by the store itself; not of another version than was looked at."""
+        """The store itself copies ranges of the source, and never of a version other than the expected one."""
         store.put("source", b"a" * PART + b"end", metadata={"writer": "w1"})
         source = store.source("", "source")
         upload = store.begin_upload("copied", metadata={"by": "w2"}, source=source)
@@ -285,7 +291,7 @@ class ObjectStoreSuite:
                 store.copy(source, "copied", metadata={})
 
     def test_copy_of_a_source(self, store):
-        """With the metadata given, and no other; a source that is not there is None."""
+        """The copy has only the given metadata; a missing source is None."""
         store.put("source", b"1", metadata={"kept": "not"})
         assert isinstance(store.copy(store.source("", "source"), "b", metadata={"writer": "w2"}), Written)
         assert store.get("b").body == b"1"
@@ -294,7 +300,7 @@ class ObjectStoreSuite:
 
     @pytest.mark.parametrize("kind", ODD_KEYS)
     def test_odd_keys(self, store, kind):
-        """Any key comes back as itself: from GET, LIST and COPY."""
+        """GET, LIST and COPY return any key unchanged."""
         key = ODD_KEYS[kind]
         target = key[:-1] + "z"
         if kind in self.traits.refused_keys:
@@ -312,12 +318,12 @@ class ObjectStoreSuite:
 
     @pytest.mark.parametrize("key", ["", "x" * 1025])
     def test_impossible_keys(self, store, key):
-        """No store holds them; nothing is sent."""
+        """No store can hold these keys, so no request is sent."""
         with pytest.raises(UsageError, match="bytes"):
             store.put(key, b"")
 
     def test_list_pages(self, store):
-        """Every object once, in order, whatever the page size; start_after is exclusive."""
+        """Every object is listed once, in order, for any page size; `start_after` is exclusive."""
         keys = [f"p/{number:02}" for number in range(11)]
         for key in reversed(keys):
             store.put(key, b"1")
@@ -336,7 +342,7 @@ class ObjectStoreSuite:
         assert store.list("p/", limit=11).next_token is None
 
     def test_list_beyond_a_page(self, store):
-        """1001 keys are two pages, and none is lost or doubled."""
+        """1001 keys make two pages, and no key is lost or doubled."""
         keys = [f"many/{number % 7} {number}" for number in range(1001)]
         with ThreadPoolExecutor(8) as pool:
             list(pool.map(lambda key: store.put(key, b""), keys))
@@ -346,7 +352,7 @@ class ObjectStoreSuite:
         assert sorted(meta.key for meta in list_all(store, "many/")) == sorted(keys)
 
     def test_list_order(self, store):
-        """Keys come in order of their UTF-8 bytes, also around a `/`."""
+        """Keys are in the order of their UTF-8 bytes, even around a `/`."""
         keys = sorted(["1", "1-a", "1/x", "10", "A", "_", "a", "é", "\U0001f642"])
         for key in keys:
             store.put("o/" + key, b"")
@@ -361,11 +367,11 @@ class ObjectStoreSuite:
             store.list("", limit=limit)
 
     def test_one_winner_of_concurrent_creators(self, store):
-        """Of 16 creators one wins, and its body is there."""
+        """One of 16 creators wins, and the object has its body."""
         self._one_winner(store, "race", ABSENT)
 
     def test_one_winner_of_concurrent_replacers(self, store):
-        """Of 16 writers under one ETag one wins."""
+        """One of 16 writers under one ETag wins."""
         if not self.traits.atomic_replace:
             pytest.skip("this server checks an ETag and writes in two steps")
         first = store.put("race", b"first").etag

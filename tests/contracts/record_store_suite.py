@@ -1,4 +1,4 @@
-"""What every `RecordStore` must do."""
+"""The contract of `RecordStore`."""
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -10,10 +10,10 @@ from s3notify_platform.kernel.ports import Conflict, RecordStore, Version, Writt
 
 
 class RecordStoreSuite:
-    """The contract. Subclasses define the fixture `records`: an empty store."""
+    """The contract. Subclasses define the fixture `records`, an empty store."""
 
     writers = 16
-    """Threads at once; 1 where the server itself is not safe under several."""
+    """The number of concurrent threads; 1 if the server itself is not safe under several."""
 
     @pytest.fixture
     def records(self) -> Iterator[RecordStore]:
@@ -24,7 +24,7 @@ class RecordStoreSuite:
             pytest.skip("this server lets two writers win under a race")
 
     def test_create_once(self, records):
-        """The second create conflicts; partitions do not see each other."""
+        """The second create conflicts; partitions are separate."""
         assert records.read("p", "a") is None
         assert isinstance(records.create("p", "a", b"1"), Written)
         assert records.create("p", "a", b"2") == Conflict()
@@ -34,13 +34,13 @@ class RecordStoreSuite:
 
     @pytest.mark.parametrize("value", [b"", b"\n", b"1 live x\n", bytes(range(256))])
     def test_values_are_opaque(self, records, value):
-        """Any bytes come back."""
+        """Any bytes are returned unchanged."""
         records.create("p", "a", value)
         assert records.read("p", "a").value == value
         assert [record.value for record in records.scan("p")] == [value]
 
     def test_replace_needs_the_version(self, records):
-        """One version, one successor, also if the content is the same."""
+        """A version has one successor, even if the content is the same."""
         records.create("p", "a", b"same")
         first = records.read("p", "a").version
         assert isinstance(records.replace("p", "a", b"same", expected=first), Written)
@@ -50,8 +50,8 @@ class RecordStoreSuite:
         assert records.replace("p", "none", b"late", expected=first) == Conflict()
         assert records.read("p", "a").value == b"same"
 
-    def test_a_conflict_tells_the_truth(self, records):
-        """If the refusal says what is there, it is that; of what is not there it says nothing."""
+    def test_conflict_returns_the_existing_record(self, records):
+        """A refusal may return the existing record, which must be right, and returns nothing for a missing one."""
         first = records.create("p", "a", b"1").etag
         records.replace("p", "a", b"2", expected=first)
         there = records.read("p", "a")
@@ -65,13 +65,13 @@ class RecordStoreSuite:
         assert records.remove("p", "none", expected=first).found is None
 
     def test_written_etag_is_the_version(self, records):
-        """What a write returns may be expected by the next."""
+        """The next write may expect the version that a write returned."""
         first = records.create("p", "a", b"1").etag
         second = records.replace("p", "a", b"2", expected=Version(first)).etag
         assert records.read("p", "a").version == second
 
     def test_remove_needs_the_version(self, records):
-        """Removed under its version only, and once."""
+        """A record is removed only under its version, and once."""
         records.create("p", "a", b"1")
         first = records.read("p", "a").version
         records.replace("p", "a", b"2", expected=first)
@@ -84,7 +84,7 @@ class RecordStoreSuite:
         assert list(records.scan("p")) == []
 
     def test_create_after_remove(self, records):
-        """A removed key may be created again; the old versions stay dead."""
+        """A removed key may be created again; the old versions stay invalid."""
         records.create("p", "a", b"1")
         old = records.read("p", "a").version
         records.remove("p", "a", expected=old)
@@ -94,7 +94,7 @@ class RecordStoreSuite:
         assert records.create("p", "a", b"2") == Conflict()
 
     def test_scan_in_key_order(self, records):
-        """All records of one partition, keys as they were given, in order of their bytes."""
+        """A scan returns all records of one partition, with unchanged keys in the order of their bytes."""
         keys = [
             "a",
             "a b",
@@ -123,7 +123,7 @@ class RecordStoreSuite:
 
     @pytest.mark.parametrize("prefix", ["", "0", "042.", "a b", "é", "none", "a%"])
     def test_scan_below_a_prefix(self, records, prefix):
-        """Only keys that begin with it, in order; one that needs quoting too, and records that are counters."""
+        """Only keys with the prefix are returned, in order; prefixes that need quoting, and counters, are included."""
         keys = ["0", "04", "042", "042.a", "042.b", "042x", "043.a", "a", "a b", "a bc", "a%b", "éa", "e"]
         for key in keys:
             records.create("p", key, key.encode())
@@ -132,8 +132,8 @@ class RecordStoreSuite:
         assert found == sorted(key for key in [*keys, "042.n"] if key.startswith(prefix))
         assert list(records.scan("q", prefix=prefix)) == []
 
-    def test_scan_of_what_is_wanted(self, records):
-        """Only these, below the prefix; names that need quoting are asked about as they are."""
+    def test_scan_of_wanted_records(self, records):
+        """Only wanted records below the prefix are returned; `wanted` gets unquoted names."""
         for key in ["a.1", "a.2", "b.1", "é.1"]:
             records.create("p", key, key.encode())
         found = records.scan("p", wanted=lambda key: key.endswith(".1"))
@@ -142,8 +142,10 @@ class RecordStoreSuite:
             "a.2"
         ]
 
-    def test_scan_of_what_is_known(self, records):
-        """As without: what changed is read again, what is new is found, what is gone is left out."""
+    def test_scan_with_known_records(self, records):
+        """The result is the same as without known records: changed and new
+        records are read, and removed ones are left out.
+        """
         for key in "abcd":
             records.create("p", key, b"old")
         known = {record.key: record for record in records.scan("p")}
@@ -160,7 +162,7 @@ class RecordStoreSuite:
         ]
 
     def test_scan_of_keys(self, records):
-        """Where only the key is needed there is no value, but the version that a removal expects."""
+        """A scan of keys returns no values, but the versions that removals expect."""
         versions = {}
         for key in ("a.1", "a.2", "b.1"):
             versions[key] = records.create("p", key, b"value").etag
@@ -170,8 +172,8 @@ class RecordStoreSuite:
         assert isinstance(records.remove("p", "a.1", expected=found[0].version), Written)
         assert [record.key for record in records.scan("p", keys_only=lambda _: True)] == ["a.2", "b.1"]
 
-    def test_a_scan_may_be_left(self, records):
-        """And what it had not come to is there for the next one."""
+    def test_scan_may_be_abandoned(self, records):
+        """The next scan returns the records that the abandoned one had not reached."""
         for number in range(50):
             records.create("p", f"{number:02}", b"1")
         scan = records.scan("p")
@@ -180,7 +182,7 @@ class RecordStoreSuite:
         assert sum(1 for _ in records.scan("p")) == 50
 
     def test_a_counter_has_a_version(self, records):
-        """It is read as a decimal number, and each addition moves its version."""
+        """A counter is read as a decimal number, and each addition changes its version."""
         records.add("p", "n", 3)
         first = records.read("p", "n")
         records.add("p", "n", 4)
@@ -191,7 +193,7 @@ class RecordStoreSuite:
         assert records.add("p", "n", 1) == 1
 
     def test_add(self, records):
-        """Counts from 0, never below 0 nor above the ceiling; an overdraft changes nothing."""
+        """A counter starts at 0, never goes below 0 or above the ceiling, and a refused addition changes nothing."""
         assert records.add("p", "n", 3) == 3
         assert records.add("p", "n", 2, ceiling=5) == 5
         assert records.add("p", "n", 1, ceiling=5) == Conflict()
@@ -202,14 +204,14 @@ class RecordStoreSuite:
         assert records.add("p", "fresh", 6, ceiling=5) == Conflict()
         assert records.read("p", "fresh") is None
 
-    def test_add_to_no_number(self, records):
-        """A record that is no counter is not overwritten."""
+    def test_add_to_a_record_without_a_number(self, records):
+        """A record that is not a counter is not overwritten."""
         records.create("p", "a", b"text")
         with pytest.raises(CorruptError, match="text"):
             records.add("p", "a", 1)
 
     def test_one_winner_of_concurrent_creators(self, records):
-        """Of all creators one wins, and its value is there."""
+        """One of all creators wins, and the record has its value."""
         self.needs_several_writers()
         values = [b"%d" % number for number in range(self.writers)]
         with ThreadPoolExecutor(self.writers) as pool:
@@ -220,7 +222,7 @@ class RecordStoreSuite:
         assert winners == [records.read("p", "a").value]
 
     def test_concurrent_adds_lose_nothing(self, records):
-        """Every addition is counted, and the ceiling holds among all writers."""
+        """Every addition is counted, and the ceiling holds for all writers together."""
         self.needs_several_writers()
         with ThreadPoolExecutor(self.writers) as pool:
             totals = list(pool.map(lambda _: records.add("p", "n", 1, ceiling=10), range(self.writers)))
@@ -228,7 +230,7 @@ class RecordStoreSuite:
         assert totals.count(Conflict()) == self.writers - 10
 
     def test_concurrent_create_and_remove(self, records):
-        """However they interleave, each successful create is removed at most once."""
+        """Each successful create is removed at most once, in any interleaving."""
         self.needs_several_writers()
         removed = []
 
@@ -246,8 +248,8 @@ class RecordStoreSuite:
         left = 1 if records.read("p", "a") else 0
         assert len(removed) == len(set(removed)) == created - left
 
-    def test_a_version_is_replaced_or_removed_never_both(self, records):
-        """A removal never takes what another writer has put in the place of its version."""
+    def test_version_is_replaced_or_removed_never_both(self, records):
+        """A removal must never delete the successor of its version."""
         self.needs_several_writers()
         for number in range(20):
             key = f"k{number}"

@@ -1,4 +1,4 @@
-"""The causal cache over a real S3 server: what it has when somebody writes without a signal."""
+"""The causal cache on a real S3 server: its contents after writes without a signal."""
 
 import pytest
 
@@ -13,8 +13,8 @@ KS = "ks/"
 
 
 @pytest.mark.parametrize("staleness_seconds", [3600, 0], ids=["not polled", "polled each time"])
-def test_evict(ministack: S3Server, staleness_seconds: float) -> None:
-    """No poll shows an overwrite, a deletion or an object that nobody signalled; a `get` after `evict` does."""
+def test_evict_shows_writes_without_a_signal(ministack: S3Server, staleness_seconds: float) -> None:
+    """A poll never shows an overwrite, a deletion or an object without a signal; a `get` after `evict` does."""
     store = S3ObjectStore(ministack.config(ministack.make_bucket()))
     counting = CountingStore(store)
     cache = CausalCache(
@@ -44,7 +44,7 @@ def test_evict(ministack: S3Server, staleness_seconds: float) -> None:
     for key in changed:
         cache.evict(key)
         assert cache.try_get(key) is None
-    cache.evict("nobody has asked for it")
+    cache.evict("the key was never requested")
     assert not counting.counts
     assert bodies() == before | changed
     assert counting.counts == {"GET": len(changed)}

@@ -1,4 +1,4 @@
-"""Our lease commits and object_store's, on one table and one bucket of a real server."""
+"""Commits by leases of this platform and of the crate object_store, on one table and one bucket of a real server."""
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -20,13 +20,13 @@ pytestmark = pytest.mark.server
 
 ROUNDS = 10
 WRITERS = 16
-"""Of each kind."""
+"""The number of writers of each kind."""
 CRATE_MS = 3000
 
 
 @dataclass(frozen=True, kw_only=True)
 class Both:
-    """Both kinds of writers, over one bucket and one table."""
+    """Both kinds of writers, on one bucket and one table."""
 
     store: S3ObjectStore
     leases: DynamoLeases
@@ -36,7 +36,7 @@ class Both:
     pool: ThreadPoolExecutor
 
     def race(self, ours, task) -> tuple[list[Any], list[str]]:
-        """`ours(number)` in `WRITERS` threads, `task(number)` in as many of theirs, all at once."""
+        """Runs `ours(number)` in `WRITERS` threads and `task(number)` in as many of the crate's, all at once."""
         start = threading.Barrier(WRITERS + 1)
 
         def run(number):
@@ -75,7 +75,7 @@ def both(ministack, crate_folder):
 
 
 def winner_of(outcomes, said):
-    """The number of the one that won; theirs are counted after ours. All others had a conflict."""
+    """The number of the only winner; the crate's writers are counted after ours. All others had a conflict."""
     wins = [isinstance(outcome, Written) for outcome in outcomes] + [word == "won" for word in said]
     assert all(outcome == Conflict() or isinstance(outcome, Written) for outcome in outcomes)
     assert set(said) <= {"won", "lost"}
@@ -83,13 +83,13 @@ def winner_of(outcomes, said):
     return wins.index(True)
 
 
-def test_the_crate_is_the_one_that_has_the_dynamo_commit(both):
-    """Ours is a later one, without it."""
+def test_crate_has_the_dynamo_commit(both):
+    """The platform's own obstore is a later version, without this commit."""
     assert both.crate.version == "0.8.2"
 
 
-def test_of_mixed_creators_one_wins_every_round(both):
-    """32 at once, 10 rounds, in each the object is the winner's."""
+def test_one_of_mixed_creators_wins_every_round(both):
+    """In each of 10 rounds with 32 concurrent creators, the object is the winner's."""
     winners = []
     for number in range(ROUNDS):
         path = f"race/{number}"
@@ -101,8 +101,8 @@ def test_of_mixed_creators_one_wins_every_round(both):
         assert both.store.get(path).body == b"%d" % winners[-1]
 
 
-def test_of_mixed_updaters_one_wins_every_round(both):
-    """Under the ETag that the round before left; the lease's sort key is the ETag with its quotes on both sides."""
+def test_one_of_mixed_updaters_wins_every_round(both):
+    """The writers expect the last round's ETag; both kinds use the ETag with its quotes as the lease's sort key."""
     path = "race/update"
     etag = both.commit.put_if_absent(path, b"start").etag
     for round_number in range(ROUNDS):
@@ -120,8 +120,8 @@ def test_of_mixed_updaters_one_wins_every_round(both):
         etag = found.meta.etag
 
 
-def test_of_mixed_copiers_one_wins_every_round(both):
-    """Copy if absent, each from a source of its own."""
+def test_one_of_mixed_copiers_wins_every_round(both):
+    """Each writer copies from its own source, if the target is absent."""
     for number in range(2 * WRITERS):
         both.store.put(f"source/{number}", b"%d" % number)
     for number in range(ROUNDS):
@@ -134,8 +134,8 @@ def test_of_mixed_copiers_one_wins_every_round(both):
 
 
 @pytest.mark.parametrize("path", ["odd/a b", "odd/日本語", "odd/100%", "odd/a+b=c"])
-def test_odd_paths_are_one_path_to_both(both, path):
-    """A lease of ours is in its way, and its lease in ours: the names are spelled alike."""
+def test_odd_path_is_spelled_alike_by_both(both, path):
+    """A lease of one kind must block the other kind, so both must spell the path in the same way."""
     path = f"{path} {unique_name(SYSTEM_CLOCK)}"
     assert isinstance(both.commit.put_if_absent(path, b"ours"), Written)
     assert both.crate.run({"do": "create", "path": path, "body": "theirs"})[0].said == "lost"
@@ -146,8 +146,8 @@ def test_odd_paths_are_one_path_to_both(both, path):
     assert both.commit.put_if_absent(path, b"ours") == Conflict()
 
 
-def test_it_takes_our_done_lease_at_once_and_looks_first(both):
-    """Timeout 0: after a delete it creates without waiting; while there is an object it has lost."""
+def test_crate_takes_a_done_lease_at_once_and_reads_first(both):
+    """The timeout is 0: after a delete the crate creates without waiting; while an object exists it loses."""
     made = both.commit.put_if_absent("done", b"ours")
     task = {"do": "create", "path": "done", "body": "theirs"}
     assert both.crate.run(task)[0].said == "lost"
@@ -159,12 +159,12 @@ def test_it_takes_our_done_lease_at_once_and_looks_first(both):
     assert both.leases.read("done", "*").generation == 2
 
 
-def test_a_done_mark_refuses_a_crate_that_waited_for_the_lease_before_it(both):
-    """It goes by the generation that it found: raised by our done mark, so it looks again, and has lost."""
+def test_done_mark_refuses_a_crate_that_waited_for_the_lease(both):
+    """The done mark raises the generation that the crate has found, so the crate reads again, and loses."""
     ours = CommitLease(path="fence", etag="*", generation=0, timeout_ms=300, ttl=2_000_000_000, writer="us")
     assert both.leases.put(ours, seen=None) == Granted()
     both.crate.begin([{"do": "create", "path": "fence", "body": "theirs"}])
-    # What it does while it waits is not to be seen: by now it has found generation 0, and takes over at 0.9 s.
+    # The crate's waiting is not visible: by now it has found generation 0, and takes over at 0.9 s.
     SYSTEM_CLOCK.sleep(0.5)
     done = CommitLease(
         path="fence", etag="*", generation=1, timeout_ms=60_000, ttl=2_000_000_000, writer="us"
@@ -177,8 +177,8 @@ def test_a_done_mark_refuses_a_crate_that_waited_for_the_lease_before_it(both):
     assert both.store.get("fence").body == b"ours"
 
 
-def test_it_waits_for_our_lease(both):
-    """A holder that is gone: it takes over after the timeout that it found, times 3, generation + 1."""
+def test_crate_waits_for_our_lease(both):
+    """If the holder is gone, the crate takes over after 3 times the lease's timeout, with generation + 1."""
     ours = CommitLease(
         path="gone/ours", etag="*", generation=4, timeout_ms=300, ttl=2_000_000_000, writer="us"
     )
@@ -190,8 +190,10 @@ def test_it_waits_for_our_lease(both):
     assert (taken.generation, taken.timeout_ms, taken.writer) == (5, CRATE_MS, None)
 
 
-def test_we_wait_for_its_lease(both, crate_folder):
-    """It never gives one up: created, deleted plainly, and we take over after 3 times its timeout, not ours."""
+def test_platform_waits_for_the_crates_lease(both, crate_folder):
+    """The crate never gives up a lease: after a plain delete, the
+    platform takes over after 3 times the lease's timeout.
+    """
     timeout_ms = 400
     task = {"do": "create", "path": "gone/theirs", "body": "theirs"}
     with crate_writers(crate_folder, both.store.config, both.table, timeout_ms) as hasty:

@@ -1,4 +1,4 @@
-"""Delivery to real brokers: RabbitMQ and Kafka. An entry leaves the queue once the broker has acknowledged it."""
+"""Delivery to real brokers, RabbitMQ and Kafka. An entry leaves the queue after the broker has acknowledged it."""
 
 import json
 import threading
@@ -70,8 +70,8 @@ def delivering(queue: NotificationQueue) -> Iterator[list[str]]:
         assert not thread.is_alive()
 
 
-def test_every_event_arrives_once(broker: Broker, queue: NotificationQueue) -> None:
-    """A message for each, in both formats, with the ids of the queue's entries."""
+def test_each_event_arrives_once(broker: Broker, queue: NotificationQueue) -> None:
+    """Each event is one message, in both formats, with the id of its entry."""
     for name in ("s3", "cloudevents"):
         create(queue, name, broker.make(name), format=name)
         keys = push(queue, name, 100)
@@ -89,8 +89,8 @@ def test_every_event_arrives_once(broker: Broker, queue: NotificationQueue) -> N
             assert {message["type"] for message in messages} == {"com.amazonaws.s3.ObjectCreated:Put"}
 
 
-def test_a_broker_that_is_killed_loses_nothing(broker: Broker, queue: NotificationQueue) -> None:
-    """Three times, while messages are sent; what was acknowledged is there, and nothing is a dead letter."""
+def test_killed_broker_loses_no_event(broker: Broker, queue: NotificationQueue) -> None:
+    """The broker is killed three times: acknowledged messages arrive, and no event is a dead letter."""
     create(queue, "kills", broker.make("kills"), timeout_seconds=5.0)
     broker.restart()
     keys = set()
@@ -106,8 +106,8 @@ def test_a_broker_that_is_killed_loses_nothing(broker: Broker, queue: Notificati
     assert arrived == keys
 
 
-def test_what_is_not_there_costs_no_attempt(broker: Broker) -> None:
-    """Neither does a broker that is not there."""
+def test_missing_target_costs_no_attempt(broker: Broker) -> None:
+    """An unreachable broker costs no attempt either."""
     url = broker.make("there")
     broker.restart()
     push = connect(Endpoint(url=url, timeout_seconds=5.0), EGRESS)
@@ -125,8 +125,8 @@ def test_what_is_not_there_costs_no_attempt(broker: Broker) -> None:
     assert {event_id for event_id, _ in broker.received("there")} == {"id.1", "id.2"}
 
 
-def test_a_topic_that_does_not_exist(broker: Broker) -> None:
-    """Is an outage, not the events' fault."""
+def test_missing_topic_is_an_outage(broker: Broker) -> None:
+    """Events for the topic would otherwise become dead letters."""
     url = broker.make("made").replace("made", "unmade")
     push = connect(Endpoint(url=url, timeout_seconds=5.0), EGRESS)
     try:
@@ -136,8 +136,11 @@ def test_a_topic_that_does_not_exist(broker: Broker) -> None:
     assert isinstance(answer, Down)
 
 
-def test_logins_and_certificates(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The right ones are sent over TLS; what is wrong sends nothing, costs no attempt, and is in no error."""
+def test_broker_logins_and_certificates(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Right logins and certificates work over TLS.
+
+    With wrong ones nothing is sent, no attempt is counted, and no error contains a password.
+    """
     broker.make("secured")
     right, wrong = f"{broker.user}:{broker.password}", f"{broker.user}:wrong-password"
     egress = replace(EGRESS, allow_http=False, ca_folder=broker.folder)
@@ -158,14 +161,14 @@ def test_logins_and_certificates(broker: Broker, monkeypatch: pytest.MonkeyPatch
     assert [event_id for event_id, _ in broker.received("secured")] == ["id.1"]
 
 
-def test_brokers_of_kafka_are_named_by_the_operator() -> None:
-    """Whatever networks are permitted."""
+def test_kafka_brokers_are_named_by_the_operator() -> None:
+    """The permitted networks of endpoints do not apply to Kafka."""
     with pytest.raises(UsageError, match=r"--allow-kafka kafka\.example\.com"):
         connect(Endpoint(url="kafkas://kafka.example.com/t"), EGRESS)
 
 
-def test_acknowledgement_levels(broker: Broker) -> None:
-    """Each arrives; a message that no queue of RabbitMQ gets is an error of the last level alone."""
+def test_messages_arrive_at_each_acknowledgement_level(broker: Broker) -> None:
+    """A message that reaches no queue of RabbitMQ is an error only at the last level."""
     url, rabbit = broker.make("levels"), isinstance(broker, RabbitMQ)
     levels = ("none", "broker", "routable") if rabbit else ("none", "broker")
     for number, ack in enumerate(levels):
@@ -187,8 +190,8 @@ def test_acknowledgement_levels(broker: Broker) -> None:
 
 
 @pytest.mark.parametrize("broker", [Kafka], indirect=True, ids=["kafka"])
-def test_a_further_broker_is_asked(broker: Kafka) -> None:
-    """If the first one is not there."""
+def test_second_broker_is_used(broker: Kafka) -> None:
+    """The first broker may be unreachable."""
     url = broker.make("further")
     there = f"127.0.0.1:{broker.port}"
     made = connect(

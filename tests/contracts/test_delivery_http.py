@@ -1,4 +1,4 @@
-"""The delivery worker with threads and real sockets: slow, dead and returning endpoints beside each other."""
+"""The delivery worker with threads and real sockets: slow, dead and returning endpoints at the same time."""
 
 import json
 import threading
@@ -38,7 +38,7 @@ def push(queue, name, count, first=0):
 
 @contextmanager
 def delivering(queue, egress=LOOPBACK):
-    """Gives what it says; stopped cleanly at the end, within seconds."""
+    """Runs a delivery worker and yields its messages; stops it cleanly within seconds."""
     stop, reports = threading.Event(), []
     delivery = Delivery(queue, egress=egress, beat_seconds=0.2)
     thread = threading.Thread(target=delivery.run, args=(stop, reports.append))
@@ -54,8 +54,8 @@ def delivering(queue, egress=LOOPBACK):
 
 
 @pytest.mark.thorough
-def test_slow_and_dead_endpoints_hold_up_nobody(queue):
-    """One of each kind; the good one has everything at once, the slow one in its own time."""
+def test_slow_and_dead_endpoints_do_not_delay_others(queue):
+    """The good endpoint gets everything at once, the slow one at its own speed."""
     with (
         Receiver().serving() as fast,
         Receiver(delay=0.5).serving() as slow,
@@ -85,8 +85,8 @@ def test_slow_and_dead_endpoints_hold_up_nobody(queue):
     assert queue.stats("broken").dead == 0
 
 
-def test_down_then_up(queue):
-    """Connections refused for a while: then all is delivered, soon, and nothing twice."""
+def test_endpoint_that_returns_gets_everything_once(queue):
+    """Connections are refused for a while; then everything is delivered soon."""
     with Receiver().serving() as probe:
         port = probe.port
         create(queue, "t", probe.url)
@@ -103,8 +103,8 @@ def test_down_then_up(queue):
     assert queue.stats("t").dead == 0
 
 
-def test_a_clean_stop_ends_what_is_in_flight(queue):
-    """An endpoint that hangs is cut off; what was in hand is delivered by the next worker."""
+def test_clean_stop_ends_requests_in_flight(queue):
+    """A hanging endpoint is cut off; the next worker delivers the unfinished entries."""
     seen = threading.Event()
 
     def notice(connection):
@@ -123,8 +123,8 @@ def test_a_clean_stop_ends_what_is_in_flight(queue):
             server.wait(lambda s: len(s.keys) == 20, seconds=15)
 
 
-def test_an_event_to_blame_among_many(queue):
-    """Whatever batch it is in: everything else is delivered, once."""
+def test_refused_event_does_not_block_its_batch(queue):
+    """All other events are delivered once, in any batch."""
 
     def answer(keys):
         return 400 if "k0042" in keys else 200
@@ -139,9 +139,11 @@ def test_an_event_to_blame_among_many(queue):
 
 
 @pytest.mark.server
-def test_what_ceph_posts_is_delivered_as_it_is(ministack, monkeypatch):
-    """From a real inlet by a queue on a real bucket to a real endpoint: event name, version, sequencer, configuration,
-    and the topic's opaque data; only what a rule takes, and nothing while the topic is paused.
+def test_ceph_events_are_delivered_unchanged(ministack, monkeypatch):
+    """The path is a real inlet, a queue on a real bucket, and a real endpoint.
+
+    Event name, version, sequencer, configuration and the topic's opaque data must arrive unchanged. Only events that
+    match a rule arrive, and none while the topic is paused.
     """
     monkeypatch.setenv("RECEIVER_SECRET", SECRET)
     config = ministack.config(ministack.make_bucket())

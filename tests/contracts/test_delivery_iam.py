@@ -1,4 +1,4 @@
-"""What a delivery worker really sends is what its IAM role grants, on a bucket alone and in DynamoDB."""
+"""A delivery worker sends exactly the requests that its IAM role allows, on a bucket alone and in DynamoDB."""
 
 from dataclasses import replace
 
@@ -18,8 +18,8 @@ from tests.support.outlets import ENDPOINT, FakePush, SteppedDelivery
 
 @pytest.mark.server
 @pytest.mark.parametrize("in_table", [False, True])
-def test_the_outlet_role_is_exactly_what_is_needed(ministack, in_table):
-    """Beats, deliveries, failures, dead letters, takeover and a clean stop."""
+def test_outlet_role_allows_exactly_what_is_needed(ministack, in_table):
+    """The worker does heartbeats, deliveries, failures, dead letters, a takeover and a clean stop."""
     bucket, table = ministack.make_bucket(), None
     if in_table:
         table = ministack.table_config()
@@ -41,7 +41,7 @@ def test_the_outlet_role_is_exactly_what_is_needed(ministack, in_table):
         first = SteppedDelivery(queue, FakePush(answer))
         for _ in range(3):
             first.step()
-        queue.records.read("workers", "a look after a write in doubt")
+        queue.records.read("workers", "a read after a write in doubt")
         first.stop()
         wanted = needs(proxy.answered)
     assert straight.stats("t").dead == 1

@@ -1,4 +1,4 @@
-"""`s3notify topics` and `s3notify deliver` as real processes over a real S3 server: kill -9, clean stops, takeover."""
+"""`s3notify topics` and `s3notify deliver` as real processes on a real S3 server: kill -9, clean stops, takeover."""
 
 import json
 import os
@@ -23,7 +23,7 @@ KEY = "0123456789abcdef0123456789abcdef"
 
 
 class Place:
-    """A bucket, its queue, and the commands on it."""
+    """A bucket, its queue, and the commands for it."""
 
     def __init__(self, server):
         self.bucket = server.make_bucket()
@@ -36,7 +36,7 @@ class Place:
         return result.output
 
     def typed(self, *arguments, code=0):
-        """A command about topics in a process of its own, to which nobody answers: what it printed."""
+        """Runs a command about topics in a separate process without a terminal; returns its output."""
         command = [sys.executable, "-m", "s3notify_platform.cli", "topics", *arguments, *self.options]
         ran = subprocess.run(command, check=False, stdin=subprocess.DEVNULL, capture_output=True, text=True)
         assert ran.returncode == code, ran.stdout + ran.stderr
@@ -47,11 +47,11 @@ class Place:
 
     def push(self, name, count, first=0):
         events = [Event(key=f"k{n:04}", bucket=self.bucket) for n in range(first, first + count)]
-        for start in range(0, count, 10):  # each goes to one shard
+        for start in range(0, count, 10):  # each batch goes to one shard
             self.queue.push_many(name, events[start:][:10])
 
     def owned(self, name):
-        """How many shards each worker owns."""
+        """The number of shards of each worker."""
         record = self.queue.records.read("owners", name)
         owners = [worker for worker, *_ in json.loads(record.value)["shards"]] if record else []
         return {worker: owners.count(worker) for worker in owners if worker}
@@ -81,8 +81,8 @@ def place(ministack, monkeypatch):
 
 
 @pytest.mark.thorough
-def test_delivery_goes_on_within_15_seconds_of_kill_9(place):
-    """Two workers share the shards; one is killed with entries in hand: nothing is lost."""
+def test_delivery_continues_within_15_seconds_of_kill_9(place):
+    """Two workers share the shards; one is killed while it delivers, and no entry is lost."""
     with Receiver(secret=KEY.encode(), delay=0.05).serving() as server:
         place.run("topics", "create", "t", "--url", server.url, "--secret-env", "S3NOTIFY_PUSH_KEY")
         with place.deliver() as first, place.deliver():
@@ -105,8 +105,8 @@ def test_delivery_goes_on_within_15_seconds_of_kill_9(place):
 
 
 @pytest.mark.thorough
-def test_after_a_clean_stop_delivery_goes_on_at_once(place):
-    """SIGTERM: what is in flight is finished, nothing is delivered twice, and the other one takes over."""
+def test_delivery_continues_at_once_after_a_clean_stop(place):
+    """On SIGTERM requests in flight are finished, no entry is delivered twice, and the other worker takes over."""
     with Receiver().serving() as server:
         place.run("topics", "create", "t", "--url", server.url)
         with place.deliver() as first, place.deliver():
@@ -125,8 +125,8 @@ def test_after_a_clean_stop_delivery_goes_on_at_once(place):
         assert KEY not in said
 
 
-def test_topics_by_command(place):
-    """Create, list, update, stats, dead, redrive, delete: for people and for machines."""
+def test_topics_are_managed_by_command(place):
+    """The commands are create, list, update, stats, dead, redrive and delete, for people and for programs."""
     assert "pulled" in place.run("topics", "create", "plain", "--prefix", "raw/")
     place.run("topics", "create", "plain", "--prefix", "raw/")
     assert "other settings" in place.run("topics", "create", "plain", "--prefix", "other/", code=1)
@@ -147,7 +147,7 @@ def test_topics_by_command(place):
     )
     shown = place.run("topics", "list")
     assert "hook" in shown
-    assert "…" not in shown  # folded, not cut
+    assert "…" not in shown  # folded, not truncated
 
     place.run("topics", "update", "hook", "--timeout-seconds", "3", "--max-attempts", "2")
     listed = {topic["name"]: topic for topic in json.loads(place.run("topics", "list", "--json"))}
@@ -176,8 +176,8 @@ def test_topics_by_command(place):
     assert [topic["name"] for topic in json.loads(place.run("topics", "list", "--json"))] == ["hook"]
 
 
-def test_a_paused_topic_is_looked_into_and_cleaned_up(place):
-    """Pause, dump, show, purge, resume: a worker that is started meanwhile delivers other topics only."""
+def test_paused_topic_is_inspected_and_purged(place):
+    """The commands are pause, dump, show, purge, resume; a worker started meanwhile delivers only other topics."""
     broken = [True]
     with Receiver(lambda _: 400 if broken[0] else 200).serving() as server:
         hook = ["--url", server.url, "--shards", "2", "--max-attempts", "1"]
@@ -227,8 +227,8 @@ def test_a_paused_topic_is_looked_into_and_cleaned_up(place):
         place.typed(*arguments, code=1)
 
 
-def test_dead_letters_are_seen_and_sent_again(place):
-    """An endpoint that refused for good is corrected."""
+def test_dead_letters_are_shown_and_redriven(place):
+    """An endpoint refused events permanently, and was corrected."""
     broken = [True]
     with Receiver(lambda _: 400 if broken[0] else 200, body=b"no such column").serving() as server:
         place.run("topics", "create", "t", "--url", server.url, "--max-attempts", "1")

@@ -1,4 +1,4 @@
-"""What DynamoTable and DynamoRecordStore make of failures, on a real server behind a proxy that loses things."""
+"""DynamoTable and DynamoRecordStore under failures, on a real server behind a faulty proxy."""
 
 from dataclasses import replace
 
@@ -55,8 +55,8 @@ def doubtful(write, proxy, fault="lose_response"):
 
 
 @pytest.mark.parametrize("fault", ["throttle", "transaction_conflict"])
-def test_certainly_nothing_happened_is_sent_again(table, proxy, fault):
-    """Even under a condition; bounded, and at last the store is unavailable."""
+def test_request_that_was_not_applied_is_retried(table, proxy, fault):
+    """The retry is safe even with a condition; retries are bounded, and then the store is unavailable."""
     proxy.faults.extend([fault] * 4)
     assert table.write("put_item", Item=KEY, **IF_ABSENT) == Applied()
     assert proxy.requests == ["PutItem"] * 5
@@ -67,16 +67,16 @@ def test_certainly_nothing_happened_is_sent_again(table, proxy, fault):
 
 
 @pytest.mark.parametrize("fault", ["lose_response", "lose_request", "500", "503"])
-def test_a_write_in_doubt_is_sent_once(table, proxy, fault):
-    """A second try would be refused by the first."""
+def test_write_in_doubt_is_sent_once(table, proxy, fault):
+    """A retry would conflict with the first request."""
     proxy.faults.append(fault)
     assert isinstance(table.write("put_item", Item=KEY, **IF_ABSENT), Unknown)
     assert proxy.requests == ["PutItem"]
     assert (table.get(KEY) is not None) == (fault == "lose_response")
 
 
-def test_a_refusal_says_what_is_there(records, proxy):
-    """No read follows it."""
+def test_refusal_returns_the_existing_record(records, proxy):
+    """No read follows the refusal."""
     records.create("p", "a", b"1")
     there, sent = records.read("p", "a"), len(proxy.requests)
     outcome = Updates(records, HurriedClock()).create("p", "a", b"2")
@@ -85,8 +85,8 @@ def test_a_refusal_says_what_is_there(records, proxy):
 
 
 @pytest.mark.parametrize("fault", ["lose_response", "lose_request", "500", "503", "throttle"])
-def test_reads_are_sent_again(table, proxy, fault):
-    """Four failures of anything, then it works; a fifth is too many, and names table and endpoint."""
+def test_reads_are_retried(table, proxy, fault):
+    """Four failures of any kind are retried; a fifth raises an error with table and endpoint."""
     table.write("put_item", Item=KEY)
     for read in (
         lambda: table.get(KEY),
@@ -101,8 +101,8 @@ def test_reads_are_sent_again(table, proxy, fault):
     assert not proxy.faults
 
 
-def test_a_refusal_tells_what_was_there(table):
-    """Under ALL_OLD; a transaction tells no item, but that a condition was at fault."""
+def test_refusal_returns_the_former_item(table):
+    """A refusal returns the item with ALL_OLD; a refused transaction only says that a condition failed."""
     there = KEY | {"value": {"B": b"1"}}
     table.write("put_item", Item=there)
     assert table.write("put_item", Item=KEY, **IF_ABSENT) == Refused(found=there)
@@ -110,8 +110,8 @@ def test_a_refusal_tells_what_was_there(table):
     assert isinstance(table.write("transact_write_items", TransactItems=[put]), Refused)
 
 
-def test_what_an_operator_must_correct(ministack):
-    """A missing table, and a request that is wrong, say what to do."""
+def test_operator_errors_name_a_remedy(ministack):
+    """A missing table and an invalid request are errors that only an operator can correct."""
     table = DynamoTable(ministack.table_config("no-such-table"), clock=HurriedClock())
     for work in (lambda: table.get(KEY), lambda: table.write("put_item", Item=KEY)):
         with pytest.raises(UsageError, match=r"no-such-table.*s3notify init"):
@@ -120,8 +120,8 @@ def test_what_an_operator_must_correct(ministack):
 
 
 @pytest.mark.parametrize("fault", ["lose_response", "lose_request", "500"])
-def test_records_in_doubt_are_resolved_by_the_caller(records, proxy, fault):
-    """Sent once by the store; what is there tells one's own write from another's."""
+def test_caller_resolves_a_record_in_doubt(records, proxy, fault):
+    """The store sends once; the stored record shows if the caller's own write, or another's, was applied."""
     updates = Updates(records, HurriedClock())
     created = doubtful(lambda: updates.create("p", "a", b"1"), proxy, fault)
     assert created == Stored(version=records.read("p", "a").version)
@@ -133,8 +133,8 @@ def test_records_in_doubt_are_resolved_by_the_caller(records, proxy, fault):
     assert isinstance(removed, Changed if fault == "lose_response" else Stored)
 
 
-def test_a_write_in_doubt_never_overwrites_another(records, config, proxy):
-    """Not applied, and another was first since: what is there is returned, not overwritten."""
+def test_write_in_doubt_never_overwrites_another(records, config, proxy):
+    """The write was not applied, and another writer was first: its record is returned, not overwritten."""
     other = DynamoRecordStore(replace(config), clock=HurriedClock())
     first = records.create("p", "a", b"1").etag
     proxy.faults.append("lose_request")
@@ -144,7 +144,7 @@ def test_a_write_in_doubt_never_overwrites_another(records, config, proxy):
         def sleep(self, seconds):
             other.replace("p", "a", b"other", expected=first)
 
-    # The put is lost, and so is the first look.
+    # The put is lost, and so is the first read.
     proxy.faults.extend(["lose_request"] + ["500"] * 5)
     outcome = Updates(records, Overtaken()).replace("p", "a", b"ours", expected=first)
     assert (outcome.record.value, outcome.in_doubt) == (b"other", True)
@@ -152,16 +152,19 @@ def test_a_write_in_doubt_never_overwrites_another(records, config, proxy):
     other.close()
 
 
-def test_an_addition_in_doubt_is_counted_once(records, proxy):
-    """Recognised by its token while it is the last; else `Unknown`, and never sent again."""
+def test_addition_in_doubt_is_counted_once(records, proxy):
+    """The addition's token shows that it was applied, if it was the last addition.
+
+    Otherwise the result is `Unknown`, without a retry.
+    """
     assert doubtful(lambda: records.add("p", "n", 2), proxy) == 2
     assert isinstance(doubtful(lambda: records.add("p", "n", 3), proxy, "lose_request"), Unknown)
     assert proxy.requests == ["UpdateItem", "GetItem"] * 2
     assert records.add("p", "n", 0) == 2
 
 
-def test_a_store_that_stays_away(records, proxy):
-    """Before anything was sent: unavailable. After: unknown."""
+def test_outage_is_unavailable_or_unknown(records, proxy):
+    """The outcome is unavailable before anything was sent, and unknown afterwards."""
     proxy.faults.extend(["throttle"] * 5)
     with pytest.raises(UnavailableError):
         records.create("p", "a", b"1")
@@ -173,8 +176,8 @@ def test_a_store_that_stays_away(records, proxy):
     assert records.read("p", "a").value == b"1"
 
 
-def test_a_foreign_item(records, table):
-    """An item that we did not write is an error, not a record."""
+def test_foreign_item_is_an_error(records, table):
+    """An item of another program must not be read as a record."""
     table.write("put_item", Item=KEY | {"other": {"S": "x"}})
     with pytest.raises(CorruptError, match="was not written by this package"):
         records.read("p", "a")

@@ -1,4 +1,4 @@
-"""`s3notify serve-notifications` as people run it: a process, a queue on a bucket, boto3 in front of it."""
+"""`s3notify serve-notifications` as people run it: a process, a queue on a bucket, and boto3 as its client."""
 
 import os
 import re
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.server
 
 @contextmanager
 def serving(config: S3Config) -> Iterator[str]:
-    """Where it listens, until it is ended by SIGTERM, without an error."""
+    """Yields the address of the command; ends it by SIGTERM, without an error."""
     arguments = ["--bucket", config.bucket, "--endpoint-url", str(config.endpoint_url), "--port", "0"]
     arguments += ["--arn-region", "zonegroup1"]
     process = subprocess.Popen(
@@ -54,8 +54,8 @@ def serving(config: S3Config) -> Iterator[str]:
         process.stderr.close()
 
 
-def test_from_the_command_line(ministack: S3Server) -> None:
-    """A topic and a notification by boto3; then what a writer publishes is in the topic, by its configuration."""
+def test_front_serves_from_the_command_line(ministack: S3Server) -> None:
+    """boto3 creates a topic and a notification; then changes of a writer reach the topic as configured."""
     config = ministack.config(ministack.make_bucket())
     with serving(config) as url:
 

@@ -1,4 +1,4 @@
-"""`s3notify inlet` as people run it, and the least policy that it runs under."""
+"""`s3notify inlet` as people run it, and the smallest policy that it needs."""
 
 import http.client
 import json
@@ -36,7 +36,7 @@ SECRET = "a-secret-of-some-length"
 
 
 class Command:
-    """`s3notify inlet …`, which ends by SIGINT."""
+    """`s3notify inlet …`, ended by SIGINT."""
 
     def __init__(self, world, *arguments, **environment):
         keys = world.server.config("")
@@ -54,7 +54,7 @@ class Command:
         )
 
     def printed(self, pattern):
-        """The first line that matches."""
+        """The first line that matches the pattern."""
         for line in self.process.stderr:
             if found := re.search(pattern, line):
                 return found
@@ -73,8 +73,8 @@ def place(world):
     ]  # fmt: skip
 
 
-def test_sqs_from_the_command_line(ministack):
-    """Counts are printed as it goes, and at the end; Ctrl-C ends it cleanly."""
+def test_sqs_inlet_runs_from_the_command_line(ministack):
+    """Counts are printed while it runs, and at the end; Ctrl-C ends it cleanly."""
     world = World(ministack)
     world.store.put("raw/a", b"1")
     world.sqs.send_message(QueueUrl=world.url, MessageBody="hello")
@@ -97,7 +97,7 @@ def test_sqs_from_the_command_line(ministack):
     assert removed.process.communicate(timeout=30)[0] == "removed 1\n"
 
 
-def test_http_from_the_command_line(ministack):
+def test_http_inlet_runs_from_the_command_line(ministack):
     """The secret comes from the environment, and is in no line of the log."""
     world = World(ministack)
     (shown,) = free_ports(1, SYSTEM_CLOCK)
@@ -134,9 +134,9 @@ def _report(port, world, *keys):
 
 
 @pytest.mark.parametrize("place", ["YAML", "options"])
-def test_the_platforms_own_writes_are_no_news_for_a_source_of_the_whole_bucket(ministack, tmp_path, place):
-    """Else each of its batches would report changes of its own, for ever. Where nothing says what is its own, it is
-    refused.
+def test_inlet_ignores_the_platforms_own_writes(ministack, tmp_path, place):
+    """For a source of the whole bucket, each batch would otherwise report its own changes, forever. If the platform's
+    own prefixes are unknown, the command is refused.
     """
     world = World(ministack)
     queue = NotificationQueue(queue_records(ministack.config(world.bucket)))
@@ -177,8 +177,8 @@ def test_the_platforms_own_writes_are_no_news_for_a_source_of_the_whole_bucket(m
         command.process.kill()
 
 
-def test_a_missing_secret_is_named(ministack):
-    """And nothing is listened to."""
+def test_missing_secret_is_named(ministack):
+    """The command does not listen without it."""
     command = Command(World(ministack), "http", "--bucket", "b")
     _, err = command.process.communicate(timeout=30)
     assert command.process.returncode == 1
@@ -186,8 +186,8 @@ def test_a_missing_secret_is_named(ministack):
 
 
 @pytest.mark.parametrize("table", [False, True], ids=["bucket alone", "table"])
-def test_the_inlet_needs_exactly_what_its_policy_grants(ministack, table):
-    """Entries, signals, poison, and what taking back costs."""
+def test_inlet_needs_exactly_what_its_policy_allows(ministack, table):
+    """The inlet writes entries, signals and poison, and withdraws reservations."""
     source, platform = ministack.make_bucket(), ministack.make_bucket()
     records = ministack.table_config() if table else None
     if records is not None:
@@ -222,8 +222,8 @@ def test_the_inlet_needs_exactly_what_its_policy_grants(ministack, table):
     assert unused(policy("inlet", places), wanted) == set()
 
 
-def test_keyspaces_have_the_slots_of_their_sources(ministack):
-    """And what lies below the platform's own prefixes is no news, if it is the same bucket."""
+def test_keyspace_has_the_slots_of_its_source(ministack):
+    """Events below the platform's own prefixes in the same bucket are ignored."""
     config = ministack.config(ministack.make_bucket())
     queue = NotificationQueue(queue_records(config))
     queue.topics.create("all", TopicSettings(slots=7, shards=1))
@@ -245,8 +245,8 @@ def test_keyspaces_have_the_slots_of_their_sources(ministack):
 
 
 @pytest.mark.thorough
-def test_an_outage_is_waited_for(ministack):
-    """The messages stay in hand, nothing is lost, and it goes on by itself."""
+def test_inlet_waits_during_an_outage(ministack):
+    """The messages stay with the inlet, no message is lost, and it continues by itself."""
     world = World(ministack)
     with FaultProxy(ministack.endpoint_url) as proxy:
         config = replace(ministack.config(world.platform), endpoint_url=proxy.url)

@@ -1,4 +1,4 @@
-"""Inlets as processes that are SIGKILLed between any two calls: what they accepted is in the queue all the same."""
+"""Inlets as processes that are SIGKILLed between any two calls: accepted events are in the queue in any case."""
 
 import http.client
 import json
@@ -40,7 +40,7 @@ def start(world, dies_at, **more):
 
 
 def check(world, etags):
-    """Every version is in the queue, and every slot was signalled by somebody who had queued."""
+    """Asserts that every version is in the queue, and that a writer signalled every slot after it had queued."""
     queued = {(entry.event.key, entry.event.etag) for entry in world.queue.entries("orders", range(1000))}
     assert queued == set(etags.items())
     for key in etags:
@@ -49,16 +49,16 @@ def check(world, etags):
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("seed", range(3))
-def test_sqs_inlet_killed_anywhere(ministack, seed):
-    """Time and again, in mid-accept, and between accept and delete; the last process runs to its end."""
+def test_sqs_inlet_killed_anywhere_loses_nothing(ministack, seed):
+    """The inlet is killed repeatedly, within an accept, and between accept and delete; the last process ends well."""
     dice = random.Random(seed)
     world = World(ministack)
     etags = {f"raw/{n}": world.store.put(f"raw/{n}", b"%d" % n).etag for n in range(60)}
     for _ in range(4):
         process = start(world, dice.randint(2, 8), queue_url=world.url)
-        # Messages of the life before come back after their visibility timeout.
+        # Messages of an earlier process return after their visibility timeout.
         assert process.wait(60) == -signal.SIGKILL
-    assert world.left(), "it was killed while there was something to lose"
+    assert world.left(), "the inlet was killed with unfinished messages"
     inlet = world.inlet()
     with world.running(inlet):
         world.settle({("put", key) for key in etags}, seconds=60)
@@ -81,8 +81,11 @@ def post(address, bucket, key, etag):
 
 
 @pytest.mark.thorough
-def test_receiver_killed_anywhere(ministack, tmp_path):
-    """Senders repeat what was not answered 200; what was is in the queue. A supervisor starts it again."""
+def test_receiver_killed_anywhere_loses_nothing(ministack, tmp_path):
+    """Senders repeat events until they get an answer of 200; events with this answer are in the queue.
+
+    A supervisor restarts the receiver.
+    """
     dice = random.Random("receiver")
     world = World(ministack)
     place = tmp_path / "address"

@@ -1,4 +1,4 @@
-"""The contract of leases, over every table there is, and the item that others read."""
+"""The contract of leases for every kind of table, and the item that other programs read."""
 
 import boto3
 import pytest
@@ -45,7 +45,7 @@ def moto_config(moto_aws):
 
 
 class TestMoto(LeasesSuite):
-    """In process, and one writer at a time: moto does not keep conditions apart among threads."""
+    """Runs in this process, with one writer at a time, since moto does not evaluate conditions safely among threads."""
 
     writers = 1
 
@@ -72,8 +72,8 @@ def items(config):
     return client, client.scan(TableName=config.table)["Items"]
 
 
-def test_an_item_is_what_object_store_writes_and_the_writer(moto_config):
-    """Quoted ETag, `*` unquoted, numbers; all attributes are strings or numbers, for it reads no others."""
+def test_item_has_the_attributes_of_object_store_and_the_writer(moto_config):
+    """The ETag is quoted, `*` is not; all attributes are strings or numbers, since object_store reads no others."""
     leases = DynamoLeases(moto_config)
     leases.put(LEASE, seen=None)
     client, (found,) = items(moto_config)
@@ -85,8 +85,8 @@ def test_an_item_is_what_object_store_writes_and_the_writer(moto_config):
     leases.close()
 
 
-def test_the_item_in_the_way_is_asked_for_where_the_server_does_not_tell_it(moto_config, monkeypatch):
-    """As dynalite does not: one request more."""
+def test_conflicting_item_is_read_if_the_server_does_not_return_it(moto_config, monkeypatch):
+    """dynalite does not return it, which costs one more request."""
     leases = DynamoLeases(moto_config)
     leases.put(LEASE, seen=None)
     writing = DynamoTable.write
@@ -99,8 +99,8 @@ def test_the_item_in_the_way_is_asked_for_where_the_server_does_not_tell_it(moto
     assert leases.put(LEASE, seen=None) == Occupied(found=LEASE)
 
 
-def test_the_table_has_the_original_schema_and_expires_by_ttl(moto_config):
-    """Made once; again it is left as it is."""
+def test_table_has_the_original_schema_and_a_ttl(moto_config):
+    """A second creation leaves it unchanged."""
     client, _ = items(moto_config)
     table = client.describe_table(TableName="leases")["Table"]
     assert [(key["AttributeName"], key["KeyType"]) for key in table["KeySchema"]] == [
@@ -113,8 +113,8 @@ def test_the_table_has_the_original_schema_and_expires_by_ttl(moto_config):
     assert create_lease_table(moto_config) is False
 
 
-def test_a_table_that_is_missing_or_holds_something_else_is_named(moto_config):
-    """The error says what to do."""
+def test_wrong_table_is_named_with_a_remedy(moto_config):
+    """The table is missing, or has other items."""
     leases = DynamoLeases(DynamoConfig(table="none"))
     with pytest.raises(UsageError, match="s3notify init"):
         leases.put(LEASE, seen=None)
@@ -125,8 +125,8 @@ def test_a_table_that_is_missing_or_holds_something_else_is_named(moto_config):
 
 
 @pytest.mark.server
-def test_a_lost_answer_is_unknown_and_found_again(ministack):
-    """And one that certainly did nothing is sent again."""
+def test_lost_answer_is_resolved_by_a_read(ministack):
+    """A request that was certainly not applied is retried."""
     config = ministack.table_config()
     create_lease_table(config)
     with FaultProxy(config.endpoint_url) as proxy:
@@ -147,8 +147,8 @@ def test_a_lost_answer_is_unknown_and_found_again(ministack):
     gone.close()
 
 
-def test_records_of_leases_are_purged_when_their_ttl_is_over():
-    """For tidiness; nothing else removes them."""
+def test_expired_lease_records_are_purged():
+    """Nothing else removes them, and they would accumulate."""
     leases = RecordLeases(MemoryRecordStore())
     leases.put(LEASE, seen=None)
     assert leases.purge(now_ms=LEASE.ttl * 1000 - 1) == 0
@@ -157,8 +157,8 @@ def test_records_of_leases_are_purged_when_their_ttl_is_over():
 
 
 @pytest.mark.parametrize("value", [b"", b"[]", b'{"v": 1}', b'{"v": 2}'])
-def test_a_record_that_is_no_lease_is_corrupt(value):
-    """A person has to look."""
+def test_invalid_lease_record_is_corrupt(value):
+    """A person must check it."""
     records = MemoryRecordStore()
     leases = RecordLeases(records)
     leases.put(LEASE, seen=None)

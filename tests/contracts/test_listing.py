@@ -1,4 +1,4 @@
-"""Listing in several chains on real servers: the same keys as in one, wherever the cuts are, each once."""
+"""Listing in several chains on real servers: the same keys as in one chain, each once, for any cuts."""
 
 from collections.abc import Iterator
 
@@ -27,11 +27,11 @@ FOLDERS = (
     "a\uffee",
     "a\U00010000",
 )
-"""Names whose order differs by bytes, by path, by UTF-16, and by how `+` and space are encoded."""
+"""Names that are ordered differently by bytes, by path, by UTF-16, and by the encoding of `+` and space."""
 
 
 class ListingSuite:
-    """Subclasses define the fixture `store`: an empty bucket. `odd` keys are those that the server takes."""
+    """Subclasses define the fixture `store`, an empty bucket. `odd`: keys that the server accepts."""
 
     odd: tuple[str, ...] = ("new\nline", "tab\t", "per%20cent", "double//slash", "trailing/", "back\\slash")
 
@@ -53,16 +53,16 @@ class ListingSuite:
             store.put(key, b"x")
         return names
 
-    def test_the_same_as_in_one_chain(self, store: ObjectStore, names: set[str]) -> None:
-        """With cuts at quantiles, as a sweep has them: all of them good, no key twice."""
+    def test_several_chains_list_the_same_as_one(self, store: ObjectStore, names: set[str]) -> None:
+        """The cuts are quantiles, as in a sweep; all cuts are valid, and no key is listed twice."""
         assert {meta.key for meta in list_all(store, PREFIX)} == names
         for parts in (2, 5, 16):
             found, cuts = parallel_listing(store, PREFIX, quantiles(names, parts))
             assert cuts == parts - 1
             assert dict(found) == dict.fromkeys(names, 1)
 
-    def test_with_a_cut_at_every_odd_place(self, store: ObjectStore, names: set[str]) -> None:
-        """Beginning after each kind of key, there or not."""
+    def test_chains_with_a_cut_at_every_odd_place(self, store: ObjectStore, names: set[str]) -> None:
+        """A chain begins after each kind of key, existing or not."""
         odd = [f"{PREFIX}{key}" for key in self.odd]
         odd += [f"{PREFIX}{folder}" for folder in FOLDERS] + [f"{PREFIX}{folder}/3" for folder in FOLDERS]
         found, cuts = parallel_listing(store, PREFIX, odd)
@@ -77,7 +77,7 @@ class TestMemory(ListingSuite):
 
 
 class TestMoto(ListingSuite):
-    # It fails a key with a newline.
+    # The server rejects a key with a newline.
     odd = tuple(key for key in ListingSuite.odd if "\n" not in key)
 
     @pytest.fixture
@@ -94,7 +94,7 @@ class TestMinistack(ListingSuite):
 
 @pytest.mark.server
 class TestSeaweed(ListingSuite):
-    """It lists by paths, not by bytes."""
+    """SeaweedFS lists by paths, not by bytes."""
 
     odd = ("new\nline", "tab\t", "per%20cent")
 

@@ -1,4 +1,4 @@
-"""Logs in a folder, written by `table`, read row by row by delta-rs, Polars and DuckDB's own delta extension."""
+"""Logs in a folder, written by `table`, and read row by row by delta-rs, Polars and DuckDB's delta extension."""
 
 import datetime as dt
 import math
@@ -75,8 +75,8 @@ def all_agree(log: FolderLog, *, but: str = "") -> None:
 
 
 @pytest.mark.parametrize("cut", [False, True])
-def test_every_engine_reads_what_a_log_says(tmp_path: Path, cut: bool) -> None:
-    """Packs come and go, the schema grows, across checkpoints; older packs have fewer columns."""
+def test_every_engine_reads_the_rows_of_a_log(tmp_path: Path, cut: bool) -> None:
+    """Packs are added and removed, and the schema grows, across checkpoints; older packs have fewer columns."""
     log = FolderLog(folder=tmp_path, schema=spark_schema(**PLAIN))
     all_agree(log)
     first = log.add(rows(*range(7)), KINDS)
@@ -102,8 +102,8 @@ def test_every_engine_reads_what_a_log_says(tmp_path: Path, cut: bool) -> None:
     all_agree(log)
 
 
-def test_names_that_need_mapping(tmp_path: Path) -> None:
-    """Come with growth, over packs that are there; Polars says that it cannot."""
+def test_engines_read_names_that_need_column_mapping(tmp_path: Path) -> None:
+    """The names are added to a table with packs; Polars reports that it cannot read them."""
     log = FolderLog(folder=tmp_path, schema=spark_schema(**PLAIN))
     log.add(rows(1, 2, slot=20), KINDS)
     columns = {"the id": "long", "s": struct(**{"x, y": "string"}), "at ntz": "timestamp_ntz"}
@@ -127,8 +127,8 @@ def test_names_that_need_mapping(tmp_path: Path) -> None:
         pl.scan_delta(log.uri).collect()
 
 
-def test_times_without_zone(tmp_path: Path) -> None:
-    """Need a table feature, also when they come later."""
+def test_engines_read_times_without_a_zone(tmp_path: Path) -> None:
+    """Columns with such times need a table feature, even if they are added later."""
     log = FolderLog(folder=tmp_path, schema=spark_schema(id="long"))
     log.add([{"_slot": 1, "_key": "a", "id": 1}], {"id": pa.int64()})
     log.grow(spark_schema(id="long", local="timestamp_ntz"))
@@ -142,8 +142,8 @@ def test_times_without_zone(tmp_path: Path) -> None:
     all_agree(log)
 
 
-def test_vectors(tmp_path: Path) -> None:
-    """In the log and in a file, added to, in checkpoints; with predicates on what is left."""
+def test_engines_read_deletion_vectors(tmp_path: Path) -> None:
+    """Vectors are in the log or in a file, extended, and in checkpoints; predicates apply to the remaining rows."""
     log = FolderLog(folder=tmp_path, schema=spark_schema(**PLAIN), vectors=True)
     small = log.add(rows(*range(9)), KINDS)
     large = log.add(rows(*range(9, 2009), slot=50), KINDS)
@@ -220,7 +220,7 @@ EDGES: dict[str, tuple[str, pa.DataType, list[Any]]] = {
 
 
 def edges(folder: Path, name: str, *, statistics: bool) -> FolderLog:
-    """A pack for each value, and packs of some of them and nulls."""
+    """A pack for each value, and packs of some of the values and nulls."""
     kind, arrow, values = EDGES[name]
     log = FolderLog(folder=folder, schema=spark_schema(**{name: kind}), statistics=statistics)
     groups = [[value] for value in values] + [[None], [*values[:3], None], values[-2:]]
@@ -234,8 +234,8 @@ def edges(folder: Path, name: str, *, statistics: bool) -> FolderLog:
 
 
 @pytest.mark.parametrize("name", EDGES)
-def test_bounds_hide_no_row(tmp_path: Path, name: str) -> None:
-    """At the edge of each value, above and below: the rows that hold, in every engine."""
+def test_bounds_do_not_hide_rows(tmp_path: Path, name: str) -> None:
+    """Predicates at, above and below each value return all matching rows in every engine."""
     log = edges(tmp_path, name, statistics=True)
     all_agree(log)
     for engine, read in at_once(log.uri):
@@ -245,8 +245,8 @@ def test_bounds_hide_no_row(tmp_path: Path, name: str) -> None:
                 assert read(where) == normal(filter(where.holds, log.rows)), (engine, where)
 
 
-def test_engines_that_differ_about_nan_do_so_with_statistics_too(tmp_path: Path) -> None:
-    """Each gives the same rows as it does without."""
+def test_statistics_do_not_change_results_with_nan(tmp_path: Path) -> None:
+    """Engines differ about NaN, but each returns the same rows as without statistics."""
     values = [[math.nan], [1.0, math.nan], [1.0, 2.0], [3.0, None], [math.nan, -math.inf]]
     logs = []
     for statistics in (True, False):
@@ -263,8 +263,8 @@ def test_engines_that_differ_about_nan_do_so_with_statistics_too(tmp_path: Path)
                 assert with_them(where) == without(where), (name, where)
 
 
-def test_packs_without_the_slot_are_not_opened(tmp_path: Path) -> None:
-    """A query for a slot needs the packs of that slot alone: the others may be gone."""
+def test_query_for_a_slot_opens_only_its_packs(tmp_path: Path) -> None:
+    """The other packs may be missing."""
     log = FolderLog(folder=tmp_path, schema=spark_schema(**PLAIN))
     log.add(rows(0, 3, slot=17), KINDS)
     others = [log.add(rows(0, 3, slot=slot), KINDS) for slot in (3, 400)]
@@ -276,8 +276,8 @@ def test_packs_without_the_slot_are_not_opened(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("vectors", [False, True])
-def test_a_vacuum_of_delta_rs_takes_nothing_that_is_live(tmp_path: Path, vectors: bool) -> None:
-    """Nor what the manifests name; as the table is configured, it takes nothing at all."""
+def test_vacuum_of_delta_rs_removes_no_live_file(tmp_path: Path, vectors: bool) -> None:
+    """Files that manifests name stay, too; with the table's default configuration it removes no file."""
     log = FolderLog(folder=tmp_path, schema=spark_schema(**PLAIN), vectors=vectors)
     gone = log.add(rows(*range(9)), KINDS)
     kept = log.add(rows(*range(2000)), KINDS)
@@ -292,7 +292,7 @@ def test_a_vacuum_of_delta_rs_takes_nothing_that_is_live(tmp_path: Path, vectors
 
 
 def shown(adds: Iterable[Add]) -> list[Add]:
-    """All of them, but for `dataChange`, which says nothing in a checkpoint."""
+    """All fields of the adds except `dataChange`, which means nothing in a checkpoint."""
     return sorted((replace(each, data_change=False) for each in adds), key=lambda each: each.path)
 
 
@@ -301,8 +301,8 @@ def newest(log: FolderLog) -> LogVersion:
     return LogVersion.loads(path.read_bytes(), where=path.name)
 
 
-def test_what_delta_rs_writes_is_read(tmp_path: Path) -> None:
-    """Its compaction, which changes no row; then its checkpoint, the older versions gone."""
+def test_commits_of_delta_rs_are_read(tmp_path: Path) -> None:
+    """First its compaction, which changes no row; then its checkpoint, with the older versions removed."""
     log = FolderLog(folder=tmp_path, schema=spark_schema(**PLAIN))
     for n in range(5):
         log.add(rows(n, n + 10, slot=n), KINDS)
@@ -336,8 +336,8 @@ def test_what_delta_rs_writes_is_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("vectors", [False, True])
-def test_changes_of_rows_by_delta_rs_are_seen(tmp_path: Path, vectors: bool) -> None:
-    """By `dataChange`, whatever the counts: only its OPTIMIZE says that it changes none."""
+def test_row_changes_of_delta_rs_are_detected(tmp_path: Path, vectors: bool) -> None:
+    """The flag `dataChange` shows them, with any counts of rows; only delta-rs's OPTIMIZE declares no change."""
 
     def fsck(table: deltalake.DeltaTable) -> None:
         (Path(table.table_uri.removeprefix("file://")) / "data/p1.parquet").unlink()
@@ -374,8 +374,8 @@ def test_changes_of_rows_by_delta_rs_are_seen(tmp_path: Path, vectors: bool) -> 
 
 
 @pytest.mark.parametrize("vectors", [False, True])
-def test_a_checkpoint_of_delta_rs_has_what_ours_has(tmp_path: Path, vectors: bool) -> None:
-    """Tags, statistics, vectors, the number of the manifest, files removed; whichever of both it is made from."""
+def test_checkpoint_of_delta_rs_equals_the_platforms(tmp_path: Path, vectors: bool) -> None:
+    """Tags, statistics, vectors, the manifest's number and removed files survive, from either kind of checkpoint."""
     log = FolderLog(folder=tmp_path, schema=spark_schema(**PLAIN), vectors=vectors)
     gone, kept, other = (log.add(rows(*range(n)), KINDS) for n in (5, 2000, 20))
     log.remove(gone)
@@ -396,8 +396,8 @@ def test_a_checkpoint_of_delta_rs_has_what_ours_has(tmp_path: Path, vectors: boo
         assert (found.protocol, found.strange) == (log.state.protocol, ())
 
 
-def test_changes_by_delta_rs_that_are_refused(tmp_path: Path) -> None:
-    """Each by its name."""
+def test_forbidden_changes_of_delta_rs_are_named(tmp_path: Path) -> None:
+    """The error says what the engine has changed."""
 
     def found(change: Any) -> list[str]:
         folder = tmp_path / str(len([*tmp_path.iterdir()]))

@@ -1,4 +1,4 @@
-"""Many runs at once, each of one slot of a user's own slot asset: one log takes them all, and none is lost."""
+"""Many concurrent runs, each for one slot of a user's own slot asset: one log accepts them all, and no run is lost."""
 
 import pytest
 
@@ -10,13 +10,13 @@ pytestmark = pytest.mark.server
 
 
 def test_runs_of_one_process_share_versions(ministack: S3Server) -> None:
-    """The first goes alone; those that come meanwhile go together."""
+    """The first run commits alone, and runs that arrive meanwhile commit together."""
     found, _ = run_all(Place(ministack, slots=200))
     assert found.version <= 20
 
 
 @pytest.mark.parametrize("runs", [40, pytest.param(200, marks=pytest.mark.thorough)])
-def test_runs_that_are_processes_of_their_own(ministack: S3Server, runs: int) -> None:
-    """Each is first in the end, before the time is over that a commit takes at most."""
+def test_runs_in_separate_processes_all_commit(ministack: S3Server, runs: int) -> None:
+    """Each run wins in the end, within the time limit of a commit."""
     with processes() as begin:
         run_all(Place(ministack, slots=runs), begin)

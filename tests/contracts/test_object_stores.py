@@ -1,4 +1,4 @@
-"""The object store contract, over every store there is."""
+"""The contract of object stores, for every store."""
 
 from dataclasses import replace
 
@@ -20,7 +20,7 @@ from tests.support.tables import create_lease_table
 
 
 def refuses_conditional_uploads(self, store):
-    """To complete an upload may take longer than a lease: it is refused before anything is sent."""
+    """The completion of an upload may take longer than a lease, so it is refused before anything is sent."""
     with pytest.raises(UsageError, match="under a condition"):
         store.begin_upload("large", precondition=ABSENT)
     assert store.empty_uploads("large") == ()
@@ -39,7 +39,7 @@ class TestCounting(ObjectStoreSuite):
 
 
 class TestConditionalOverNoConditions(ObjectStoreSuite):
-    """A store that ignores every condition passes like any other, once its commits go by leases."""
+    """A store that ignores every condition passes like any other if its commits use leases."""
 
     @pytest.fixture
     def store(self):
@@ -50,9 +50,9 @@ class TestConditionalOverNoConditions(ObjectStoreSuite):
 
 
 class TestMoto(ObjectStoreSuite):
-    """In-process: botocore's requests never leave it."""
+    """Runs in this process: botocore's requests never leave it."""
 
-    # What is sent to an upload that is gone is a KeyError within moto.
+    # A request for a missing upload is a KeyError within moto.
     traits = Traits(
         copy_conditions=False,
         atomic_replace=False,
@@ -81,7 +81,7 @@ class TestMinistack(ObjectStoreSuite):
 @pytest.mark.server
 @pytest.mark.thorough
 class TestLeasedOverNoConditions(ObjectStoreSuite):
-    """A real server that ignores conditions of writes, with the leases in a real table."""
+    """A real server that ignores conditions of writes, with leases in a real table."""
 
     @pytest.fixture
     def store(self, ministack):
@@ -97,8 +97,8 @@ class TestLeasedOverNoConditions(ObjectStoreSuite):
 @pytest.mark.server
 @pytest.mark.thorough
 class TestSeaweed(ObjectStoreSuite):
-    # A filer keeps directories: `a/x` sorts before `a-x`, and a key is a path of names of up to 255 bytes. It
-    # turns `\\` into `/` and drops empty names without a word; what it cannot name otherwise it refuses.
+    # A filer keeps directories: `a/x` sorts before `a-x`, and a key is a path of names of up to 255 bytes. It turns
+    # `\\` into `/` and drops empty names silently. It refuses all other names that it cannot store.
     traits = Traits(
         refused_keys=frozenset(
             {"backslash", "double slash", "leading slash", "trailing slash", "dots", "long segment"}
@@ -116,7 +116,7 @@ class TestSeaweed(ObjectStoreSuite):
 @pytest.mark.server
 @pytest.mark.thorough
 class TestFastOnMinistack(TestMinistack):
-    """What commits and Spark tasks use."""
+    """The store that commits and Spark tasks use."""
 
     @pytest.fixture
     def store(self, ministack):

@@ -1,4 +1,4 @@
-"""Writers killed by SIGKILL on a real server: what they wrote is announced to every topic, and nobody writes again."""
+"""Writers killed by SIGKILL on a real server: their writes are announced to every topic, although no writer retries."""
 
 import json
 import os
@@ -46,7 +46,7 @@ class Site:
         self.known = {name: {} for name in TOPICS}
 
     def consume(self):
-        """What a source does: the entries of the slots that moved, and the objects that they name."""
+        """Does the work of a source: reads the entries of the slots that moved, and the objects in these entries."""
         for name, watcher in self.watchers.items():
             poll = watcher.observe(watcher.state, relist=False)
             entries = self.queue.entries(name, poll.changed)
@@ -57,7 +57,7 @@ class Site:
             watcher.state = watcher.state.advance(poll.changed, poll.signals).at_root(poll.root_etag)
 
     def settle(self):
-        """Reconciler and consumers go on until nothing is left in the queue."""
+        """Runs reconciler and consumers until nothing is left in the queue."""
         ends = time.monotonic() + 20 * STALE_SECONDS
         while sum(self.queue.stats(name).depth for name in TOPICS):
             assert time.monotonic() < ends, [self.queue.stats(name) for name in TOPICS]
@@ -81,7 +81,7 @@ class Site:
             text=True,
         )
         try:
-            # Not by its arguments, which everybody may read.
+            # The secret is not an argument of the process, since other users can read arguments.
             process.stdin.write(json.dumps(asdict(self.config)) + "\n")
             process.stdin.flush()
             yield process
@@ -91,8 +91,8 @@ class Site:
 
 
 @pytest.mark.thorough
-def test_killed_before_each_request(seaweed):
-    """One writer for each request of a batch in two topics: all that were killed, and the one that was not."""
+def test_writer_killed_before_each_request_is_announced(seaweed):
+    """One writer is killed before each request of a batch in two topics, and one is not killed."""
     site = Site(seaweed.config(seaweed.make_bucket()))
     for number in range(60):
         site.store.put(f"raw/old {number}", b"1")
@@ -100,11 +100,11 @@ def test_killed_before_each_request(seaweed):
             site.known[name][f"raw/old {number}"] = site.store.head(f"raw/old {number}").etag
     with site.writer("steps") as process:
         killed = int(process.stdout.readline())
-    # Two topics read and reserved in, three writes, a commit for each segment, three or four signals.
+    # Reads and reservations in two topics, three writes, a commit for each segment, three or four signals.
     assert killed >= 18
     site.settle()
     there = site.check()
-    # The last ones had everything done but the signals; the first ones nothing.
+    # The last writers had done everything except the signals, the first ones nothing.
     assert f"raw/{killed}" in there
     assert "raw/0" not in there
     assert f"raw/{killed - 1}" in there
@@ -115,18 +115,18 @@ def test_killed_before_each_request(seaweed):
 @pytest.mark.parametrize(
     ("how", "requests", "parts"),
     [
-        # Two topics reserved in, begun, named twice, a part, completed, two commits, signals.
+        # Reservations in two topics, begin, two announcements, a part, completion, two commits, signals.
         ("streams", 15, 1),
-        # One part more.
+        # One more part.
         ("files", 16, 2),
-        # Looked for, copied at once.
+        # A HEAD, and one copy.
         ("copies", 12, 0),
-        # Looked for, and then as a stream.
+        # A HEAD, and then a stream.
         ("parts", 16, 1),
     ],
 )
-def test_an_upload_killed_before_each_request(seaweed, how, requests, parts):
-    """Announced if it was completed, and else not; either way nothing is left of it."""
+def test_upload_killed_before_each_request(seaweed, how, requests, parts):
+    """The upload is announced only if it was completed; in both cases no parts are left."""
     site = Site(seaweed.config(seaweed.make_bucket()))
     site.store.put(SOURCE, b"copied")
     with site.writer(how) as process:
@@ -145,8 +145,8 @@ def test_an_upload_killed_before_each_request(seaweed, how, requests, parts):
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("seed", [int(os.environ.get("KILL_SEED", "1"))])
-def test_killed_at_any_moment(ministack, seed):
-    """Writers of parallel batches, each killed after a random while."""
+def test_writers_killed_at_any_moment_are_announced(ministack, seed):
+    """Writers of parallel batches are killed after a random time."""
     site = Site(ministack.config(ministack.make_bucket()))
     draw = random.Random(seed)
     for _ in range(4):

@@ -1,4 +1,4 @@
-"""The notification queue on real servers: the bound under concurrent writers, and every step of an entry's life."""
+"""The notification queue on real servers: the quota under concurrent writers, and every step of an entry's life."""
 
 from concurrent.futures import ThreadPoolExecutor
 from threading import Lock
@@ -33,7 +33,7 @@ EVERYTHING = range(1000)
 
 @pytest.fixture(params=["seaweed", "ministack", "dynamo"])
 def place(request):
-    """A bucket, and where its queue stands."""
+    """A bucket, and the place of its queue."""
     server = request.getfixturevalue("seaweed" if request.param == "seaweed" else "ministack")
     config = server.config(server.make_bucket())
     table = None
@@ -45,7 +45,7 @@ def place(request):
 
 @pytest.fixture
 def new_queue(place):
-    """Queues of several processes: each with clients of its own, but for the store's."""
+    """Queues of several processes: each has its own clients, except the store's."""
     config, table = place
 
     def make(**settings):
@@ -54,15 +54,17 @@ def new_queue(place):
     return make
 
 
-def test_the_bound_is_strict_among_writers(new_queue):
-    """Eight writers take and return room at once: never more than the capacity is granted, and all of it is."""
+def test_quota_is_strict_among_writers(new_queue):
+    """Eight writers reserve and return quota concurrently: never more
+    than the capacity is granted, and in the end all of it.
+    """
     first = new_queue()
     first.topics.create("t", TopicSettings(capacity=CAPACITY, shards=2))
 
     holding, lock = [0], Lock()
 
     def hold(count):
-        # Raised after the grant and lowered before the abort: never more than what is granted.
+        # The count is raised after the grant and lowered before the abort, so it is never above the granted quota.
         with lock:
             holding[0] += count
             assert holding[0] <= CAPACITY
@@ -83,7 +85,7 @@ def test_the_bound_is_strict_among_writers(new_queue):
     assert len(held) <= CAPACITY
     stats = first.stats("t")
     assert stats.depth == len(held)
-    # Undisturbed, nothing is lost on the way; an answer that was lost costs room until it is counted again.
+    # Without faults nothing is lost; a lost answer costs quota until the next count.
     assert stats.depth <= stats.counted <= CAPACITY
     Reconciler(first, leak_seconds=0).resolve_stale("t", lambda _: None)
     rest = first.reserve_many("t", [Event(key=f"rest {n}") for n in range(60)])
@@ -93,8 +95,8 @@ def test_the_bound_is_strict_among_writers(new_queue):
     assert first.stats("t").depth == 0
 
 
-def test_concurrent_writers_never_pass_the_bound(new_queue):
-    """All at once at a topic with room for a few: exactly so many are granted."""
+def test_concurrent_writers_never_exceed_the_quota(new_queue):
+    """All writers start at once on a topic with a small quota, and exactly the quota is granted."""
     new_queue().topics.create("t", TopicSettings(capacity=5, shards=1))
 
     def write(number):
@@ -105,8 +107,8 @@ def test_concurrent_writers_never_pass_the_bound(new_queue):
     assert sum(isinstance(outcome, Reservation) for outcome in outcomes) == 5
 
 
-def test_from_the_writer_to_the_consumer(place, new_queue):
-    """Published in a batch, seen by the watcher, pulled, removed; and what is full is refused."""
+def test_entry_goes_from_the_writer_to_the_consumer(place, new_queue):
+    """An entry is published in a batch, seen by the watcher, pulled and removed; a full topic refuses."""
     config, table = place
     store = S3ObjectStore(config)
     queue = new_queue()
@@ -139,8 +141,8 @@ def test_from_the_writer_to_the_consumer(place, new_queue):
     store.close()
 
 
-def test_what_a_dead_writer_left(place, new_queue):
-    """Resolved by HEAD and signalled, by a reconciler that knows nothing but the bucket."""
+def test_reconciler_resolves_a_dead_writers_reservation(place, new_queue):
+    """The reconciler knows only the bucket: it checks the object by HEAD, and signals."""
     config, _ = place
     store = S3ObjectStore(config)
     queue = new_queue(stale_seconds=0.2)

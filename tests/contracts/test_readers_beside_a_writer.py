@@ -1,4 +1,4 @@
-"""Other engines read a table while another process writes it: each version has for them the rows that it has for us."""
+"""Other engines read a table while a process writes it: they see the same rows of each version as the platform."""
 
 import json
 import subprocess
@@ -36,19 +36,19 @@ from tests.support.spark_options import named
 pytestmark = pytest.mark.server
 
 READS = 4
-"""At least so many of each engine, and until the table has a checkpoint of its own accord."""
+"""The minimum number of reads by each engine; reads also continue until the table has a checkpoint."""
 VERSIONS = CHECKPOINT_EVERY + 1
 MOST_READS = 200
 
 PYSPARK = ".".join(pyspark.__version__.split(".")[:2])
 DELTA_SPARK = {"4.1": "io.delta:delta-spark_4.1_2.13:4.3.0", "4.2": "io.delta:delta-spark_4.2_2.13:4.4.0"}
-"""By PySpark's version. For 4.3 there is no build; that for 4.2 calls a constructor that 4.3 does not have."""
+"""The package by PySpark's version. PySpark 4.3 has no build, and does not work with the one for 4.2."""
 
 Rows = Counter[tuple[object, ...]]
 
 
 def write_rounds(source: Source, ended: Event) -> None:
-    """Commit round after round: objects are new, overwritten by more rows or fewer, and deleted."""
+    """Commits round after round: objects are added, overwritten by more or fewer rows, and deleted."""
     store, chance = S3ObjectStore(source.input.bucket), Random(1)
     number = 0
     while not ended.is_set():
@@ -68,7 +68,7 @@ class Written:
     source: Source
     is_written: Callable[[], bool]
     ours: Callable[[int], Rows] = field(init=False)
-    """The rows of a version by our own reader."""
+    """The rows of a version, by the platform's own reader."""
 
     def __post_init__(self) -> None:
         self.ours = cache(partial(rows_at, self.source))
@@ -81,7 +81,7 @@ class Written:
 
 @contextmanager
 def written(place: Place) -> Iterator[Written]:
-    """The table of this place, whose writer ends with it."""
+    """The table of this place; its writer ends with it."""
     config = named(place.store.config)
     source, spawn = with_settings(place.source, bucket=config, platform=config), get_context("spawn")
     place.put("first", 1)
@@ -99,7 +99,7 @@ def written(place: Place) -> Iterator[Written]:
 
 
 def rows_at(source: Source, version: int) -> Rows:
-    """The rows of this version by our own reader; its manifest says as many of each slot."""
+    """The rows of this version by the platform's own reader, compared with the counts in its manifest."""
     reader = source.table().reader
     found = snapshot_of(reader, version)
     schema = arrow_schema(found.metadata.schema)
@@ -118,8 +118,8 @@ def of_slots(rows: Rows) -> Counter[object]:
 
 
 @pytest.mark.parametrize("overwrites", ["rewrite", "vectors"])
-def test_each_version_has_the_same_rows_for_all(ministack: S3Server, overwrites: str) -> None:
-    """A version that was pinned, and the newest one, which is one that was committed, whole."""
+def test_each_version_has_the_same_rows_in_every_engine(ministack: S3Server, overwrites: str) -> None:
+    """The engines read a pinned version, and the newest one, which must always be a complete committed version."""
     place = Place(ministack, overwrites=overwrites)
     where = f"s3://{place.store.config.bucket}/{place.source.location.layout.prefix}"
     at = At(uri=where, config=place.store.config)
@@ -142,8 +142,8 @@ def test_each_version_has_the_same_rows_for_all(ministack: S3Server, overwrites:
 @pytest.mark.thorough
 @pytest.mark.skipif(PYSPARK not in DELTA_SPARK, reason=f"delta-spark has no build for PySpark {PYSPARK}")
 @pytest.mark.parametrize("overwrites", ["rewrite", "vectors"])
-def test_delta_spark_counts_the_same(ministack: S3Server, tmp_path: Path, overwrites: str) -> None:
-    """In a copy that is made while the table is written: PySpark alone cannot read a bucket."""
+def test_delta_spark_counts_the_same_rows(ministack: S3Server, tmp_path: Path, overwrites: str) -> None:
+    """The engine reads a copy made while the table is written, since PySpark alone cannot read a bucket."""
     place = Place(ministack, overwrites=overwrites)
     with written(place) as table:
         while (newest := table.newest()) <= VERSIONS:

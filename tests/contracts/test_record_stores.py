@@ -1,4 +1,4 @@
-"""The record store contract, over every store there is."""
+"""The contract of record stores, for every store."""
 
 from dataclasses import replace
 
@@ -29,7 +29,7 @@ class TestObjectsInMemory(RecordStoreSuite):
 
 
 class TestObjectsWhereDeleteIgnoresConditions(RecordStoreSuite):
-    """As on Ceph RGW."""
+    """Ceph RGW behaves like this."""
 
     @pytest.fixture
     def records(self):
@@ -57,7 +57,7 @@ class TestObjectsOnSeaweed(RecordStoreSuite):
 @pytest.mark.server
 @pytest.mark.thorough
 class TestQueueOnSeaweed(RecordStoreSuite):
-    """The store that the queue of a bucket stands in, through obstore, with its scans reading ahead."""
+    """The store of a bucket's queue, through obstore, with scans that read ahead."""
 
     @pytest.fixture
     def records(self, seaweed):
@@ -65,7 +65,7 @@ class TestQueueOnSeaweed(RecordStoreSuite):
 
 
 class TestDynamoInMoto(RecordStoreSuite):
-    """In-process: botocore's requests never leave it."""
+    """Runs in this process: botocore's requests never leave it."""
 
     writers = 1
 
@@ -79,7 +79,7 @@ class TestDynamoInMoto(RecordStoreSuite):
 
 
 class DynamoSuite(RecordStoreSuite):
-    """What is DynamoDB's own, besides."""
+    """Additional properties of DynamoDB."""
 
     def test_scopes_share_a_table(self, records, config):
         """Two sources with one table do not see each other's records."""
@@ -92,7 +92,7 @@ class DynamoSuite(RecordStoreSuite):
         other.close()
 
     def test_limits_are_checked_before_anything_is_sent(self, records, config):
-        """The largest record fits; one byte more, a longer name, an empty one and no UTF-8 are refused."""
+        """The largest record fits; a larger one, a longer or empty name, and invalid UTF-8 are refused."""
         value = b"x" * (400 * 1024 - len("partitionkeyvalueversion") - 32 - len("plarge"))
         records.create("p", "large", value)
         assert records.read("p", "large").value == value
@@ -112,7 +112,7 @@ class DynamoSuite(RecordStoreSuite):
         nowhere.close()
 
     def test_scan_in_pages(self, records):
-        """More than a megabyte is more than one page."""
+        """More than a megabyte needs several pages."""
         for number in range(12):
             records.create("p", f"{number:02}", b"x" * 150_000)
         assert [record.key for record in records.scan("p")] == [f"{number:02}" for number in range(12)]

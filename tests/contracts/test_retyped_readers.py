@@ -1,5 +1,5 @@
-"""Columns that get another type, read by delta-rs, Polars and DuckDB: which old files they would read under the new
-schema, and a table that changes under them.
+"""Columns that get another type, read by delta-rs, Polars and DuckDB: old files
+under the new schema, and a table that changes during reads.
 """
 
 import datetime as dt
@@ -47,7 +47,7 @@ WIDENINGS: Final[dict[str, tuple[pa.DataType, pa.DataType, list[Any]]]] = {
 
 
 def changed(name: str) -> tuple[list[Any], list[Any]]:
-    """The values before and after."""
+    """The values before and after the change."""
     old, new, values = WIDENINGS[name]
     kinds = [kind_of(each) for each in (old, new)]
     change = how(*kinds)
@@ -80,12 +80,12 @@ def read(engine: str, uri: str) -> list[Any]:
 
 ALL: Final = {"int to bigint", "float to double"}
 NONE: Final = {"timestamp to string"}
-"""Widenings of which all engines read old files, and none: each has texts of its own. Of the others Polars does not."""
+"""Widenings where every engine reads old files, but with its own texts. Polars cannot read the other ones."""
 
 
 @pytest.mark.parametrize("name", WIDENINGS)
-def test_files_of_the_old_type(tmp_path: Path, name: str) -> None:
-    """Not all engines read them. So `schema set` writes files again."""
+def test_engines_differ_about_files_of_the_old_type(tmp_path: Path, name: str) -> None:
+    """Not all engines can read such files, so `schema set` writes the files again."""
     old, new, _ = WIDENINGS[name]
     before, after = changed(name)
     log = FolderLog(folder=tmp_path, schema=schema(old))
@@ -103,8 +103,8 @@ def test_files_of_the_old_type(tmp_path: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", WIDENINGS)
-def test_a_version_that_changes_type_and_files(tmp_path: Path, name: str) -> None:
-    """All engines read it, with a checkpoint and without, and the version before."""
+def test_engines_read_a_version_that_changes_type_and_files(tmp_path: Path, name: str) -> None:
+    """The engines read the version with and without a checkpoint, and the version before it, too."""
     old, new, _ = WIDENINGS[name]
     before, after = changed(name)
     log = FolderLog(folder=tmp_path, schema=schema(old))
@@ -136,7 +136,7 @@ def run_batch(source: Source, kind: pa.DataType, number: int) -> None:
 
 @pytest.mark.server
 def test_readers_never_see_a_mixture(ministack: S3Server) -> None:
-    """While batches go on, each result has one type throughout, and the rows of a version that was committed."""
+    """While batches run, each result has one type in all rows, and is a committed version."""
     place = Place(ministack)
     source, store = place.source, S3ObjectStore(place.store.config)
     place.put("first", *range(50))

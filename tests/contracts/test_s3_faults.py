@@ -1,4 +1,4 @@
-"""What S3ObjectStore makes of failures, on a real server behind a proxy that loses things."""
+"""S3ObjectStore under failures, on a real server behind a faulty proxy."""
 
 import io
 from dataclasses import replace
@@ -32,8 +32,8 @@ def store(ministack, proxy):
     store.close()
 
 
-def test_lost_response_of_a_conditional_put_is_unknown(store, proxy):
-    """It was applied, the answer is lost, and it is sent once: a second try would conflict with itself."""
+def test_lost_answer_of_a_conditional_put_is_unknown(store, proxy):
+    """The put was applied, and is sent once: a retry would conflict with it."""
     proxy.faults.append("lose_response")
     assert isinstance(store.put("a", b"1", precondition=ABSENT), Unknown)
     assert proxy.requests == ["PUT"]
@@ -41,8 +41,8 @@ def test_lost_response_of_a_conditional_put_is_unknown(store, proxy):
 
 
 @pytest.mark.parametrize("fault", ["lose_request", "409", "500", "503"])
-def test_unclear_answers_are_unknown(store, proxy, fault):
-    """Not applied here, but nothing in the answer says so."""
+def test_ambiguous_answer_is_unknown(store, proxy, fault):
+    """The request was not applied, but the answer does not say so."""
     first = store.put("a", b"1").etag
     proxy.requests.clear()
     for write in (
@@ -58,8 +58,8 @@ def test_unclear_answers_are_unknown(store, proxy, fault):
     assert store.get("b") is None
 
 
-def test_a_lost_answer_of_a_copy_of_one_version_is_unknown(store, proxy):
-    """It was applied, and is sent once: meanwhile its source may be another, which says nothing of the first try."""
+def test_lost_answer_of_a_pinned_copy_is_unknown(store, proxy):
+    """The copy is sent once: if its source has changed meanwhile, a retry's answer says nothing about the first try."""
     store.put("a", b"1")
     source = store.source("", "a")
     proxy.requests.clear()
@@ -69,8 +69,8 @@ def test_a_lost_answer_of_a_copy_of_one_version_is_unknown(store, proxy):
     assert store.get("b").body == b"1"
 
 
-def test_the_steps_of_an_upload(store, proxy):
-    """A part is sent again; begin and end are sent once, since a second one would be another upload, or find none."""
+def test_only_parts_of_an_upload_are_retried(store, proxy):
+    """Begin and end are sent once, since a second one would make another upload, or find none."""
     proxy.faults.append("lose_response")
     with pytest.raises(UnknownOutcomeError):
         store.begin_upload("a")
@@ -88,8 +88,8 @@ def test_the_steps_of_an_upload(store, proxy):
 
 
 @pytest.mark.parametrize("fault", ["lose_response", "lose_request", "500"])
-def test_an_upload_in_doubt_is_looked_up(store, proxy, monkeypatch, fault):
-    """By HEAD, and its writer's id in the metadata; completed again only if it was not."""
+def test_upload_in_doubt_is_resolved_by_a_head(store, proxy, monkeypatch, fault):
+    """The metadata has the writer's id; the upload is completed again only if it was not."""
     monkeypatch.setattr(uploads, "PART_BYTES", 4)
     publisher = Publisher(store, prefix="ks/", clock=HurriedClock(), parallelism=1)
     proxy.faults += ["pass", "pass", fault]
@@ -99,15 +99,15 @@ def test_an_upload_in_doubt_is_looked_up(store, proxy, monkeypatch, fault):
     assert store.get("a").meta.etag == written.etag
 
 
-def test_slow_down_is_certain_and_sent_again(store, proxy):
-    """SlowDown means not applied: safe to repeat, even under a condition."""
+def test_slow_down_is_retried(store, proxy):
+    """SlowDown means not applied, so a retry is safe, even with a condition."""
     proxy.faults.extend(["slow_down", "slow_down"])
     assert isinstance(store.put("a", b"1", precondition=ABSENT), Written)
     assert proxy.requests == ["PUT"] * 3
 
 
-def test_slow_down_for_ever_is_unavailable(store, proxy):
-    """Bounded; and nothing was applied."""
+def test_permanent_slow_down_is_unavailable(store, proxy):
+    """Retries are bounded, and nothing was applied."""
     proxy.faults.extend(["slow_down"] * 5)
     with pytest.raises(UnavailableError, match="SlowDown"):
         store.put("a", b"1", precondition=ABSENT)
@@ -116,8 +116,8 @@ def test_slow_down_for_ever_is_unavailable(store, proxy):
 
 
 @pytest.mark.parametrize("fault", ["lose_request", "lose_response", "500", "503", "slow_down"])
-def test_reads_and_plain_writes_are_repeated(store, proxy, fault):
-    """Four failures of anything, then it works."""
+def test_reads_and_plain_writes_are_retried(store, proxy, fault):
+    """Four failures of any kind are retried."""
     for work in (
         lambda: store.put("a", b"1"),
         lambda: store.get("a"),
@@ -131,21 +131,23 @@ def test_reads_and_plain_writes_are_repeated(store, proxy, fault):
     assert not proxy.faults
 
 
-def test_a_plain_write_that_never_got_through_is_unknown(store, proxy):
-    """All five sent, none answered: any of them may have been applied."""
+def test_plain_write_without_an_answer_is_unknown(store, proxy):
+    """Five requests are sent, and any of them may have been applied."""
     proxy.faults.extend(["lose_request"] * 5)
     assert isinstance(store.put("a", b"1"), Unknown)
 
 
-def test_a_read_that_never_gets_through_is_unavailable(store, proxy):
-    """Bounded, and the endpoint is named."""
+def test_read_without_an_answer_is_unavailable(store, proxy):
+    """Retries are bounded, and the error names the endpoint."""
     proxy.faults.extend(["500"] * 5)
     with pytest.raises(UnavailableError, match=proxy.url):
         store.get("a")
 
 
-def test_updates_resolve_a_lost_response(store, proxy):
-    """The record store sends once and says that nobody knows; `Updates` looks, and a counter resolves itself."""
+def test_updates_resolve_a_lost_answer(store, proxy):
+    """The record store sends once and returns an unknown outcome;
+    `Updates` reads the record, and a counter resolves itself.
+    """
     records = ObjectRecordStore(store, "r/", clock=HurriedClock())
     updates = Updates(records, HurriedClock())
     proxy.faults.append("lose_response")
@@ -159,7 +161,7 @@ def test_updates_resolve_a_lost_response(store, proxy):
         proxy.faults.append(fault)
         assert isinstance(updates.replace("p", "a", fault.encode(), expected=version), Stored)
         version = records.read("p", "a").version
-    # The first removal tries out what the store does with a condition on DELETE.
+    # The first removal probes the store's treatment of a condition on DELETE.
     updates.remove("p", "once", expected=records.read("p", "once").version)
     proxy.faults.append("lose_response")
     assert updates.remove("p", "a", expected=version) == Changed(record=None, in_doubt=True)
@@ -171,8 +173,8 @@ def test_updates_resolve_a_lost_response(store, proxy):
 
 
 @pytest.mark.parametrize("work", ["get", "head", "put", "list", "delete"])
-def test_what_an_operator_must_correct(ministack, work):
-    """A missing bucket, refused credentials and a dead endpoint each say what to do, and show no secret."""
+def test_operator_errors_name_a_remedy_and_no_secret(ministack, work):
+    """A missing bucket, refused credentials and an unreachable endpoint need an operator."""
 
     def run(config: S3Config):
         store = S3ObjectStore(config, clock=HurriedClock(), attempts=2)
@@ -195,8 +197,8 @@ def test_what_an_operator_must_correct(ministack, work):
 
 @pytest.mark.parametrize("work", ["get", "head", "put", "list", "delete"])
 @pytest.mark.parametrize("wrong", [{"access_key_id": "nobody"}, {"secret_access_key": "s3cr3t-guess"}])
-def test_refused_credentials(seaweed, work, wrong):
-    """Endpoint and bucket are named; the secret is not."""
+def test_refused_credentials_name_endpoint_and_bucket(seaweed, work, wrong):
+    """The error does not contain the secret."""
     store = S3ObjectStore(replace(seaweed.config(seaweed.make_bucket()), **wrong), clock=HurriedClock())
     arguments = {"put": ("a", b"1"), "list": ("",)}.get(work, ("a",))
     with pytest.raises(UsageError, match=r"refused access.*check") as caught:
@@ -206,8 +208,8 @@ def test_refused_credentials(seaweed, work, wrong):
     assert "s3cr3t-guess" not in str(caught.value)
 
 
-def test_no_condition_is_lost_on_the_way(store):
-    """A pinned read after a change is a conflict, not other bytes."""
+def test_condition_of_a_read_reaches_the_server(store):
+    """A pinned read after a change is a conflict, and does not return other bytes."""
     first = store.put("a", b"1").etag
     assert isinstance(store.get("a", if_match=first), StoredObject)
     store.put("a", b"2")

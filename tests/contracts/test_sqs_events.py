@@ -1,4 +1,4 @@
-"""Events of a real bucket through a real SQS queue: a server that notifies by SQS or SNS, and the inlet behind it."""
+"""Events of a real bucket through a real SQS queue: a server that notifies by SQS or SNS, and the inlet after it."""
 
 import contextlib
 import json
@@ -25,7 +25,7 @@ KEYS = ["raw/plain", "raw/a b+c%2F/ü&=.json", "raw/日本語/ключ/🙂.parq
 
 
 class World:
-    """A bucket whose events go to an SQS queue, and the platform in another bucket."""
+    """A bucket that sends events to an SQS queue, and the platform in another bucket."""
 
     def __init__(self, server, by="sqs", *, versioned=False):
         self.server = server
@@ -120,7 +120,7 @@ class World:
         }
 
     def left(self):
-        """Messages in the queue, seen or unseen."""
+        """The number of messages in the queue, visible or hidden."""
         names = ["ApproximateNumberOfMessages", "ApproximateNumberOfMessagesNotVisible"]
         found = self.sqs.get_queue_attributes(QueueUrl=self.url, AttributeNames=names)["Attributes"]
         return sum(int(found[name]) for name in names)
@@ -143,8 +143,10 @@ class World:
 
 
 @pytest.mark.parametrize("by", ["sqs", "sns", "sns, raw", "eventbridge"])
-def test_what_happens_in_the_bucket_is_queued_and_signalled(ministack, by):
-    """Every key as it is, with its version; deletes too; the test event and what no topic takes is no trouble."""
+def test_changes_of_the_bucket_are_queued_and_signalled(ministack, by):
+    """Every key is unchanged, with its version; deletions are included;
+    test events and events without a topic are accepted.
+    """
     world = World(ministack, by)
     inlet = world.inlet()
     etags = {key: world.store.put(key, key.encode()).etag for key in KEYS}
@@ -163,8 +165,8 @@ def test_what_happens_in_the_bucket_is_queued_and_signalled(ministack, by):
     assert inlet.counts()["ignored"] == 1
 
 
-def test_delete_markers(ministack):
-    """In a versioned bucket a delete leaves a marker, and is a delete."""
+def test_delete_marker_is_a_deletion(ministack):
+    """In a versioned bucket a delete leaves a marker."""
     world = World(ministack, versioned=True)
     world.store.put("raw/a", b"1")
     world.store.put("raw/a", b"2")
@@ -177,8 +179,8 @@ def test_delete_markers(ministack):
     assert found.configuration_id
 
 
-def test_poison_is_kept(ministack):
-    """What is no event is kept with its reason, and nothing is left."""
+def test_invalid_message_is_kept_with_its_reason(ministack):
+    """An invalid message would otherwise block the queue, or be lost."""
     world = World(ministack)
     world.sqs.send_message(QueueUrl=world.url, MessageBody="hello")
     world.store.put("raw/a", b"1")
@@ -190,8 +192,8 @@ def test_poison_is_kept(ministack):
 
 
 @pytest.mark.thorough
-def test_poison_goes_to_the_queues_own_dead_letters(ministack):
-    """If it has them: after as many receives as its policy says."""
+def test_invalid_message_goes_to_the_queues_dead_letters(ministack):
+    """A message moves to the dead-letter queue after the number of receives in the queue's policy."""
     world = World(ministack)
     dead = world.sqs.create_queue(QueueName=f"{world.bucket}-dead")["QueueUrl"]
     found = world.sqs.get_queue_attributes(QueueUrl=dead, AttributeNames=["QueueArn"])
@@ -208,8 +210,8 @@ def test_poison_goes_to_the_queues_own_dead_letters(ministack):
 
 
 @pytest.mark.thorough
-def test_many_events_by_two_inlets(ministack):
-    """Each is in the queue; none is left in SQS."""
+def test_two_inlets_queue_many_events(ministack):
+    """Each event is in the platform's queue, and no message is left in SQS."""
     world = World(ministack)
     keys = [f"raw/{number}" for number in range(300)]
     inlets = [world.inlet(), world.inlet()]

@@ -1,7 +1,7 @@
-"""Statistics of tables that batches, merges, vectors, rollbacks and erasures made: what other engines skip by them.
+"""Statistics of tables made by batches, merges, vectors, rollbacks and erasures: the files that other engines skip.
 
-Every answer to a predicate has the rows that hold, and needs no file that cannot have one: it is given by a copy of the
-table in a folder that lacks those files.
+Every answer to a predicate must have all matching rows, and must not need a file without matching rows. So the
+predicate is evaluated on a copy of the table in a folder that lacks such files.
 """
 
 import datetime as dt
@@ -53,15 +53,15 @@ KINDS = {
     "void": pa.string(),
 }
 MORE = {f"c{number}": pa.int32() for number in range(COLUMNS)}
-"""The last of them have no statistics."""
+"""The last of these columns have no statistics."""
 SCHEMA = pa.schema(LINEAGE | KINDS | MORE)
 EPOCH = dt.datetime(2026, 1, 1)
 Objects = Mapping[str, Sequence[int] | None]
-"""What a batch changes: the ids of each object, None: it is gone."""
+"""The changes of a batch: the ids in each object; None: the object is deleted."""
 
 
 def row(key: str, offset: int, number: int) -> dict[str, Any]:
-    """The record with this id: most of its values rise with it, some are null."""
+    """The record with this id: most of its values rise with the id, some are null."""
     at = EPOCH + dt.timedelta(hours=number, microseconds=number)
     rare = None if number % 4 == 0 else number
     return {
@@ -88,7 +88,7 @@ def row(key: str, offset: int, number: int) -> dict[str, Any]:
 
 @dataclass(kw_only=True)
 class Lake:
-    """A table over a bucket in memory, and the ids that each object has in it."""
+    """A table over a bucket in memory, and the ids in each of its objects."""
 
     vectors: bool = False
     store: MemoryObjectStore = field(default_factory=MemoryObjectStore)
@@ -117,7 +117,7 @@ class Lake:
         return [row(key, n, number) for key, ids in self.objects.items() for n, number in enumerate(ids)]
 
     def batch(self, objects: Objects) -> None:
-        """A version with these changes."""
+        """Commits a version with these changes."""
         base = self.snapshot
         label = base.version + 1
         new = [row(key, n, number) for key, ids in objects.items() for n, number in enumerate(ids or ())]
@@ -164,7 +164,7 @@ class Lake:
             del self.states[key], self.objects[key]
 
     def copied(self, folder: Path, needed: Callable[[Sequence[Row]], bool] = bool) -> Path:
-        """The table in a new folder, with those of its live files alone that have needed rows."""
+        """Copies the table to a new folder, with only those live files that have needed rows."""
         self.copies += 1
         target, layout = folder / f"{self.copies}", self.source.location.layout
         live = {layout.file(pack.path): pack for pack in self.snapshot.packs.values()}
@@ -184,7 +184,7 @@ class Lake:
 
 
 def answers_are_right(lake: Lake, folder: Path, wheres: Iterable[Where] = ()) -> None:
-    """All rows, and those of each predicate, by each engine."""
+    """Checks all rows, and the rows of each predicate, in each engine."""
     where = str(lake.copied(folder))
     wanted = normal(lake.rows)
     for name, read in at_once(where):
@@ -194,7 +194,7 @@ def answers_are_right(lake: Lake, folder: Path, wheres: Iterable[Where] = ()) ->
 
 
 def files_are_skipped(lake: Lake, folder: Path, where: Where, *, but: str = "") -> None:
-    """Each engine but one has its answer from those files alone that hold such rows."""
+    """Checks that each engine, except one, answers from only the files with matching rows."""
 
     def may_hold(rows: Sequence[Row]) -> bool:
         return any(map(where.holds, rows))
@@ -215,7 +215,7 @@ NOT_BY = {
     "place.in.n": "deltalake",
     "odd": "all",
 }
-"""The engine that skips no file by such a column; where NaN is, none may skip."""
+"""Columns with an engine that skips no file by them; no engine may skip files by a column with NaN."""
 
 
 EDGES = row("k3-2", 0, 3013) | {"place.x": "x003013", "place.in.n": 3013}
@@ -224,7 +224,7 @@ for _name in ("place", "tags", "yes", "void", "_etag", "_offset", "_slot", *[*MO
 
 
 def wheres_of(number: int) -> list[Where]:
-    """What a record with this id is at the edge of, of some columns."""
+    """Predicates with bounds at the values of the record with this id."""
     values = row("k", 0, number)
     found = [Where(column, op, values[column]) for column in ("id", "at", "text") for op in ("=", ">=")]
     found += [Where("place.x", "=", f"x{number:06}"), Where("amount", "<", values["amount"])]
@@ -232,7 +232,7 @@ def wheres_of(number: int) -> list[Where]:
 
 
 def filled(*, vectors: bool) -> Lake:
-    """Batches of rising ids, so that files differ: fewer than would be merged, and three that hold much."""
+    """Batches of rising ids, so that files differ; too few to be merged, except for three big ones."""
     lake = Lake(vectors=vectors)
     for number in range(4):
         first = number * 1000
@@ -241,8 +241,8 @@ def filled(*, vectors: bool) -> Lake:
 
 
 @pytest.mark.parametrize("vectors", [False, True])
-def test_of_a_table_that_lives(tmp_path: Path, vectors: bool) -> None:
-    """New objects; overwritten and deleted ones; merges; a checkpoint; a rollback; an erased object."""
+def test_statistics_stay_right_over_the_life_of_a_table(tmp_path: Path, vectors: bool) -> None:
+    """Objects are added, overwritten and deleted; then merges, a checkpoint, a rollback and an erasure."""
     lake = filled(vectors=vectors)
     edges = wheres_of(1007)
     answers_are_right(lake, tmp_path, edges)
@@ -254,7 +254,7 @@ def test_of_a_table_that_lives(tmp_path: Path, vectors: bool) -> None:
     files_are_skipped(lake, tmp_path, Where("large", ">=", row("k", 0, 9000)["large"]))
     before, kept, states = lake.snapshot.version, dict(lake.objects), dict(lake.states)
 
-    for number in range(CHECKPOINT_EVERY + 1):  # merges, and a checkpoint
+    for number in range(CHECKPOINT_EVERY + 1):  # causes merges, and a checkpoint
         lake.batch({f"m{number}": range(20_000 + number * 10, 20_004 + number * 10)})
     assert len(lake.snapshot.packs) < CHECKPOINT_EVERY
     answers_are_right(lake, tmp_path, wheres_of(20_101))
@@ -275,8 +275,8 @@ def test_of_a_table_that_lives(tmp_path: Path, vectors: bool) -> None:
 
 
 @pytest.mark.parametrize("column", [*sorted(EDGES.keys() - NOT_BY.keys()), *NOT_BY])
-def test_of_each_type(tmp_path: Path, column: str) -> None:
-    """Files that are below, and above, what is asked for."""
+def test_files_are_skipped_by_columns_of_each_type(tmp_path: Path, column: str) -> None:
+    """Files with values below, and above, the predicate are skipped."""
     lake = filled(vectors=False)
     value = EDGES[column]
     wheres = [Where(column, "=", value), Where(column, ">=", value), Where(column, "<", value)]
@@ -288,8 +288,8 @@ def test_of_each_type(tmp_path: Path, column: str) -> None:
         files_are_skipped(lake, tmp_path, where, but=NOT_BY.get(column, ""))
 
 
-def test_every_live_file_has_them(tmp_path: Path) -> None:
-    """However it was made: counts, nulls and bounds of the first columns, those inside of structs each for itself."""
+def test_every_live_file_has_statistics(tmp_path: Path) -> None:
+    """Each file has counts, nulls and bounds of the first columns, and separately of fields in structs."""
     lake = filled(vectors=False)
     for number in range(12):
         lake.batch({f"m{number}": [5000 + number], f"k1-{number % 5}": [number]})
@@ -300,7 +300,9 @@ def test_every_live_file_has_them(tmp_path: Path) -> None:
         rows = [each for group in lake.table.data.opened(pack).groups() for each in group.to_pylist()]
         stats = json.loads(pack.stats or "")
         assert stats["numRecords"] == len(rows)
-        assert leaves(stats["nullCount"]) == leaves(stats["minValues"]) + 3, "of yes, void and odd"
+        assert leaves(stats["nullCount"]) == leaves(stats["minValues"]) + 3, (
+            "the columns yes, void and odd have no bounds"
+        )
         assert leaves(stats["nullCount"]) == COLUMNS
         assert stats["minValues"]["id"] == min(each["id"] for each in rows)
         assert stats["maxValues"]["id"] == max(each["id"] for each in rows)

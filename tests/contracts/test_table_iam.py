@@ -1,4 +1,4 @@
-"""Policies of the roles against what runs, upkeep and another engine really send to a table in a bucket."""
+"""The policies of the roles, compared with the requests of runs, upkeep and another engine to a table in a bucket."""
 
 from dataclasses import replace
 
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.server
 
 
 def through(place: Place, proxy: FaultProxy) -> Source:
-    """The source, whose bucket is reached through a proxy."""
+    """The source with its bucket behind a proxy."""
     config = replace(place.store.config, endpoint_url=proxy.url)
     return with_settings(place.source, platform=config, bucket=config)
 
@@ -35,8 +35,10 @@ def newest(source: Source) -> Snapshot:
     return found
 
 
-def test_who_may_write_and_who_may_read(ministack: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Versions, checkpoints, packs merged, files removed; a viewer needs nothing of manifests, states and rejects."""
+def test_writer_and_viewer_roles_allow_exactly_what_is_needed(
+    ministack: S3Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Writers commit, merge and remove files; a viewer needs no manifests, states or rejects."""
     now_ms, month_ms = vacuum.store_now_ms, 30 * 86_400_000
     monkeypatch.setattr(vacuum, "store_now_ms", lambda *given: now_ms(*given) + month_ms)
     place = Place(ministack, overwrites="vectors")
@@ -70,7 +72,7 @@ def test_who_may_write_and_who_may_read(ministack: S3Server, monkeypatch: pytest
 
         del proxy.answered[:]
         config = replace(place.store.config, endpoint_url=proxy.url)
-        # Not delta-rs: it keeps the interpreter, and so the proxy, waiting while it reads.
+        # delta-rs is not used: it blocks the interpreter, and so the proxy, while it reads.
         found = by_duckdb(At(uri=f"s3://{bucket}/{table.layout.prefix}", config=config))
         assert [row["a"] for row in found] == [row["a"] for row in sorted(wanted, key=order)]
         asked = needs(proxy.answered)

@@ -1,4 +1,4 @@
-"""The crate vnotify, as crates.io has it, and ours on one keyspace: each as writer, each as reader."""
+"""The crate vnotify from crates.io and the platform on one keyspace: each as writer, each as reader."""
 
 from functools import partial
 from pathlib import Path
@@ -18,7 +18,7 @@ pytestmark = [
     pytest.mark.server,
     pytest.mark.thorough,
     pytest.mark.registry,
-    pytest.mark.timeout(1800),  # it is compiled
+    pytest.mark.timeout(1800),  # the crate is compiled
 ]
 
 KEYS = ["a", "path/to/object", "日本語/ключ/🙂", " leading space", "a//b", "a+b%20c", "x" * 1000]
@@ -30,8 +30,8 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize(("prefix", "slots"), [("keyspace/", 1000), ("signals-", 7), ("deep/er/", 1)])
-def test_what_the_crate_writes(ministack: S3Server, program: Path, prefix: str, slots: int) -> None:
-    """Is seen by our watcher, in the slots that we think, and by our cache."""
+def test_platform_sees_the_crates_writes(ministack: S3Server, program: Path, prefix: str, slots: int) -> None:
+    """The watcher sees the crate's writes in the expected slots, and the cache sees them, too."""
     config = ministack.config(ministack.make_bucket())
     store = S3ObjectStore(config)
     watcher = Watcher(store, prefix=prefix, slots=slots)
@@ -48,10 +48,10 @@ def test_what_the_crate_writes(ministack: S3Server, program: Path, prefix: str, 
 
 
 @pytest.mark.parametrize(("prefix", "slots"), [("keyspace/", 1000), ("signals-", 7)])
-def test_what_the_crate_reads(ministack: S3Server, program: Path, prefix: str, slots: int) -> None:
-    """It has cached all of it, and sees what our publisher writes over it, and deletes.
+def test_crate_sees_the_platforms_writes(ministack: S3Server, program: Path, prefix: str, slots: int) -> None:
+    """The crate has cached all objects, and sees the publisher's overwrites and deletions.
 
-    Its cache counts its entries some seconds late, and misses changes until then: they are made until it sees them.
+    The crate counts its cache entries some seconds late, and misses changes until then; the test repeats its changes.
     """
     config = ministack.config(ministack.make_bucket())
     publisher = Publisher(S3ObjectStore(config), prefix=prefix, slots=slots)
@@ -69,8 +69,12 @@ def test_what_the_crate_reads(ministack: S3Server, program: Path, prefix: str, s
 
 
 @pytest.mark.parametrize(("prefix", "slots"), [("keyspace/", 1000), ("signals-", 7)])
-def test_what_our_cache_puts(ministack: S3Server, program: Path, prefix: str, slots: int) -> None:
-    """The crate reads it, also over what it has cached; and our cache reads what the crate puts over that."""
+def test_crate_and_cache_see_each_others_puts(
+    ministack: S3Server, program: Path, prefix: str, slots: int
+) -> None:
+    """The crate reads puts of the platform's cache, even over its own
+    cached objects, and the cache reads the crate's puts.
+    """
     config = ministack.config(ministack.make_bucket())
     store = S3ObjectStore(config)
     cache = CausalCache(
@@ -86,7 +90,7 @@ def test_what_our_cache_puts(ministack: S3Server, program: Path, prefix: str, sl
 
     with running_peer(program, config, prefix=prefix, slots=slots) as peer:
         for key in KEYS:
-            assert sees(key, "1")  # which it has not asked for before
+            assert sees(key, "1")  # the crate has not requested this key before
             until(partial(sees, key, "2"))
             assert (ours := cache.get(key)) is not None
             assert ours.body == b"2"
@@ -95,8 +99,8 @@ def test_what_our_cache_puts(ministack: S3Server, program: Path, prefix: str, sl
             assert theirs.body == b"3"
 
 
-def test_a_whole_bucket_of_the_crates_becomes_a_table(ministack: S3Server, program: Path) -> None:
-    """Its objects lie anywhere in the bucket, its keyspace beside them, and the platform's own there too."""
+def test_bucket_of_the_crate_becomes_a_table(ministack: S3Server, program: Path) -> None:
+    """The crate's objects are anywhere in the bucket, together with its keyspace and the platform's own objects."""
     place = Place(ministack, prefix="", keyspace_prefix="keyspace/")
     watcher = Watcher(place.store, prefix="keyspace/", slots=4)
     with running_peer(program, place.store.config, prefix="keyspace/", slots=4) as peer:

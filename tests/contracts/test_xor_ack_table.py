@@ -1,4 +1,4 @@
-"""Ack chains in the npm package's table: alone, and with a peer that speaks as the package does."""
+"""Ack chains in the npm package's table: alone, and with a peer that follows the package's protocol."""
 
 import json
 from concurrent.futures import ThreadPoolExecutor
@@ -32,7 +32,7 @@ def config(ministack):
 
 @pytest.fixture
 def table(config):
-    """The table, emptied."""
+    """The emptied table."""
     table = XorAckTable(config)
     yield table
     for key in table._table.keys("tagID"):
@@ -55,11 +55,11 @@ def item(table, key):
     return table._table.get({"tagID": {"S": key}})
 
 
-# Alone
+# The platform alone
 
 
-def test_a_chain_from_beginning_to_end(chains, table):
-    """Names, payload, deadline, operation ids, tombstone; and the XOR alone in the package's item."""
+def test_chain_is_stored_in_the_packages_item(chains, table):
+    """Names, payload, deadline, operation ids and tombstone are separate; the package's item has only the XOR."""
     opened = chains.open_batch("t", ["1", "2"], payload="p", deadline_seconds=9)
     assert opened == chains.state("t")
     assert item(table, "t").keys() == {"tagID", "stamp"}
@@ -80,8 +80,8 @@ def test_a_chain_from_beginning_to_end(chains, table):
         chains.state("t")
 
 
-def test_a_failed_chain_keeps_its_reason(chains, table):
-    """And is, to the package, not there."""
+def test_failed_chain_keeps_its_reason(chains, table):
+    """The package sees no chain."""
     chains.open_batch("t", ["1", "2"])
     assert chains.fail("t", "died").missing == ("1", "2")
     assert chains.stamp_children("t", ["1"]) == AlreadyFailed(reason="died")
@@ -89,15 +89,15 @@ def test_a_failed_chain_keeps_its_reason(chains, table):
 
 
 @pytest.mark.parametrize("how", ["by us", "by the package", "failed"])
-def test_a_tag_that_has_ended_is_used_again(chains, table, config, how):
-    """At once where asked for; the package's item is there again, and the XOR that is returned is the one in it."""
+def test_ended_tag_is_used_again(chains, table, config, how):
+    """The reuse is immediate if requested; the package's item exists again, and the returned XOR is the item's."""
     one, other = new_stamp(), new_stamp()
     chains.create("t", one)
     if how == "by us":
         assert chains.stamp("t", one).xor == bytes(16)
     elif how == "failed":
         chains.fail("t", "died")
-    else:  # it deletes its item
+    else:  # the package deletes its item
         table._table.client.delete_item(TableName=config.table, Key={"tagID": {"S": "t"}})
     with pytest.raises(TagExists):
         chains.create("t", one)
@@ -110,8 +110,8 @@ def test_a_tag_that_has_ended_is_used_again(chains, table, config, how):
     assert chains.stamp("t", other) == Acked()
 
 
-def test_all_chains_and_purge(table):
-    """In tag order, without our items showing up as chains."""
+def test_chains_are_listed_and_purged(table):
+    """Chains are listed by tag, without the platform's own items."""
     clock = HandClock()
     chains = SharedChains(table, clock=clock, tombstone_seconds=10)
     for n in range(30):
@@ -125,8 +125,8 @@ def test_all_chains_and_purge(table):
 
 @pytest.mark.parametrize("fault", [Fault.LOST, Fault.REFUSED, Fault.LATE])
 @pytest.mark.parametrize("method", ["create", "replace", "remove"])
-def test_writes_in_doubt(table, fault, method):
-    """Applied once, as on any store."""
+def test_write_in_doubt_is_applied_once(table, fault, method):
+    """The behaviour is the same as on other stores."""
     faulty = FaultyStore(table, at(method, fault))
     chains = SharedChains(faulty, clock=HurriedClock())
     one, other = new_stamp(), new_stamp()
@@ -141,8 +141,8 @@ def test_writes_in_doubt(table, fault, method):
 
 
 @pytest.mark.parametrize("fault", [Fault.CRASH_BEFORE, Fault.CRASH_AFTER])
-def test_a_stamp_repeated_after_a_crash(table, fault):
-    """By its operation id, also the last one."""
+def test_stamp_repeated_after_a_crash_counts_once(table, fault):
+    """The stamp's operation id identifies it, even if it was the last stamp."""
     one, other = new_stamp(), new_stamp()
     SharedChains(table).create("t", xor(one, other))
     for stamp, outcome in ((one, Stamped(missing=None)), (other, Acked())):
@@ -151,8 +151,8 @@ def test_a_stamp_repeated_after_a_crash(table, fault):
         assert SharedChains(table).stamp("t", stamp, operation_id=stamp.hex()) == outcome
 
 
-def test_many_at_once(chains, table):
-    """From many processes: nothing is lost, one gets `Acked`."""
+def test_concurrent_stamps_lose_nothing(chains, table):
+    """Many processes stamp, and exactly one gets `Acked`."""
     chains.open_batch("t", map(str, range(24)))
     with ThreadPoolExecutor(8) as pool:
         outcomes = list(pool.map(lambda n: SharedChains(table).stamp_children("t", [str(n)]), range(24)))
@@ -160,15 +160,15 @@ def test_many_at_once(chains, table):
     assert chains.state("t").status == "acked"
 
 
-def test_a_version_covers_both_items(chains, table):
-    """Whichever of them moved, the write is a conflict."""
+def test_version_covers_both_items(chains, table):
+    """If either item has changed, the write is a conflict."""
     chains.open_batch("t", ["1", "2"])
     before = table.read("ack", "t")
     chains.stamp_children("t", ["1"])
     assert table.replace("ack", "t", before.value, expected=before.version) == Conflict()
     assert table.remove("ack", "t", expected=before.version) == Conflict()
     assert table.create("ack", "t", before.value) == Conflict()
-    # The stamp alone moves back to what it was.
+    # Only the stamp is changed back.
     old_stamp = item(table, "t")
     now = table.read("ack", "t")
     chains.fail("t", "x")
@@ -177,8 +177,8 @@ def test_a_version_covers_both_items(chains, table):
     assert isinstance(table.remove("ack", "t", expected=table.read("ack", "t").version), Written)
 
 
-def test_what_the_table_cannot_hold_is_refused(chains, table, config):
-    """Counters, other partitions, NUL in a tag, items that are no chain."""
+def test_unsupported_records_are_refused(chains, table, config):
+    """The table cannot hold counters, other partitions, NUL in a tag, or items that are not a chain."""
     with pytest.raises(UsageError, match="NUL"):
         chains.open_batch("a" + SUFFIX, ["1"])
     with pytest.raises(UsageError, match="'ack' alone"):
@@ -192,12 +192,12 @@ def test_what_the_table_cannot_hold_is_refused(chains, table, config):
         chains.state("x")
 
 
-# With a peer that speaks as the package does
+# With a peer that follows the package's protocol
 
 
 @pytest.mark.npm
-def test_begun_by_the_package_finished_by_us(chains, peer):
-    """Its chain is ours to stamp; our operation ids hold from the first stamp on."""
+def test_platform_finishes_a_chain_of_the_package(chains, peer):
+    """The platform may stamp the package's chain; operation ids work from its first stamp on."""
     stamps = [new_stamp() for _ in range(3)]
     peer.create("t", xor(*stamps))
     with pytest.raises(TagExists):
@@ -213,8 +213,8 @@ def test_begun_by_the_package_finished_by_us(chains, peer):
 
 
 @pytest.mark.npm
-def test_begun_by_us_finished_by_the_package(chains, table, peer):
-    """It overwrites its item whole, and what we know of the chain survives."""
+def test_package_finishes_a_chain_of_the_platform(chains, table, peer):
+    """The package overwrites its whole item, and the platform's data of the chain survives."""
     chains.open_batch("t", ["1", "2", "3"], payload="p")
     seed = bytes.fromhex(json.loads(table.read("ack", "t").value)["seed"])
     with pytest.raises(PeerError) as error:
@@ -237,8 +237,8 @@ def test_begun_by_us_finished_by_the_package(chains, table, peer):
 
 @pytest.mark.npm
 @pytest.mark.parametrize("begun_by", ["us", "peer"])
-def test_mixed_at_once(chains, table, peer, begun_by):
-    """Both stamp one chain at the same time: every stamp counts once, one of all gets `Acked`."""
+def test_concurrent_stamps_of_both_lose_nothing(chains, table, peer, begun_by):
+    """Package and platform stamp one chain at the same time: every stamp counts once, and exactly one gets `Acked`."""
     for tag in ("a", "b", "c"):
         stamps = [new_stamp() for _ in range(24)]
         (chains if begun_by == "us" else peer).create(tag, xor(*stamps))
@@ -261,8 +261,10 @@ def test_mixed_at_once(chains, table, peer, begun_by):
 
 
 @pytest.mark.npm
-def test_deleted_by_either(chains, table, peer):
-    """What the package deletes reads as finished, since it does the same when it finishes; what we delete is gone."""
+def test_chain_deleted_by_either_side(chains, table, peer):
+    """A deletion by the package reads as finished, since it also
+    deletes a finished chain; the platform's is a deletion.
+    """
     chains.create("t", new_stamp())
     peer.delete("t")
     assert chains.state("t").status == "acked"
@@ -275,8 +277,8 @@ def test_deleted_by_either(chains, table, peer):
 
 
 @pytest.mark.npm
-def test_a_chain_begun_again_by_the_package(chains, peer):
-    """Under a tag whose chain we had finished: another chain, with nothing of the old one."""
+def test_chain_begun_again_by_the_package_is_new(chains, peer):
+    """The platform had finished a chain of this tag; the new chain must not have anything of the old one."""
     chains.open_batch("t", ["1"], payload="old")
     chains.stamp_children("t", ["1"])
     stamp = new_stamp()
@@ -286,8 +288,8 @@ def test_a_chain_begun_again_by_the_package(chains, peer):
 
 
 @pytest.mark.npm
-def test_the_package_is_refused_what_it_refuses(peer):
-    """Zero stamps, lengths; so the stand-in is one."""
+def test_peer_refuses_what_the_package_refuses(peer):
+    """The package refuses zero stamps and wrong lengths; without this, the peer would be no valid stand-in."""
     with pytest.raises(PeerError, match="ZeroBufferNoOp"):
         peer.create("t", bytes(16))
     peer.create("t", new_stamp())

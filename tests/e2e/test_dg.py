@@ -1,4 +1,4 @@
-"""A Dagster project of one's own, made with `dg`: the component is found, scaffolded, checked and loaded."""
+"""A user's Dagster project made with `dg`: the component is found, scaffolded, checked and loaded."""
 
 import os
 import subprocess
@@ -44,8 +44,8 @@ def project(tmp_path: Path) -> Path:
 
 @pytest.mark.thorough
 @pytest.mark.timeout(900)
-def test_a_project_of_one_s_own(project: Path) -> None:
-    """Also what is wrong in a YAML is said by `dg check yaml`, and `dg` shows the component's fields."""
+def test_dg_project_uses_the_component(project: Path) -> None:
+    """`dg check yaml` also reports errors in a YAML, and `dg` shows the component's fields."""
     path = os.pathsep.join([str(PROJECT.parent), str(project / "src")])
     environment = os.environ | {"PYTHONPATH": path, "PYTHONWARNINGS": "ignore", "COLUMNS": "200"}
     environment |= {"DAGSTER_TELEMETRY_ENABLED": "false", "DG_CLI_CONFIG": str(project / "dg.toml")}

@@ -1,7 +1,7 @@
-"""Random operations over all formats and compressions, runs killed at random, tiny limits: the table equals the bucket.
+"""Random operations over all formats and compressions, randomly killed runs, tiny limits: the table equals the bucket.
 
-`FORMAT_FUZZ_OPERATIONS`, `FORMAT_FUZZ_SEED`, `FORMAT_FUZZ_KILLS`; `poe fuzz` runs the long form. What is written is
-drawn from the seed alone; which run sees it, and where it is killed, is a matter of time.
+Settings: `FORMAT_FUZZ_OPERATIONS`, `FORMAT_FUZZ_SEED`, `FORMAT_FUZZ_KILLS`; `poe fuzz` runs the long form. The seed
+alone determines the writes. The runs that see them, and the times of kills, depend on timing.
 """
 
 import os
@@ -45,7 +45,7 @@ SUFFIXES = {
     "blobs": (".bin",),
 }  # fmt: skip
 SHARES = {"mixed": 7, "logs": 2, "blobs": 1}
-"""How often a source has its turn."""
+"""The relative frequency of runs of each source."""
 
 SPLIT_BYTES = 4000
 LIMITS: tuple[dict[str, Any], ...] = (
@@ -54,7 +54,7 @@ LIMITS: tuple[dict[str, Any], ...] = (
 )  # fmt: skip
 SLOTS = 4
 NAMES = 3
-"""Of each suffix."""
+"""The number of names for each suffix."""
 
 WHAT = (*("write",) * 3, *("append",) * 2, "empty", "delete", "rename", "restore", "same")
 
@@ -98,7 +98,7 @@ class Fuzz:
         self.unannounced: list[tuple[str, str]] = []
         self.done: list[str] = []
         self.killed: list[str] = []
-        # Each after a share of the operations, so that it does not hang on the clock; drivers and workers by turns.
+        # Kills follow shares of the operations, so that they do not depend on the clock; drivers and workers in turn.
         kinds = [("driver", "worker")[n % 2] for n in range(KILLS)]
         self.victims = [
             ((number + self.moments.random()) / KILLS * 0.85, kind) for number, kind in enumerate(kinds)
@@ -108,10 +108,10 @@ class Fuzz:
         given = {"bucket": self.bucket, "endpoint_url": self.server.endpoint_url}
         self.driver = Driver(given, keys, self.folder / "driver.log")
 
-    # Operations.
+    # Operations
 
     def operate(self) -> None:
-        """The next one: drawn from the seed and what came before it, and from nothing else."""
+        """Does the next operation, which is drawn only from the seed and the operations before."""
         dice = self.dice
         (name,) = dice.choices([*SHARES], [*SHARES.values()])
         suffix = dice.choice(SUFFIXES[name])
@@ -156,7 +156,7 @@ class Fuzz:
             self.bodies[key] = body
             self.versions.setdefault(key, []).append((version, body))
         self.unannounced.append((key.split("/")[1], key))
-        # Now and then late, several at once.
+        # Sometimes late, and several at once.
         if self.moments.random() < 0.8:
             self.tell_all()
 
@@ -168,10 +168,10 @@ class Fuzz:
                 self.signals[name].signal(keys)
         self.unannounced.clear()
 
-    # Runs.
+    # Runs
 
     def run(self, name: str, *, listing: bool, limits: dict[str, Any], operations: int) -> int:
-        """One, while up to so many operations are done; how many were. It may be killed."""
+        """Does one run, while up to this number of operations happen; returns their number. The run may be killed."""
         source = self.sources[name]
         settings = {**SOURCES[name], "name": name, "prefix": source.input.prefix, "slots": SLOTS}
         settings |= {"split_bytes": SPLIT_BYTES} | limits
@@ -179,7 +179,7 @@ class Fuzz:
         self.driver.start()
         self.driver.tell({"source": settings, "batch": f"batch-{self.runs}", "listing": listing})
         doomed = operations and self.victims and self.victims[0][0] <= len(self.done) / OPERATIONS
-        # After so many signs of life, and a moment; the first one surely before its run is over.
+        # The kill follows some outputs of the run, and a random delay; the first one certainly hits a running run.
         kill, dies_at = (self.moments.randrange(1, 6) if self.killed else 1) if doomed else 0, None
         ends = time.monotonic() + WAIT_SECONDS
         done = 0
@@ -188,7 +188,7 @@ class Fuzz:
             assert time.monotonic() < ends, f"a run does not end: {self.facts()}"
             if answer and "progress" not in answer:
                 break
-            # Something goes on: most happens just when objects are about to be read.
+            # The operations go on: most happen just before objects are read.
             reading = answer is not None and answer["progress"].startswith("reading")
             for _ in range(self.moments.randrange(4, 14) if reading else self.moments.randrange(2)):
                 if done < operations:
@@ -214,11 +214,11 @@ class Fuzz:
         return done
 
     def strike(self) -> bool:
-        """Kill the driver, or a worker of it; whether the run is over."""
+        """Kills the driver, or one of its workers; returns True if the run is over."""
         kind = self.victims[0][1]
         workers = self.driver.workers() if kind == "worker" else []
         if kind == "worker" and not workers:
-            return False  # it is the next run's turn
+            return False  # left to the next run
         self.victims.pop(0)
         self.killed.append(kind)
         self.show(f"kills a {kind}")
@@ -230,7 +230,7 @@ class Fuzz:
         return False
 
     def settle(self, *, listing: bool) -> None:
-        """Everything is announced: every table equals its bucket, and no entry is left."""
+        """Announces everything; then every table must equal its bucket, and no entry may be left."""
         self.tell_all()
         for name, source in self.sources.items():
             for _ in range(20):
@@ -248,7 +248,7 @@ class Fuzz:
             assert not entries, ([entry.event.key for entry in entries], self.facts())
 
     def show(self, text: str) -> None:
-        """For whoever watches (`pytest -s`)."""
+        """Prints for a person who watches (`pytest -s`)."""
         print(f"{time.monotonic() - self.began:5.0f} s, {len(self.done)} done: {text}"[:300], flush=True)
 
     def facts(self) -> str:
@@ -259,17 +259,15 @@ class Fuzz:
 
     @staticmethod
     def replay() -> str:
-        """The command that draws the same operations again."""
+        """The command that repeats the same operations."""
         return (
             f"FORMAT_FUZZ_SEED={SEED} FORMAT_FUZZ_OPERATIONS={OPERATIONS} FORMAT_FUZZ_KILLS={KILLS} "
             "pytest -s tests/e2e/test_format_fuzz.py"
         )
 
 
-def test_every_format_killed_at_random_the_table_equals_the_bucket(
-    ministack: S3Server, tmp_path: Path
-) -> None:
-    """By entries and by listings, in between and in the end, by a check that reads all again by other means."""
+def test_table_of_every_format_equals_the_bucket_after_kills(ministack: S3Server, tmp_path: Path) -> None:
+    """The check reads everything again by other means, with entries and with listings, in between and in the end."""
     print(f"\n{Fuzz.replay()}", flush=True)
     fuzz = Fuzz(ministack, tmp_path)
     try:

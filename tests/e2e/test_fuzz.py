@@ -1,13 +1,13 @@
-"""Four writer processes through all inlets at once, everything SIGKILLed at random: the table equals the bucket.
+"""Four writer processes through all inlets at once, with random SIGKILLs of everything: the table equals the bucket.
 
-Meanwhile columns, whose types were inferred from a first object, get other types again and again.
+Meanwhile columns with types inferred from a first object get other types repeatedly.
 
-`FUZZ_OPERATIONS`, `FUZZ_SEED`, `FUZZ_KILLS`; `poe thorough` does 300 operations, `poe fuzz` 10,000.
+Settings: `FUZZ_OPERATIONS`, `FUZZ_SEED`, `FUZZ_KILLS`; `poe thorough` does 300 operations, `poe fuzz` 10,000.
 
-A long run begins with the writers that tell the queue, so that what an entry fails to tell of is missing from the
-table. Then come unqueued ones too. An unqueued signal can hide behind a queued one of the same slot, until an
-unqueued writer has been seen (`protocols.source_enumerator`): so one object is published unqueued, and seen, before
-they begin. From then on every batch lists the slots it takes. A short run has the second part only, and
+A long run has two parts. In the first part, all writers queue, so a change without an entry would be missing from the
+table. In the second part, unqueued writers join. An unqueued signal can hide behind a queued one of the same slot,
+until an unqueued writer has been seen (`protocols.source_enumerator`). So one object is published unqueued, and seen,
+before the second part begins. From then on every batch lists its slots. A short run has only the second part, and
 begins with an unqueued writer.
 """
 
@@ -67,7 +67,7 @@ SEED = int(os.environ.get("FUZZ_SEED", "1"))
 KILLS = int(os.environ.get("FUZZ_KILLS", str(10 + OPERATIONS // 75)))
 
 LONG = 1000
-"""Operations from which on the run has both parts."""
+"""A run with at least this number of operations has both parts."""
 
 pytestmark = [pytest.mark.e2e, pytest.mark.thorough, pytest.mark.timeout(600 + OPERATIONS)]
 
@@ -97,7 +97,7 @@ attributes:
 
 
 class Fuzz:
-    """The run: what is started, what was done so far, and what has to hold in the end."""
+    """The run: its processes, its history, and the conditions at its end."""
 
     def __init__(self, platform: Platform, sqs, sink: Receiver, folder: Path) -> None:
         self.platform, self.sink, self.folder = platform, sink, folder
@@ -166,7 +166,7 @@ class Fuzz:
         )
 
     def phase(self, phase: Phase, kills: int) -> None:
-        """Let the writers do their part, kill, and wait until everything has been announced."""
+        """Lets the writers work, kills processes, and waits until everything has been announced."""
         journals = [self.folder / f"journal-{phase.first}-{n}" for n in range(WRITERS)]
         self.phases.append((phase, journals))
         writers = {}
@@ -205,9 +205,9 @@ class Fuzz:
             written = time.monotonic() - began
             self.retyping.stop()
             assert not self.retyping.wrong, self.retyping.wrong
-            # A batch leads on the tables that follow.
+            # A batch updates the derived tables.
             self.platform.publisher.put(f"{PREFIX}last-{phase.last}.jsonl", FIRST)
-            # Whoever died last is back, and nobody dies any more but a run.
+            # All killed processes are running again, and only runs are killed now.
             self.wait(lambda: reconcile(1.0))
         finally:
             self.retyping.stop()
@@ -217,11 +217,11 @@ class Fuzz:
         self.tell(f"{total} operations in {written:.0f} s, settled after {settled:.0f} s more")
 
     def tell(self, text: str) -> None:
-        """For whoever watches (`pytest -s`)."""
+        """Prints for a person who watches (`pytest -s`)."""
         print(f"{time.monotonic() - self.began:5.0f} s: {text}", flush=True)
 
     def wait(self, reconcile, seconds: float = 240.0 + OPERATIONS / 20) -> None:
-        """Until nothing is on its way any more, and the table equals the bucket."""
+        """Waits until nothing is in flight, and the table equals the bucket."""
         ends = time.monotonic() + seconds
         while time.monotonic() < ends:
             reconcile()
@@ -232,12 +232,12 @@ class Fuzz:
         raise AssertionError(f"not settled: {waits}\n{self.differences()}\n{self.facts()}")
 
     def on_its_way(self) -> str:
-        """What still is; empty if nothing."""
+        """A description of everything in flight; empty if nothing is."""
         found = self.sqs.get_queue_attributes(QueueUrl=self.queue_url, AttributeNames=["All"])["Attributes"]
         messages = {name: int(n) for name, n in found.items() if name.startswith("ApproximateNumber")}
         if any(messages.values()):
             return f"SQS: {messages}"
-        # Cheaper than facts, which read each of them.
+        # Cheaper than facts, which read each topic.
         if (entries := sum(1 for _ in list_all(self.store, f"{QUEUE_PREFIX}queue"))) > 100:
             return f"{entries} entries"
         for topic in ("orders", HOOK):
@@ -249,7 +249,7 @@ class Fuzz:
         return f"open batches {batches}" if batches else ""
 
     def differences(self) -> str:
-        """Between bucket and table, row by row; empty if there are none."""
+        """Differences between bucket and table, row by row; empty if equal."""
         objects = list(list_all(self.store, PREFIX))
         expected: Counter[tuple[str, str, int, Values]] = Counter()
 
@@ -285,7 +285,7 @@ class Fuzz:
         )
 
     def operations(self, key: str):
-        """What was begun on a key, in order, and how it ended."""
+        """The operations that were begun on a key, in order, with their results."""
         for phase, journals in self.phases:
             for writer, journal in enumerate(journals):
                 if f"/w{writer}/" in key:
@@ -300,7 +300,7 @@ class Fuzz:
         )
 
     def undelivered(self) -> list[str]:
-        """Keys whose last change, of which the queue heard, never came to the endpoint."""
+        """Keys whose last change in the queue never reached the endpoint."""
         seen: defaultdict[str, set[str | None]] = defaultdict(set)
         for _, body in list(self.sink.requests):
             for event in decode_events(body).events:
@@ -314,7 +314,7 @@ class Fuzz:
                     begun[operation.key].append((operation, what))
         wrong = []
         for key in sorted(begun):
-            # Whichever left the key as it is: the last one that was confirmed, or one after it that was killed.
+            # Possible last operations of a key: the last confirmed one, or a killed one after it.
             causes = []
             for operation, what in reversed(begun[key]):
                 if operation.etag == there.get(key):
@@ -323,15 +323,15 @@ class Fuzz:
                     break
             else:
                 if key not in there:
-                    continue  # none of them may have been applied
+                    continue  # perhaps no operation was applied
             announced = all(cause.way in ANNOUNCED for cause in causes)
             if announced and causes and there.get(key) not in seen[key]:
                 wrong.append(f"{key}: {self.history(key)}; came: {seen[key]}")
-            assert causes or key not in there, f"{key}: not what anybody wrote: {self.history(key)}"
+            assert causes or key not in there, f"{key}: no writer wrote this: {self.history(key)}"
         return wrong
 
     def sweep(self) -> dict[str, int]:
-        """What the check says of a whole comparison, executed as the sweep is."""
+        """The result of the check of a complete comparison, executed as in a sweep."""
         launch = """
         mutation Launch($params: ExecutionParams!) { launchRun(executionParams: $params) {
           __typename ... on LaunchRunSuccess { run { runId } } ... on PythonError { message } } }"""
@@ -367,7 +367,7 @@ class Fuzz:
         return f"FUZZ_SEED={SEED} FUZZ_OPERATIONS={OPERATIONS} killed {self.killed}\n{logs}\n{self.platform.tail()}"
 
     def check(self) -> None:
-        """Nothing was lost, nothing is there twice, and nobody had to repair anything."""
+        """Checks that nothing is lost or doubled, and that no person had to repair anything."""
         found = self.sweep()
         assert (found["found_by_sweep"], found["pending"]) == (0, 0), (found, self.facts())
         assert not self.differences(), self.facts()
@@ -375,8 +375,8 @@ class Fuzz:
         assert self.feed.changes
 
 
-def test_killed_at_random_the_table_equals_the_bucket(tmp_path: Path) -> None:
-    """In the end: no entry left, no batch open, every row exactly once, and the sweep finds nothing."""
+def test_table_equals_the_bucket_after_random_kills(tmp_path: Path) -> None:
+    """In the end no entry is left, no batch is open, every row exists exactly once, and the sweep finds nothing."""
     defs = tmp_path / "fuzz_defs"
     (defs / "orders").mkdir(parents=True)
     (defs / "__init__.py").touch()
@@ -394,7 +394,7 @@ def test_killed_at_random_the_table_equals_the_bucket(tmp_path: Path) -> None:
         fuzz.queue.topics.create(HOOK, TopicSettings(bucket=BUCKET, prefix=PREFIX, endpoint=endpoint))
         plain = Publisher(platform.store, prefix=KEYSPACE)
         try:
-            # From it the schema is inferred.
+            # The schema is inferred from this object.
             platform.store.put(f"{PREFIX}first.jsonl", FIRST)
             plain.signal([f"{PREFIX}first.jsonl"])
             platform.until("the first batch", lambda: not fuzz.differences(), 600.0)

@@ -1,4 +1,4 @@
-"""SIGKILL to the run, the daemon, the S3 server and the demo itself, at seeded moments: the same table."""
+"""SIGKILL to the run, the daemon, the S3 server and the demo itself, at seeded times: the table is the same."""
 
 import os
 import random
@@ -14,7 +14,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.thorough, pytest.mark.timeout(900)]
 
 ORDER = ("run", "demo", "server", "daemon", "warm", "run", "server")
 KILLS = int(os.environ.get("KILLS", "7"))
-"""How many of them."""
+"""The number of kills."""
 
 VICTIMS = {
     "run": ("execute_run", "execute_step", "spawn_main", "warm.worker"),
@@ -33,7 +33,7 @@ def demo(folder: Path, log: Path) -> subprocess.Popen[bytes]:
 
 
 def processes(folder: Path, victim: str) -> list[int]:
-    """Processes of this demo that play the victim's part."""
+    """The processes of this demo with the role `victim`."""
     found = []
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit():
@@ -49,8 +49,8 @@ def processes(folder: Path, victim: str) -> list[int]:
 
 
 @pytest.mark.parametrize("seed", [int(os.environ.get("KILL_SEED", "1"))])
-def test_killed_anywhere_it_ends_in_the_same_table(tmp_path: Path, seed: int) -> None:
-    """The demo's own exit code says whether every row that was written is there exactly once."""
+def test_killed_demo_ends_with_the_same_table(tmp_path: Path, seed: int) -> None:
+    """The demo's own exit code says if every written row exists exactly once."""
     draw = random.Random(seed)
     folder, log = tmp_path / "demo", tmp_path / "demo.log"
     running = demo(folder, log)
@@ -68,7 +68,7 @@ def test_killed_anywhere_it_ends_in_the_same_table(tmp_path: Path, seed: int) ->
                 running = demo(folder, log)
                 killed.append(victim)
                 continue
-            # The victim may not be there yet: wait for it, it is what the moment is about.
+            # The victim may not run yet: wait for it, since the seeded time counts from its start.
             waits = time.monotonic() + 40
             while not (pids := processes(folder, victim)) and time.monotonic() < waits:
                 if running.poll() is not None:

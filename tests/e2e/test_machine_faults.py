@@ -1,4 +1,7 @@
-"""A machine that fails under a run: its S3 server restarted, its disk full. A clear message, and a good table."""
+"""A machine that fails during a run: its S3 server is restarted, or its disk is full.
+
+The error is clear, and the table is correct.
+"""
 
 import json
 import os
@@ -29,7 +32,7 @@ SETTINGS: dict[str, Any] = {
 
 
 def filled(config: S3Config, objects: int, *, rows: int = 10) -> Source:
-    """A source whose objects hold these rows each, numbered throughout."""
+    """A source whose objects have this number of rows each, with rising numbers."""
     store = S3ObjectStore(config)
     for n in range(objects):
         lines = [{"id": n * rows + m, "note": os.urandom(100).hex()} for m in range(rows)]
@@ -53,8 +56,8 @@ def driver_of(config: S3Config, log: Path) -> Driver:
     return Driver({"bucket": config.bucket, "endpoint_url": config.endpoint_url, **keys}, {}, log)
 
 
-def test_a_server_that_is_restarted_in_mid_run(local_server: LocalS3Server, tmp_path: Path) -> None:
-    """The run waits for it, or fails with the endpoint's name; the next one commits what is missing."""
+def test_server_restarted_during_a_run(local_server: LocalS3Server, tmp_path: Path) -> None:
+    """The run waits for the server, or fails with the endpoint's name; the next run commits the missing objects."""
     local_server.create_bucket("restarted")
     config = local_server.config("restarted")
     source = filled(config, 60)
@@ -78,8 +81,8 @@ def test_a_server_that_is_restarted_in_mid_run(local_server: LocalS3Server, tmp_
     assert ids(source) == [*range(600)]
 
 
-def test_a_disk_that_is_full(ministack: S3Server, tmp_path: Path) -> None:
-    """The driver cannot write what it hands to Spark: the run ends with that reason, and the next one does all."""
+def test_full_disk_ends_a_run_with_a_clear_error(ministack: S3Server, tmp_path: Path) -> None:
+    """The driver cannot write its input for Spark: the run ends with this reason; the next one ingests everything."""
     config = ministack.config(ministack.make_bucket())
     source = filled(config, 8, rows=4000)
     driver = driver_of(config, tmp_path / "driver.log")
@@ -87,7 +90,7 @@ def test_a_disk_that_is_full(ministack: S3Server, tmp_path: Path) -> None:
     try:
         driver.start()
         assert driver.process is not None
-        limit = 4_000  # stands for a full disk: no file may become longer
+        limit = 4_000  # simulates a full disk: no file may become longer
         resource.prlimit(driver.process.pid, resource.RLIMIT_FSIZE, (limit, limit))
         driver.tell(given | {"batch": "full"})
         with pytest.raises(AssertionError, match="File too large"):
@@ -101,8 +104,8 @@ def test_a_disk_that_is_full(ministack: S3Server, tmp_path: Path) -> None:
     assert ids(source) == [*range(8 * 4000)]
 
 
-def test_output_to_a_full_disk() -> None:
-    """A line that says so, and exit code 1."""
+def test_output_to_a_full_disk_fails_with_one_line() -> None:
+    """The line names the full disk, and the exit code is 1."""
     with Path("/dev/full").open("w") as full:
         ran = subprocess.run(
             [sys.executable, "-m", "s3notify_platform.cli", "--help"],

@@ -1,4 +1,4 @@
-"""The main job in the whole: a real S3 server, daemon, webserver, Spark and browser."""
+"""The main job as a whole: a real S3 server, daemon, webserver, Spark and browser."""
 
 import json
 import os
@@ -38,8 +38,8 @@ def rows_of(platform: Platform, keys: list[str]) -> dict[str, list[int]]:
     return found
 
 
-def test_a_published_change_becomes_a_committed_visible_partition(platform: Platform) -> None:
-    """Publish, wait for the materialization, read the rows, and see exactly the touched slots in the grid."""
+def test_published_change_becomes_a_materialized_partition(platform: Platform) -> None:
+    """After the materialization, the rows are readable, and exactly the changed slots are in the grid."""
     keys = [f"raw/orders/e2e {n}.jsonl" for n in range(12)]
     platform.publisher.publish(
         [Put(key=key, body=lines(order(n), order(n + 1000, "-1.00"))) for n, key in enumerate(keys)]
@@ -58,8 +58,8 @@ def test_a_published_change_becomes_a_committed_visible_partition(platform: Plat
     platform.until("overwrite and delete", lambda: rows_of(platform, [changed, gone]) == {changed: [7]})
 
 
-def test_the_summary_comes_with_the_batch(platform: Platform) -> None:
-    """It is reported by the batch's own run."""
+def test_batch_reports_its_summary(platform: Platform) -> None:
+    """The batch's own run reports the summary."""
     query = """
     query Latest { assetNodeOrError(assetKey: {path: ["orders_summary"]}) {
       ... on AssetNode { assetMaterializations(limit: 1) { metadataEntries { label } } } } }"""
@@ -73,14 +73,14 @@ def test_the_summary_comes_with_the_batch(platform: Platform) -> None:
 
 
 @pytest.mark.thorough
-def test_a_slot_asset_follows_by_automation(platform: Platform) -> None:
-    """Its source is materialized alone, for scattered slots: the daemon asks for exactly these, in one run."""
+def test_slot_asset_is_updated_by_automation(platform: Platform) -> None:
+    """Only its source is materialized, for some slots: the daemon requests exactly these slots, in one run."""
     committed = platform.grid("paid_orders")["materializedPartitions"]
     found = {str(slot_of(key)): key for key in (f"raw/orders/unannounced {n}.jsonl" for n in range(5))}
     slots = {slot: key for slot, key in found.items() if slot not in committed}
     assert len(slots) > 2
     for key in slots.values():
-        platform.store.put(key, lines(order(1)))  # no signal
+        platform.store.put(key, lines(order(1)))  # without a signal
     platform.launch("orders_ingest", ["orders"], {"slots": [int(slot) for slot in slots]})
     platform.until(
         "both", lambda: platform.grid("paid_orders")["materializedPartitions"] == committed | set(slots)
@@ -92,8 +92,8 @@ def test_a_slot_asset_follows_by_automation(platform: Platform) -> None:
     assert len(platform.graphql(query)["runsOrError"]["results"]) == 1
 
 
-def test_the_asset_page_shows_what_happened(chromium: str, platform: Platform, tmp_path: Path) -> None:
-    """The page of the asset, in a browser: its description, and a partition's figures."""
+def test_asset_page_shows_description_and_figures(chromium: str, platform: Platform, tmp_path: Path) -> None:
+    """In a browser, the page has the asset's description, and the figures of a partition."""
     slot = min(platform.grid("orders")["materializedPartitions"], key=int)
     with sync_playwright() as driver:
         browser = driver.chromium.launch(

@@ -1,4 +1,4 @@
-"""Dagster's instance on PostgreSQL: warm runs, their logs, and their end, as on SQLite."""
+"""Dagster's instance on PostgreSQL: warm runs, their logs, and their end are the same as on SQLite."""
 
 from collections.abc import Iterator
 
@@ -28,8 +28,8 @@ def platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Platform]:
             yield started
 
 
-def test_runs_are_warm(platform: Platform) -> None:
-    """Two batches: both are committed and shown, and a warm worker had a part in it."""
+def test_runs_are_warm_on_postgresql(platform: Platform) -> None:
+    """Two batches are committed and shown, and a warm worker took part."""
     first, second = ([f"raw/orders/{n} {name}.jsonl" for n in range(4)] for name in ("first", "second"))
     for keys in (first, second):
         touched = {str(slot_of(key)) for key in keys}

@@ -1,12 +1,13 @@
-"""Everything at once on one source: poison, outages, restarts, SIGSTOP and SIGKILL, for as long as asked.
+"""Everything at once on one source: poison, outages, restarts, SIGSTOP and SIGKILL, for the given time.
 
 Sensor runs, two `s3notify ingest` and a stream work on one source, while objects are written, overwritten and deleted,
-and columns get other types. Others, with a prefix or slots that are not the table's, are refused.
-Snapshots taken all along never show a duplicate, nor a row of a version that was never written, nor two types of a
-column; in the end the table and the stream equal the bucket, by the types of then, the newest rows and the clustered
-ones the table, and what is poison is in quarantine.
+and columns get other types. Other processes, with a different prefix or number of slots, are refused.
 
-`FUZZ_HOURS` (`poe fuzz --hours`), `FUZZ_SEED`. Without hours, half a minute of faults.
+Snapshots are taken all the time. They never show a duplicate, a row of a version that was never written, or two types
+of a column. In the end the table and the stream equal the bucket, with the types at that time. The tables of newest
+rows and of clustered rows equal the table, and bad objects are in quarantine.
+
+Settings: `FUZZ_HOURS` (`poe fuzz --hours`), `FUZZ_SEED`. By default the faults last half a minute.
 """
 
 import json
@@ -81,8 +82,8 @@ def schema_of(kinds: Mapping[str, str]) -> str:
     return f"order_id {kinds['order_id']}, customer string, amount {kinds['amount']}"
 
 
-def test_whatever_happens_no_snapshot_is_wrong(tmp_path: Path) -> None:
-    """See the module."""
+def test_no_snapshot_is_wrong_under_faults(tmp_path: Path) -> None:
+    """See the module docstring."""
     dice = random.Random(SEED)
     schema = schema_of({name: kinds[0] for name, kinds in KINDS.items()})
     (tmp_path / "defs" / "orders").mkdir(parents=True)
@@ -138,7 +139,7 @@ def test_whatever_happens_no_snapshot_is_wrong(tmp_path: Path) -> None:
         }
 
         def declare(kinds: Mapping[str, str]) -> None:
-            """In the YAML, which is loaded again, and for both ingests, which are started again."""
+            """Sets the types in the YAML, which is loaded again, and in both ingests, which are restarted."""
             schema = schema_of(kinds)
             place = tmp_path / "defs" / "orders" / "defs.yaml"
             place.with_suffix(".new").write_text(DEFS.replace("SCHEMA", schema))
@@ -205,7 +206,7 @@ def test_whatever_happens_no_snapshot_is_wrong(tmp_path: Path) -> None:
             drifting.join()
             retyping.stop()
             assert not retyping.wrong, retyping.wrong
-            # Tables that follow are led on by a batch.
+            # A batch updates the derived tables.
             writer.write()
             said = drift.once()
             assert all("has other settings than its table" in each for each in said), said
@@ -243,7 +244,7 @@ def test_whatever_happens_no_snapshot_is_wrong(tmp_path: Path) -> None:
             for service in services.values():
                 service.kill()
         assert not drift.wrong
-        # An object that comes again with the same bytes is another one, and its rows come again.
+        # An object that is written again with the same bytes is a new object, and its rows are new.
         assert {row[:2] for row in streamed(changes)} <= writer.rows.keys()
         poisoned = {
             key
@@ -258,14 +259,14 @@ def test_whatever_happens_no_snapshot_is_wrong(tmp_path: Path) -> None:
 
 
 def break_things(chaos: Chaos, ends: float, say: Callable[[str], None]) -> None:
-    """Faults, one after another, until the time is over."""
+    """Causes faults, one after another, until the time is over."""
     while time.monotonic() < ends:
         time.sleep(chaos.dice.uniform(2, 10))
         say(chaos.strike())
 
 
 def java_of(folder: Path) -> list[int]:
-    """JVMs of this platform."""
+    """The JVMs of this platform."""
     found = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():

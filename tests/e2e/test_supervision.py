@@ -1,4 +1,4 @@
-"""Commands as they are supervised: one platform a home, SIGTERM, and an end without a crash."""
+"""Commands under supervision: one platform for each home, SIGTERM, and an end without a crash."""
 
 import json
 import signal
@@ -26,7 +26,7 @@ CLI = [sys.executable, "-m", "s3notify_platform.cli"]
 
 
 def of_folder(folder: Path) -> dict[int, str]:
-    """Living processes that name this folder in their command or environment."""
+    """Living processes with this folder in their command or environment."""
     found = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
@@ -39,8 +39,8 @@ def of_folder(folder: Path) -> dict[int, str]:
     return found
 
 
-def test_one_platform_a_home_and_no_orphans(tmp_path: Path) -> None:
-    """A second one is refused, and harms nothing; SIGTERM ends daemon, webserver, code servers, runs, Spark and S3."""
+def test_home_has_one_platform_and_no_orphans(tmp_path: Path) -> None:
+    """A second platform is refused without damage; SIGTERM ends daemon, webserver, code servers, runs, Spark and S3."""
     folder, log = tmp_path / "demo", tmp_path / "demo.log"
 
     def all_there(commands: str) -> bool:
@@ -74,8 +74,8 @@ def test_one_platform_a_home_and_no_orphans(tmp_path: Path) -> None:
             demo.wait()
 
 
-def test_ingest_drains(ministack: S3Server, tmp_path: Path) -> None:
-    """On SIGTERM it ends with 0 in time; the next one goes on from there, and each row is there once."""
+def test_sigterm_drains_an_ingest(ministack: S3Server, tmp_path: Path) -> None:
+    """The ingest ends with 0 in time; the next one continues from there, and each row exists once."""
     config = ministack.config(ministack.make_bucket())
     source = source_of(bucket=config, name="orders", prefix="raw/", format="jsonl", slots=4, commit="native")
     location = source.location
@@ -102,7 +102,7 @@ def test_ingest_drains(ministack: S3Server, tmp_path: Path) -> None:
                 began = time.monotonic()
                 assert ingest.wait(60) == 0, said()
                 assert time.monotonic() - began < DRAIN_SECONDS + 3
-                # PySpark's daemon may say that its JVM has gone.
+                # PySpark's daemon may report that its JVM has ended.
                 assert "s3notify_platform" not in said().partition("Traceback")[2], said()
             finally:
                 if ingest.poll() is None:
@@ -110,7 +110,9 @@ def test_ingest_drains(ministack: S3Server, tmp_path: Path) -> None:
                     ingest.wait()
 
 
-def test_what_is_shown_does_not_end_in_a_crash(ministack: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_quarantine_show_does_not_crash_at_its_end(
+    ministack: S3Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """`quarantine show` ended with 134 in 2 of 34 calls, after its output: see `cli.ending.leave`."""
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")

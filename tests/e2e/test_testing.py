@@ -1,4 +1,4 @@
-"""A project's own tests, by the fixtures of `s3notify_platform.testing`, as `pytest` runs them in its folder."""
+"""A project's own tests with the fixtures of `s3notify_platform.testing`, run by `pytest` in the project's folder."""
 
 import os
 import subprocess
@@ -89,8 +89,8 @@ def passed(folder: Path, *options: str, **environment: str) -> str:
     return done.stdout
 
 
-def test_a_project_and_the_demo(tmp_path: Path) -> None:
-    """Sources as the YAML has them, but for where their buckets are, or as a test does; each with its own objects."""
+def test_fixtures_work_in_a_project_and_in_the_demo(tmp_path: Path) -> None:
+    """Sources are as in the YAML, except for their buckets, or as a test declares them; each has its own objects."""
     for name, text in {
         "pyproject.toml": "",
         "conftest.py": CONFTEST,

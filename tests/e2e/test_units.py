@@ -1,4 +1,4 @@
-"""The units of `s3notify units`, as systemd starts them: what they name runs, together, on PostgreSQL."""
+"""The units of `s3notify units`, started as by systemd: their commands run together, on PostgreSQL."""
 
 import configparser
 import os
@@ -40,7 +40,7 @@ def service(unit: Path) -> Mapping[str, str]:
 
 
 class Started:
-    """What `Platform` asks of Dagster, started by units."""
+    """The operations of Dagster that `Platform` needs, started by units."""
 
     def __init__(self, machine: Machine) -> None:
         self.url = f"http://127.0.0.1:{machine.port}"
@@ -50,7 +50,7 @@ class Started:
 
 @contextmanager
 def started(machine: Machine, more: Mapping[str, str]) -> Iterator[Started]:
-    """All services of the units in `machine.into`, with `more` in place of the file of credentials."""
+    """Runs all services of the units in `machine.into`, with `more` instead of the file of credentials."""
     with ExitStack() as stack:
         dagster = Started(machine)
         for unit in sorted(machine.into.glob("*.service")):
@@ -72,7 +72,7 @@ def started(machine: Machine, more: Mapping[str, str]) -> Iterator[Started]:
 
 @pytest.mark.thorough
 @pytest.mark.timeout(900)
-def test_what_they_start(tmp_path: Path) -> None:
+def test_units_start_a_working_platform(tmp_path: Path) -> None:
     """A change becomes rows, in a warm worker, and Dagster's state is in PostgreSQL."""
     with (
         running_postgres(tmp_path / "postgres") as url,
@@ -105,7 +105,7 @@ def test_what_they_start(tmp_path: Path) -> None:
                 def shown(touched: set[str] = touched) -> bool:
                     try:
                         return platform.grid("paid_orders")["materializedPartitions"] >= touched
-                    except (OSError, KeyError):  # it has only begun to start
+                    except (OSError, KeyError):  # the service is starting
                         return False
 
                 platform.until("shown", shown)
@@ -114,8 +114,8 @@ def test_what_they_start(tmp_path: Path) -> None:
         assert not list(dagster.home.rglob("*.db"))
 
 
-def test_they_are_written_once(tmp_path: Path) -> None:
-    """And not over what a person has changed; systemd takes them as they are."""
+def test_units_are_written_once(tmp_path: Path) -> None:
+    """A second call does not overwrite a person's changes; systemd accepts the units."""
     into, home = tmp_path / "units", tmp_path / "home"
     given = ["units", "--into", str(into), "--home", str(home), "--defs", str(DEMO_FOLDER), "--user", "root"]
     first = CliRunner().invoke(main, given)
@@ -139,8 +139,8 @@ def test_they_are_written_once(tmp_path: Path) -> None:
         assert ran.returncode == 0, ran.stderr
 
 
-def test_paths_that_units_cannot_have(tmp_path: Path) -> None:
-    """systemd would read them as something else."""
+def test_paths_that_systemd_cannot_parse_are_refused(tmp_path: Path) -> None:
+    """systemd would parse them differently."""
     given = ["units", "--into", str(tmp_path / "a b"), "--home", str(tmp_path), "--defs", str(DEMO_FOLDER)]
     result = CliRunner().invoke(main, given)
     assert (result.exit_code, "spaces" in result.output) == (1, True), result.output

@@ -1,4 +1,4 @@
-"""Ack chains under faults: acked exactly when all is done, reported once, whoever retries what."""
+"""Ack chains under faults: a chain is acked exactly when all is done, and reported once, with any retries."""
 
 from contextlib import suppress
 
@@ -50,7 +50,7 @@ STORES = {
         lambda store, clock: SharedChains(store, clock=clock),
     ),
 }
-"""Kinds of store: what the actors share, and the client that each of them has."""
+"""Kinds of store: the shared server, and each actor's client of it."""
 
 KINDS = pytest.mark.parametrize("kind", ["records", "objects", "npm table"])
 
@@ -62,10 +62,10 @@ def shared(kind, time):
 
 @KINDS
 @simulated
-def test_a_batch_is_acked_when_all_its_slots_are_done_and_not_before(seed, kind):
-    """A sensor opens it, four runs with overlapping slots crash, retry and repeat each other's work.
+def test_batch_is_acked_when_all_slots_are_done_and_not_before(seed, kind):
+    """A sensor opens a batch, and four runs with overlapping slots crash, retry and repeat each other's work.
 
-    The sensor never sees `acked` before every slot was finished by somebody, and always sees it in the end.
+    The sensor never sees `acked` before a run has finished every slot, and always sees it in the end.
     """
     slots = [str(slot) for slot in range(12)]
     shares = [slots[0:6], slots[4:9], slots[8:12], slots[0:12:5]]
@@ -91,7 +91,7 @@ def test_a_batch_is_acked_when_all_its_slots_are_done_and_not_before(seed, kind)
     def run(number):
         def work(store, clock):
             chains = client(store, clock)
-            for part in (shares[number][:2], shares[number]):  # a resumed run stamps again what it had
+            for part in (shares[number][:2], shares[number]):  # a resumed run repeats its stamps
                 finished.update(part)
                 operation = f"{number}/{len(part)}"
                 outcome = retried(clock, lambda: chains.stamp_children("batch", part, operation))  # noqa: B023
@@ -106,16 +106,16 @@ def test_a_batch_is_acked_when_all_its_slots_are_done_and_not_before(seed, kind)
         [sensor, *(run(n) for n in range(4))], everything, seed, faults=ROUGH, restarts=1000, time=time
     )
     assert len(acked_by) <= 1
-    assert acked_by or history.crashes  # a crash may have swallowed the answer, nothing else may
+    assert acked_by or history.crashes  # only a crash may lose the answer
 
 
 @KINDS
 @simulated
-def test_families_of_children_that_die_and_start_again(seed, kind):
-    """Each of five stampers ends a parent and begins two children, then ends those, crashing anywhere.
+def test_chain_with_children_survives_crashes(seed, kind):
+    """Each of five stampers ends a parent and begins two children, then ends these, and may crash anywhere.
 
-    Nobody sees the chain done before every child is; one operation at most gets `Acked`, and unless it
-    crashed, exactly once. A watcher sees it end.
+    No watcher sees the chain done before every child is, and a watcher sees its end. At most one operation gets
+    `Acked`; exactly one does if its process does not crash.
     """
     parents = [str(n) for n in range(5)]
     time = VirtualTime()
@@ -154,8 +154,8 @@ def test_families_of_children_that_die_and_start_again(seed, kind):
 
 
 @simulated
-def test_what_stampers_that_stay_dead_have_done_is_finished_by_who_asks(seed):
-    """Dead before or after any request: `state` is acked if and only if all is done."""
+def test_reader_finishes_the_stamps_of_dead_stampers(seed):
+    """Stampers die before or after any request; `state` must be acked if and only if all work is done."""
     names = [str(n) for n in range(4)]
     store = MemoryRecordStore()
     AckChains(store).open_batch("t", names)
@@ -174,8 +174,8 @@ def test_what_stampers_that_stay_dead_have_done_is_finished_by_who_asks(seed):
 
 @KINDS
 @simulated
-def test_of_stampers_that_do_not_crash_one_gets_acked(seed, kind):
-    """Whatever else happens, and whoever asks for the state in between."""
+def test_exactly_one_stamper_gets_acked(seed, kind):
+    """No stamper crashes; all other faults happen, and readers ask for the state in between."""
     names = [str(n) for n in range(6)]
     time = VirtualTime()
     everything, client = shared(kind, time)
@@ -202,8 +202,8 @@ def test_of_stampers_that_do_not_crash_one_gets_acked(seed, kind):
 
 
 @simulated
-def test_a_failed_chain_stays_failed(seed):
-    """A failer and stampers race: all see the same end, and no stamp after `fail` returned is applied."""
+def test_failed_chain_stays_failed(seed):
+    """A failer and stampers race: all see the same end, and no stamp is applied after `fail` has returned."""
     names = [str(n) for n in range(5)]
     store = MemoryRecordStore()
     AckChains(store).open_batch("t", names)
@@ -231,8 +231,8 @@ def test_a_failed_chain_stays_failed(seed):
 
 @pytest.mark.parametrize("kind", ["records", "objects"])
 @simulated
-def test_two_runs_that_finish_the_same_slots(seed, kind):
-    """Each stamps all of them, one by one and then again together: they do not cancel out, and one gets `Acked`."""
+def test_two_runs_with_the_same_slots_do_not_cancel_out(seed, kind):
+    """Each run stamps all slots one by one, and then all together; exactly one stamp gets `Acked`."""
     names = [str(n) for n in range(4)]
     time = VirtualTime()
     everything, client = shared(kind, time)
@@ -259,12 +259,12 @@ def test_two_runs_that_finish_the_same_slots(seed, kind):
 @pytest.mark.parametrize("how", ["deleted", "ended"])
 @pytest.mark.parametrize("kind", ["records", "objects"])
 @simulated
-def test_a_chain_removed_under_its_stampers_and_begun_again(seed, kind, how):
-    """Deleted, or ended and its tag used again at once.
+def test_removed_chain_never_counts_in_its_successor(seed, kind, how):
+    """The first chain is deleted, or it has ended and its tag is used again at once.
 
-    What belongs to the first chain never counts in the second, and after a purge nothing of it is left. Stampers of
-    both come at any time, dead ones come back. The purger works all the while, and takes nothing of the second chain.
-    Each late stamper learns that its chain is gone.
+    Stamps of the first chain never count in the second, and after a purge nothing of the first is left. Stampers of
+    both chains come at any time, and dead stampers return. The purger works all the time, and removes nothing of the
+    second chain. Each late stamper gets an error that its chain no longer exists.
     """
     names = [str(n) for n in range(3)]
     time = VirtualTime()
@@ -299,7 +299,7 @@ def test_a_chain_removed_under_its_stampers_and_begun_again(seed, kind, how):
     def of_the_second(name):
         def run(store, clock):
             chains = client(store, clock)
-            while not begun:  # for minutes, if the remover dies
+            while not begun:  # this takes minutes, if the remover dies
                 clock.sleep(0.25)
             ended.add(name)
             retried(clock, lambda: chains.stamp_children(begun[0], [name], name))
@@ -331,8 +331,8 @@ def test_a_chain_removed_under_its_stampers_and_begun_again(seed, kind, how):
 
 
 @simulated
-def test_raw_stamps_under_operation_ids_survive_crashes(seed):
-    """Six children, each stamped with its own operation id by a process that may die and start again."""
+def test_raw_stamps_with_operation_ids_survive_crashes(seed):
+    """Each of six children is stamped with its own operation id, by a process that may die and restart."""
     store = MemoryRecordStore()
     stamps = [new_stamp() for _ in range(6)]
     AckChains(store).create("t", xor(*stamps))
@@ -353,8 +353,8 @@ def test_raw_stamps_under_operation_ids_survive_crashes(seed):
 
 
 @simulated
-def test_without_an_operation_id_one_call_is_one_stamp(seed):
-    """Inside one call, lost responses and late writes never apply a stamp twice."""
+def test_call_without_an_operation_id_is_one_stamp(seed):
+    """Within one call, lost answers and late writes never apply a stamp twice."""
     store = MemoryRecordStore()
     stamps = [new_stamp() for _ in range(5)]
     AckChains(store).create("t", xor(*stamps))
@@ -376,8 +376,8 @@ def test_without_an_operation_id_one_call_is_one_stamp(seed):
 
 
 @simulated
-def test_a_chain_is_created_by_one_of_many_and_closed_one_way(seed):
-    """Openers race, one wins; a stamper and a failer race, and all agree on how it ended."""
+def test_chain_has_one_creator_and_one_end(seed):
+    """Openers race, and one wins; a stamper and a failer race, and all agree on the end."""
     store = MemoryRecordStore()
     won = []
 
@@ -408,8 +408,8 @@ def test_a_chain_is_created_by_one_of_many_and_closed_one_way(seed):
     assert (history.results[0] in (Acked(), AlreadyAcked())) == (status == "acked")
 
 
-def test_the_original_would_not_pass():
-    """A retry without an operation id, as in the npm package, un-acks: the test above can fail."""
+def test_original_protocol_fails_this_simulation():
+    """A retry without an operation id, as in the npm package, reverts an ack: so the test above can fail."""
     store = MemoryRecordStore()
     chains = AckChains(store)
     stamps = [new_stamp() for _ in range(2)]

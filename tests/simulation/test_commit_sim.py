@@ -1,4 +1,4 @@
-"""Conditional commits under faults: of all writers of a generation one wins, and no outcome is wrong."""
+"""Conditional commits under faults: one writer of each generation wins, and no outcome is wrong."""
 
 from collections import Counter
 
@@ -13,8 +13,8 @@ STUMBLES = {Fault.LOST: 0.15, Fault.REFUSED: 0.1, Fault.LATE: 0.1, Fault.PAUSE: 
 
 
 @simulated
-def test_one_winner_each_generation(seed):
-    """Four writers create generations 1 to 5, crash, and start again where they were."""
+def test_each_generation_has_one_winner(seed):
+    """Four writers create generations 1 to 5, crash, and continue where they were."""
     store = MemoryObjectStore()
     won, lost = {}, {}
 
@@ -46,7 +46,7 @@ def test_one_winner_each_generation(seed):
 
 @simulated
 def test_no_update_is_lost_or_applied_twice(seed):
-    """A counter by compare-and-set: its value lies between what was confirmed and what may have been."""
+    """The value of a counter by compare-and-set is between the confirmed and the possible increments."""
     store = MemoryObjectStore()
     store.put("counter", b"0 start")
     committed, unknown = [], []
@@ -57,7 +57,7 @@ def test_no_update_is_lost_or_applied_twice(seed):
             for step in range(6):
                 found = store.get("counter")
                 value = int(found.body.split()[0])
-                body = b"%d %d/%d" % (value + 1, number, step)  # bodies differ, so ETags do
+                body = b"%d %d/%d" % (value + 1, number, step)  # different bodies have different ETags
                 try:
                     outcome = commit.put_if_match("counter", body, found.meta.etag)
                 except UnavailableError:
@@ -78,7 +78,7 @@ def test_no_update_is_lost_or_applied_twice(seed):
 
 @simulated
 def test_one_copy_wins(seed):
-    """Four writers copy to one target, each from sources of its own; what is there is the winner's."""
+    """Four writers copy to one target, each from its own sources; the target is the winner's."""
     store = MemoryObjectStore()
     won, lost = [], []
 
@@ -110,7 +110,7 @@ def test_one_copy_wins(seed):
 
 @simulated
 def test_each_version_is_deleted_once(seed):
-    """Four writers create and delete one path: of those that delete one version at most one succeeds."""
+    """Four writers create and delete one path; at most one delete of a version succeeds."""
     created, deleted = Counter(), Counter()
 
     class Noting(MemoryObjectStore):

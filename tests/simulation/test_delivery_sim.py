@@ -1,4 +1,6 @@
-"""The delivery worker under faults of its store and its endpoints: nothing lost, nothing twice without a cause."""
+"""The delivery worker under faults of its store and its endpoints: no
+event is lost, or delivered twice without a cause.
+"""
 
 import random
 from contextlib import suppress
@@ -15,7 +17,7 @@ def settings(**fields):
 
 
 def outlet(world, answer, *, lease_seconds=1.5, expiry_seconds=3.0):
-    """A delivery worker, beat by beat; `answer(entries, seconds)` is the endpoint's."""
+    """A delivery worker, one beat at a time; `answer(entries, seconds)` gives the endpoint's answer."""
 
     def run(stores, clock):
         def answered(entries):
@@ -41,7 +43,7 @@ def outlet(world, answer, *, lease_seconds=1.5, expiry_seconds=3.0):
 
 
 def moody(seed, *, until):
-    """Takes nothing, or something, or is silent, by phases of 4 s and by dice; well at last."""
+    """An endpoint with random phases of 4 s: it accepts nothing or some events, or is silent; in the end it works."""
     dice = random.Random(f"mood {seed}")
     moods = [dice.choice(["well", "refusing", "gone", "busy", "silent", "odd"]) for _ in range(100)]
 
@@ -66,8 +68,8 @@ def moody(seed, *, until):
 
 @KINDS
 @simulated
-def test_nothing_is_lost_between_a_bad_store_and_a_bad_endpoint(kind, seed):
-    """Workers and writers crash anywhere, the endpoint goes through every mood: all that was written is delivered."""
+def test_bad_store_and_bad_endpoint_lose_nothing(kind, seed):
+    """Workers and writers crash anywhere, the endpoint has every phase, and everything written is delivered."""
     world = World(kind=kind, settings=settings(), seed=seed)
     actors = [world.writer(n, [f"k{n}.{i}" for i in range(6)]) for n in range(2)]
     answer = moody(seed, until=40)
@@ -77,8 +79,8 @@ def test_nothing_is_lost_between_a_bad_store_and_a_bad_endpoint(kind, seed):
 
 
 @simulated
-def test_delivered_once_where_nothing_is_lost(seed):
-    """Three workers, refusing stores, a moody endpoint that means what it says: each entry is accepted once."""
+def test_events_are_delivered_once_without_lost_answers(seed):
+    """With three workers, refusing stores and an endpoint with truthful answers, each entry is accepted once."""
     world = World(kind="memory", settings=settings(shards=4, max_attempts=99), seed=seed)
     actors = [world.writer(n, [f"k{n}.{i}" for i in range(6)]) for n in range(2)]
     answer = moody(seed, until=20)
@@ -92,8 +94,8 @@ def test_delivered_once_where_nothing_is_lost(seed):
 
 
 @simulated
-def test_one_event_to_blame_is_a_dead_letter_and_its_neighbours_go_out(seed):
-    """Refused for ever, in whatever company: it alone ends as a dead letter."""
+def test_refused_event_becomes_the_only_dead_letter(seed):
+    """The event is always refused, in any batch, and all other events are delivered."""
     world = World(kind="memory", settings=settings(max_attempts=3), seed=seed)
     keys = [f"k{i}" for i in range(12)]
     poison = {"k3", "k7"}
@@ -112,8 +114,8 @@ def test_one_event_to_blame_is_a_dead_letter_and_its_neighbours_go_out(seed):
 
 
 @simulated
-def test_sleepy_workers_at_different_rates(seed):
-    """Workers that sleep past their leases, with entries in hand: at least once, however often by the others."""
+def test_sleeping_workers_deliver_everything_at_least_once(seed):
+    """Workers sleep past their leases with entries in flight, and other workers may deliver these, too."""
     world = World(kind="memory", settings=settings(), seed=seed, watch_fences=False)
     actors = [world.writer(0, [f"k{i}" for i in range(12)])]
     actors += [outlet(world, moody(seed, until=15)) for _ in range(3)]

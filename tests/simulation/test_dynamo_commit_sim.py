@@ -1,8 +1,8 @@
-"""Commits by leases under faults: in memory, on a bucket, in DynamoDB; the objects' store keeps no conditions.
+"""Commits by leases under faults: leases in memory, on a bucket, in DynamoDB; the objects' store ignores conditions.
 
-What holds whatever sleeps: of all calls with one precondition at most one returns that it committed, and a write
-that landed beside the winner's belongs to a call that returned `unknown`, or died. While no write is under way
-for longer than its lease: every write meets its precondition where it lands, and the object is the winner's.
+Invariant: at most one of the calls with one precondition returns that it committed. Any other write that was applied
+belongs to a call that returned `unknown`, or died. Invariant while no write is in flight for longer than its lease:
+every write meets its precondition when it is applied, and the object is the winner's.
 """
 
 import random
@@ -27,10 +27,10 @@ from tests.support.simulation import ROUGH, run_simulation, simulated
 PATH = "path"
 SETTINGS = LeaseSettings(timeout_seconds=2.0, test_interval_seconds=0.5)
 SLOW_SECONDS = 0.9
-"""A write that began in the first half of its lease is done before its end."""
+"""A write that begins in the first half of its lease ends before the lease."""
 
 RATES = [0.7, 1.0, 1.4, 2.0]
-"""The fastest ticks 2.9 times as fast as the slowest: the skew rate is 3."""
+"""The fastest clock ticks 2.9 times as fast as the slowest: the skew rate is 3."""
 AWAKE = {fault: rate for fault, rate in ROUGH.items() if fault is not Fault.PAUSE}
 
 both_leases = pytest.mark.parametrize("place", ["memory", "objects", "dynamo"])
@@ -38,7 +38,7 @@ awake_or_not = pytest.mark.parametrize("faults", [AWAKE, ROUGH], ids=["awake", "
 
 
 class LandingStore(IgnoringStore):
-    """Notes every write to `PATH` as it lands: its body (None: a delete), whether its precondition held."""
+    """Records every write to `PATH` when it is applied: its body (None: a delete), and if its precondition held."""
 
     def __init__(self):
         super().__init__(MemoryObjectStore(), {"create", "match", "delete", "copy"})
@@ -63,7 +63,7 @@ class LandingStore(IgnoringStore):
 
 
 class Slow:
-    """A store whose calls take their time: a third of them up to `SLOW_SECONDS`, before they are applied."""
+    """A store with slow calls: a third of them take up to `SLOW_SECONDS` before they are applied."""
 
     def __init__(self, store, clock):
         self._store = store
@@ -82,7 +82,7 @@ class Slow:
 
 
 class World:
-    """The stores of one run, and what each call was outcomes."""
+    """The stores of one run, and the outcome of each call."""
 
     def __init__(self, place):
         self.place = place
@@ -93,9 +93,9 @@ class World:
             "dynamo": lambda: TableInMemory("path", "etag"),
         }[place]()
         self.committed: list[tuple[str, bytes | None]] = []
-        """Expected ETag, and body; None for a delete."""
+        """Expected ETag and body of each commit; None for a delete."""
         self.outcomes: dict[bytes, str] = {}
-        """What the call with this body returned; nothing if it died."""
+        """The outcome of the call with this body; missing if it died."""
 
     def commit(self, stores, clock):
         objects, records = Slow(stores["objects"], clock), Slow(stores["records"], clock)
@@ -109,7 +109,7 @@ class World:
         return DynamoCommit(objects, leases, settings=SETTINGS, clock=clock)
 
     def call(self, expected, body, send):
-        """One call; None if it returned neither way."""
+        """Makes one call; None if its outcome is neither a commit nor a conflict."""
         try:
             outcome = send()
         except (UnavailableError, UnknownOutcomeError) as error:
@@ -122,7 +122,7 @@ class World:
         if said == "committed":
             self.committed.append((expected, body))
         if said == "lost":
-            assert self.objects.landed, "lost, and nobody has written"
+            assert self.objects.landed, "lost, although no call has committed"
         return outcome
 
     def run(self, actors, seed, faults):
@@ -135,7 +135,7 @@ class World:
         return found.body if found else None
 
     def strays_are_accounted_for(self):
-        """Bodies that landed, and whose calls did not win."""
+        """Checks the bodies that were applied by calls that did not win."""
         winners = {body for _, body in self.committed}
         for body, _ in self.objects.landed:
             if body is not None and body not in winners:
@@ -145,8 +145,8 @@ class World:
 @both_leases
 @awake_or_not
 @simulated
-def test_one_of_all_creators_wins(place, faults, seed):
-    """Four writers put, or copy from a source of their own, to one path; they crash and try again."""
+def test_one_creator_wins(place, faults, seed):
+    """Four writers put, or copy from their own source, to one path; they crash and retry."""
     world = World(place)
     copies = seed % 2 == 1
 
@@ -176,7 +176,7 @@ def test_one_of_all_creators_wins(place, faults, seed):
     if world.committed and faults is AWAKE:
         assert world.body() == world.committed[0][1]
 
-    # Whatever they left behind, the next one knows, and need not wait longer than a lease.
+    # The next writer resolves any remains, and need not wait longer than a lease.
     clock = ManualClock()
     stores = {"objects": world.objects, "records": world.records}
     outcome = world.commit(stores, clock).put_if_absent(PATH, b"next")
@@ -188,7 +188,7 @@ def test_one_of_all_creators_wins(place, faults, seed):
 @awake_or_not
 @simulated
 def test_no_update_is_lost_or_applied_twice(place, faults, seed):
-    """A counter by compare-and-set: one winner for each ETag, and its value is what was confirmed, or may be."""
+    """A counter has one winner for each ETag, and its value is between the confirmed and the possible increments."""
     world = World(place)
     world.objects.store.put(PATH, b"0 start")
 
@@ -220,10 +220,10 @@ def test_no_update_is_lost_or_applied_twice(place, faults, seed):
 
 @both_leases
 @simulated
-def test_created_and_deleted_over_and_over(place, seed):
-    """Four writers create and delete one path, in turn: every version is deleted once.
+def test_path_is_created_and_deleted_repeatedly(place, seed):
+    """Four writers create and delete one path in turn: every version is deleted once.
 
-    A body may be created twice, if another deleted it while its own call was still in doubt.
+    A body may be created twice, if another writer deleted it while its own call was still in doubt.
     """
     world = World(place)
 
@@ -252,8 +252,8 @@ def test_created_and_deleted_over_and_over(place, seed):
     world.strays_are_accounted_for()
 
 
-def test_the_faults_reach_what_they_are_for():
-    """Over the seeds: winners, losers, take-overs, sleepers that replaced the winner's object and were outcomes."""
+def test_faults_cause_every_expected_outcome():
+    """Over all seeds there are winners, losers, take-overs, and sleepers that replaced the winner's object."""
     seen = {"committed": 0, "lost": 0, "unknown": 0, "replaced": 0, "taken over": 0}
     for seed in range(60):
         world = World("memory")

@@ -1,4 +1,4 @@
-"""Records on DynamoDB under faults, at the calls of the SDK: nothing lost, nothing twice, no outcome wrong."""
+"""Records on DynamoDB under faults at the calls of the SDK: no write is lost or doubled, and no outcome is wrong."""
 
 import pytest
 
@@ -20,7 +20,7 @@ def records_of(table, clock):
 
 @simulated
 def test_each_version_has_one_successor(seed):
-    """Four writers create, replace and remove one record; what each got fits into one history."""
+    """Four writers create, replace and remove one record; their results fit into one history."""
     table = TableInMemory("partition", "key")
     confirmed = []
     """(expected version, new version or None for a removal)"""
@@ -54,16 +54,16 @@ def test_each_version_has_one_successor(seed):
 
     run_simulation([writer(n) for n in range(4)], table, seed, faults=STUMBLES)
     replaced = [expected for expected, _ in confirmed if expected is not None]
-    assert len(replaced) == len(set(replaced)), "two followed one version"
+    assert len(replaced) == len(set(replaced)), "a version has two successors"
     versions = {etag for _, etag in confirmed if etag is not None}
     ended = {item["version"]["S"] for item in table.items.values()}
-    # A version that somebody wrote is the last, or was followed by a write that was confirmed, or in doubt.
+    # Each written version is the last one, or its successor's write was confirmed, or is in doubt.
     assert versions <= {*replaced, *in_doubt, *ended}
 
 
 @simulated
-def test_a_counter_counts_what_was_confirmed(seed):
-    """Between what was confirmed and that with what is in doubt; never above the ceiling."""
+def test_counter_has_all_confirmed_additions(seed):
+    """The value is at least the confirmed additions, and at most these plus the additions in doubt."""
     table = TableInMemory("partition", "key")
     begun, totals, in_doubt = [], [], []
 
@@ -92,8 +92,8 @@ def test_a_counter_counts_what_was_confirmed(seed):
 
 
 @simulated
-def test_a_batch_is_acked_when_all_its_slots_are_done_and_not_before(seed):
-    """As on the other stores: opened by a sensor, worked by runs that overlap, crash, and start again."""
+def test_batch_is_acked_when_all_slots_are_done_and_not_before(seed):
+    """As on the other stores, a sensor opens the batch, and its runs overlap, crash, and restart."""
     slots = [str(slot) for slot in range(8)]
     shares = [slots[0:4], slots[3:7], slots[5:8], slots[0:8:5]]
     finished, acked_by = set(), []
@@ -142,8 +142,8 @@ def test_a_batch_is_acked_when_all_its_slots_are_done_and_not_before(seed):
     assert acked_by or history.crashes
 
 
-def test_a_seed_repeats_its_history():
-    """Tokens, faults and order are all drawn from it."""
+def test_seed_repeats_its_history():
+    """Tokens, faults and order are all drawn from the seed."""
 
     def run(seed):
         def actor(store, clock):

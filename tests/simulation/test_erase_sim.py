@@ -1,7 +1,7 @@
 """Objects are erased while writers commit rounds, under faults: crashes, lost answers, sleeps.
 
-Each writer has a slot of its own, of which it knows what was committed; all of them also take in the slot of the
-objects that are erased. Afterwards nothing of these is left, and all that was reported committed is there.
+Each writer has its own slot, and knows what was committed to it. All writers also ingest the slot of the erased
+objects. At the end nothing of these objects is left, and everything that was reported as committed exists.
 """
 
 import pytest
@@ -27,7 +27,7 @@ from tests.support.simulation import VirtualTime, run_simulation, simulated
 MARK, ROW = "4711", 471147114712
 KEYS = [f"a-person{MARK}-{n}" for n in range(4)]
 RUN_SECONDS = 6000.0
-"""Of a run at most: many pauses of the simulation."""
+"""The maximum time of a run, long enough for many pauses of the simulation."""
 ROUNDS = 6
 
 Doubt = (UnavailableError, UnknownOutcomeError, FencedError, ConflictError)
@@ -35,7 +35,7 @@ Doubt = (UnavailableError, UnknownOutcomeError, FencedError, ConflictError)
 
 @pytest.fixture(autouse=True)
 def one_at_a_time(monkeypatch):
-    """Actors call a store from one thread. States are in files, too."""
+    """Makes actors call a store from one thread, and rounds write states to files, too."""
     monkeypatch.setattr("s3notify_platform.table.packs.pack_set.READS_IN_FLIGHT", 1)
     monkeypatch.setattr("s3notify_platform.table.states.state_reader.REQUESTS_IN_FLIGHT", 1)
     monkeypatch.setattr("s3notify_platform.table.states.state_merge.FILES_IN_FLIGHT", 1)
@@ -59,10 +59,10 @@ class Dawdling(DelegatingStore):
         return super().put(key, body, **given)
 
 
-def writer(bucket, told, letter, vectors, seen):
-    """Overwrites its own objects, and one of the common slot. `told`: its slot as it was reported committed.
+def writer(bucket, reported, letter, vectors, seen):
+    """Overwrites its own objects, and one of the common slot. `reported`: its slot as it was reported as committed.
 
-    `seen`: reads the table cold, at that moment.
+    `seen`: reads the table at that time, without a cache.
     """
     done = 0
 
@@ -75,7 +75,7 @@ def writer(bucket, told, letter, vectors, seen):
             for key in (f"{letter}{done % 2}", f"a{letter}"):
                 bucket[key] = (f"{letter}{done}", (done, done + 1, done + 2))
             mine = {key: found for key, found in bucket.items() if key[0] == letter}
-            told.pop(letter, None)
+            reported.pop(letter, None)
             try:
                 base = process.whole.newest()
                 planned = process.planned(dict(bucket), {0, slot_of_key(letter)}, base)
@@ -83,12 +83,12 @@ def writer(bucket, told, letter, vectors, seen):
             except Doubt:
                 continue
             except CorruptError:
-                # It planned on a version whose files are gone; a newer one is there.
+                # The round was planned on a version whose files are erased; a newer version exists.
                 if process.whole.newest().version == base.version:
                     raise
                 continue
             if isinstance(result, Committed) and slot_of_key(letter) not in planned.dropped:
-                told[letter] = mine
+                reported[letter] = mine
                 snapshot = seen.table.opened()
                 states = seen.states.lookup(snapshot.manifest.states, {slot_of_key(letter): [*mine]})
                 assert {key: state.etag for key, state in states.items()} == {
@@ -99,9 +99,9 @@ def writer(bucket, told, letter, vectors, seen):
 
 
 def eraser(bucket, erased, doubted, vectors):
-    """Deletes the objects and erases them, one by one, and again after the longest run.
+    """Deletes and erases the objects, one by one, and again after the longest run.
 
-    `doubted`: those of which an erasure ended without an answer, so that nothing may be left for the next one.
+    `doubted`: objects whose erasure ended without an answer, so the next erasure may find nothing.
     """
 
     def run(store, clock):
@@ -127,23 +127,23 @@ def check(seed, faults, *, vectors):
     first = rounds_of(store, time_of(time), vectors)
     first.commit(first.planned(bucket))
     assert holding(store, f"etag{MARK}")
-    told, erased, doubted = {}, [], set()
-    actors = [writer(bucket, told, letter, vectors, first) for letter in "bcd"]
+    reported, erased, doubted = {}, [], set()
+    actors = [writer(bucket, reported, letter, vectors, first) for letter in "bcd"]
     actors.append(eraser(bucket, erased, doubted, vectors))
     run_simulation(actors, store, seed, faults=faults, time=time, restarts=50)
-    if Fault.CRASH_AFTER not in faults:  # one that was killed at its end has left nothing to be found
+    if Fault.CRASH_AFTER not in faults:  # an erasure killed at its end has left nothing to find
         assert all(each.found for each, key in zip(erased, KEYS, strict=False) if key not in doubted)
     assert holding(store, *KEYS, f"etag{MARK}", ROW, ROW + 1) == set()
     process = rounds_of(store, time_of(time), vectors)
     contents = process.contents()
-    for letter, mine in told.items():
+    for letter, mine in reported.items():
         assert {key: found for key, found in contents.items() if key[0] == letter} == mine
     process.commit(process.planned(bucket))
     assert process.contents() == bucket
 
 
 def time_of(time):
-    """A clock of a process outside of the simulation."""
+    """The clock of a process outside of the simulation."""
 
     class Outside(VirtualTime):
         def __init__(self):
@@ -160,14 +160,14 @@ def time_of(time):
 
 SLEEPY = {Fault.LOST: 0.002, Fault.REFUSED: 0.002, Fault.LATE: 0.02, Fault.PAUSE: 0.03}
 DEADLY = {Fault.CRASH_BEFORE: 0.003, Fault.CRASH_AFTER: 0.003, Fault.LATE: 0.02, Fault.PAUSE: 0.005}
-"""Few for each request, since an erasure has many, and begins again."""
+"""Low rates for each request, since an erasure makes many requests, and starts over."""
 
 
 @simulated
-def test_what_was_erased_is_gone_and_what_was_committed_is_there(seed):
+def test_erased_objects_are_gone_and_committed_rows_stay(seed):
     check(seed, SLEEPY, vectors=bool(seed % 2))
 
 
 @simulated
-def test_processes_that_crash_anywhere_change_nothing_of_that(seed):
+def test_crashes_do_not_bring_erased_objects_back(seed):
     check(seed, DEADLY, vectors=bool(seed % 2))

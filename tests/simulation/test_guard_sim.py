@@ -1,4 +1,4 @@
-"""Runs that create, commit and note what is known, and die anywhere: a table is called lost only if it is."""
+"""Runs create a table, commit to it and update `known`, and die anywhere: a table is called lost only if it is lost."""
 
 from contextlib import suppress
 
@@ -23,7 +23,7 @@ IN_DOUBT = (UnavailableError, UnknownOutcomeError, ConflictError, FencedError)
 
 
 def one_run(store, number, expected="", **given):
-    """The table is opened, as a sensor and a run do, and a version is committed. Returns the table's id."""
+    """Opens the table as a sensor and a run do, and commits a version. Returns the table's id."""
     table = Table(store=store, **given)
     opened = open_table(table.whole, NAME, IDENTITY, expected=expected, create=CREATE)
     claim(table.reader, opened, f"sensor {number}")
@@ -34,8 +34,10 @@ def one_run(store, number, expected="", **given):
 
 
 @simulated
-def test_no_false_alarm_and_no_loss_unnoticed(seed):
-    """Three runs race under all faults, from the table's creation on; then versions are taken away."""
+def test_only_lost_tables_are_called_lost(seed):
+    """Three runs race under all faults, from the table's creation on;
+    then versions are removed, and the loss is noticed.
+    """
     store, ids = MemoryObjectStore(), set()
 
     def actor(number):
@@ -52,7 +54,7 @@ def test_no_false_alarm_and_no_loss_unnoticed(seed):
 
     run_simulation([actor(n) for n in range(3)], store, seed, faults=ROUGH)
     table = one_run(store, 9)
-    assert ids <= {table}, "there was one table all along"
+    assert ids <= {table}, "there was only one table"
     last = Table(store=store).opened()
     known, _ = Table(store=store).known.read()
     assert (known.table, known.version, known.number) == (table, last.version, last.number)

@@ -1,4 +1,4 @@
-"""The harness itself: seeds repeat, faults happen, failures say how to replay them."""
+"""The harness itself: seeds repeat, faults happen, and failures say how to replay them."""
 
 import contextlib
 import os
@@ -18,7 +18,7 @@ from tests.support.simulation import ROUGH, SEEDS_LEAST, VirtualTime, run_simula
 
 
 def history_of(seed):
-    """Two stores, three actors, every fault."""
+    """A run with two stores, three actors and every fault."""
 
     def publish(stores, clock):
         publisher = Publisher(stores["objects"], prefix="ks/", clock=clock, parallelism=1)
@@ -49,15 +49,15 @@ def history_of(seed):
     return run_simulation([publish, watch, stamp], store, seed, faults=ROUGH, clock_rates=rates, time=time)
 
 
-def test_a_seed_run_twice_gives_the_same_history():
-    """And another seed another one."""
+def test_seed_run_twice_gives_the_same_history():
+    """Another seed gives another history."""
     assert str(history_of(3)) == str(history_of(3))
     assert history_of(3) == history_of(3)
     assert str(history_of(3)) != str(history_of(4))
 
 
-def test_a_history_does_not_depend_on_the_process():
-    """Not on the order of sets, nor on anything else that Python draws at its start."""
+def test_history_does_not_depend_on_the_process():
+    """The order of sets, and other random values of Python's start, must not matter."""
     code = "from tests.simulation.test_harness import history_of; print(history_of(5))"
     runs = [
         subprocess.run(
@@ -73,7 +73,7 @@ def test_a_history_does_not_depend_on_the_process():
 
 
 def test_every_fault_happens():
-    """Over some seeds, each kind leaves its trace."""
+    """Over some seeds, each kind of fault has an effect."""
     text = "\n".join(str(history_of(seed)) for seed in range(40))
     for trace in ("crashed", "CrashedError before", "CrashedError after", "response lost", "503", "timeout"):
         assert trace in text
@@ -81,7 +81,7 @@ def test_every_fault_happens():
 
 
 def test_clocks_run_at_their_rates():
-    """An actor whose clock is fast waits a shorter true time."""
+    """An actor with a fast clock waits for a shorter true time."""
     order = []
 
     def sleeper(name, seconds):
@@ -97,8 +97,8 @@ def test_clocks_run_at_their_rates():
     assert order == ["fast", "slow"]
 
 
-def test_an_actors_error_ends_the_run_and_is_raised():
-    """With nobody left behind."""
+def test_error_of_an_actor_ends_the_run():
+    """The error is raised, and no thread is left."""
 
     def wrong(store, _clock):
         store.head("a")
@@ -112,8 +112,8 @@ def test_an_actors_error_ends_the_run_and_is_raised():
         run_simulation([wrong, endless], MemoryObjectStore(), 1)
 
 
-def test_an_actor_calls_a_store_from_its_own_thread_only():
-    """What other threads do has no order that a seed could repeat."""
+def test_actor_calls_a_store_only_from_its_own_thread():
+    """A seed could not repeat the order of other threads."""
 
     def parallel(store, _clock):
         with ThreadPoolExecutor(1) as pool:
@@ -123,8 +123,8 @@ def test_an_actor_calls_a_store_from_its_own_thread_only():
         run_simulation([parallel], MemoryObjectStore(), 1)
 
 
-def test_a_crashed_actor_lives_again_a_bounded_number_of_times():
-    """Its result is None if it never came to an end."""
+def test_crashed_actor_restarts_a_bounded_number_of_times():
+    """The actor's result is None if it never finished."""
     lives = []
 
     def doomed(store, _clock):
@@ -135,8 +135,8 @@ def test_a_crashed_actor_lives_again_a_bounded_number_of_times():
     assert (len(lives), history.crashes, history.results) == (4, 4, [None])
 
 
-def test_a_test_runs_under_all_its_seeds(monkeypatch):
-    """As many as are asked for, or one alone."""
+def test_simulation_runs_with_all_seeds(monkeypatch):
+    """The number of seeds, or one seed, is given by the environment."""
     seen = []
 
     @simulated
@@ -160,7 +160,7 @@ def test_a_test_runs_under_all_its_seeds(monkeypatch):
 
 
 def test_a_failure_says_how_to_replay_it(monkeypatch):
-    """One command, for the first seed that fails."""
+    """The message has one command, for the first seed that fails."""
     seen = []
 
     @simulated

@@ -1,7 +1,8 @@
-"""Inlets under faults: all that is reported reaches every topic's consumer, by signals alone, and nobody reports twice.
+"""Inlets under faults: all reported events reach every topic's consumer, by signals alone, without a second report.
 
-The real `PullInlet.handle` and `Intake` over a queue that delivers at least once and in any order; consumers read the
-entries of slots whose signal moved, and no others: an entry whose signal is missing, or came first, would stay.
+The simulation runs the real `PullInlet.handle` and `Intake` over a queue that delivers at least once, in any order.
+Consumers read the entries of slots whose signal moved, and no others. So an entry would stay if its signal were
+missing, or had moved before the entry was written.
 """
 
 from contextlib import suppress
@@ -32,7 +33,7 @@ CRASHES = ROUGH | {Fault.CRASH_BEFORE: 0.01, Fault.CRASH_AFTER: 0.01}
 
 
 class Wire:
-    """An SQS queue: at least once, hidden for a while, in no order. Its own calls cannot fail."""
+    """An SQS queue: it delivers at least once, hides messages for a while, and has no order. Its calls never fail."""
 
     batch_size = 10
 
@@ -66,7 +67,7 @@ class Wire:
 
 
 class World:
-    """The reported events, and what each topic's consumer has seen of them."""
+    """The reported events, and those that each topic's consumer has seen."""
 
     def __init__(self, events, topics):
         self.time = VirtualTime()
@@ -78,7 +79,7 @@ class World:
             self.objects.put(event.key, b"x")
         self.events = events
         bodies = [encode_events([event]).decode() for event in events]
-        # Some come twice, and more than one to a message.
+        # Some events come twice, and a message may have several.
         self.wire = Wire([*bodies, *bodies[::3], encode_events(events[1:3]).decode()], self.time)
         queue = NotificationQueue(self.records, parallelism=1, known_seconds=0.0)
         self.wanted = set()
@@ -99,7 +100,7 @@ class World:
         return not self.wire.bodies and self.wanted <= self.seen
 
     def inlet(self, stores, clock):
-        """A new life has a new memory."""
+        """An inlet with an empty memory, as after a restart."""
         publisher = Publisher(stores["signals"], prefix="s/", clock=clock, parallelism=1, queued=True)
         intake = Intake(
             self.queue_of(stores, clock), [Keyspace(prefix="", publisher=publisher)], bucket="b", memory=12
@@ -156,8 +157,8 @@ def reported():
 
 @pytest.mark.parametrize("capacity", [100, 4], ids=["roomy", "tight"])
 @simulated
-def test_all_that_is_reported_reaches_every_consumer(seed, capacity):
-    """Two inlets that crash anywhere, two topics, one of them with little room, clocks that differ."""
+def test_every_reported_event_reaches_every_consumer(seed, capacity):
+    """There are two inlets that crash anywhere, two topics, one with a small quota, and clocks that differ."""
     topics = {
         "all": TopicSettings(capacity=100, shards=2),
         "raw": TopicSettings(capacity=capacity, shards=1, bucket="b", prefix="raw/"),
@@ -184,8 +185,8 @@ def test_all_that_is_reported_reaches_every_consumer(seed, capacity):
 
 
 @simulated
-def test_without_crashes_nothing_is_queued_twice(seed):
-    """One inlet with a memory large enough, whatever the store answers, as long as it is known what came of it."""
+def test_no_event_is_queued_twice_without_crashes(seed):
+    """One inlet has a large memory, and the store gives any answers with a known outcome."""
     topics = {"all": TopicSettings(capacity=100, shards=2)}
     world = World(reported(), topics)
     copies = []

@@ -1,4 +1,4 @@
-"""Keyspace under faults: whatever was published is found, and causes come before effects."""
+"""The keyspace under faults: every published change is found, and causes come before effects."""
 
 from s3notify_platform.kernel.errors import UnavailableError
 from s3notify_platform.kernel.ports import Conflict, Unknown, list_all
@@ -23,7 +23,7 @@ NO_CRASH = {fault: rate for fault, rate in ROUGH.items() if "crash" not in fault
 
 
 def persistently(clock, action, publisher):
-    """What a careful writer does: again until it has an answer, signals again until they have moved."""
+    """Acts as a careful writer: retries until it has an answer, and signals again until the signals have moved."""
     while True:
         try:
             return action()
@@ -43,7 +43,7 @@ def persistently(clock, action, publisher):
 
 
 def writer(number, log):
-    """Publishes a few objects, singly and in batches; starts again where it crashed."""
+    """Publishes a few objects, singly and in batches; after a crash it continues where it was."""
 
     def run(store, clock):
         publisher = Publisher(store, prefix=KS, slots=SLOTS, clock=clock, parallelism=1)
@@ -63,7 +63,7 @@ def writer(number, log):
 
 
 def consumer(saved):
-    """Polls; reads what changed; only then saves its cursor. A crash repeats, and loses nothing."""
+    """Polls, reads the changes, and only then saves its cursor. A crash repeats work, and loses nothing."""
 
     def run(store, clock):
         while saved["polls"] < 6 or not saved["quiet"]:
@@ -94,9 +94,9 @@ def consumer(saved):
 
 @simulated
 def test_every_published_change_reaches_every_consumer(seed):
-    """Three writers and two consumers crash and stumble; in the end the views equal the bucket.
+    """Three writers and two consumers crash and meet faults; in the end the views equal the bucket.
 
-    Without one full listing of the keyspace but those that the root asked for.
+    The keyspace is listed completely only when the root requires it.
     """
     store = MemoryObjectStore()
     log = [0, 0, 0]
@@ -122,7 +122,10 @@ def test_every_published_change_reaches_every_consumer(seed):
 
 
 def effects_seen(seed):
-    """One writer counts `cause` up, and writes `effect-n` after each n: who sees that has seen n. How many saw one."""
+    """A writer increases `cause`, and writes `effect-n` after each n: a reader of that effect must have seen n.
+
+    Returns the number of readers that saw an effect.
+    """
     store = MemoryObjectStore()
     last, effects = 40, []
 
@@ -135,7 +138,7 @@ def effects_seen(seed):
 
     def read(faulty, clock):
         watcher = Watcher(faulty, prefix=KS, slots=SLOTS, clock=clock)
-        # No poll but those asked for here, and the cache's own fences.
+        # Only explicit polls, and the cache's own fences.
         cache = CausalCache(faulty, watcher, clock=clock, staleness_seconds=1e9, patience_seconds=1e6)
         seen = 0
         while seen < last:
@@ -155,19 +158,19 @@ def effects_seen(seed):
             except UnavailableError:
                 clock.sleep(0.01)
 
-    # No crashes: a writer that died for good would leave a cause unsignalled, which is the queue's business.
+    # No crashes: a writer that stays dead would leave a cause without a signal, which only the queue can resolve.
     readers = [read] * (1 + seed % 2)
     run_simulation([write, *readers], store, seed, faults=NO_CRASH, clock_rates=[1.0, 0.5, 2.0])
     return sum(map(bool, effects))
 
 
 @simulated
-def test_no_reader_sees_an_effect_without_its_cause(seed):
+def test_reader_never_sees_an_effect_without_its_cause(seed):
     effects_seen(seed)
 
 
-def test_readers_see_effects_while_their_cause_is_cached():
-    """Else the test above asserts nothing: in most of its runs one is there."""
+def test_readers_see_effects_while_the_cause_is_cached():
+    """Without these cases, the test above would prove nothing; they occur in most of its runs."""
     assert sum(effects_seen(seed) > 0 for seed in range(10)) >= 8
 
 
@@ -176,9 +179,9 @@ def _number(found):
 
 
 def pairs_seen(seed):
-    """One writer counts `cause` up, and then `effect`, over and over; readers have both in the background.
+    """A writer increases `cause`, and then `effect`, repeatedly; readers refresh both in the background.
 
-    Who sees an effect has seen its cause. Returns how many effects they have seen without a request.
+    A reader of an effect must have seen its cause. Returns the number of effects seen without a request.
     """
     store = MemoryObjectStore()
     last, seen = 30, []
@@ -214,18 +217,18 @@ def pairs_seen(seed):
 
 
 @simulated
-def test_what_the_background_reads_again_is_no_effect_without_its_cause(seed):
+def test_background_refresh_never_shows_an_effect_without_its_cause(seed):
     pairs_seen(seed)
 
 
-def test_the_background_reads_effects_again():
-    """Else the test above asserts nothing."""
+def test_background_refresh_reads_effects():
+    """Without these cases, the test above would prove nothing."""
     assert sum(pairs_seen(seed) for seed in range(5)) > 10
 
 
 @simulated
-def test_of_many_conditional_publishers_one_wins(seed):
-    """Put if absent, through the publisher: at most one `Written`, and its body is there."""
+def test_one_of_many_conditional_publishers_wins(seed):
+    """At most one put-if-absent through the publisher returns `Written`, and the object has its body."""
     store = MemoryObjectStore()
     outcomes = {}
 

@@ -1,6 +1,6 @@
-"""Publisher, queue, keyspace, reconciler and consumers together: every change that happened reaches every topic.
+"""Publisher, queue, keyspace, reconciler and consumers together: every change reaches every topic.
 
-Nobody ever writes again what he wrote, and consumers look at nothing but the entries of slots that moved.
+No writer repeats a write, and consumers read only the entries of slots that moved.
 """
 
 import io
@@ -47,8 +47,8 @@ from tests.support.simulation import ROUGH, run_simulation, simulated
 KS = "ks/"
 SLOTS = 12
 RETRY = (UnavailableError, UnknownOutcomeError)
-# Who dies every ten calls outlives no timeout; who sleeps past his reservation, and then dies, is the one loss that
-# the protocol admits.
+# An actor that dies every ten calls never reaches a timeout. The protocol admits one loss: a writer that sleeps past
+# its reservation, and then dies.
 CRASHES = ROUGH | {Fault.CRASH_BEFORE: 0.01, Fault.CRASH_AFTER: 0.01, Fault.PAUSE: 0.0}
 SLEEPY = ROUGH | {Fault.CRASH_BEFORE: 0.0, Fault.CRASH_AFTER: 0.0, Fault.PAUSE: 0.004}
 STALE_SECONDS = 6.0
@@ -58,11 +58,11 @@ TOPICS = {
     "raw": TopicSettings(capacity=5, shards=1, slots=SLOTS, prefix="raw/", bucket="b"),
     "late": TopicSettings(capacity=8, shards=1, slots=SLOTS),
 }
-"""The last one is made by its consumer, in the midst of it all."""
+"""The last topic is created by its consumer, during the run."""
 
 
 class Bucket(MemoryObjectStore):
-    """A bucket that knows which bodies it was ever given."""
+    """A bucket that remembers all bodies that were ever written to it."""
 
     def __init__(self):
         super().__init__()
@@ -82,21 +82,23 @@ class Bucket(MemoryObjectStore):
 class World:
     kind: str
     announces: bool = False
-    """Writers announce again what they know to be unannounced; otherwise they leave it to the reconciler."""
+    """True: writers announce their unannounced writes again; False: they leave this to the reconciler."""
     pace: float = 1.0
-    """How much longer everybody waits before the next round."""
+    """The factor by which all actors wait longer before the next round."""
     refused: set = field(default_factory=set)
     pending: int = 1
     large: bool = False
-    """What is written alone is uploaded by parts."""
+    """True: objects that are written singly are uploaded in parts."""
     others: bool = True
-    """Other topics than the late one."""
+    """True: there are other topics than the late one."""
     doubts: bool = True
-    """Reconcilers signal again what waits for long."""
+    """True: reconcilers signal long-waiting entries again."""
     root: bool = False
-    """Writers move the root alone, and consumers list their topics; they never list the signals for the time's sake."""
+    """True: writers only move the root, and consumers list their topics;
+    they never list the signals because of elapsed time.
+    """
     views: dict = field(default_factory=dict)
-    """What the consumer of each topic knows of its keys, and its cursor."""
+    """The state of each topic's consumer: its keys, and its cursor."""
 
     def __post_init__(self):
         self.objects = Bucket()
@@ -135,7 +137,7 @@ class World:
     # Actors
 
     def writer(self, number):
-        """Creates, overwrites, deletes, alone and in batches, some of it where others write; each step once."""
+        """Creates, overwrites and deletes, singly and in batches, partly on shared keys; each step once."""
         steps = [
             lambda b: [Put(key=f"raw/{number}.0", body=b)],
             lambda b: [
@@ -161,7 +163,7 @@ class World:
             topic = "all" if self.others else "late"
             queued = QueuedPublisher(publisher, self.queue_of(stores, clock), bucket="b", topic=topic)
             while todo:
-                _, step, make = todo.pop(0)  # who dies does not write it again
+                _, step, make = todo.pop(0)  # a step is not repeated after a crash
                 tries[0] += 1
                 self.step(queued, clock, make(f"{number}.{step}.{tries[0]}".encode()), todo, (number, step))
             self.pending -= 1
@@ -182,7 +184,7 @@ class World:
             else:
                 outcomes = queued.publish(changes)
         except RETRY:
-            # Nothing was written.
+            # No write was applied.
             self.refused.update(change.body for change in changes if isinstance(change, Put))
             todo.insert(0, (*name, lambda body: self.force(changes, body)))
             clock.sleep(0.3 * self.pace)
@@ -229,7 +231,7 @@ class World:
             clock.sleep(1.0 * self.pace)
 
     def consumer(self, topic, seconds=float("inf")):
-        """Reads the entries of slots that moved, looks at their objects, removes them; then advances its cursor."""
+        """Reads the entries of moved slots, reads their objects, removes the entries, and then advances its cursor."""
         view = self.views[topic]
 
         def run(stores, clock):
@@ -260,7 +262,7 @@ class World:
         return run
 
     def newcomer(self, stores, clock):
-        """Makes its topic, lists the bucket once, and looks at nothing but entries then; and once more, again."""
+        """Creates its topic, lists the bucket once, and then reads only entries; it lists once more at the end."""
         view = self.views["late"]
         for life, seconds in ((1, 4.0 * self.pace), (2, float("inf"))):
             while view.get("life", 0) < life:
@@ -290,7 +292,7 @@ class World:
         )
 
     def check(self):
-        """Each consumer knows the bucket as it is, without ever having listed it; and nothing is left over."""
+        """Checks that each consumer knows the bucket's state without having listed it, and that no remains are left."""
         there = {meta.key: meta.etag for meta in list_all(self.objects, "") if not meta.key.startswith(KS)}
         for name, settings in TOPICS.items():
             if name != "late" and not self.others:
@@ -317,7 +319,7 @@ KINDS = pytest.mark.parametrize("kind", queue_stores.KINDS)
 @KINDS
 @simulated
 def test_every_change_reaches_every_topic(kind, seed):
-    """Writers, consumers and reconcilers die between any two steps; nobody writes anything twice."""
+    """Writers, consumers and reconcilers die between any two steps, and no write is repeated."""
     world = World(kind=kind)
     world.run(seed, CRASHES)
     world.check()
@@ -325,16 +327,16 @@ def test_every_change_reaches_every_topic(kind, seed):
 
 @KINDS
 @simulated
-def test_every_change_reaches_every_topic_where_the_root_moves_alone(kind, seed):
-    """The same, where the topics' segments name the slots, and the reconciler alone signals some."""
+def test_every_change_reaches_every_topic_by_the_root_alone(kind, seed):
+    """The topics' segments name the slots, and only the reconciler signals some slots."""
     world = World(kind=kind, root=True)
     world.run(seed, CRASHES)
     world.check()
 
 
 @simulated
-def test_roots_that_move_alone_suffice(seed):
-    """Nothing fails, and nobody signals again what waits: each change is found by a root that came after it."""
+def test_root_signals_alone_are_enough(seed):
+    """Without faults, and without repeated signals, each change is found by a later root signal."""
     world = World(kind="memory", root=True, doubts=False)
     world.run(seed, {})
     assert [meta.key for meta in list_all(world.objects, KS)] == [f"{KS}_"]
@@ -342,8 +344,8 @@ def test_roots_that_move_alone_suffice(seed):
 
 
 @simulated
-def test_the_first_topic_hears_of_all_where_the_root_moves_alone(seed):
-    """Writers that began when there was none signal slots; nobody dies."""
+def test_first_topic_gets_all_changes_by_the_root_alone(seed):
+    """Writers that began before the topic existed signal slots; no actor dies."""
     world = World(kind="memory", announces=True, pace=5.0, others=False, root=True)
     world.run(seed, SLEEPY)
     world.check()
@@ -357,8 +359,8 @@ def small_parts(monkeypatch):
 
 @pytest.mark.parametrize("faults", [CRASHES, SLEEPY], ids=["crashes", "sleepy"])
 @simulated
-def test_uploads_of_the_dead_are_aborted(small_parts, faults, seed):
-    """The same for objects of many parts; none is announced, or left over, that was not completed."""
+def test_uploads_of_dead_writers_are_aborted(small_parts, faults, seed):
+    """Objects of many parts are announced only if the upload was completed; other uploads are aborted."""
     world = World(
         kind="memory", large=True, announces=faults is SLEEPY, pace=5.0 if faults is SLEEPY else 1.0
     )
@@ -367,32 +369,32 @@ def test_uploads_of_the_dead_are_aborted(small_parts, faults, seed):
 
 
 @simulated
-def test_a_writer_that_sleeps_tells_all_the_same(seed):
-    """Pauses longer than every timeout, at any call; nobody dies, and each announces what it has to."""
+def test_sleeping_writer_announces_its_changes(seed):
+    """Writers pause longer than every timeout, at any call; no actor dies, and each announces its own changes."""
     world = World(kind="memory", announces=True, pace=5.0)
     world.run(seed, SLEEPY)
     world.check()
 
 
 @simulated
-def test_the_first_topic_hears_of_what_its_listing_missed(seed):
-    """Writers that began when there was none tell it; nobody dies, since there is nothing to resolve."""
+def test_first_topic_gets_changes_that_its_listing_missed(seed):
+    """Writers that began before the topic existed announce their changes to it; no actor dies."""
     world = World(kind="memory", announces=True, pace=5.0, others=False)
     world.run(seed, SLEEPY)
     world.check()
 
 
 @simulated
-def test_writes_in_doubt_are_never_guessed(seed):
-    """Every eighth answer is lost, every eighth write lands late, and so often it cannot be looked up at once."""
+def test_write_in_doubt_is_never_guessed(seed):
+    """Every eighth answer is lost, and every eighth write is applied late, so a read often resolves nothing yet."""
     world = World(kind="memory")
     world.run(seed, {Fault.LOST: 0.12, Fault.LATE: 0.12, Fault.THROTTLED: 0.12}, writers=2)
     world.check()
 
 
 @simulated
-def test_what_is_refused_was_not_written(seed):
-    """A consumer that is away: writers are refused, and try until it is back."""
+def test_refused_write_was_not_applied(seed):
+    """While a consumer is away, writers are refused, and retry until it is back."""
     world = World(kind="memory")
     view = world.consumer("raw")
 
@@ -408,7 +410,7 @@ def test_what_is_refused_was_not_written(seed):
     world.check()
 
 
-def test_slots_are_shared():
-    """The keys above do meet in slots, so that one writer's signal may hide that another's is missing."""
+def test_keys_share_slots():
+    """Otherwise the test would not cover a signal of one writer that hides the missing signal of another."""
     slots = [slot_of(f"raw/{n}.{m}", SLOTS) for n in range(3) for m in range(2)]
     assert len(set(slots)) < len(slots)

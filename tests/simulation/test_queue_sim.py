@@ -1,4 +1,4 @@
-"""The notification queue under faults: nothing lost, nothing twice without a fault, the bound kept, fences hold."""
+"""The notification queue under faults: no entry is lost, or doubled without a fault; quota and fences hold."""
 
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -28,13 +28,13 @@ from tests.support.queue_stores import records_of
 from tests.support.simulation import ROUGH, run_simulation, simulated
 
 RETRY = (UnavailableError, UnknownOutcomeError, NotFoundError)
-"""`NotFoundError` only while a topic is deleted and created again."""
-# A worker that dies every ten calls would outlive no timeout.
+"""`NotFoundError` is retried only while a topic is deleted and created again."""
+# A worker that dies every ten calls would never reach a timeout.
 CRASHES = ROUGH | {Fault.CRASH_BEFORE: 0.007, Fault.CRASH_AFTER: 0.007, Fault.PAUSE: 0.0}
 STALE_SECONDS = 6.0
 KNOWN_SECONDS = 0.5
 GENTLE = {Fault.THROTTLED: 0.05, Fault.REFUSED: 0.05}
-"""Nothing is applied that its caller does not hear of."""
+"""With these faults, no write is applied without its caller's knowledge."""
 
 SLEEPY = {Fault.PAUSE: 0.02, Fault.THROTTLED: 0.02, Fault.REFUSED: 0.02}
 LOSSY = {Fault.LOST: 0.06, Fault.LATE: 0.03, Fault.REFUSED: 0.04, Fault.THROTTLED: 0.03}
@@ -60,20 +60,20 @@ def persistent(clock, action):
 
 @dataclass
 class World:
-    """What the actors really did, which no actor of the protocol can see."""
+    """The true actions of the actors, which no actor can see."""
 
     kind: str
     settings: TopicSettings
     seed: int
     written: set = field(default_factory=set)
-    """(key, etag) of every object that was put."""
+    """(key, etag) of every object that was written."""
     handed: list = field(default_factory=list)
     """(entry id, key, etag) of every delivery."""
     granted: set = field(default_factory=set)
-    """Ids of reservations that a writer was given, until they were seen gone."""
+    """Ids of the reservations that a writer got, until they are seen to be removed."""
     pending: int = 0
     generations: dict = field(default_factory=dict)
-    """The newest lease of each shard that a worker was given."""
+    """The newest lease of each shard that a worker got."""
     watch_fences: bool = False
 
     def __post_init__(self):
@@ -99,7 +99,7 @@ class World:
         assert len(self.granted & self.ids()) <= self.settings.capacity
 
     def writer(self, number, keys, *, together=2):
-        """Writes its objects, some in each reservation, whatever happens; a new life goes on from there."""
+        """Writes its objects, some in each reservation; after a crash it continues."""
         todo = list(keys)
         self.pending += 1
 
@@ -123,7 +123,7 @@ class World:
                     if not queue.fresh_since(reservation.since):
                         break
                     key = reservation.entry.event.key
-                    todo.remove(key)  # once the write is under way a crash is not made good by the writer
+                    todo.remove(key)  # after the start of the write, a crash is not repaired by the writer
                     self.put(stores["objects"], clock, key, f"{key} by {number}".encode())
                     written.append(reservation)
                 self.commit(queue, clock, written, held[len(written) :])
@@ -185,7 +185,7 @@ class World:
         return self.pending == 0 and not self.ids()
 
     def deliverer(self, *, fails=lambda _: False, limit=3, lease_seconds=1.5, expiry_seconds=3.0):
-        """A worker that delivers until everything is delivered. `fails(entry)`: the endpoint refuses."""
+        """A worker that delivers until everything is delivered. `fails(entry)`: True if the endpoint refuses it."""
 
         def run(stores, clock):
             queue = queue_of(stores, clock)
@@ -235,7 +235,7 @@ class World:
 
             edited = edit_segment(place, watched_edit, **known)
             for entry in taken if edited is not None else ():
-                # No other actor has run since the removal was applied: this owner had no successor yet.
+                # No other actor has run since the removal was applied, so this owner had no successor yet.
                 assert self.generations[entry.shard] <= entry.claim.generation
             return edited
 
@@ -264,13 +264,13 @@ class World:
         return run
 
     def recount(self):
-        """Nobody writes any more: what is counted beyond the entries is lost, or held by processes that have ended."""
+        """Counts again after the last write: quota without an entry is lost, or held by processes that have ended."""
         reconciler = Reconciler(self.queue, leak_seconds=0.0)
         reconciler.resolve_stale("t", self.objects.head)
         reconciler.resolve_stale("t", self.objects.head)
 
     def finish(self):
-        """At the end: every object that was written was delivered or is a dead letter, and no room is lost."""
+        """Checks at the end that every object was delivered or is a dead letter, and that no quota is lost."""
         known = {(key, etag) for _, key, etag in self.handed}
         known |= {(letter.event.key, letter.event.etag) for letter in self.queue.dead("t")}
         assert self.written
@@ -286,15 +286,15 @@ KINDS = pytest.mark.parametrize("kind", queue_stores.KINDS)
 
 @pytest.fixture
 def holding(monkeypatch):
-    """Room is held for half of a shard, and up to all of it but a fourth."""
+    """Makes writers hold quota of half a shard, and up to three quarters of it."""
     monkeypatch.setattr(rooms, "ROOM_HELD_SHARE", 0.5)
     monkeypatch.setattr(rooms, "ROOM_IDLE_SHARE", 0.75)
 
 
 @KINDS
 @simulated
-def test_no_write_goes_unannounced(kind, seed):
-    """Writers, owners and reconcilers crash anywhere; every object that was written is delivered in the end."""
+def test_every_write_is_announced(kind, seed):
+    """Writers, owners and reconcilers crash anywhere; every written object is delivered in the end."""
     world = World(kind=kind, settings=TopicSettings(capacity=4, shards=2), seed=seed)
     actors = [world.writer(n, [f"k{n}.{i}" for i in range(4)]) for n in range(2)]
     actors += [world.deliverer(), world.deliverer(), world.reconciler()]
@@ -303,8 +303,8 @@ def test_no_write_goes_unannounced(kind, seed):
 
 
 @simulated
-def test_pulled_entries_are_seen_until_they_are_removed(seed):
-    """Two consumers of overlapping slots and a crashing writer: everything written is seen, nothing stays."""
+def test_pulled_entries_stay_until_they_are_removed(seed):
+    """With two consumers of overlapping slots and a crashing writer, every change is seen, and no entry stays."""
     world = World(kind="memory", settings=TopicSettings(capacity=6, shards=3), seed=seed)
     actors = [world.writer(n, [f"k{n}.{i}" for i in range(4)]) for n in range(2)]
     actors += [world.puller(range(1000)), world.puller(range(200, 900)), world.reconciler()]
@@ -314,8 +314,8 @@ def test_pulled_entries_are_seen_until_they_are_removed(seed):
 
 @KINDS
 @simulated
-def test_delivered_once_where_nothing_is_lost(kind, seed):
-    """Refusals, failing endpoints and four busy workers: each entry is delivered once, or tried until it is."""
+def test_entries_are_delivered_once_without_lost_answers(kind, seed):
+    """With refusals, failing endpoints and four busy workers, each entry is delivered once."""
     world = World(kind=kind, settings=TopicSettings(capacity=8, shards=4), seed=seed)
     keys = [f"k{n}" for n in range(8)]
     refused = {}
@@ -337,8 +337,8 @@ def test_delivered_once_where_nothing_is_lost(kind, seed):
 
 
 @simulated
-def test_nobody_removes_after_a_successor_serves(seed):
-    """Owners that sleep past their lease at any call, clocks at different rates: removals stop in time."""
+def test_owner_removes_nothing_after_its_successor_has_begun(seed):
+    """Owners sleep past their lease at any call, with clocks at different rates, and removals stop in time."""
     world = World(kind="memory", settings=TopicSettings(capacity=12, shards=2), seed=seed, watch_fences=True)
     actors = [world.writer(0, [f"k{i}" for i in range(12)])]
     actors += [world.deliverer(limit=2) for _ in range(3)]
@@ -350,15 +350,15 @@ def test_nobody_removes_after_a_successor_serves(seed):
 
 @KINDS
 @simulated
-def test_the_bound_holds_whatever_sleeps(kind, seed):
-    """Four writers of a tiny topic sleep, crash and lose answers while it is counted again again and again."""
+def test_quota_holds_with_sleeping_writers(kind, seed):
+    """Four writers of a tiny topic sleep, crash and lose answers, while entries are counted again repeatedly."""
     world = World(kind=kind, settings=TopicSettings(capacity=2, shards=1), seed=seed)
     actors = [world.writer(n, [f"k{n}.{i}" for i in range(3)]) for n in range(4)]
     actors += [world.puller(range(1000)), world.reconciler(), world.reconciler()]
     faults = world.rates(CRASHES | {Fault.PAUSE: 0.02})
     rates = [1.0, 1.5, 0.7, 1.0, 1.0, 2.0, 0.5]
     run_simulation(actors, world.stores, seed, faults=faults, restarts=1000, clock_rates=rates)
-    # A writer that slept past its reservation and then died is the one loss that the protocol admits.
+    # The protocol admits one loss: a writer that slept past its reservation and then died.
     assert not world.ids()
     world.recount()
     assert world.queue.stats("t").counted == 0
@@ -367,8 +367,8 @@ def test_the_bound_holds_whatever_sleeps(kind, seed):
 @pytest.mark.parametrize("crashes", [True, False], ids=["crashes", "sleepy"])
 @KINDS
 @simulated
-def test_the_bound_holds_whoever_holds_room(holding, kind, crashes, seed):
-    """The same for writers that take more room than they need, and are killed, or sleep, before they use it."""
+def test_quota_holds_with_writers_that_reserve_too_much(holding, kind, crashes, seed):
+    """The writers reserve more quota than they need, and are killed, or sleep, before they use it."""
     world = World(kind=kind, settings=TopicSettings(capacity=8, shards=1), seed=seed)
     actors = [world.writer(n, [f"k{n}.{i}" for i in range(9)], together=1) for n in range(3)]
     actors += [world.puller(range(1000)), world.reconciler(), world.reconciler()]
@@ -382,8 +382,8 @@ def test_the_bound_holds_whoever_holds_room(holding, kind, crashes, seed):
 
 
 @simulated
-def test_a_sleeping_writer_has_to_announce_again(seed):
-    """Pauses anywhere, but nobody dies: whatever the resolver made of a reservation, nothing is lost."""
+def test_sleeping_writer_announces_again(seed):
+    """Writers pause anywhere, but no actor dies: no change is lost, however the resolver treated a reservation."""
     world = World(kind="memory", settings=TopicSettings(capacity=4, shards=1), seed=seed)
     actors = [world.writer(n, [f"k{n}.{i}" for i in range(4)]) for n in range(3)]
     actors += [world.puller(range(1000)), world.reconciler()]
@@ -393,8 +393,8 @@ def test_a_sleeping_writer_has_to_announce_again(seed):
 
 
 @simulated
-def test_a_topic_deleted_and_created_again(seed):
-    """What is written while the new topic is there is delivered by it, whenever its writer had reserved."""
+def test_topic_created_again_delivers_later_writes(seed):
+    """Writes during the new topic's life are delivered by it, even with an older reservation."""
     world = World(kind="memory", settings=TopicSettings(capacity=6, shards=2), seed=seed)
     before, during = set(), []
 
@@ -419,8 +419,8 @@ def test_a_topic_deleted_and_created_again(seed):
 
 
 @simulated
-def test_what_is_never_taken_ends_as_a_dead_letter(seed):
-    """An endpoint that refuses some keys for good: they end as letters, once each, and go out when redriven."""
+def test_permanently_refused_entry_becomes_a_dead_letter(seed):
+    """Each refused entry becomes one dead letter, and is delivered after a redrive."""
     settings = TopicSettings(capacity=24, shards=2, max_attempts=2)
     world = World(kind="memory", settings=settings, seed=seed)
     keys = [f"k{i}" for i in range(6)]
@@ -430,7 +430,7 @@ def test_what_is_never_taken_ends_as_a_dead_letter(seed):
     run_simulation(actors, world.stores, seed, faults=CRASHES, restarts=1000)
     dead = world.queue.dead("t")
     written = {key for key, _ in world.written}
-    # An owner's crash counts as an attempt, so others may be among them.
+    # A crash of an owner counts as an attempt, so other entries may be dead letters, too.
     assert {letter.event.key for letter in dead} >= written & set(keys[::2])
     assert all("2 attempts" in letter.reason for letter in dead)
     world.finish()

@@ -1,6 +1,7 @@
-"""Whole rounds under faults: three processes plan and commit what has changed, one vacuums; killed, paused, in doubt.
+"""Whole rounds under faults: three processes plan and commit changes, and one vacuums; they are killed, paused, in
+doubt.
 
-However it goes, each version is whole, and the table is the bucket once a last round has been.
+Each version is whole in any case, and after a last round the table equals the bucket.
 """
 
 from concurrent.futures import Future
@@ -26,14 +27,14 @@ ROUNDS = 8
 
 LOST = {Fault.LOST: 0.02, Fault.LATE: 0.02, Fault.PAUSE: 0.005}
 FEW = {fault: rate / 8 for fault, rate in ROUGH.items()}
-"""All faults; about one round in three meets one."""
+"""All faults, at a rate of about one for three rounds."""
 
 KEYS = [f"{letter}{n}" for letter in "abc" for n in range(4)]
 IN_DOUBT = (UnavailableError, UnknownOutcomeError)
 
 
 class InTurn:
-    """A pool that does all in the caller's thread: a simulation decides the order of requests."""
+    """A pool that does all work in the caller's thread, since a simulation decides the order of requests."""
 
     def __init__(self, *_args):
         pass
@@ -63,7 +64,7 @@ def process(store, clock):
 
 
 def writer(bucket, number):
-    """Runs one after another, of a process that may be a new one at any time."""
+    """Runs in sequence, each perhaps in a new process."""
     rounds = 0
 
     def run(store, clock):
@@ -92,7 +93,7 @@ def writer(bucket, number):
 
 
 def cleaner(store, clock):
-    """Vacuums now and then, with the shortest retention."""
+    """Vacuums from time to time, with the shortest retention."""
     for _ in range(4):
         clock.sleep(RUN_SECONDS / 2 + 1)
         table = process(store, clock).whole
@@ -108,7 +109,7 @@ def cleaner(store, clock):
 
 
 def reader(store, clock):
-    """Reads all along; each version that it sees is whole. A pack may have been vacuumed after a long pause."""
+    """Reads all the time; each version must be whole. After a long pause a pack may have been vacuumed."""
     for _ in range(4):
         clock.sleep(20)
         started = clock.monotonic()
@@ -123,7 +124,7 @@ def reader(store, clock):
 
 @simulated
 @pytest.mark.parametrize("faults", [LOST, FEW], ids=["lost", "all"])
-def test_the_table_is_the_bucket_in_the_end(seed, faults):
+def test_table_equals_the_bucket_in_the_end(seed, faults):
     store, bucket = MemoryObjectStore(clock=(time := VirtualTime())), {}
     actors = [*(writer(bucket, number) for number in range(3)), cleaner, reader]
     run_simulation(actors, store, seed, faults=faults, time=time)

@@ -1,6 +1,6 @@
-"""Racing writers of one log under faults: crashes, lost answers, sleeps, a log that is cut meanwhile.
+"""Racing writers of one log under faults: crashes, lost answers, sleeps, and a log that is cut meanwhile.
 
-Each writer adds one to slots (`Counts`). So the rows of a slot are the additions that were committed, and no more.
+Each writer adds one to slots (`Counts`). So the rows of a slot are the committed additions, and no others.
 """
 
 from collections import Counter
@@ -31,7 +31,7 @@ from tests.support.simulation import ROUGH, VirtualTime, run_simulation, simulat
 FAULTS = {Fault.LOST: 0.1, Fault.REFUSED: 0.05, Fault.LATE: 0.05, Fault.PAUSE: 0.01}
 ROUNDS = 8
 RUN_SECONDS = 400.0
-"""Of a run at most: two pauses of the simulation, and more."""
+"""The maximum time of a run, long enough for more than two pauses of the simulation."""
 
 
 def natively(store, clock):
@@ -53,23 +53,23 @@ def by_leases(stores, clock):
 
 
 @dataclass(kw_only=True)
-class Told:
-    """Additions by slot, as writers were told: committed, not committed, in doubt."""
+class Reported:
+    """Additions by slot, as reported to writers: committed, not committed, in doubt."""
 
     won: Counter = field(default_factory=Counter)
     doubt: Counter = field(default_factory=Counter)
 
     def check(self, counted):
-        """All that was reported committed is there, once; besides it, at most what was in doubt."""
+        """Checks that every addition reported as committed exists once, and that any other one was in doubt."""
         assert sum(self.won.values()) > 0
         for slot in range(10):
             assert self.won[slot] <= counted.get(slot, 0) <= self.won[slot] + self.doubt[slot]
 
 
-def writer(told, number, table_of, mends=None):
-    """One process after another of a writer, each with the snapshot that it keeps.
+def writer(reported, number, table_of, mends=None):
+    """A sequence of processes of one writer, each with its own snapshot.
 
-    `mends`: the versions that were put back; None: none may have to be.
+    `mends`: the restored versions; None: no version may need a restore.
     """
     rounds = 0
 
@@ -90,14 +90,14 @@ def writer(told, number, table_of, mends=None):
             rounds += 1
             slots = tuple({(number + rounds * step) % 10 for step in (1, 3, 4)})
             change = None
-            # A crash leaves in doubt what was under way.
-            told.doubt.update(slots)
+            # After a crash, the addition in flight is in doubt.
+            reported.doubt.update(slots)
             try:
                 change = Counts(base=kept, slots=slots, clock=clock)
                 found = table.committer.commit(change, kept)
             except (UnavailableError, UnknownOutcomeError):
                 continue
-            except FencedError:  # a new plan shows what counts
+            except FencedError:  # a new plan shows the result
                 kept = None
                 continue
             except CorruptError:
@@ -107,25 +107,25 @@ def writer(told, number, table_of, mends=None):
                 kept = None
                 continue
             except ConflictError:
-                told.doubt.subtract(slots)
+                reported.doubt.subtract(slots)
                 kept = None
                 continue
-            told.doubt.subtract(slots)
+            reported.doubt.subtract(slots)
             kept = found.snapshot
             if isinstance(found, Committed):
-                told.won.update(set(slots) - change.dropped)
+                reported.won.update(set(slots) - change.dropped)
 
     return run
 
 
 def mend(table, mends):
-    """As a person does who reads what the refusal says."""
+    """Restores the table, as a person does after reading the error."""
     with suppress(UnavailableError, UnknownOutcomeError, ConflictError):
         mends.append(put_back(table.committer))
 
 
 def reader(seen):
-    """A process that reads all along: no slot ever goes back, no version is seen in part."""
+    """A process that reads all the time: no slot ever goes back, and no version is seen in part."""
 
     def run(store, clock):
         table, last = Table(store=store, clock=clock), {}
@@ -142,41 +142,41 @@ def reader(seen):
 
 
 @simulated
-def test_what_is_reported_committed_is_there_once(seed):
-    store, told = MemoryObjectStore(clock=(time := VirtualTime())), Told()
-    actors = [writer(told, number, natively) for number in range(3)]
+def test_reported_commits_exist_once(seed):
+    store, reported = MemoryObjectStore(clock=(time := VirtualTime())), Reported()
+    actors = [writer(reported, number, natively) for number in range(3)]
     seen = []
     run_simulation([*actors, reader(seen)], store, seed, faults=FAULTS, time=time)
-    told.check(Table(store=store).counted())
+    reported.check(Table(store=store).counted())
     versions(store)
 
 
 @simulated
-def test_a_process_that_crashes_anywhere_leaves_a_table_that_goes_on(seed):
-    store, told = MemoryObjectStore(clock=(time := VirtualTime())), Told()
-    actors = [writer(told, number, natively) for number in range(3)]
+def test_crashes_leave_a_usable_table(seed):
+    store, reported = MemoryObjectStore(clock=(time := VirtualTime())), Reported()
+    actors = [writer(reported, number, natively) for number in range(3)]
     history = run_simulation(actors, store, seed, faults=ROUGH, time=time)
     assert history.events
-    told.check(Table(store=store).counted())
+    reported.check(Table(store=store).counted())
     table = Table(store=store)
     base = table.opened()
     assert isinstance(table.committer.commit(Counts(base=base, slots=(1,)), base), Committed)
 
 
 @simulated
-def test_by_leases_what_is_reported_committed_is_there_once(seed):
-    """On a store that ignores conditions."""
+def test_reported_commits_by_leases_exist_once(seed):
+    """The store ignores conditions."""
     ignoring = IgnoringStore(MemoryObjectStore(), {"create", "match", "delete", "copy"})
     stores = {"objects": ignoring, "records": MemoryObjectStore(), "leases": TableInMemory()}
-    told = Told()
-    actors = [writer(told, number, by_leases) for number in range(3)]
+    reported = Reported()
+    actors = [writer(reported, number, by_leases) for number in range(3)]
     faults = {Fault.LOST: 0.05, Fault.REFUSED: 0.05}
     run_simulation(actors, stores, seed, faults=faults, clock_rates=[1.0, 1.1, 0.95])
-    told.check(Table(store=ignoring, records=stores["records"]).counted())
+    reported.check(Table(store=ignoring, records=stores["records"]).counted())
 
 
 class Sleeper(DelegatingStore):
-    """A process that falls asleep before it writes a version, one time in three, for longer than its lease."""
+    """A process that, one time in three, sleeps for longer than its lease before it writes a version."""
 
     def __init__(self, store, clock):
         super().__init__(store)
@@ -193,33 +193,36 @@ def asleep(stores, clock):
 
 
 def overruns(seed):
-    """Writers whose leases end while they sleep. What was put back, and the table afterwards, read cold."""
+    """Writers whose leases end while they sleep.
+
+    Returns the restored versions, and the table afterwards, read without a cache.
+    """
     ignoring = IgnoringStore(MemoryObjectStore(), {"create", "match", "delete", "copy"})
     stores = {"objects": ignoring, "records": MemoryObjectStore(), "leases": TableInMemory()}
-    told, mends = Told(), []
-    actors = [writer(told, number, asleep, mends) for number in range(3)]
-    # A log of 24 versions is read whole, several times, before a person is asked to mend it.
+    reported, mends = Reported(), []
+    actors = [writer(reported, number, asleep, mends) for number in range(3)]
+    # A log of 24 versions is read completely, several times, before a person must repair it.
     faults = {Fault.LOST: 0.01, Fault.REFUSED: 0.01}
     run_simulation(actors, stores, seed, faults=faults, clock_rates=[1.0, 1.1, 0.95])
     table = by_leases(stores, HandClock())
     mends.append(put_back(table.committer))
-    told.check(table.counted())
+    reported.check(table.counted())
     versions(ignoring)
     return mends
 
 
 @simulated
-def test_what_overrun_leases_replace_is_put_back(seed):
-    """Nothing that was reported committed is lost, and the table can be read."""
+def test_versions_replaced_after_an_expired_lease_are_restored(seed):
+    """No commit that was reported is lost, and the table is readable."""
     overruns(seed)
 
 
-def test_leases_are_overrun():
+def test_leases_do_expire_during_writes():
     assert any(found.put_back for seed in range(20) for found in overruns(seed))
 
 
 def cutter(store, clock):
-    """Cuts the log below its newest checkpoint, of versions that are older than the longest run."""
+    """Cuts the log below its newest checkpoint, for versions that are older than the longest run."""
     for _ in range(30):
         clock.sleep(60)
         with suppress(UnavailableError):
@@ -237,13 +240,13 @@ def cut(store, clock):
 
 
 @simulated
-def test_a_log_that_is_cut_meanwhile_loses_nothing(seed, monkeypatch):
+def test_log_cut_meanwhile_loses_nothing(seed, monkeypatch):
     monkeypatch.setattr("s3notify_platform.table.commit.CHECKPOINT_EVERY", 3)
-    store, told = MemoryObjectStore(clock=(time := VirtualTime())), Told()
-    actors = [writer(told, number, natively) for number in range(3)]
+    store, reported = MemoryObjectStore(clock=(time := VirtualTime())), Reported()
+    actors = [writer(reported, number, natively) for number in range(3)]
     faults = {Fault.LOST: 0.05, Fault.LATE: 0.05, Fault.PAUSE: 0.05}
     try:
         run_simulation([*actors, cutter], store, seed, faults=faults, time=time)
     except CorruptError as error:
-        raise AssertionError("a log that was cut is no damaged one") from error
-    told.check(Table(store=store).counted())
+        raise AssertionError("a log that was cut is not damaged") from error
+    reported.check(Table(store=store).counted())

@@ -1,4 +1,4 @@
-"""Lakes on real servers."""
+"""Fixtures: lakes on real servers."""
 
 import os
 from collections.abc import Callable
@@ -11,7 +11,7 @@ from tests.support.servers import S3Server
 from tests.support.spark import Lake
 from tests.support.spark_options import ENVIRONMENT
 
-# What options name is there for tests that start no session too.
+# Options name these variables, and tests that start no session need them, too.
 os.environ.update(ENVIRONMENT)
 
 
@@ -35,4 +35,4 @@ def lake_of(spark: SparkSession, ministack: S3Server) -> Callable[..., Lake]:
 
 @pytest.fixture(autouse=True)
 def _topics(briefly_known: None) -> None:
-    """No test waits for topics to be known."""
+    """Topics are known at once, so that no test waits for them."""

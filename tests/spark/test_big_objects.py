@@ -1,4 +1,4 @@
-"""Objects that are read in parts by several tasks: each record once, in rounds, and from where reading ended."""
+"""Objects that several tasks read in parts: each record once, over several rounds, continued where reading ended."""
 
 import gzip
 import io
@@ -63,7 +63,7 @@ one = pytest.mark.parametrize(
     [name if name == "big.jsonl" else pytest.param(name, marks=pytest.mark.thorough) for name in BODIES],
     indirect=True,
 )
-"""Of the bodies, but where all is run."""
+"""The bodies to test, unless all tests run."""
 
 
 @pytest.fixture(
@@ -73,7 +73,7 @@ one = pytest.mark.parametrize(
     ]
 )
 def big(request: pytest.FixtureRequest, lake_of: Callable[..., Lake]) -> tuple[Lake, str, bytes]:
-    """A lake whose objects are big from 1500 bytes on, and a big object in it."""
+    """A lake in which objects from 1500 bytes on are big, and a big object in it."""
     lake = lake_of(slots=1, format="auto", schema="n bigint, text string", split_bytes=PART)
     body = BODIES[request.param](range(COUNT))
     lake.put(request.param, body)
@@ -84,8 +84,8 @@ def numbers_in(lake: Lake) -> list[int]:
     return sorted(row["n"] for row in lake.load())
 
 
-def test_each_record_once(big: tuple[Lake, str, bytes]) -> None:
-    """By many tasks at once, in one commit; a small object of the slot comes along."""
+def test_big_object_is_read_once_by_many_tasks(big: tuple[Lake, str, bytes]) -> None:
+    """All parts are in one commit, together with a small object of the slot."""
     lake, key, body = big
     lake.put("small.jsonl", [{"n": -1, "text": "small"}])
     (result,) = lake.ingest().slots.values()
@@ -100,8 +100,8 @@ def test_each_record_once(big: tuple[Lake, str, bytes]) -> None:
 
 
 @one
-def test_in_rounds(big: tuple[Lake, str, bytes]) -> None:
-    """With a limit of bytes to a round, every round commits up to an offset, and the next goes on there."""
+def test_big_object_is_read_over_several_rounds(big: tuple[Lake, str, bytes]) -> None:
+    """With a limit of bytes for each round, every round commits up to an offset, and the next one continues there."""
     lake, _, _ = big
     limited = lake.with_source(max_bytes=2 * PART)
     (result,) = limited.ingest().slots.values()
@@ -117,8 +117,8 @@ def test_in_rounds(big: tuple[Lake, str, bytes]) -> None:
 
 
 @one
-def test_a_run_that_ran_out_of_time_goes_on(big: tuple[Lake, str, bytes]) -> None:
-    """It says that it is not complete; the next one reads the rest alone, although nothing has changed."""
+def test_run_continues_a_big_object_after_a_timeout(big: tuple[Lake, str, bytes]) -> None:
+    """The first run reports that it is incomplete. The next one reads only the rest, although nothing has changed."""
     lake = big[0]
     short = lake.with_source(max_bytes=2 * PART, max_seconds=0)
     (first,) = short.ingest().slots.values()
@@ -132,8 +132,8 @@ def test_a_run_that_ran_out_of_time_goes_on(big: tuple[Lake, str, bytes]) -> Non
 
 
 @one
-def test_overwritten_between_two_rounds(big: tuple[Lake, str, bytes]) -> None:
-    """The rows of what was read so far leave."""
+def test_rows_of_an_object_overwritten_between_rounds_are_withdrawn(big: tuple[Lake, str, bytes]) -> None:
+    """Rows of the old version would stay in the table."""
     lake, key, _ = big
     short = lake.with_source(max_bytes=2 * PART, max_seconds=0)
     short.ingest()
@@ -148,8 +148,8 @@ def test_overwritten_between_two_rounds(big: tuple[Lake, str, bytes]) -> None:
 
 
 @pytest.mark.thorough
-def test_with_a_transform(lake_of: Callable[..., Lake]) -> None:
-    """Its rows pass through Spark, and are the same."""
+def test_transform_gets_the_rows_of_a_big_object_once(lake_of: Callable[..., Lake]) -> None:
+    """The rows pass through Spark's shuffle, and are the same."""
     lake = lake_of(slots=2, format="auto", schema="n bigint, text string", split_bytes=PART)
     for name, body_of in BODIES.items():
         lake.put(name, body_of(range(COUNT)))
@@ -158,8 +158,8 @@ def test_with_a_transform(lake_of: Callable[..., Lake]) -> None:
 
 
 @pytest.mark.thorough
-def test_the_gets_of_parts_are_counted(lake_of: Callable[..., Lake], ministack: S3Server) -> None:
-    """Those that were sent: a few for each part, and one for each object that is read whole."""
+def test_requests_for_parts_are_counted(lake_of: Callable[..., Lake], ministack: S3Server) -> None:
+    """The count is of requests that were sent: a few for each part, and one for each object that is read whole."""
     lake = lake_of(slots=1, schema="n bigint, text string", split_bytes=PART)
     lake.put("big.jsonl", jsonl(range(COUNT)))
     lake.put_many({f"{n}.jsonl": jsonl(range(1)) for n in range(5)})
@@ -172,8 +172,8 @@ def test_the_gets_of_parts_are_counted(lake_of: Callable[..., Lake], ministack: 
     assert sent <= result.requests["GET"] <= sent + of_platform
 
 
-def test_malformed_records_of_a_big_object(lake_of: Callable[..., Lake]) -> None:
-    """Each is a reject with its place in the object, and its neighbours are taken in."""
+def test_malformed_record_of_a_big_object_is_a_reject(lake_of: Callable[..., Lake]) -> None:
+    """Each reject has its offset in the object, and other records are ingested."""
     lake = lake_of(slots=1, schema="n bigint, text string", split_bytes=PART)
     lines = jsonl(range(COUNT)).splitlines(keepends=True)
     places = {}

@@ -1,8 +1,8 @@
 """Objects that change while they are read, between two rounds, or at rest: the table ends equal to the bucket.
 
-Each by listing and by the entries of the queue. The requests themselves decide what happens when: a proxy does the
-change just before it passes on the request in question. Many objects go through a test together, each with a history of
-its own, which says in how many runs it is taken in: one, or two if it changes while it is being read.
+Each test runs once by listing and once by the entries of the queue. The requests themselves determine the time of a
+change: a proxy makes it just before it forwards a certain request. Many objects go through a test together. Each has
+its own history, which says how many runs ingest it: one, or two if it changes while it is read.
 """
 
 import gzip
@@ -29,14 +29,14 @@ from tests.support.waiting import until
 pytestmark = [pytest.mark.spark, pytest.mark.server]
 
 PART = 2000
-"""Bytes from which on an object is big, where they are to be: then it is read in parts of so many."""
+"""In tests with big objects, objects from this size on are big, and are read in parts of this size."""
 
 COUNT = 400
-"""Rows of a big object: ten parts."""
+"""The number of rows of a big object, which has ten parts."""
 
 
 def lines(count: int, note: str = "") -> bytes:
-    """Rows of about 50 bytes, no two alike."""
+    """Rows of about 50 bytes, each different."""
     return b"".join(json.dumps({"id": n, "note": f"{note}{n:020d}"}).encode() + b"\n" for n in range(count))
 
 
@@ -81,19 +81,19 @@ both = pytest.mark.parametrize(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class History:
-    """Of one object: committed, then changed, and changed again just before a GET of it. None: it is not there."""
+    """The history of one object: committed, changed, and changed again just before a GET. None: no object."""
 
     committed: bytes | None
     planned: bytes | None
     meanwhile: Callable[[Changing, str], object]
     runs: int
-    """In which it is taken in."""
+    """The number of runs that ingest the object."""
     number: int = 1
-    """Of the GET."""
+    """The number of the GET."""
 
 
 def put(*bodies: bytes | None) -> Callable[[Changing, str], object]:
-    """One after another; None deletes."""
+    """Writes these bodies, one after another; None deletes."""
 
     def change(bucket: Changing, key: str) -> None:
         for body in bodies:
@@ -112,7 +112,7 @@ def renamed(bucket: Changing, key: str) -> None:
 ONE, TWO, THREE = lines(3), lines(4, "second"), lines(5, "third")
 HISTORIES = {
     "overwritten": History(committed=ONE, planned=TWO, meanwhile=put(THREE), runs=2),
-    "overwritten with what is committed": History(committed=ONE, planned=TWO, meanwhile=put(ONE), runs=1),
+    "overwritten with the committed body": History(committed=ONE, planned=TWO, meanwhile=put(ONE), runs=1),
     "deleted": History(committed=ONE, planned=TWO, meanwhile=put(None), runs=1),
     "new and deleted": History(committed=None, planned=TWO, meanwhile=put(None), runs=1),
     "deleted and back": History(committed=ONE, planned=TWO, meanwhile=put(None, TWO), runs=1),
@@ -128,7 +128,7 @@ HISTORIES = {
 
 
 def go_through(bucket: Changing, histories: dict[str, History]) -> None:
-    """Commit, change, change again while being read: what is equal after the first run, and all after the second."""
+    """Commits, changes, and changes objects again during the read; checks the table after both runs."""
     keys = {f"raw/{name}.jsonl": history for name, history in histories.items()}
     for key, history in keys.items():
         if history.committed is not None:
@@ -144,14 +144,14 @@ def go_through(bucket: Changing, histories: dict[str, History]) -> None:
         )
     bucket.put("raw/other.jsonl", TWO)
     result = bucket.run()
-    assert not bucket.waiting, "every object was asked for"
+    assert not bucket.waiting, "every object was requested"
     assert result.ok
     late = {key for key, history in keys.items() if history.runs == 2}
     found = differing(bucket.place)
     assert {key.replace("renamed-", "") for key in found} == late, found
     kept = sum(int(count) for key in found for count in _too_many(found[key]))
-    # One that was renamed away was deleted, and is gone already.
-    assert kept == sum(before[key] for key in late & found.keys()), "what is not taken in yet keeps its rows"
+    # A rename deletes the old key, so its rows have already left.
+    assert kept == sum(before[key] for key in late & found.keys()), "an uningested object keeps its rows"
     bucket.run()
     bucket.settled()
 
@@ -161,8 +161,8 @@ def _too_many(error: str) -> list[str]:
 
 
 @both
-def test_changed_just_before_the_read(changing_of: Callable[..., Changing]) -> None:
-    """Small objects: one GET, pinned to the version that was planned."""
+def test_small_object_changed_just_before_its_read(changing_of: Callable[..., Changing]) -> None:
+    """The GET is pinned to the planned version, so that no other version is committed under its ETag."""
     go_through(changing_of(), HISTORIES)
 
 
@@ -190,14 +190,14 @@ BIG_HISTORIES = {
 
 @pytest.mark.thorough
 @both
-def test_changed_between_two_reads_of_its_parts(changing_of: Callable[..., Changing]) -> None:
-    """Big objects: nothing of two versions is ever mixed, and nothing of a part counts without all others."""
+def test_big_object_changed_between_reads_of_its_parts(changing_of: Callable[..., Changing]) -> None:
+    """Two versions would otherwise be mixed, or a part would count without the others."""
     go_through(changing_of(split_bytes=PART), BIG_HISTORIES)
 
 
 @pytest.mark.thorough
-def test_changed_between_two_runs(changing_of: Callable[..., Changing]) -> None:
-    """One run takes in all; what did not change is not read."""
+def test_one_run_ingests_all_changes_since_the_last(changing_of: Callable[..., Changing]) -> None:
+    """Unchanged objects are not read."""
     bucket = changing_of()
     key = "raw/{}.jsonl".format
     large = lines(1, "x" * (5 << 20))
@@ -218,7 +218,7 @@ def test_changed_between_two_runs(changing_of: Callable[..., Changing]) -> None:
     bucket.put(key("multipart"), large + lines(2))  # the same bytes in one piece
     bucket.delete(key("deleted"))
     bucket.run()
-    # Only what changed; for the emptied one a GET that says whether it is still that one.
+    # Only changed objects are read; the emptied one gets a GET that checks its version.
     changed = ("emptied", "new name", "here", "there", "multipart")
     assert set(bucket.asked()) == {key(name) for name in changed}
     assert bucket.last.gone == 2
@@ -233,8 +233,8 @@ def test_changed_between_two_runs(changing_of: Callable[..., Changing]) -> None:
 
 
 @pytest.mark.thorough
-def test_the_same_etag_written_again(changing_of: Callable[..., Changing]) -> None:
-    """Nothing is read, nothing committed, and the entries leave."""
+def test_object_rewritten_with_the_same_etag_is_not_read(changing_of: Callable[..., Changing]) -> None:
+    """Nothing is read or committed, and the entries are removed."""
     bucket = changing_of()
     bucket.put("raw/a.jsonl", ONE)
     bucket.run()
@@ -245,8 +245,8 @@ def test_the_same_etag_written_again(changing_of: Callable[..., Changing]) -> No
 
 
 @pytest.mark.thorough
-def test_a_versioned_bucket(server: S3Server, changing_of: Callable[..., Changing]) -> None:
-    """What counts is what a plain GET gives: the newest version, none behind a marker, an older one that came back."""
+def test_versioned_bucket_is_read_like_a_get(server: S3Server, changing_of: Callable[..., Changing]) -> None:
+    """A plain GET returns the newest version, nothing after a delete marker, or a restored older version."""
     bucket = changing_of()
     bucket.s3.put_bucket_versioning(Bucket=bucket.bucket, VersioningConfiguration={"Status": "Enabled"})
     keys = [f"raw/{name}.jsonl" for name in ("a", "b", "c", "d")]
@@ -265,7 +265,7 @@ def test_a_versioned_bucket(server: S3Server, changing_of: Callable[..., Changin
     assert rows_of(bucket.place) == {b: 1, c: 1, d: 2}
     assert not differences(bucket.place)
 
-    # The same while they are read.
+    # The same changes while the objects are read.
     bucket.delete(a, VersionId=marker)
     bucket.when_asked(lambda: bucket.delete(a), key=a)
     third = bucket.put(b, lines(3, b))["VersionId"]
@@ -287,8 +287,8 @@ def test_a_versioned_bucket(server: S3Server, changing_of: Callable[..., Changin
 
 
 @pytest.mark.parametrize("listing", [False], ids=["entries"])
-def test_what_our_publisher_announced_changes_before_its_read(changing_of: Callable[..., Changing]) -> None:
-    """An entry with an ETag is believed; if that is no longer there, the next entry tells what is."""
+def test_announced_object_changes_before_its_read(changing_of: Callable[..., Changing]) -> None:
+    """An entry with an ETag is trusted. If the object has another ETag by then, the next entry announces that."""
     bucket = changing_of()
     source = bucket.source
     plain = Publisher(open_store(source.location.platform), prefix=source.location.keyspace_prefix, slots=1)
@@ -304,8 +304,8 @@ def test_what_our_publisher_announced_changes_before_its_read(changing_of: Calla
 
 
 @both
-def test_what_is_chosen_is_read(changing_of: Callable[..., Changing]) -> None:
-    """The rest is not asked for, nor in quarantine; rows of a deleted object stay, those of a new version replace."""
+def test_only_included_objects_are_read(changing_of: Callable[..., Changing]) -> None:
+    """Other objects are neither requested nor quarantined. Rows of a deleted object stay until a new version."""
     bucket = changing_of(include="*.jsonl", exclude="*/tmp/*", on_delete="keep")
     for name in (
         "a.jsonl",
@@ -328,7 +328,7 @@ def test_what_is_chosen_is_read(changing_of: Callable[..., Changing]) -> None:
     bucket.when_asked(lambda: bucket.delete("raw/b.jsonl"), key="raw/b.jsonl")
     bucket.run()
     assert (bucket.last.gone, bucket.last.status) == (0, "unchanged"), (
-        "both are gone, and nothing else changed"
+        "both are deleted, and nothing else changed"
     )
     assert bucket.committed() == {"raw/a.jsonl": 3, "raw/b.jsonl": 3}
     bucket.put("raw/a.jsonl", TWO)
@@ -337,8 +337,8 @@ def test_what_is_chosen_is_read(changing_of: Callable[..., Changing]) -> None:
 
 
 @pytest.mark.parametrize("listing", [True, False], ids=["listing", "entries"])
-def test_what_was_written_before_modified_after(changing_of: Callable[..., Changing]) -> None:
-    """By the store's own times: it is not read, nor in quarantine, until it is written again."""
+def test_object_older_than_modified_after_is_not_read(changing_of: Callable[..., Changing]) -> None:
+    """The store's times count. The object is neither read nor quarantined until it is written again."""
     bucket = changing_of()
     broken, old, new = "raw/broken.jsonl", "raw/old.jsonl", "raw/new.jsonl"
 
@@ -347,7 +347,7 @@ def test_what_was_written_before_modified_after(changing_of: Callable[..., Chang
 
     bucket.put(broken, b"{\n")
     bucket.put(old, ONE)
-    until(lambda: bucket.put(new, TWO) and written(new) > written(old))  # it has whole seconds
+    until(lambda: bucket.put(new, TWO) and written(new) > written(old))  # S3 has whole seconds
     bucket.source = with_settings(bucket.source, modified_after=written(new).isoformat())
     bucket.run()
     assert set(bucket.asked()) == {new}
@@ -361,8 +361,8 @@ def test_what_was_written_before_modified_after(changing_of: Callable[..., Chang
 
 
 @pytest.mark.parametrize("listing", [True], ids=["listing"])
-def test_a_source_of_a_whole_bucket(changing_of: Callable[..., Changing]) -> None:
-    """As the writers of vnotify have it: its keyspace is in the same bucket, and none of that is read."""
+def test_source_of_a_whole_bucket_does_not_read_its_keyspace(changing_of: Callable[..., Changing]) -> None:
+    """Writers of vnotify keep the keyspace in the same bucket, and its objects are no data."""
     bucket = changing_of(prefix="", keyspace_prefix="keys/", hidden_files="read")
     plain = Publisher(open_store(bucket.source.location.platform), prefix="keys/", slots=1)
     assert isinstance(plain.put("a.jsonl", ONE), Written)
@@ -373,12 +373,12 @@ def test_a_source_of_a_whole_bucket(changing_of: Callable[..., Changing]) -> Non
     assert bucket.last.status == "unchanged"
 
 
-# Rounds: what does not fit into one is read on in the next.
+# Rounds: the next round reads the data that did not fit into one.
 
 
 @pytest.mark.thorough
-def test_changed_between_two_rounds(changing_of: Callable[..., Changing]) -> None:
-    """One run takes it all in: what was committed in part is read on, or leaves with the version it was of."""
+def test_object_changed_between_two_rounds(changing_of: Callable[..., Changing]) -> None:
+    """One run ingests everything: an object committed in part is continued, or withdrawn with its version."""
     bucket = changing_of(split_bytes=PART, max_bytes=5 * PART)
     key = "raw/{}".format
     big = {key("steady.jsonl"): BIG, key("steady.jsonl.gz"): packed(COUNT, "steady")}
@@ -401,16 +401,16 @@ def test_changed_between_two_rounds(changing_of: Callable[..., Changing]) -> Non
             changes.pop(name)()
 
     assert bucket.run(before_round=before_round).complete
-    assert not changes, "each was committed in part when it changed"
-    assert bucket.rows_begun(key("steady.jsonl")) == 1, "what is committed is not read again"
-    # By entries, what came between two rounds is the next run's: it lists nothing.
+    assert not changes, "each object was committed in part when it changed"
+    assert bucket.rows_begun(key("steady.jsonl")) == 1, "committed data is not read again"
+    # A run by entries lists nothing, so the next run ingests changes between two rounds.
     bucket.run()
     bucket.settled()
 
 
 @pytest.mark.thorough
-def test_changed_while_it_is_read_on(changing_of: Callable[..., Changing]) -> None:
-    """What the rounds before have committed stays until the change itself is taken in."""
+def test_object_changed_in_a_later_round(changing_of: Callable[..., Changing]) -> None:
+    """Rows that earlier rounds committed stay until the change itself is ingested."""
     bucket = changing_of(split_bytes=PART, max_bytes=3 * PART)
     names = {name: f"raw/{name}.jsonl" for name in ("overwritten", "deleted")}
     changes: dict[str, Callable[[], object]] = {
@@ -431,8 +431,8 @@ def test_changed_while_it_is_read_on(changing_of: Callable[..., Changing]) -> No
 
 
 @pytest.mark.thorough
-def test_a_run_without_time_leaves_the_rest_to_the_next(changing_of: Callable[..., Changing]) -> None:
-    """Which goes on where it ended, although nothing has changed since; if it did meanwhile, it begins again."""
+def test_run_without_time_leaves_the_rest_to_the_next(changing_of: Callable[..., Changing]) -> None:
+    """The next run continues where the first ended, although nothing has changed. A changed object starts over."""
     bucket = changing_of(split_bytes=PART, max_bytes=4 * PART, max_seconds=0.0)
     bucket.put("raw/a.jsonl", BIG)
     assert not bucket.run().complete

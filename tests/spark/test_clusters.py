@@ -37,7 +37,7 @@ ENVIRONMENT = (
     | spark_options.ENVIRONMENT
     | {
         "SPARK_HOME": str(SPARK_HOME),
-        # Loopback only, and the Python that has this package's dependencies.
+        # Loopback only, and the Python with this package's dependencies.
         "SPARK_LOCAL_IP": "127.0.0.1",
         "PYSPARK_PYTHON": sys.executable,
         "PYTHONUNBUFFERED": "1",
@@ -47,7 +47,7 @@ ENVIRONMENT = (
 
 @contextlib.contextmanager
 def process(log: Path, *command: str) -> Iterator[subprocess.Popen[bytes]]:
-    """A program and all that it starts, for as long as the block."""
+    """Runs a program, with all processes that it starts, during the block."""
     with (
         log.open("wb") as out,
         subprocess.Popen(
@@ -106,7 +106,7 @@ EXPECTED = {"ids": EXPECTED_IDS, "read": IN_BUCKET, "streamed": EXPECTED_IDS, "t
 
 @contextlib.contextmanager
 def standalone(tmp_path: Path) -> Iterator[tuple[str, list[subprocess.Popen[bytes]]]]:
-    """A master with two workers of one core; its URL, and the workers."""
+    """A master with two workers of one core each; yields its URL and the workers."""
     spark_class = str(SPARK_HOME / "bin" / "spark-class")
     port, *webs = free_ports(4, SYSTEM_CLOCK)
     with contextlib.ExitStack() as stack:
@@ -131,8 +131,8 @@ ON_STANDALONE = {"spark.driver.host": "127.0.0.1", "spark.scheduler.minRegistere
 
 
 @pytest.mark.thorough
-def test_standalone_master_with_two_workers(bucket: S3Config, tmp_path: Path) -> None:
-    """Tasks run in the workers' processes, not in the program's: this package is sent to them."""
+def test_standalone_cluster_gets_the_package(bucket: S3Config, tmp_path: Path) -> None:
+    """Tasks run in the workers' processes, not in the program's, and would not find a package that is not sent."""
     with standalone(tmp_path) as (url, _):
         found = run_program(bucket, master=url, **ON_STANDALONE)
         ran_in = [list(work.glob("app-*/*/stderr")) for work in tmp_path.glob("work[12]")]
@@ -152,9 +152,10 @@ SPECULATION = {
 
 
 class Meddler:
-    """Before a task gets `MARKED`: its executor is killed, or a second attempt of the task has begun as well.
+    """Before a task gets `MARKED`, kills its executor, or waits until a second attempt of the task has begun.
 
-    Which of them, and when, the program says by writing `arm/kill` or `arm/twice`; `arm/kill-pack` before a pack.
+    The program chooses one of these, and the time, by writing `arm/kill` or `arm/twice`; `arm/kill-pack` acts before a
+    pack.
     """
 
     def __init__(self, workers: list[subprocess.Popen[bytes]]) -> None:
@@ -180,7 +181,7 @@ class Meddler:
                 self._second.set()
 
     def _kill(self) -> None:
-        """SIGKILL to every executor: the one that asks is among them, and both workers start another."""
+        """Sends SIGKILL to every executor, including the one that asks; both workers start another one."""
         workers = {worker.pid for worker in self._workers}
         for stat in Path("/proc").glob("[0-9]*/stat"):
             with contextlib.suppress(OSError):
@@ -195,8 +196,8 @@ class Meddler:
 
 @pytest.mark.thorough
 @pytest.mark.timeout(600)
-def test_lost_executors_and_speculative_duplicates_change_no_row(ministack: S3Server, tmp_path: Path) -> None:
-    """Committed by `Ingest.run`, read by the data source, streamed: each row once, whoever dies, what runs twice."""
+def test_lost_executors_and_duplicate_tasks_change_no_row(ministack: S3Server, tmp_path: Path) -> None:
+    """`Ingest.run`, the data source and the stream return each row once, even if executors die or tasks run twice."""
     bucket = ministack.config(ministack.make_bucket())
     with standalone(tmp_path) as (url, workers), FaultProxy(ministack.endpoint_url) as proxy:
         meddler = Meddler(workers)
@@ -214,8 +215,8 @@ def test_lost_executors_and_speculative_duplicates_change_no_row(ministack: S3Se
 
 
 @pytest.mark.thorough
-def test_spark_connect(bucket: S3Config, tmp_path: Path) -> None:
-    """The session lives in another process, and is reached over gRPC."""
+def test_spark_connect_ingests_and_reads(bucket: S3Config, tmp_path: Path) -> None:
+    """The session is in another process, and is reached over gRPC."""
     port, driver = free_ports(2, SYSTEM_CLOCK)
     settings = {
         "spark.master": "local[2]",

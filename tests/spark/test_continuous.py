@@ -1,4 +1,4 @@
-"""A committed table kept in step with its bucket, without Dagster."""
+"""A committed table is kept in step with its bucket, without Dagster."""
 
 from collections.abc import Callable
 from threading import Event
@@ -39,8 +39,8 @@ def once(lake: Lake, *, sweep: bool = False) -> ContinuousIngest:
 
 
 @pytest.mark.thorough
-def test_it_keeps_the_table_in_step(lake: Lake) -> None:
-    """All of it at first, then only slots that changed, and nothing twice where it is forgotten what was seen."""
+def test_ingest_keeps_the_table_in_step(lake: Lake) -> None:
+    """The first batch ingests all slots, and later batches only changed slots; lost signals commit nothing twice."""
     lake.put_many({f"{n}.jsonl": b'{"id": %d}\n' % n for n in range(12)})
     counts = once(lake).counts()
     assert (counts["objects"], counts["rows"], counts["failing_slots"]) == (12, 12, 0)
@@ -53,14 +53,16 @@ def test_it_keeps_the_table_in_step(lake: Lake) -> None:
     touched = {lake.slot("1.jsonl"), lake.slot("2.jsonl")}
     assert {slot for slot in after if after[slot] != before[slot]} == touched
     facts = lake.snapshot().manifest.slot(lake.slot("1.jsonl"))
-    assert facts.signal, "the version says which signal it has seen"
+    assert facts.signal, "the version names the signal that it has seen"
     once(lake, sweep=True)
     assert generations(lake) == after
 
 
 @pytest.mark.thorough
-def test_an_older_copy_of_the_table_is_refused_at_once(lake: Lake) -> None:
-    """Restored below the platform's prefix, while `known` is newer: refused, also in a sweep."""
+def test_older_copy_of_the_table_is_refused(lake: Lake) -> None:
+    """A copy restored below the platform's prefix, while `known` is
+    newer, would lose versions; a sweep refuses it, too.
+    """
     lake.put_many({f"{n}.jsonl": b'{"id": %d}\n' % n for n in range(12)})
     once(lake)
     prefix = lake.source.location.platform_prefix
@@ -89,7 +91,7 @@ def test_an_older_copy_of_the_table_is_refused_at_once(lake: Lake) -> None:
 
 @pytest.fixture
 def tagged(lake_of: Callable[..., Lake]) -> tuple[Lake, Any]:
-    """A source whose committed objects get a tag, and a client of its bucket, which has versions."""
+    """A source that tags committed objects, and a client of its bucket, which has versioning."""
     lake = lake_of(committed_tags="archive=yes")
     config = lake.source.input.bucket
     keys = {"aws_access_key_id": "test", "aws_secret_access_key": "test", "region_name": "us-east-1"}
@@ -99,7 +101,7 @@ def tagged(lake_of: Callable[..., Lake]) -> tuple[Lake, Any]:
 
 
 def test_tagging_leaves_time_for_polls(tagged: tuple[Lake, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a pass had no time for is tagged after the next poll, though that finds nothing."""
+    """Objects that a pass had no time for are tagged after the next poll, even if it finds no change."""
     lake, _ = tagged
     monkeypatch.setattr("s3notify_platform.spark.continuous.TAGGING_SECONDS", 0)
     lake.put_many({f"{n}.jsonl": b'{"id": %d}\n' % n for n in range(12)})
@@ -115,7 +117,7 @@ def test_tagging_leaves_time_for_polls(tagged: tuple[Lake, Any], monkeypatch: py
 
 
 def test_committed_objects_are_tagged(tagged: tuple[Lake, Any]) -> None:
-    """After the batch that committed them, in the version that it read; what is in quarantine is not."""
+    """The committed version is tagged after its batch; an object in quarantine is not tagged."""
     lake, s3 = tagged
     bucket = lake.source.input.bucket.bucket
     lake.put_many({"1.jsonl": b'{"id": 1}\n', "2.jsonl": b"{nonsense\n", "3.jsonl": b'{"id": 3}\n'})
@@ -138,8 +140,8 @@ def test_committed_objects_are_tagged(tagged: tuple[Lake, Any]) -> None:
 
 
 @pytest.mark.thorough
-def test_a_slot_that_fails_is_asked_for_again(lake: Lake) -> None:
-    """By its signal, after a while; the others are committed; and a restart knows of it."""
+def test_failed_slot_is_requested_again(lake: Lake) -> None:
+    """The slot's signal moves after a backoff. Other slots are committed, and a restart remembers the failure."""
     lake.put_many({f"{n}.jsonl": b'{"id": %d}\n' % n for n in range(12)})
     lake.ingest()
     bad = lake.slot("1.jsonl")
@@ -175,8 +177,8 @@ def test_a_slot_that_fails_is_asked_for_again(lake: Lake) -> None:
 
 
 @pytest.mark.thorough
-def test_entries_take_the_place_of_listings(lake: Lake) -> None:
-    """Once the bucket was listed, also after a restart, and for as long as all writers queue."""
+def test_entries_replace_listings(lake: Lake) -> None:
+    """Batches follow entries after the first listing, even after a restart, while all writers queue."""
     source = lake.source
     lake.put("there.jsonl", [{"id": 0}])
     queue = source.location.queue()
@@ -188,20 +190,22 @@ def test_entries_take_the_place_of_listings(lake: Lake) -> None:
     continuous = ContinuousIngest(spark=lake.spark, source=source)
 
     def take(name: str) -> set[str]:
-        """One change, announced by an entry; the keys that are committed then."""
+        """Ingests one change that an entry announces; returns the committed keys."""
         writer.publish([Put(key=f"raw/{name}.jsonl", body=b'{"id": 1}\n')])
         continuous.take({lake.slot(f"{name}.jsonl"): None}, batch=name)
-        assert not queue.entries(source.name, [lake.slot(f"{name}.jsonl")]), "what is committed is removed"
+        assert not queue.entries(source.name, [lake.slot(f"{name}.jsonl")]), (
+            "entries of committed objects are removed"
+        )
         return {row["_key"].removeprefix("raw/").removesuffix(".jsonl") for row in lake.load()}
 
-    assert take("first") == {"there", "first"}, "all that was there, compared once"
+    assert take("first") == {"there", "first"}, "all existing objects, compared once"
     second = lake.slot("second.jsonl")
     neighbour = next(f"{n}.jsonl" for n in range(99) if lake.slot(f"{n}.jsonl") == second)
     lake.put(neighbour, [{"id": 0}])
     assert take("second") == {"there", "first", "second"}, "nothing was listed"
     continuous = ContinuousIngest(spark=lake.spark, source=source)
-    assert take("third") == {"there", "first", "second", "third"}, "nor after a restart"
+    assert take("third") == {"there", "first", "second", "third"}, "nothing was listed after a restart"
     publisher(lake).put("raw/plain.jsonl", b'{"id": 4}\n')
-    assert "plain" not in take("fourth"), "its slot was not asked for"
+    assert "plain" not in take("fourth"), "the slot was not requested"
     ContinuousIngest(spark=lake.spark, source=source).run(Event(), every_seconds=None)
-    assert "plain" in take("fifth"), "listed, since its signal is of a writer that does not queue"
+    assert "plain" in take("fifth"), "listed, since the writer of the signal does not queue"

@@ -1,4 +1,4 @@
-"""What `ContinuousIngest` takes in, batch by batch: on a real S3 server, without Spark."""
+"""The batches of `ContinuousIngest`: on a real S3 server, without Spark."""
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -42,16 +42,16 @@ POISON = Slot(7)
 
 @dataclass(slots=True, kw_only=True)
 class Site:
-    """A source of 20 slots, and an ingest of it without Spark."""
+    """A source with 20 slots, and an ingest of it without Spark."""
 
     source: Source
     store: S3ObjectStore
     planned: list[set[int]] = field(default_factory=list)
-    """Slots of each plan."""
+    """The slots of each plan."""
     fails: list[Exception] = field(default_factory=list)
-    """What the next batches raise."""
+    """The exceptions that the next batches raise."""
     before_plan: list[Callable[[], object]] = field(default_factory=list)
-    """What happens right before the next plans."""
+    """The functions to call right before the next plans."""
     poisoned: bool = False
     said: list[str] = field(default_factory=list)
 
@@ -81,7 +81,7 @@ class Site:
 
 
 class Works:
-    """A Spark session, as far as it is asked whether it works."""
+    """A stand-in for a Spark session that only answers that it works."""
 
     def range(self, number: int) -> "Works":
         return self
@@ -91,7 +91,7 @@ class Works:
 
 
 class Rests(Event):
-    """Is set once it was waited for so often; knows how long, and calls a function each time."""
+    """An event that is set after this number of waits; it records their durations, and calls a function each time."""
 
     def __init__(self, most: int, then: Callable[[int], object] = lambda _: None) -> None:
         super().__init__()
@@ -127,7 +127,7 @@ def site(ministack: S3Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]
             if site.before_plan:
                 site.before_plan.pop()()
             if site.poisoned and POISON in site.planned[-1]:
-                raise CorruptError("a run that has to do with it ends")
+                raise CorruptError("each run with this slot fails")
             return super().plan(site.planned[-1], *base, **arguments)
 
     def ingest(_spark: Any, source: Source, *, clock: Clock, **_: Any) -> Ingest:
@@ -143,8 +143,8 @@ def site(ministack: S3Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]
 KEYS = [f"raw/{number}" for number in range(80)]
 
 
-def test_a_slot_that_ends_every_run_keeps_no_other(site: Site) -> None:
-    """Of twenty, nineteen are committed by the same batch; the next one takes it in apart from them."""
+def test_slot_that_fails_every_run_does_not_block_others(site: Site) -> None:
+    """Nineteen of twenty slots are committed by the same batch; the next batch ingests the failed slot separately."""
     for key in KEYS:
         site.store.put(key, b'{"a":1}\n')
     site.poisoned, slots = True, site.source.location.all_slots()
@@ -160,7 +160,7 @@ def test_a_slot_that_ends_every_run_keeps_no_other(site: Site) -> None:
 
 
 def with_eight_neighbours(site: Site, proxy: FaultProxy) -> tuple[str, Slot, list[str]]:
-    """A key, its slot, and eight other objects of that, all read through the proxy."""
+    """A key, its slot, and eight other objects of the slot, all read through the proxy."""
     bad, slot = "raw/bad", slot_of("raw/bad", 20)
     good = sorted(key for n in range(300) if slot_of(key := f"raw/{n}", 20) == slot)[:8]
     for key in (bad, *good):
@@ -171,7 +171,7 @@ def with_eight_neighbours(site: Site, proxy: FaultProxy) -> tuple[str, Slot, lis
 
 
 def once(site: Site, clock: Clock = SYSTEM_CLOCK) -> ContinuousIngest:
-    """As a process of `--once`, with three attempts."""
+    """An ingest as in a process of `--once`, with three attempts."""
     continuous = replace(site.ingest(Works()), settings=BatchSettings(max_attempts=3), clock=clock)
     continuous.run(Event(), every_seconds=None)
     return continuous
@@ -181,8 +181,10 @@ def rows(site: Site, slot: Slot) -> list[str]:
     return sorted(row["_key"] for row in rows_of(site.source) if row["_slot"] == slot)
 
 
-def test_attempts_are_kept_with_the_backlog(site: Site, ministack: S3Server) -> None:
-    """Of processes that end: one refused key keeps no other, and is in quarantine in the end."""
+def test_attempts_are_counted_over_several_processes(site: Site, ministack: S3Server) -> None:
+    """A refused key would otherwise never reach quarantine if each
+    attempt is in another process; other keys are committed.
+    """
     with FaultProxy(ministack.endpoint_url) as proxy:
         bad, slot, good = with_eight_neighbours(site, proxy)
         proxy.answers[bad] = (403, "AccessDenied", b"Access Denied")
@@ -199,11 +201,13 @@ def test_attempts_are_kept_with_the_backlog(site: Site, ministack: S3Server) -> 
         assert (rescans.failed, rescans.slots) == ({}, {})
         site.planned.clear()
         assert not once(site).failing
-        assert site.planned == [], "it is not asked for any more"
+        assert site.planned == [], "the slot is not requested any more"
 
 
-def test_an_object_that_the_store_cannot_give_is_no_poison(site: Site, ministack: S3Server) -> None:
-    """Its encryption key is denied: its eight neighbours come in with the first process, it whenever that ends."""
+def test_object_with_a_denied_key_does_not_block_its_neighbours(site: Site, ministack: S3Server) -> None:
+    """The first process commits the eight other objects of the slot; the
+    object follows when its encryption key is allowed.
+    """
     clock = HandClock()
     with FaultProxy(ministack.endpoint_url) as proxy:
         bad, slot, good = with_eight_neighbours(site, proxy)
@@ -221,8 +225,8 @@ def test_an_object_that_the_store_cannot_give_is_no_poison(site: Site, ministack
         assert rows(site, slot) == sorted([bad, *good])
 
 
-def test_a_failure_of_a_whole_run_is_explained(site: Site) -> None:
-    """With its traceback, which is said once, and goes with the slot's next commit."""
+def test_failure_of_a_whole_run_is_reported_with_its_traceback(site: Site) -> None:
+    """The traceback is reported once, and removed by the slot's next commit."""
     for key in KEYS:
         site.store.put(key, b'{"a":1}\n')
     try:
@@ -247,8 +251,8 @@ def test_a_failure_of_a_whole_run_is_explained(site: Site) -> None:
     assert site.committed() == {slot_of(key, 20) for key in KEYS}
 
 
-def test_any_machine_goes_on_where_another_was(site: Site) -> None:
-    """All slots at first; then, also after a restart, those that changed; and with a sweep all again."""
+def test_another_machine_continues_where_one_ended(site: Site) -> None:
+    """All slots are compared at first; then only changed ones, even after a restart; a sweep compares all again."""
     site.publisher.put("raw/1", b'{"a":1}\n')
     every = {*site.source.location.all_slots()}
     site.ingest().run(Event(), every_seconds=None)
@@ -264,8 +268,8 @@ def test_any_machine_goes_on_where_another_was(site: Site) -> None:
     assert site.committed() == {slot_of(f"raw/{name}", 20) for name in (1, 2, "unannounced")}
 
 
-def test_what_was_seen_counts_once_it_is_committed(site: Site) -> None:
-    """A process that ends between the poll and the commit has seen nothing."""
+def test_signals_count_as_seen_after_the_commit(site: Site) -> None:
+    """A process that ends between poll and commit would otherwise lose the change."""
     site.publisher.put("raw/1", b'{"a":1}\n')
     site.fails = [UnavailableError("no answer")]
     with pytest.raises(UnavailableError):
@@ -280,19 +284,19 @@ def test_what_was_seen_counts_once_it_is_committed(site: Site) -> None:
     assert site.committed() == {slot_of("raw/1", 20), slot_of("raw/2", 20)}
 
 
-def test_an_outage_is_waited_out(site: Site) -> None:
-    """And said; what was found before it is not forgotten."""
+def test_ingest_waits_during_an_outage(site: Site) -> None:
+    """The outage is reported, and changes found before it are not lost."""
     site.publisher.put("raw/1", b'{"a":1}\n')
     site.fails = [UnavailableError("no answer"), UnavailableError("no answer")]
     site.ingest().run(Rests(3), every_seconds=0.1)
-    assert [text.partition(": ")[2] for text in site.said if text.startswith("goes on in")] == [
+    assert [text.partition(": ")[2] for text in site.said if text.startswith("retrying in")] == [
         "no answer"
     ] * 2
     assert site.committed() == {slot_of("raw/1", 20)}
 
 
-def test_listings_are_seconds_apart(site: Site) -> None:
-    """Without a topic each batch lists the bucket: what changes meanwhile waits for the next one."""
+def test_listings_have_a_minimum_interval(site: Site) -> None:
+    """Without a topic each batch lists the bucket; changes before the interval ends wait for the next listing."""
 
     def change(rests: int) -> None:
         if rests <= 2:
@@ -308,8 +312,8 @@ def test_listings_are_seconds_apart(site: Site) -> None:
     assert site.committed() == {slot_of(f"raw/{n}", 20) for n in range(3)}, "at once by the next process"
 
 
-def test_a_signal_without_entries_leads_to_one_batch(site: Site) -> None:
-    """It lists: the LIST of the signals says that its writer does not queue."""
+def test_signal_without_entries_causes_one_batch(site: Site) -> None:
+    """The batch lists the bucket, since the LIST of the signals shows that the writer does not queue."""
     source = site.source
     settings = TopicSettings(slots=20, bucket=source.input.bucket.bucket, prefix=source.input.prefix)
     source.location.queue().topics.create(source.name, settings)
@@ -321,8 +325,8 @@ def test_a_signal_without_entries_leads_to_one_batch(site: Site) -> None:
     assert site.committed() >= {slot_of("raw/1", 20)}
 
 
-def test_it_ends_once_spark_does_not_work(site: Site) -> None:
-    """A supervisor starts it again: in a process whose Java has died, every slot would fail for ever."""
+def test_ingest_ends_if_spark_does_not_work(site: Site) -> None:
+    """If Java is dead, every slot would fail forever in this process; a supervisor starts a new process."""
 
     class Gone:
         def range(self, _: int) -> Any:
@@ -333,12 +337,12 @@ def test_it_ends_once_spark_does_not_work(site: Site) -> None:
     with pytest.raises(Py4JError, match="Java is gone"):
         site.ingest(Gone()).run(Rests(5), every_seconds=0.1)
     assert [*RescanBacklog(site.source.location.records()).read().slots] == [POISON], (
-        "so the next one asks again"
+        "the next process requests the slots again"
     )
 
 
-def test_a_process_takes_up_what_another_has_left(site: Site) -> None:
-    """Its rescan backlog, without a signal."""
+def test_process_ingests_the_backlog_of_another(site: Site) -> None:
+    """The slots in the rescan backlog are ingested without a signal."""
     site.publisher.put("raw/1", b'{"a":1}\n')
     site.ingest().run(Event(), every_seconds=None)
     site.planned.clear()
@@ -347,8 +351,8 @@ def test_a_process_takes_up_what_another_has_left(site: Site) -> None:
     assert site.planned == [{Slot(3)}]
 
 
-def test_once_ends_when_all_is_taken_in(site: Site) -> None:
-    """A change that its writer did not queue is found by a second batch, which lists."""
+def test_once_ends_when_everything_is_ingested(site: Site) -> None:
+    """A second batch lists the bucket, and finds the change that its writer did not queue."""
     queue = site.source.location.queue()
     queue.topics.create("orders", TopicSettings(slots=20, shards=1))
     site.ingest().run(Event(), every_seconds=None)
@@ -357,8 +361,8 @@ def test_once_ends_when_all_is_taken_in(site: Site) -> None:
     assert site.committed() == {slot_of("raw/1", 20)}
 
 
-def test_a_topic_that_is_deleted_meanwhile(site: Site) -> None:
-    """Its entries cannot be followed any more: the next batch lists."""
+def test_topic_deleted_meanwhile_causes_a_listing(site: Site) -> None:
+    """Entries of the topic cannot be followed any more, and changes would be missed."""
     queue = site.source.location.queue()
     queue.topics.create("orders", TopicSettings(slots=20, shards=1))
     site.ingest().run(Event(), every_seconds=None)
@@ -369,17 +373,17 @@ def test_a_topic_that_is_deleted_meanwhile(site: Site) -> None:
     ).put("raw/1", b'{"a":1}\n')
     site.before_plan = [lambda: queue.topics.delete("orders")]
     site.ingest().run(Rests(3), every_seconds=0.1)
-    assert any("is another one since" in text for text in site.said)
+    assert any("was created again meanwhile" in text for text in site.said)
     assert site.committed() == {slot_of("raw/1", 20)}
 
 
 ORDER = ("table/_delta_log/", "_s3notify-known/", "queue/queue.", "enumerator/to_list")
-"""Parts of the keys that are written for a batch, one after the other."""
+"""Parts of the keys that a batch writes, in order."""
 
 
 @contextmanager
 def killed_before(part: str) -> Iterator[None]:
-    """Have the process end before it writes such an object, once it has written one of the part before."""
+    """Ends the process before it writes an object with this part, once the preceding part was written."""
     before, written = ORDER[max(0, ORDER.index(part) - 1)], [ORDER[0]] if part == ORDER[0] else []
 
     def dying(apply: Callable[..., object]) -> Callable[..., object]:
@@ -398,8 +402,8 @@ def killed_before(part: str) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("part", ORDER)
-def test_a_batch_is_committed_before_it_is_forgotten(site: Site, part: str) -> None:
-    """Version, known, entries, backlog: killed before each of them, all that comes after it is still to be done."""
+def test_killed_batch_is_completed_by_the_next_process(site: Site, part: str) -> None:
+    """The order is version, known, entries, backlog: after a kill before one of them, the later ones are left."""
     location, slot = site.source.location, slot_of("raw/1", 20)
     queue, backlog = location.queue(), RescanBacklog(location.records())
     queue.topics.create("orders", TopicSettings(slots=20, shards=1, bucket=location.platform.bucket))

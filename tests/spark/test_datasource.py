@@ -1,4 +1,4 @@
-"""`spark.read.format("s3notify")` against reading the same bucket by other means. Most of it without a JVM."""
+"""`spark.read.format("s3notify")` compared with other ways to read the same bucket. Most tests run without a JVM."""
 
 import io
 import json
@@ -43,7 +43,7 @@ def bare_lake(ministack: S3Server) -> Callable[..., Lake]:
 
 
 def rows_of(lake: Lake, schema: StructType | None, *, plain: bool = False, **options: Any) -> list[Row]:
-    """What the tasks of a query give; `plain`: with the columns of `schema` only."""
+    """The rows that the tasks of a query return; `plain`: only the columns of `schema`."""
     source = S3NotifyDataSource(options_of(lake.source, **options))  # type: ignore[arg-type]
     if schema is None:
         found = source.schema()
@@ -75,8 +75,10 @@ BODIES: dict[str, Callable[[list[Row]], bytes]] = {
 
 @pytest.mark.parametrize("fmt", [*BODIES])
 @pytest.mark.parametrize("split_bytes", [100, 1 << 26])
-def test_rows_are_those_of_the_bucket(bare_lake: Callable[..., Lake], fmt: str, split_bytes: int) -> None:
-    """Of whole objects and of objects in parts, with and without a schema, each row once and where it came from."""
+def test_query_returns_each_row_of_the_bucket_once(
+    bare_lake: Callable[..., Lake], fmt: str, split_bytes: int
+) -> None:
+    """The objects are read whole or in parts, with and without a schema; each row has its key, ETag and offset."""
     lake = bare_lake(format=fmt)
     lake.put_many({f"{n}.{fmt}": BODIES[fmt](rows) for n, rows in enumerate(ROWS)})
     expected = sorted(
@@ -92,8 +94,8 @@ def test_rows_are_those_of_the_bucket(bare_lake: Callable[..., Lake], fmt: str, 
     assert {(row["_key"], row["_etag"]) for row in rows} == {(k, h.etag) for k, h in heads.items() if h}
 
 
-def test_text_binary_and_a_format_by_suffix(bare_lake: Callable[..., Lake]) -> None:
-    """The formats with one column, and a bucket of several formats."""
+def test_query_reads_text_binary_and_mixed_formats(bare_lake: Callable[..., Lake]) -> None:
+    """Formats with one column, and a bucket with several formats, chosen by suffix."""
     lake = bare_lake(format="auto")
     lake.put_many({"a.txt": b"one\ntwo\n", "b.jsonl": b'{"value": "three"}\n', "c.bin": b"\x00"})
     found = rows_of(lake, StructType([StructField("value", StringType())]))
@@ -108,8 +110,11 @@ def test_text_binary_and_a_format_by_suffix(bare_lake: Callable[..., Lake]) -> N
     assert sorted_by(rows_of(lake, content, format="binary", prefix="raw/c"), "content") == [(b"\x00",)]
 
 
-def test_rejects_are_never_lost_in_silence(bare_lake: Callable[..., Lake]) -> None:
-    """By default they are rows with their reason and bytes; else the query fails, or somebody said to drop them."""
+def test_rejects_are_never_lost_silently(bare_lake: Callable[..., Lake]) -> None:
+    """Rejects are rows with their reason and bytes by default.
+
+    By other settings the query fails, or the rejects are dropped.
+    """
     lake = bare_lake()
     lake.put("0.jsonl", b'{"id": 1}\nbroken\n{"id": 2}\n')
     found = sorted(rows_of(lake, ID), key=lambda row: row["_offset"])
@@ -123,13 +128,13 @@ def test_rejects_are_never_lost_in_silence(bare_lake: Callable[..., Lake]) -> No
         rows_of(lake, ID, rejects="fail")
     assert sorted_by(rows_of(lake, ID, rejects="drop"), "id") == [(1,), (2,)]
     with pytest.raises(UsageError, match="rejects='column'"):
-        rows_of(lake, ID, plain=True)  # there is no column that would tell them from rows
+        rows_of(lake, ID, plain=True)  # no column would distinguish them from rows
     lake.put("0.jsonl", b'{"id": 1}\n')
     assert rows_of(lake, ID, plain=True) == [{"id": 1}]
 
 
-def test_values_that_do_not_fit_are_rescued(bare_lake: Callable[..., Lake]) -> None:
-    """With `mismatches="rescue"` their record stays, and they stand in `_rescued`."""
+def test_query_rescues_values_that_do_not_fit(bare_lake: Callable[..., Lake]) -> None:
+    """With `mismatches="rescue"` the record is a row, and these values are in `_rescued`."""
     lake = bare_lake(mismatches="rescue")
     lake.put("0.jsonl", b'{"id": 1}\n{"id": "many"}\n')
     found = sorted(rows_of(lake, ID, mismatches="rescue"), key=lambda row: row["_offset"])
@@ -141,10 +146,10 @@ def test_values_that_do_not_fit_are_rescued(bare_lake: Callable[..., Lake]) -> N
         rows_of(lake, ID, plain=True, mismatches="rescue")
 
 
-def test_a_field_that_inference_has_not_seen_is_a_reject(
+def test_record_with_a_field_unknown_to_inference_is_a_reject(
     bare_lake: Callable[..., Lake], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With an inferred schema nobody has decided to leave it out; with a declared one somebody has."""
+    """With an inferred schema the user has not decided to ignore the field; a declared schema is such a decision."""
     from s3notify_platform.spark.datasource import batch as datasource
 
     monkeypatch.setattr(datasource, "SAMPLED_FROM", 1)
@@ -158,8 +163,8 @@ def test_a_field_that_inference_has_not_seen_is_a_reject(
 
 
 @pytest.mark.parametrize("size", [10, 300])
-def test_an_object_that_changes_under_the_query_ends_it(bare_lake: Callable[..., Lake], size: int) -> None:
-    """Rows of a listed version are never mixed with those of a later one, nor left out; whole objects and parts."""
+def test_query_fails_if_an_object_changes_meanwhile(bare_lake: Callable[..., Lake], size: int) -> None:
+    """Rows of two versions would be mixed, or left out; the same holds for whole objects and for parts."""
     lake = bare_lake()
     body = b'{"id": 1}\n' * size
     lake.put_many({f"{n}.jsonl": body for n in range(4)})
@@ -173,16 +178,16 @@ def test_an_object_that_changes_under_the_query_ends_it(bare_lake: Callable[...,
     assert len(rows_of(lake, ID)) == 2 * size + 1
 
 
-def test_a_bucket_without_objects(bare_lake: Callable[..., Lake]) -> None:
-    """Has no rows, and no columns but ours."""
+def test_query_of_an_empty_bucket_returns_no_rows(bare_lake: Callable[..., Lake]) -> None:
+    """The result has only the data source's own columns."""
     lake = bare_lake()
     assert rows_of(lake, ID) == rows_of(lake, None) == []
     with pytest.raises(NotFoundError, match="no commit yet"):
         rows_of(lake, None, read="table")
 
 
-def test_safe_names_before_there_is_a_table(bare_lake: Callable[..., Lake]) -> None:
-    """A declared schema has the objects' names; the table's are known once there is one."""
+def test_safe_names_need_an_existing_table(bare_lake: Callable[..., Lake]) -> None:
+    """A declared schema has the objects' names; the table's names are known only after its first commit."""
     lake = bare_lake(schema="`order id` bigint")
     source = S3NotifyDataSource(options_of(lake.source, read="table"))  # type: ignore[arg-type]
     assert "`order id` bigint" in str(source.schema())
@@ -199,7 +204,10 @@ def test_safe_names_before_there_is_a_table(bare_lake: Callable[..., Lake]) -> N
         ({"bucket": "b", "prefix": "raw/", "access_key_id_env": "NO_SUCH"}, "give key id and secret"),
         ({"bucket": "b", "prefix": "raw/", "read": "it"}, "read='it': use one of objects, table"),
         ({"bucket": "b", "prefix": "raw/", "rejects": "hide"}, "rejects='hide'"),
-        ({"bucket": "b", "version": "3"}, "option 'version' is for the committed table: give read='table'"),
+        (
+            {"bucket": "b", "version": "3"},
+            "option 'version' is only for the committed table: give read='table'",
+        ),
         ({"bucket": "b", "read": "table", "version": "x"}, "version='x': give the number of a version; "),
         (
             {"bucket": "b", "read": "table", "since": "-1"},
@@ -208,7 +216,7 @@ def test_safe_names_before_there_is_a_table(bare_lake: Callable[..., Lake]) -> N
         ({"bucket": "b", "read": "table", "at": "noon"}, "at='noon': give a time like"),
         (
             {"bucket": "b", "read": "table", "at": "2026-01-31T12:00"},
-            "at='2026-01-31T12:00': say of which zone",
+            "at='2026-01-31T12:00': add the time zone",
         ),
         (
             {"bucket": "b", "read": "table", "version": "3", "at": "2026-01-31T12:00:00Z"},
@@ -223,14 +231,14 @@ def test_safe_names_before_there_is_a_table(bare_lake: Callable[..., Lake]) -> N
         ({"bucket": "b", "pathGlobFilter": "*.{a,b}"}, "use the option include"),
     ],
 )
-def test_options_that_make_no_sense_say_so(options: dict[str, str], message: str) -> None:
-    """Before any request."""
+def test_wrong_options_are_refused_with_a_remedy(options: dict[str, str], message: str) -> None:
+    """The error is raised before any request."""
     with pytest.raises(UsageError, match=message):
         reading_of(options)
 
 
-def test_options_by_the_names_of_spark() -> None:
-    """They are the same as ours."""
+def test_options_accept_the_names_of_spark() -> None:
+    """Spark's names have the same effect as the data source's own."""
     names = {"maxFilesPerTrigger": "7", "PathGlobFilter": "*.csv", "modifiedAfter": "2026-01-01T00:00:00Z"}
     reading = reading_of({"bucket": "b", "mode": "failfast", "sep": ";", **names})
     chosen = reading.source.input
@@ -249,13 +257,13 @@ def test_options_by_the_names_of_spark() -> None:
 @pytest.mark.parametrize(
     ("given", "size"), [("1000", 1000), ("512b", 512), ("64k", 1 << 16), ("3MB", 3 << 20), (" 1g ", 1 << 30)]
 )
-def test_sizes_as_spark_writes_them(given: str, size: int) -> None:
-    """Of its own option only."""
+def test_sizes_are_accepted_in_the_notation_of_spark(given: str, size: int) -> None:
+    """The notation is only accepted for Spark's own option."""
     assert reading_of({"bucket": "b", "maxBytesPerTrigger": given}).source.input.max_bytes == size
 
 
 def test_a_path_names_bucket_and_prefix() -> None:
-    """As people write it."""
+    """The path is accepted in the usual spellings."""
     source = reading_of({"path": "s3a://acme/raw/orders/", "platform_bucket": "own"}).source
     assert (source.input.bucket.bucket, source.input.prefix, source.location.platform.bucket) == (
         "acme",
@@ -265,20 +273,20 @@ def test_a_path_names_bucket_and_prefix() -> None:
 
 
 def test_no_option_is_a_secret() -> None:
-    """Spark shows options: keys are refused by value, and are not part of what is pickled with them."""
+    """Spark shows options in its plans: keys are refused by value, and the pickled options do not contain keys."""
     with pytest.raises(UsageError, match="secret_access_key: there is no such setting") as raised:
         reading_of({"bucket": "b", "prefix": "raw/", "secret_access_key": "s3cret"})
     assert "s3cret" not in str(raised.value)
 
 
-def test_columns_with_taken_names_are_refused(bare_lake: Callable[..., Lake]) -> None:
-    """A column of the data cannot be one of ours."""
+def test_columns_with_reserved_names_are_refused(bare_lake: Callable[..., Lake]) -> None:
+    """A column of the data cannot have the name of one of the data source's columns."""
     with pytest.raises(UsageError, match="_staged"):
         rows_of(bare_lake(), StructType([StructField("_staged", LongType())]))
 
 
-def test_tasks_are_a_few_times_the_cores(bare_lake: Callable[..., Lake]) -> None:
-    """Never one for each slot, nor for each object."""
+def test_number_of_tasks_depends_on_the_cores(bare_lake: Callable[..., Lake]) -> None:
+    """A task for each slot or object would be slow."""
     source = bare_lake().source
 
     def splits(count: int, size: int) -> list[Split]:
@@ -300,8 +308,10 @@ def read(lake: Lake, **options: Any) -> DataFrame:
 
 @pytest.mark.thorough
 @pytest.mark.spark
-def test_through_spark(lake: Lake, spark: SparkSession) -> None:
-    """Schemas declared and inferred, several filters over one DataFrame, only some slots, and an error as shown."""
+def test_query_runs_in_spark(lake: Lake, spark: SparkSession) -> None:
+    """Declared and inferred schemas, several filters over one DataFrame,
+    a choice of slots, and an error as Spark shows it.
+    """
     lake.put_many({f"{n % 3}/{n}.jsonl": b'{"id": %d, "v": "text"}\n' % n for n in range(30)})
     frame = read(lake, schema="id bigint, v string")
     everything = sorted_by(frame.toArrow().to_pylist(), "_slot", "_key", "id")
@@ -321,8 +331,8 @@ def test_through_spark(lake: Lake, spark: SparkSession) -> None:
 
 
 @pytest.mark.spark
-def test_by_the_names_of_spark(lake: Lake) -> None:
-    """What they choose is read."""
+def test_options_with_the_names_of_spark_select_the_objects(lake: Lake) -> None:
+    """Exactly the objects that Spark's options select are read."""
     lake.put_many({"1.jsonl": b'{"id": 1}\n', "2.csv": b"id\n2\n", "3.jsonl": b'{"id": 3}\nno JSON\n'})
     names = {"pathGlobFilter": "*.jsonl", "mode": "DROPMALFORMED", "modifiedAfter": "2020-01-01T00:00:00Z"}
     assert {row.id for row in read(lake, **names, schema="id bigint").collect()} == {1, 3}
@@ -347,8 +357,10 @@ def table_rows(place: Place, **options: Any) -> list[Row]:
     return sorted(rows, key=lambda row: (row["_key"], row["_offset"]))
 
 
-def test_versions_of_the_committed_table(place: Place) -> None:
-    """The newest, or one of the kept ones, whatever the bucket holds by now; by number and by time, and some slots."""
+def test_query_reads_a_version_of_the_committed_table(place: Place) -> None:
+    """The newest version or a kept one, by number, by time, and for some
+    slots, independent of the bucket's present objects.
+    """
     seen, times = [], []
     for n in range(3):
         place.put("a", 10 + n)
@@ -357,7 +369,7 @@ def test_versions_of_the_committed_table(place: Place) -> None:
         seen.append(place.rows())
         (event, *_) = history(place.source.table().reader)
         times.append(datetime.fromtimestamp(event.created_ms / 1000, UTC))
-        SYSTEM_CLOCK.sleep(1.1)  # S3 tells no less than a second
+        SYSTEM_CLOCK.sleep(1.1)  # S3's times have whole seconds
     place.put("a", 99)
     assert table_rows(place) == seen[2]
     for version, rows, at in zip(range(1, 4), seen, times, strict=True):
@@ -373,8 +385,8 @@ def test_versions_of_the_committed_table(place: Place) -> None:
         table_rows(place, at="2001-01-01T00:00:00Z")
 
 
-def test_changes_between_two_versions(place: Place) -> None:
-    """Rows that came and left, of all versions after one up to another, or the newest."""
+def test_query_reads_changes_between_two_versions(place: Place) -> None:
+    """Rows that were added and removed by all versions after one, up to another or to the newest."""
     place.put("a", 1)
     place.put("b", 2)
     place.run("b")
@@ -398,13 +410,15 @@ def test_changes_between_two_versions(place: Place) -> None:
     ]
     assert changes(since=1, version=2) == second
     last = ("insert", 3, "overwritten", "raw/a", 4)
-    assert changes(since=1) == [*second[:2], last], "without what came and left in between"
+    assert changes(since=1) == [*second[:2], last], "without rows that were added and removed in between"
     slot = slot_of("raw/b", 4)
     of_slot = [row for row in (*second[:2], last) if slot_of(row[3], 4) == slot]
     assert changes(since=1, only=slot) == of_slot
     assert changes(since=3) == []
     for wrong in ({}, {"since": "newest"}):
-        with pytest.raises(UsageError, match="needs the option since: the version after which they begin"):
+        with pytest.raises(
+            UsageError, match="needs the option since: the version after which the changes begin"
+        ):
             changes(**wrong)
     place.store.delete(place.source.location.layout.version(1))
     with pytest.raises(NotFoundError, match="changes of version 1 "):
@@ -412,8 +426,8 @@ def test_changes_between_two_versions(place: Place) -> None:
 
 
 @pytest.mark.spark
-def test_the_committed_table(lake: Lake, spark: SparkSession) -> None:
-    """`read="table"`: the committed rows, of the newest or of a given version, whatever the bucket holds by now."""
+def test_query_of_the_table_is_independent_of_the_bucket(lake: Lake, spark: SparkSession) -> None:
+    """`read="table"` returns the committed rows of the newest or a given version, even if the bucket has changed."""
     lake.put_many({f"{n}.jsonl": b'{"id": %d}\n' % n for n in range(20)})
     lake.ingest()
     slot = lake.slot("3.jsonl")

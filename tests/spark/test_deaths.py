@@ -1,4 +1,4 @@
-"""Tasks that die or raise over an object: its slot goes on with the others, and it goes to quarantine."""
+"""Tasks that die or raise over an object: the slot is committed without it, and the object goes to quarantine."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -29,16 +29,16 @@ def deadly_lake(spark: SparkSession, config: S3Config, *, slots: int, schema: st
 @pytest.mark.parametrize(
     ("body", "schema"), [(KILLS, None), pytest.param(ABORTS, "id int", marks=pytest.mark.thorough)]
 )
-def test_down_to_the_object(
+def test_object_that_kills_its_task_is_quarantined(
     spark: SparkSession,
     config: S3Config,
     body: bytes,
     schema: str | None,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Its neighbours are committed at once, whatever slot they are of; it goes to quarantine on the last attempt.
+    """Other objects are committed at once; this one is quarantined at the last attempt.
 
-    Also out of a sample from which the schema is inferred.
+    The sample from which the schema is inferred may contain the object, too.
     """
     monkeypatch.setitem(FORMATS, Deadly.name, Deadly())
     lake = deadly_lake(spark, config, slots=2, schema=schema)
@@ -61,15 +61,15 @@ def test_down_to_the_object(
 
 
 @pytest.mark.thorough
-def test_straight_to_the_slot_that_a_task_read_alone(
+def test_dead_task_with_one_slot_is_found_at_once(
     spark: SparkSession, config: S3Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The number of its task says which slot that is, however many the batch has; then its objects are halved."""
+    """The task's number gives its slot, so only this slot's objects are halved, not a batch with many slots."""
     monkeypatch.setattr(planning.SparkJobs, "width", 16)
     monkeypatch.setattr(splits, "SMALL_TASK_BYTES", 1)
     monkeypatch.setitem(FORMATS, Deadly.name, Deadly())
     lake = deadly_lake(spark, config, slots=16, schema="id int")
-    # One object of each slot, and of the one in the middle two: so each task has a slot of its own.
+    # One object in each slot, and two in the middle one: so each task has one slot.
     good = {lake.slot(key): key for key in (f"{n}.jsonl" for n in range(999))}
     key = next(key for key in (f"deadly{n}.jsonl" for n in range(999)) if lake.slot(key) == 8)
     lake.put_many(dict.fromkeys(good.values(), b'{"id":9}\n'))
@@ -83,11 +83,11 @@ def test_straight_to_the_slot_that_a_task_read_alone(
     jobs = [message for message in said if "slots failed, trying" in message]
     assert ["one of them alone" in message for message in jobs] == [True], said
     objects = [message for message in said if message.startswith("slot ") and "failed, trying" in message]
-    assert "trying it without this object" in objects[-1], said
+    assert "trying the slot without this object" in objects[-1], said
 
 
 def fails_over_negatives(rows: DataFrame) -> DataFrame:
-    """A user's transform with a defect that some rows bring to light."""
+    """A user's transform with a defect that only some rows trigger."""
 
     def run(batches):  # type: ignore[no-untyped-def]
         for batch in batches:
@@ -99,7 +99,7 @@ def fails_over_negatives(rows: DataFrame) -> DataFrame:
 
 
 def raises_on_sight(rows: DataFrame) -> DataFrame:
-    """Another one, which looks at its rows where it is called."""
+    """A user's transform that looks at its rows when it is called."""
     if rows.where("id < 0").count():
         raise LookupError("no such customer")
     return rows
@@ -113,10 +113,10 @@ def raises_on_sight(rows: DataFrame) -> DataFrame:
         pytest.param(raises_on_sight, "LookupError: no such customer", marks=pytest.mark.thorough),
     ],
 )
-def test_what_no_single_object_owns(
+def test_object_at_fault_is_found_behind_a_transform(
     lake_of: Callable[..., Lake], transform: Transform | None, why: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The transform and the writing of files: by halves down to the object, whose traceback is kept."""
+    """An error in the transform, or in writing files, is traced by halves to the object, with its traceback."""
     monkeypatch.setitem(FORMATS, Deadly.name, Deadly())
     plain = lake_of(slots=2, schema="id int")
     lake = replace(plain, source=deadly(plain.source))
@@ -126,7 +126,7 @@ def test_what_no_single_object_owns(
     first = lake.ingest(transform=transform)
     assert first.slots[Slot(1 - slot)].ok
     assert set(first.slots[slot].failed_objects) == {at_fault}
-    assert sorted(row["id"] for row in lake.values()) == list(range(6)), "all others, at once"
+    assert sorted(row["id"] for row in lake.values()) == list(range(6)), "all other objects, at once"
     last = lake.ingest(transform=transform, last_attempt=[slot]).slots[slot]
     assert (last.ok, set(last.quarantined)) == (True, {at_fault})
     state = lake.states(slot)[at_fault]
@@ -137,7 +137,7 @@ def test_what_no_single_object_owns(
 
 
 def fails_on_no_rows(rows: DataFrame) -> DataFrame:
-    """A transform that is at fault itself; not yet where Spark asks for its columns."""
+    """A transform that raises even without rows, but not when Spark asks for its columns."""
 
     def run(batches):  # type: ignore[no-untyped-def]
         yield from batches
@@ -146,8 +146,8 @@ def fails_on_no_rows(rows: DataFrame) -> DataFrame:
     return rows.mapInArrow(run, rows.schema)
 
 
-def test_what_stays_with_no_object_fails_the_slot(lake_of: Callable[..., Lake]) -> None:
-    """With its traceback; nothing is in quarantine."""
+def test_defective_transform_fails_the_slot(lake_of: Callable[..., Lake]) -> None:
+    """The slot fails with the traceback, and no object is quarantined."""
     lake = lake_of(slots=1, schema="id int")
     lake.put_many({f"{n}.jsonl": b'{"id":%d}\n' % n for n in range(2)})
     found = lake.ingest(transform=fails_on_no_rows, last_attempt=[Slot(0)]).slots[Slot(0)]

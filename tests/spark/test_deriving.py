@@ -1,4 +1,4 @@
-"""What a slot asset costs when slots of its source have changed: requests and bytes, before a real server."""
+"""The cost of a slot asset when slots of its source have changed: requests and bytes, on a real server."""
 
 from collections import Counter
 
@@ -16,12 +16,12 @@ pytestmark = [pytest.mark.spark, pytest.mark.server]
 
 SLOTS, OBJECTS = 200, 20_000
 BESIDE = 200_000
-"""Bytes of a commit that are no rows: version, manifest, `known`."""
+"""Bytes of a commit that are not rows: version, manifest, `known`."""
 
 
 @pytest.fixture
 def lake(spark: SparkSession, config: S3Config) -> Lake:
-    """200,000 rows in 200 slots, in one file, and a slot asset of nine tenths of them."""
+    """200,000 rows in 200 slots, in one file, and a slot asset with nine tenths of them."""
     made = Lake(spark=spark, source=source_of(config, "derived", "in/", slots=SLOTS), objects=OBJECTS)
     made.commit(np.arange(OBJECTS))
     made.derive(made.source.location.all_slots())
@@ -36,8 +36,11 @@ def of_data(answered: list[Answered], method: str, path: str = "/data/") -> list
     return [each for each in answered if each.method == method and path in each.path]
 
 
-def test_one_slot_and_half_of_them(lake: Lake) -> None:
-    """One writes at most 16 MB of others, a batch as much of them as of its own; neither takes a request a slot."""
+def test_slot_asset_writes_little_more_than_its_changed_slots(lake: Lake) -> None:
+    """A change of one slot rewrites at most 16 MB of other slots; a batch rewrites at most as much as its own rows.
+
+    No slot needs a request of its own.
+    """
     table, derived = lake.source.table(), lake.source.table(ASSET)
     size = sum(pack.size for pack in table.newest().packs.values())
     slots, one = lake.answered(lake.some(1))

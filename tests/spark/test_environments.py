@@ -1,4 +1,4 @@
-"""Deployments that share a bucket, by the commands as people run them: each topic is for the table that it serves."""
+"""Deployments that share a bucket, with the commands that people run: a topic belongs to the table that it serves."""
 
 import json
 import os
@@ -23,7 +23,7 @@ Deployment = Callable[..., Callable[..., subprocess.CompletedProcess[str]]]
 
 @pytest.fixture
 def deployment(config: S3Config, tmp_path: Path) -> Deployment:
-    """A folder with the YAML of a source `orders`, with these further lines; its commands."""
+    """A folder with the YAML of a source `orders`, extended by these lines, and its commands."""
 
     def made(name: str, lines: str = "") -> Callable[..., subprocess.CompletedProcess[str]]:
         folder = tmp_path / name / "defs" / "orders"
@@ -66,10 +66,10 @@ def put(config: S3Config, value: int, monkeypatch: pytest.MonkeyPatch, **setting
 
 @pytest.mark.server
 @pytest.mark.thorough
-def test_a_topic_has_the_slots_of_its_source(
+def test_topic_has_the_slots_of_its_source(
     config: S3Config, deployment: Deployment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As the YAML says: what is overwritten is taken in, and no entry stays."""
+    """With another number of slots, overwritten objects would be missed, and entries would stay."""
     prod = deployment("prod", "  slots: 40\n")
     assert "40 slots" in ok(prod("topics", "create", "orders", "--prefix", "raw/"))
     queue = NotificationQueue(queue_records(config))
@@ -83,11 +83,11 @@ def test_a_topic_has_the_slots_of_its_source(
 
 @pytest.mark.server
 @pytest.mark.thorough
-def test_a_second_environment_by_the_recipe_of_the_readme(
+def test_second_environment_follows_the_recipe_of_the_readme(
     config: S3Config, deployment: Deployment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without the recipe it is refused by name, and takes nothing; with it, it has all of its own, and its removal
-    leaves prod as it was.
+    """Without the recipe the environment is refused, and takes no entries. With the recipe it has its own data, and its
+    removal leaves the first environment unchanged.
     """
     queue = NotificationQueue(queue_records(config))
     prod = deployment("prod")

@@ -1,4 +1,4 @@
-"""Spark reads packs, whatever the encodings of their columns."""
+"""Spark reads packs with any encodings of their columns."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -14,7 +14,7 @@ from tests.support.poison.files import one_long_value
 from tests.support.spark import Lake
 
 
-def test_columns_with_and_without_dictionary(spark: SparkSession, tmp_path: Path) -> None:
+def test_spark_reads_columns_with_and_without_dictionary(spark: SparkSession, tmp_path: Path) -> None:
     count = 3000
     numbers = pa.array(range(count), pa.int64())
     rows = pa.table(
@@ -38,8 +38,8 @@ def test_columns_with_and_without_dictionary(spark: SparkSession, tmp_path: Path
 
 
 @pytest.mark.server
-def test_the_table_is_read_by_bytes(lake_of: Callable[..., Lake]) -> None:
-    """Rows that were a few hundred bytes in the bucket, and are many in the table, reach a JVM in small batches."""
+def test_table_is_read_in_batches_of_bounded_bytes(lake_of: Callable[..., Lake]) -> None:
+    """Rows that are small in the bucket and large in the table would exhaust the JVM's memory."""
     lake = lake_of(slots=1, format="parquet", schema="id bigint, name string")
     lake.put("long.parquet", one_long_value(100, 1_000_000))
     assert lake.ingest().slots[lake.slot("long.parquet")].rows == 100

@@ -1,4 +1,6 @@
-"""Tables that follow a source's, by Spark: too large for one process, and after each batch of `s3notify ingest`."""
+"""Tables that follow a source's, by Spark: too large for one process,
+and updated after each batch of `s3notify ingest`.
+"""
 
 import json
 import threading
@@ -41,7 +43,7 @@ def newest_lake(lake_of: Callable[..., Lake]) -> Lake:
 
 @pytest.fixture(params=["here", "spark"])
 def anywhere(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Whether the work on the whole table is Spark's."""
+    """Lets either Spark or this process do the work on the whole table."""
     if request.param == "spark":
         monkeypatch.setattr(following, "SMALL_BYTES", -1)
     return str(request.param)
@@ -56,7 +58,7 @@ def follow(lake: Lake) -> FollowResult:
 
 
 def shown(lake: Lake) -> Newest:
-    """The newest rows by key, as Spark reads them; their table is whole."""
+    """The newest rows by key, as Spark reads them; checks that their table is whole."""
     name = lake.source.location.latest_name
     table = lake.source.table(name)
     found = table.newest()
@@ -71,7 +73,7 @@ def shown(lake: Lake) -> Newest:
 
 
 def window(lake: Lake) -> Newest:
-    """The same by a window of Spark over all rows."""
+    """The newest rows by key, by a window function of Spark over all rows."""
     rows = load_slots(lake.spark, lake.source, None)
     newest_first = [F.desc(name) for name in ("at", "_modified", "_key", "_offset")]
     numbered = rows.withColumn("n", F.row_number().over(Window.partitionBy("id").orderBy(*newest_first)))
@@ -81,8 +83,8 @@ def window(lake: Lake) -> Newest:
     }
 
 
-def test_as_a_window_of_spark(newest_lake: Lake, anywhere: str) -> None:
-    """Of many objects with keys in common; then as some are overwritten, and leave."""
+def test_newest_rows_equal_a_window_of_spark(newest_lake: Lake, anywhere: str) -> None:
+    """Many objects share keys; some of them are then overwritten and deleted."""
     lake = newest_lake
     lake.put_many(
         {
@@ -94,11 +96,11 @@ def test_as_a_window_of_spark(newest_lake: Lake, anywhere: str) -> None:
     )
     lake.put("null.jsonl", [{"id": None, "at": "2026-01-01T00:00:00Z"}, {"id": 77}])
     lake.ingest()
-    assert follow(lake).rebuilt == "it was never made"
+    assert follow(lake).rebuilt == "the table was never built"
     first = shown(lake)
     assert first == window(lake)
     assert {*first} == {*map(str, range(8)), "77"}
-    for holder in {source for source, *_ in first.values()}:  # of each key the newest row leaves
+    for holder in {source for source, *_ in first.values()}:  # the newest row of each key leaves
         lake.delete(holder.removeprefix("raw/"))
     lake.put("late.jsonl", [line(3, 0), line(100, 5)])
     lake.ingest()
@@ -108,8 +110,8 @@ def test_as_a_window_of_spark(newest_lake: Lake, anywhere: str) -> None:
     assert follow(lake).changed == 0
 
 
-def test_a_change_stream_of_a_database(lake_of: Callable[..., Lake]) -> None:
-    """As DMS writes it to S3: a letter for each operation, and a deletion that has the row as it was."""
+def test_newest_rows_of_a_change_stream_equal_the_database(lake_of: Callable[..., Lake]) -> None:
+    """The format is AWS DMS's: a letter for each operation, and a deletion with the former row."""
     lake = lake_of(
         schema="Op string, id bigint, name string, ts timestamp",
         latest_key="id",
@@ -140,8 +142,8 @@ def test_a_change_stream_of_a_database(lake_of: Callable[..., Lake]) -> None:
     assert names() == {1: "a2", 3: "c"}
 
 
-def test_debezium(lake_of: Callable[..., Lake]) -> None:
-    """Its envelope, by a transform: of a deletion the row before, else the row after."""
+def test_newest_rows_of_debezium_events_equal_the_database(lake_of: Callable[..., Lake]) -> None:
+    """A transform opens the envelope: it takes the row before a deletion, and otherwise the row after the change."""
     row = "struct<id: bigint, name: string>"
     lake = lake_of(
         schema=f"op string, ts_ms bigint, before {row}, after {row}",
@@ -176,7 +178,7 @@ def test_debezium(lake_of: Callable[..., Lake]) -> None:
     assert {row["id"]: row["name"] for row in rows} == {1: "a2"}
 
 
-def test_columns_that_come_later(newest_lake: Lake) -> None:
+def test_newest_rows_get_columns_that_are_added_later(newest_lake: Lake) -> None:
     lake = newest_lake.with_source(schema=None)
     lake.put("1.jsonl", [line(1, 1)])
     lake.ingest()
@@ -188,8 +190,8 @@ def test_columns_that_come_later(newest_lake: Lake) -> None:
     assert [(row["_key"], row["colour"]) for row in rows] == [("1", "red")]
 
 
-def test_an_erased_object_is_nowhere(newest_lake: Lake) -> None:
-    """Its newest rows are made again, from what is left."""
+def test_erased_object_leaves_the_newest_rows(newest_lake: Lake) -> None:
+    """The newest rows of its keys are built again from the remaining objects."""
     lake = newest_lake
     lake.put("keep.jsonl", [line(1, 1), line(2, 1)])
     lake.put("person4711.jsonl", [line(1, 5, "secret4712")])
@@ -200,7 +202,7 @@ def test_an_erased_object_is_nowhere(newest_lake: Lake) -> None:
     assert "orders_latest" in done.cleared
 
     def left() -> set[str]:
-        """Beside what is young in the source's own table, and leaves it by a repetition."""
+        """Files with the object, except young ones in the source's own table, which a repetition removes."""
         prefix = lake.source.location.table_layout("orders_latest").prefix
         return {key for key in holding(lake.store, "person4711", "secret4712") if key.startswith(prefix)}
 
@@ -211,8 +213,8 @@ def test_an_erased_object_is_nowhere(newest_lake: Lake) -> None:
     assert left() == set()
 
 
-def test_after_each_batch_of_ingest(newest_lake: Lake) -> None:
-    """Also those of a table that had no newest rows before; what fails is said, and is done by the next poll."""
+def test_newest_rows_are_updated_after_each_batch(newest_lake: Lake) -> None:
+    """A table that had no newest rows before gets them, too. A failure is reported, and the next poll retries."""
     lake, said = newest_lake, list[str]()
     ingest = ContinuousIngest(spark=lake.spark, source=lake.source, progress=said.append)
     lake.put("1.jsonl", [line(1, 1)])
@@ -231,8 +233,10 @@ def test_after_each_batch_of_ingest(newest_lake: Lake) -> None:
     assert any("orders_latest is behind" in each for each in said)
 
 
-def test_in_the_order_of_columns(lake_of: Callable[..., Lake], anywhere: str) -> None:
-    """All rows, also those without a value, in files with ranges of their own; as they change, and by compaction."""
+def test_clustered_table_holds_all_rows_in_order(lake_of: Callable[..., Lake], anywhere: str) -> None:
+    """All rows, including rows without a value, are in files with
+    separate ranges, after changes and after a compaction.
+    """
     lake = lake_of(schema="id bigint, day date, note string", cluster_by="day, id", cluster_file_bytes=4096)
     lake.put_many(
         {
@@ -260,7 +264,7 @@ def test_in_the_order_of_columns(lake_of: Callable[..., Lake], anywhere: str) ->
         rows = load_slots(lake.spark, lake.source, None, asset="orders_clustered").toArrow().to_pylist()
         return sorted(rows, key=lambda row: (row["_key"], row["_offset"]))
 
-    assert follow_clustered().rebuilt == "it was never made"
+    assert follow_clustered().rebuilt == "the table was never built"
     assert clustered() == lake.load()
     lake.delete("3.jsonl")
     lake.put("4.jsonl", [{"id": 4, "day": "2026-01-04"}])

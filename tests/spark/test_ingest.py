@@ -1,4 +1,4 @@
-"""From changed objects to committed rows, on a real S3 server: the table holds what the bucket holds."""
+"""From changed objects to committed rows, on a real S3 server: the table holds exactly the bucket's data."""
 
 import io
 from collections.abc import Callable
@@ -26,9 +26,9 @@ pytestmark = [pytest.mark.spark, pytest.mark.server]
 def test_create_overwrite_delete_and_empty(
     lake: Lake, monkeypatch: pytest.MonkeyPatch, *, spread: bool
 ) -> None:
-    """Each change of an object leaves with its old rows, and arrives with its new ones, in one commit.
+    """Each change of an object removes its old rows and adds its new ones, in one commit.
 
-    Whether a slot is read by one task, or, being much larger than others, by all.
+    A slot is read by one task, or by all tasks if it is much larger than others.
     """
     if spread:
         monkeypatch.setattr(splits, "TASK_BYTES", 1000)
@@ -55,11 +55,11 @@ def test_create_overwrite_delete_and_empty(
     lake.ingest()
     lake.check()
     assert lake.snapshot().manifest.slot(lake.slot("0.jsonl")).signal == "signal-1", (
-        "a signal that is not given again stays"
+        "a run without a signal keeps the earlier one"
     )
 
 
-def test_nothing_changed_commits_nothing(lake: Lake) -> None:
+def test_run_without_changes_commits_nothing(lake: Lake) -> None:
     lake.put("a.jsonl", [{"id": 1}])
     lake.ingest()
     again = lake.ingest()
@@ -69,17 +69,17 @@ def test_nothing_changed_commits_nothing(lake: Lake) -> None:
 
 
 @pytest.mark.thorough
-def test_only_found_leaves_out_slots_without_anything(lake: Lake) -> None:
+def test_only_found_skips_slots_without_objects(lake: Lake) -> None:
     lake.put("a.jsonl", [{"id": 1}])
     assert set(lake.ingest(only_found=True).slots) == {lake.slot("a.jsonl")}
     lake.delete("a.jsonl")
     assert set(lake.ingest(only_found=True).slots) == {lake.slot("a.jsonl")}
-    assert set(lake.ingest(only_found=True).slots) == {lake.slot("a.jsonl")}, "it has a commit"
+    assert set(lake.ingest(only_found=True).slots) == {lake.slot("a.jsonl")}, "the slot has a commit"
     assert lake.load() == []
 
 
 @pytest.mark.thorough
-def test_an_empty_bucket_and_a_table_without_commits(lake: Lake) -> None:
+def test_empty_bucket_makes_a_table_without_commits(lake: Lake) -> None:
     result = lake.ingest()
     assert {r.status for r in result.slots.values()} == {"unchanged"}
     with pytest.raises(NotFoundError, match="materialize it first"):
@@ -87,8 +87,8 @@ def test_an_empty_bucket_and_a_table_without_commits(lake: Lake) -> None:
 
 
 @pytest.mark.thorough
-def test_empty_objects_only(lake: Lake) -> None:
-    """Objects of 0 bytes are taken note of, make no row, and do not pin a schema for good."""
+def test_empty_objects_do_not_pin_a_schema(lake: Lake) -> None:
+    """Objects of 0 bytes get a state and no rows; a pinned schema without columns could never be corrected."""
     lake.put("a.jsonl", b"")
     assert lake.ingest().slots[lake.slot("a.jsonl")].status == "committed"
     assert lake.ingest().slots[lake.slot("a.jsonl")].status == "unchanged"
@@ -114,8 +114,8 @@ ODD_KEYS = (
 )
 
 
-def test_odd_keys(lake_of: Callable[..., Lake]) -> None:
-    """Every key that S3 can hold: written, read, overwritten and withdrawn under exactly its own name."""
+def test_odd_keys_keep_their_exact_names(lake_of: Callable[..., Lake]) -> None:
+    """Every key that S3 allows is written, read, overwritten and withdrawn under exactly its own name."""
     lake = lake_of(hidden_files="read")
     for number, key in enumerate(ODD_KEYS):
         lake.put(key, [{"id": number}])
@@ -139,7 +139,7 @@ def _parquet(**columns: list[object]) -> bytes:
 
 
 @pytest.mark.thorough
-def test_csv(lake_of: Callable[..., Lake]) -> None:
+def test_csv_objects_are_ingested(lake_of: Callable[..., Lake]) -> None:
     lake = lake_of(format="csv", schema="id bigint, note string, at timestamp")
     lake.put("a.csv", b'id,note\r\n1,"two\r\nlines"\r\n2\r\n3,x\r\n')
     lake.put("b.csv", b'\xef\xbb\xbfid,note,at,other\n4,"q ""x""",2024-05-06T07:08:09Z,-\n')
@@ -153,7 +153,7 @@ def test_csv(lake_of: Callable[..., Lake]) -> None:
 
 
 @pytest.mark.thorough
-def test_parquet(lake_of: Callable[..., Lake]) -> None:
+def test_parquet_objects_are_ingested(lake_of: Callable[..., Lake]) -> None:
     lake = lake_of(format="parquet")
     lake.put("a.parquet", _parquet(id=[1, 2], note=["x", None]))
     lake.put("b.parquet", _parquet(id=[3], note=["y"]))
@@ -164,7 +164,7 @@ def test_parquet(lake_of: Callable[..., Lake]) -> None:
 
 
 @pytest.mark.thorough
-def test_text_and_binary(lake_of: Callable[..., Lake]) -> None:
+def test_text_and_binary_objects_are_ingested(lake_of: Callable[..., Lake]) -> None:
     lake = lake_of(format="text")
     lake.put("a.log", b"one\r\n\r\nthree")
     lake.ingest()
@@ -176,7 +176,7 @@ def test_text_and_binary(lake_of: Callable[..., Lake]) -> None:
     assert lake.values() == [{"content": b"\x00\xff"}, {"content": b""}]
 
 
-def test_auto_goes_by_suffix(lake_of: Callable[..., Lake]) -> None:
+def test_auto_chooses_the_format_by_suffix(lake_of: Callable[..., Lake]) -> None:
     lake = lake_of(format="auto")
     lake.put("a.jsonl", [{"id": 1, "note": "j"}])
     lake.put("b.CSV", b"id,note\n2,c\n")
@@ -191,7 +191,7 @@ def test_auto_goes_by_suffix(lake_of: Callable[..., Lake]) -> None:
 
 
 def test_rejects_are_kept_and_withdrawn(lake: Lake) -> None:
-    """A bad record stops no other; it is in quarantine until its object is overwritten or deleted."""
+    """A bad record does not stop others; it is in quarantine until its object is overwritten or deleted."""
     lake.put("a.jsonl", b'{"id": 1}\nnot json\n{"id": "x"}\n{"id": 4}\n')
     lake.put("b.jsonl", b"{\n")
     lake.put("c.jsonl", b'{"id": 5}\n[]')
@@ -215,8 +215,8 @@ def test_rejects_are_kept_and_withdrawn(lake: Lake) -> None:
 
 
 @pytest.mark.thorough
-def test_more_objects_than_one_plan_holds(lake_of: Callable[..., Lake]) -> None:
-    """`max_objects` bounds a plan, not a run: several rounds, a commit each, and nothing is left out."""
+def test_run_ingests_more_objects_than_one_plan_holds(lake_of: Callable[..., Lake]) -> None:
+    """`max_objects` limits a plan, not a run: several rounds commit, and no object is left out."""
     lake = lake_of(max_objects=4, slots=2)
     for number in range(8):
         lake.put(f"{number}.jsonl", [{"id": number}])
@@ -237,7 +237,7 @@ def test_more_objects_than_one_plan_holds(lake_of: Callable[..., Lake]) -> None:
 def test_only_the_batch_reaches_the_driver(
     lake_of: Callable[..., Lake],
 ) -> None:
-    """3,000 unchanged objects and 5 changed ones: the plan has 5 splits and 5 states."""
+    """With 3,000 unchanged objects and 5 changed ones, the plan has 5 splits and 5 states."""
     lake = lake_of(slots=20, format="text")
     lake.put_many({f"{number}": b"x" for number in range(3000)})
     lake.ingest()
@@ -256,8 +256,8 @@ def test_only_the_batch_reaches_the_driver(
 
 
 @pytest.mark.thorough
-def test_states_beyond_the_manifest(lake_of: Callable[..., Lake]) -> None:
-    """More object states than a manifest carries go to a file, and are found there again."""
+def test_states_beyond_the_manifest_go_to_a_file(lake_of: Callable[..., Lake]) -> None:
+    """States that do not fit in a manifest would be lost, and their objects read again."""
     lake = lake_of(slots=1, format="text")
     lake.put_many({f"{number}": b"x" for number in range(300)})
     lake.ingest()
@@ -271,8 +271,8 @@ def test_states_beyond_the_manifest(lake_of: Callable[..., Lake]) -> None:
 
 
 @pytest.mark.thorough
-def test_load_as_of_a_version(lake: Lake) -> None:
-    """Slots are loaded as the newest version has them, or as of exactly the one asked for."""
+def test_load_reads_slots_as_of_a_version(lake: Lake) -> None:
+    """Slots are loaded as of the newest version, or exactly as of a given one."""
     lake.put("a.jsonl", [{"id": 1}])
     lake.put("b.jsonl", [{"id": 2}])
     lake.ingest()
@@ -287,8 +287,8 @@ def test_load_as_of_a_version(lake: Lake) -> None:
 
 
 @pytest.mark.thorough
-def test_a_source_in_another_bucket_than_its_table(spark: SparkSession, ministack: S3Server) -> None:
-    """Nothing is ever written to the source's bucket, and a prefix is not needed there."""
+def test_source_may_be_in_another_bucket_than_its_table(spark: SparkSession, ministack: S3Server) -> None:
+    """Nothing is ever written to the source's bucket, and the source needs no prefix there."""
     raw = ministack.config(ministack.make_bucket())
     lake = Lake.of(spark, raw, platform=ministack.config(ministack.make_bucket()), prefix="")
     lake.put("a.jsonl", [{"id": 1}])
@@ -297,8 +297,8 @@ def test_a_source_in_another_bucket_than_its_table(spark: SparkSession, ministac
     assert [meta.key for meta in list_all(lake.store, "")] == ["a.jsonl"]
 
 
-def test_on_the_embedded_server(spark: SparkSession, seaweed: S3Server) -> None:
-    """The same on SeaweedFS, the platform's own default."""
+def test_ingest_works_on_the_embedded_server(spark: SparkSession, seaweed: S3Server) -> None:
+    """SeaweedFS is the platform's default server."""
     lake = Lake.of(spark, seaweed.config(seaweed.make_bucket()))
     for number in range(8):
         lake.put(f"{number} +%🙂.jsonl", [{"id": number}])
@@ -311,10 +311,10 @@ def test_on_the_embedded_server(spark: SparkSession, seaweed: S3Server) -> None:
 
 
 @pytest.mark.parametrize("what", ["bucket", "credentials", "endpoint"])
-def test_what_only_an_operator_can_correct(
+def test_operator_errors_are_distinguished_from_outages(
     what: str, lake: Lake, ministack: S3Server, seaweed: S3Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A missing bucket or refused credentials are the operator's; an unreachable endpoint may come back."""
+    """A missing bucket or refused credentials need an operator; an unreachable endpoint is retried."""
     monkeypatch.setenv("STRANGER", "who")
     strangers = {"access_key_id_env": "STRANGER", "secret_access_key_env": "STRANGER"}
     monkeypatch.setattr("s3notify_platform.engine.driver.OUTAGE_SECONDS", 0)
@@ -331,8 +331,8 @@ def test_what_only_an_operator_can_correct(
 
 
 @pytest.mark.thorough
-def test_slots_are_those_of_the_keys(lake: Lake) -> None:
-    """A row's `_slot` is the slot of its key, and a run touches no slot it was not asked for."""
+def test_run_changes_only_the_requested_slots(lake: Lake) -> None:
+    """A row's `_slot` is the slot of its key."""
     keys = [lake.put(f"{number}.jsonl", [{"id": number}]) for number in range(10)]
     wanted = [lake.slot("0.jsonl")]
     result = lake.ingest(wanted)

@@ -1,4 +1,4 @@
-"""Large buckets listed in several chains by Spark: the plan is the same as by one; and lost state is refused."""
+"""Large buckets listed by Spark in several chains: the plan is the same as with one chain; lost state is refused."""
 
 from collections.abc import Callable
 
@@ -31,7 +31,7 @@ def planned(lake: Lake) -> Plan:
 
 
 def work(found: Plan) -> dict[Slot, tuple[set[str], set[str]]]:
-    """What a plan says is to be done."""
+    """The work in a plan."""
     return {
         slot: ({split.version.key for split in p.changes.read}, set(p.changes.gone))
         for slot, p in found.slots.items()
@@ -41,7 +41,7 @@ def work(found: Plan) -> dict[Slot, tuple[set[str], set[str]]]:
 
 @pytest.fixture(params=["ministack", pytest.param("seaweed", marks=pytest.mark.thorough)])
 def large(request: pytest.FixtureRequest, spark: SparkSession) -> Lake:
-    """2,000 committed objects with all kinds of keys, of which some have changed since."""
+    """2,000 committed objects with all kinds of keys, some of them changed since."""
     server = request.getfixturevalue(request.param)
     lake = Lake.of(spark, server.config(server.make_bucket()), format="text", max_objects=10_000)
     odd = [key for key in ODD if request.param == "ministack" or "//" not in key]
@@ -56,10 +56,10 @@ def large(request: pytest.FixtureRequest, spark: SparkSession) -> Lake:
 
 
 @pytest.mark.thorough
-def test_the_same_plan_by_one_chain_and_by_many(large: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Objects, changes and what has gone, slot by slot, for keys that servers order each in its own way.
+def test_plan_is_the_same_with_one_chain_and_with_many(large: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Servers order keys differently, and an object, change or deletion at a cut could be missed or doubled.
 
-    So is the one that the driver makes by itself, of a bucket that is small enough.
+    The driver's own plan for a small bucket is compared, too.
     """
     alone = planned(large)
     monkeypatch.setattr(listing, "DRIVER_OBJECTS", 0)
@@ -76,7 +76,7 @@ def test_the_same_plan_by_one_chain_and_by_many(large: Lake, monkeypatch: pytest
     assert many.total("objects") == sum(1 for _ in list_all(large.store, "raw/"))
     extra = many.requests["LIST"] - one.requests["LIST"]
     assert 0 < extra <= 3 * (many.chains - 1) + many.chains, (
-        "2 and 1 for each cut, and a page begun for each chain"
+        "2, 1 for each cut, and a page begun for each chain"
     )
     result = large.ingest()
     assert all(slot.ok for slot in result.slots.values())
@@ -85,10 +85,10 @@ def test_the_same_plan_by_one_chain_and_by_many(large: Lake, monkeypatch: pytest
 
 
 @pytest.mark.thorough
-def test_keys_that_sampled_states_know_and_the_bucket_does_not(
+def test_cuts_at_deleted_keys_give_a_complete_plan(
     lake_of: Callable[..., Lake], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Cuts are keys that are there: all the old ones may have gone since."""
+    """Cuts are chosen from committed keys, and all of these objects may have been deleted since."""
     monkeypatch.setattr(listing, "CHAIN_OBJECTS", 100)
     monkeypatch.setattr(listing, "DRIVER_OBJECTS", 0)
     lake = lake_of(format="text")
@@ -98,7 +98,7 @@ def test_keys_that_sampled_states_know_and_the_bucket_does_not(
         lake.delete(f"old/{n}")
     lake.put_many({f"new/{n}": b"x" for n in range(1100)} | {f"z{n}": b"x" for n in range(1100)})
     found = planned(lake)
-    assert found.chains <= 2, "all cuts come to the first key after what has gone"
+    assert found.chains <= 2, "all cuts are at the first key after the deleted ones"
     assert found.total("objects") == 2200
     assert sum(len(gone) for _, gone in work(found).values()) == 400
 
@@ -117,8 +117,8 @@ def forget(lake: Lake) -> str:
 
 
 @pytest.mark.parametrize("folder", ["", "_delta_log/"])
-def test_a_table_that_is_gone(lake: Lake, folder: str) -> None:
-    """Its log, or all: nothing is taken in again, until that is accepted."""
+def test_lost_table_is_refused(lake: Lake, folder: str) -> None:
+    """If the log or the whole table is lost, nothing is ingested again until a person accepts the loss."""
     lake.put("a.jsonl", [{"id": 1}])
     lake.ingest()
     empty_table(lake, folder)

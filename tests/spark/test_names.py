@@ -1,4 +1,4 @@
-"""Columns of every name that Spark can hold, through all that looks at columns."""
+"""Columns with any name that Spark allows, through every part that handles columns."""
 
 import json
 from base64 import b64encode
@@ -29,8 +29,11 @@ pytestmark = [pytest.mark.spark, pytest.mark.server]
 ROW = {"id": 1, "17.72": 2, "a`b": 3, "a b": 4, "🙂": 5, "a.b": {"c.d": 6}, "a": {"b": 7}, 'say "x"': 8}
 
 
-def test_every_name(lake: Lake) -> None:
-    """Inferred, read, transformed, derived, loaded. Of twins in case, the later one is rejected."""
+def test_any_column_name_is_ingested(lake: Lake) -> None:
+    """The names are inferred, read, transformed, derived and loaded.
+
+    Of two names that differ in case, the later is rejected.
+    """
     lake.put("a.jsonl", [ROW])
     lake.put("b.jsonl", [ROW, {"ID": 9}])
     lake.ingest(transform=lambda rows: rows.where("id > 0"))
@@ -55,8 +58,8 @@ def test_every_name(lake: Lake) -> None:
     assert lake.snapshot().protocol.writer == 5, "names are mapped"
 
 
-def test_safe_names(lake_of: Callable[..., Lake]) -> None:
-    """Inferred, transformed, with rules, retyped: every engine reads the table, and each column stays what it is."""
+def test_safe_names_are_readable_by_every_engine(lake_of: Callable[..., Lake]) -> None:
+    """The names are inferred, transformed, used in rules, and retyped; each column keeps its name and type."""
     lake = lake_of(
         column_names="safe", format="auto", expect="order_id > 0", schema_hints="`Amount (EUR)` decimal(9,2)"
     )
@@ -86,8 +89,8 @@ def test_safe_names(lake_of: Callable[..., Lake]) -> None:
     )
 
 
-def test_safe_names_of_files_with_columns(lake_of: Callable[..., Lake]) -> None:
-    """Parquet's own names, within lists too; and objects that Spark reads without a table."""
+def test_safe_names_apply_to_parquet_columns(lake_of: Callable[..., Lake]) -> None:
+    """Names inside of lists are included, and so are objects that Spark reads without a table."""
     lake = lake_of(column_names="safe", format="parquet")
     table = pa.table({"a b": [1], "l": pa.array([[{"c d": 2}]])})
     body = BytesIO()
@@ -104,7 +107,7 @@ def test_safe_names_of_files_with_columns(lake_of: Callable[..., Lake]) -> None:
 
 
 def test_names_within_a_batch(lake_of: Callable[..., Lake]) -> None:
-    """A schema that is widened again keeps the names that rows of the batch were stored with already."""
+    """If the schema is widened again, the names that rows of the batch were already stored with must stay."""
     lake = lake_of(column_names="safe")
     jobs = SparkJobs(lake.spark, lake.source)
     run = Run(batch="b", run="b", signals={}, listing=True, only_found=False, last_attempt=frozenset())
@@ -115,5 +118,5 @@ def test_names_within_a_batch(lake_of: Callable[..., Lake]) -> None:
 
 
 def field_of(name: str) -> str:
-    """A field that an object has and the schema lacks, as a task says it."""
+    """A field that an object has and the schema lacks, in the form that a task reports."""
     return b64encode(pa.schema([(name, pa.int64())]).serialize().to_pybytes()).decode()

@@ -1,4 +1,4 @@
-"""Columns from keys and from what the store says, and hints: in queries, tables and transforms."""
+"""Columns from keys and from the store's metadata, and type hints: in queries, tables and transforms."""
 
 import datetime as dt
 import json
@@ -40,7 +40,7 @@ def modified(lake: Lake, name: str) -> dt.datetime:
 
 
 def query_rows(lake: Lake, **options: str) -> tuple[StructType, list[dict[str, Any]]]:
-    """What a batch query with an inferred schema gives."""
+    """The rows of a batch query with an inferred schema."""
     source = S3NotifyDataSource(options_of(lake.source, **options))  # type: ignore[arg-type]
     schema = source.schema()
     assert isinstance(schema, StructType)
@@ -48,11 +48,11 @@ def query_rows(lake: Lake, **options: str) -> tuple[StructType, list[dict[str, A
     return schema, [r for p in reader.partitions() for b in reader.read(p) for r in b.to_pylist()]
 
 
-# Queries: no JVM
+# Queries, without a JVM
 
 
-def test_in_a_query(bare_lake: Callable[..., Lake]) -> None:
-    """After the columns of the data; the types of hints are taken as given, that of others are inferred."""
+def test_query_has_columns_from_keys_and_hints(bare_lake: Callable[..., Lake]) -> None:
+    """Columns from keys follow the columns of the data; hinted types are used as given, others are inferred."""
     lake = bare_lake()
     lake.put(f"{EU}a.jsonl", [{"id": 1, "Amount": 1.25}])
     schema, (row,) = query_rows(lake, schema_hints="AMOUNT decimal(12,2), note string", **PARTS)
@@ -69,8 +69,8 @@ def test_in_a_query(bare_lake: Callable[..., Lake]) -> None:
     )
 
 
-def test_in_a_query_whose_data_has_it_too(bare_lake: Callable[..., Lake]) -> None:
-    """Such a record is a reject, as in a table; a declared or hinted column of that name is refused."""
+def test_query_rejects_records_with_a_column_from_keys(bare_lake: Callable[..., Lake]) -> None:
+    """As in a table, such a record is a reject; a declared or hinted column with the name is refused."""
     lake = bare_lake()
     lake.put(f"{EU}a.jsonl", [{"id": 1, "Region": "x"}, {"id": 2}])
     _, rows = query_rows(lake, rejects="column", **PARTS)
@@ -85,8 +85,8 @@ def test_in_a_query_whose_data_has_it_too(bare_lake: Callable[..., Lake]) -> Non
         query_rows(lake, schema_hints="Region string", **PARTS)
 
 
-def test_in_a_declared_query(bare_lake: Callable[..., Lake]) -> None:
-    """Spark parses the types, which are named as it names them."""
+def test_query_with_a_declared_schema_has_columns_from_keys(bare_lake: Callable[..., Lake]) -> None:
+    """Spark parses the types, so the columns have Spark's names for them."""
     parts = "`a day` date, n decimal(5,1), at timestamp_ntz"
     options = options_of(bare_lake(schema="id bigint").source, partition_columns=parts)
     found = S3NotifyDataSource(options).schema()  # type: ignore[arg-type]
@@ -97,8 +97,8 @@ def test_in_a_declared_query(bare_lake: Callable[..., Lake]) -> None:
 
 
 @pytest.mark.spark
-def test_in_a_table(lake_of: Callable[..., Lake], ministack: S3Server) -> None:
-    """In its schema, its rows, for other engines, and in what a transform gets, which may drop them."""
+def test_table_has_columns_from_keys(lake_of: Callable[..., Lake], ministack: S3Server) -> None:
+    """The columns are in the schema and the rows, for other engines, and in a transform's input."""
     lake = lake_of(schema="id bigint", **PARTS)
     lake.put(f"{EU}a.jsonl", [{"id": 1}])
     lake.put("dt=2026-01-02/b.jsonl", [{"id": 2}])
@@ -139,8 +139,8 @@ def test_in_a_table(lake_of: Callable[..., Lake], ministack: S3Server) -> None:
 
 
 @pytest.mark.spark
-def test_they_are_part_of_the_schema(lake_of: Callable[..., Lake]) -> None:
-    """Later ones are null in rows made before, until these are made again; no column changes its type or leaves."""
+def test_columns_from_keys_are_part_of_the_schema(lake_of: Callable[..., Lake]) -> None:
+    """A column added later is null in earlier rows until they are read again; no column leaves."""
     plain = lake_of()
     plain.put(f"{EU}a.jsonl", [{"id": 1}])
     plain.ingest()
@@ -150,7 +150,7 @@ def test_they_are_part_of_the_schema(lake_of: Callable[..., Lake]) -> None:
     assert result.schema_added == {"dt": "date"}
     lake.ingest()
     assert [(row["id"], row["dt"]) for row in lake.values()] == [(1, DAY), (2, DAY)]
-    # A record with a field of that name is a reject: the schema cannot grow by it.
+    # A record with a field of that name is a reject, since the schema cannot get a second column of the name.
     lake.put("c.jsonl", [{"id": 3}, {"id": 4, "dt": "2026-01-01"}])
     lake.ingest()
     assert [row["reason"] for row in lake.rejects()] == ["field 'dt' is not in the schema"]
@@ -164,8 +164,10 @@ def test_they_are_part_of_the_schema(lake_of: Callable[..., Lake]) -> None:
 
 @pytest.mark.spark
 @pytest.mark.parametrize("mismatches", ["quarantine", "rescue"])
-def test_in_the_first_batch_whose_data_has_it_too(lake_of: Callable[..., Lake], mismatches: str) -> None:
-    """Its record is one reject, or rescued, as on a table in use, and the rest comes in."""
+def test_first_batch_rejects_records_with_a_column_from_keys(
+    lake_of: Callable[..., Lake], mismatches: str
+) -> None:
+    """The record is one reject, or rescued, as in an existing table, and the other records are ingested."""
     lake = lake_of(partition_columns="dt date", mismatches=mismatches)
     lake.put(f"{EU}a.jsonl", [{"id": 1}, {"id": 2, "DT": "2026-01-02"}])
     lake.put(f"{EU}b.jsonl", [{"id": 3}])
@@ -181,8 +183,8 @@ def test_in_the_first_batch_whose_data_has_it_too(lake_of: Callable[..., Lake], 
 
 
 @pytest.mark.spark
-def test_in_the_first_batch_whose_data_has_nothing_else(lake_of: Callable[..., Lake]) -> None:
-    """All are rejects, nothing fails, and columns come with the objects that have some."""
+def test_first_batch_with_only_such_records_does_not_fail(lake_of: Callable[..., Lake]) -> None:
+    """All records are rejects, and later objects with other fields add columns."""
     lake = lake_of(partition_columns="dt date")
     lake.put(f"{EU}a.jsonl", [{"dt": "2026-01-02"}])
     assert all(each.ok for each in lake.ingest().slots.values())
@@ -199,8 +201,8 @@ timestamp timestamp_ltz timestamp_ntz dec decimal(7) numeric(9,3) array<int> map
 
 
 @pytest.mark.spark
-def test_types_are_those_of_spark(spark: SparkSession) -> None:
-    """Tasks take them from the settings, without Spark."""
+def test_types_of_the_columns_equal_those_of_spark(spark: SparkSession) -> None:
+    """Tasks derive the types from the settings, without Spark."""
     declared = ", ".join(f"c{n} {kind}" for n, kind in enumerate(KINDS.split()))
     parsed = StructType.fromDDL(declared)
     assert isinstance(parsed, StructType)
@@ -208,8 +210,8 @@ def test_types_are_those_of_spark(spark: SparkSession) -> None:
 
 
 @pytest.mark.spark
-def test_hints(lake: Lake) -> None:
-    """Pinned with what is inferred; a later hint adds its column, and changes none."""
+def test_hints_set_the_types_of_inferred_columns(lake: Lake) -> None:
+    """Hinted types are pinned together with the inferred ones; a later hint adds its column, and changes no other."""
     hinted = lake.with_source(schema_hints="amount decimal(12,2), o struct<x: int>")
     hinted.put(
         "a.jsonl", b'{"id": 1, "amount": 1.5, "o": {"x": 1, "y": true}}\n{"id": 2, "amount": "many"}\n'

@@ -1,4 +1,4 @@
-"""Objects that cannot be read, and records that cannot be parsed, from bucket to quarantine and back."""
+"""Objects that cannot be read, and records that cannot be parsed, from the bucket to quarantine and back."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -24,14 +24,14 @@ SLOT = Slot(0)
 
 @pytest.fixture
 def proxy(ministack: S3Server) -> Iterator[FaultProxy]:
-    """What the source's bucket is read through."""
+    """A proxy in front of the source's bucket."""
     with FaultProxy(ministack.endpoint_url) as proxy:
         yield proxy
 
 
 @pytest.fixture
 def lake(spark: SparkSession, ministack: S3Server, proxy: FaultProxy) -> Iterator[Lake]:
-    """One slot."""
+    """A lake with one slot."""
     config = ministack.config(ministack.make_bucket())
     lake = Lake.of(spark, replace(config, endpoint_url=proxy.url), platform=config, slots=1, schema="id int")
     yield lake
@@ -58,15 +58,18 @@ def keys(lake: Lake) -> set[str]:
 
 
 def read(proxy: FaultProxy, result: BatchResult) -> int:
-    """Objects of the source that a run asked for."""
+    """The objects of the source that a run requested."""
     found = sum(request.method == "GET" and "/raw/" in request.path for request in proxy.answered)
     proxy.answered.clear()
     assert result.slots[SLOT].ok
     return found
 
 
-def test_from_a_forbidden_object_to_quarantine_and_back(lake: Lake, proxy: FaultProxy) -> None:
-    """Quarantined on the last try, the others committed; not read again; written again, it is committed."""
+def test_forbidden_object_is_quarantined_until_it_is_written_again(lake: Lake, proxy: FaultProxy) -> None:
+    """The object is quarantined at the last attempt and not read again; other objects are committed.
+
+    A new version of it is committed.
+    """
     for name in "abc":
         lake.put(f"{name}.jsonl", [{"id": 1}, {"id": 2}])
     lake.ingest()
@@ -102,8 +105,8 @@ def test_from_a_forbidden_object_to_quarantine_and_back(lake: Lake, proxy: Fault
 
 
 @pytest.mark.thorough
-def test_by_what_follows_entries(lake: Lake, proxy: FaultProxy) -> None:
-    """Without an entry of its own: what is pending is read by any batch of its slot, and lists nothing."""
+def test_quarantined_object_is_retried_without_an_entry(lake: Lake, proxy: FaultProxy) -> None:
+    """Any batch of the slot reads a pending object, even without an entry for it, and without a listing."""
     lake.source.location.queue().topics.create("orders", TopicSettings(slots=1, shards=1))
     lake.put("a.jsonl", [{"id": 1}])
     proxy.forbidden.add("/raw/a.jsonl")
@@ -117,8 +120,8 @@ def test_by_what_follows_entries(lake: Lake, proxy: FaultProxy) -> None:
 
 
 @pytest.mark.thorough
-def test_deleted_in_quarantine(lake: Lake, proxy: FaultProxy) -> None:
-    """Sent again, it is found gone, and so is its failure."""
+def test_retry_removes_a_deleted_object_from_quarantine(lake: Lake, proxy: FaultProxy) -> None:
+    """The object is not found, and its failure would otherwise be reported forever."""
     lake.source.location.queue().topics.create("orders", TopicSettings(slots=1, shards=1))
     lake.put("a.jsonl", [{"id": 1}])
     proxy.forbidden.add("/raw/a.jsonl")
@@ -133,8 +136,8 @@ def test_deleted_in_quarantine(lake: Lake, proxy: FaultProxy) -> None:
 
 
 @pytest.mark.thorough
-def test_with_a_transform(lake: Lake, proxy: FaultProxy) -> None:
-    """Rows by Spark's shuffle, and the same fate."""
+def test_forbidden_object_is_quarantined_with_a_transform(lake: Lake, proxy: FaultProxy) -> None:
+    """The rows pass through Spark's shuffle, with the same result."""
     lake = lake.with_source(schema="id bigint, amount double")
     for name in "ab":
         lake.put(f"{name}.jsonl", [{"id": 1, "amount": 2.5}])
@@ -149,8 +152,8 @@ def test_with_a_transform(lake: Lake, proxy: FaultProxy) -> None:
     assert lake.snapshot().manifest.slot(SLOT).failing == 0
 
 
-def test_rejects_after_a_fix_of_the_source(lake_of: Callable[..., Lake]) -> None:
-    """The objects are as they were; their rejects leave in the commit that has their rows."""
+def test_rejects_become_rows_after_a_fix_of_the_source(lake_of: Callable[..., Lake]) -> None:
+    """The objects are unchanged, and their rejects are removed by the commit that adds their rows."""
     lake = lake_of(slots=1, format="auto")
     lake.put("a.log1", [{"id": 1}])
     lake.put("b.jsonl", [{"id": 2}])
@@ -167,8 +170,8 @@ def test_rejects_after_a_fix_of_the_source(lake_of: Callable[..., Lake]) -> None
 
 
 @pytest.mark.thorough
-def test_continuous_ingest_quarantines_too(lake: Lake, proxy: FaultProxy) -> None:
-    """By its own count of attempts; then the slot is not asked for any more."""
+def test_continuous_ingest_quarantines_an_object(lake: Lake, proxy: FaultProxy) -> None:
+    """The ingest counts the attempts itself, and then no longer requests the slot."""
     for name in "ab":
         lake.put(f"{name}.jsonl", [{"id": 1}])
     proxy.forbidden.add("/raw/a.jsonl")

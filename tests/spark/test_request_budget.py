@@ -1,6 +1,6 @@
-"""How many requests a changed object takes, put and ingested by a process that runs: counted before a real server.
+"""The requests to put a changed object, and to ingest it by a running process, counted at a real server.
 
-On a real store each request in sequence takes 20 to 60 ms, which no test against loopback would notice.
+On a real store each sequential request takes 20 to 60 ms, which a test against loopback would not notice.
 """
 
 import time
@@ -31,12 +31,12 @@ from tests.support.sources import source_of
 pytestmark = [pytest.mark.spark, pytest.mark.server]
 
 ROUND_TRIP_SECONDS = 0.05
-"""So long that requests which are sent at once overlap."""
+"""This delay is long enough for concurrent requests to overlap."""
 
 
 @dataclass(frozen=True, slots=True)
 class Requests:
-    """How many there were, by method, and how many one after the other."""
+    """The number of requests by method, and the number of sequential ones."""
 
     counts: Counter[str]
     in_sequence: int
@@ -48,14 +48,14 @@ class Requests:
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """A source of 1000 slots, all of whose requests go by the proxy."""
+    """A source with 1000 slots; all its requests pass through the proxy."""
 
     proxy: FaultProxy
     source: Source
     publisher: QueuedPublisher
 
     def requests(self) -> Requests:
-        """Those since this was last asked for."""
+        """The requests since the last call."""
         found = [*self.proxy.answered]
         self.proxy.answered.clear()
         return Requests(Counter(each.method for each in found), in_sequence(found))
@@ -83,18 +83,18 @@ def site(ministack: S3Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]
         queue = source.location.queue()
         queue.topics.create("orders", TopicSettings(slots=source.location.slots, bucket=config.bucket))
         signals = Publisher(S3ObjectStore(config), prefix=source.location.keyspace_prefix, queued=True)
-        # As in a process of its own: nothing that it remembers is shared.
+        # Caches are emptied, as in a separate process.
         records = queue_records(config, store=S3ObjectStore(config))
         writers = NotificationQueue(records, known_seconds=TOPICS_KNOWN_SECONDS)
         publisher = QueuedPublisher(signals, writers, bucket=config.bucket)
-        for number in range(12):  # that it is used to some puts
+        for number in range(12):  # some puts to warm up
             publisher.put(f"raw/warm/{number}", b'{"a":0}\n')
         proxy.before = lambda *_: time.sleep(ROUND_TRIP_SECONDS)
         yield Site(proxy, source, publisher)
 
 
 def counted(site: Site, rounds: int, put: Callable[[int], object]) -> list[tuple[Requests, Requests]]:
-    """The requests of each call of `put`, and those of the poll and the batch that follow it."""
+    """The requests of each call of `put`, and of the following poll and batch."""
     found: list[tuple[Requests, Requests]] = []
 
     class Rests(Event):
@@ -121,8 +121,8 @@ def counted(site: Site, rounds: int, put: Callable[[int], object]) -> list[tuple
     return found
 
 
-def test_one_object(site: Site) -> None:
-    """With its own PUT and GET. Warm: not the first. One of the batch's is the HEAD of the poll."""
+def test_one_changed_object_needs_few_requests(site: Site) -> None:
+    """The counts include its own PUT and GET, and the poll's HEAD in the batch; the process is warm."""
 
     def put(number: int) -> None:
         site.publisher.put(f"raw/{number}", b'{"a":1}\n')
@@ -136,8 +136,8 @@ def test_one_object(site: Site) -> None:
     assert keys == ["raw/0", "raw/1", "raw/2"]
 
 
-def test_a_batch(site: Site) -> None:
-    """Of 694 objects over some 500 slots, besides their own GETs: none for a slot, two for each segment."""
+def test_batch_needs_no_request_for_each_slot(site: Site) -> None:
+    """694 objects over about 500 slots need two requests for each segment, besides their own GETs."""
 
     def put(number: int) -> None:
         body = b'{"a":1}\n'

@@ -18,8 +18,8 @@ def set_types(lake: Lake, columns: str, **options: bool) -> None:
     SetTypes(location=location, commit=lake.source.commit, columns=columns, **options).run()
 
 
-def test_a_type_that_the_first_object_pinned(lake: Lake) -> None:
-    """The reject names the command; then the records come in that were good all along, and so do later ones."""
+def test_retype_corrects_a_type_pinned_by_the_first_object(lake: Lake) -> None:
+    """The reject names the command; then the rejected valid records are ingested, and later ones too."""
     lake.put("a.jsonl", [{"zip": 501}])
     lake.ingest()
     lake.put("b.jsonl", [{"zip": "K1A"}])
@@ -40,7 +40,7 @@ def test_a_type_that_the_first_object_pinned(lake: Lake) -> None:
     assert lake.rejects() == []
 
 
-def test_all_texts_as_they_are_in_the_objects(lake_of) -> None:  # type: ignore[no-untyped-def] # a fixture
+def test_retype_with_read_again_gives_the_texts_of_the_objects(lake_of) -> None:  # type: ignore[no-untyped-def] # a fixture
     lake = lake_of(format="csv")
     lake.store.put("raw/a.csv", b"zip\n00501\n")
     lake.ingest()
@@ -51,7 +51,7 @@ def test_all_texts_as_they_are_in_the_objects(lake_of) -> None:  # type: ignore[
     assert lake.values() == [{"zip": "00501"}]
 
 
-def test_hints_that_differ(lake: Lake) -> None:
+def test_different_hint_names_the_retype_command(lake: Lake) -> None:
     lake.put("a.jsonl", [{"id": 1}])
     lake.ingest()
     hinted = lake.with_source(schema_hints="id decimal(18,2)")
@@ -65,8 +65,8 @@ def test_hints_that_differ(lake: Lake) -> None:
     assert [float(row["id"]) for row in hinted.values()] == [1.0, 2.5]
 
 
-def test_a_transform_that_makes_other_types(lake: Lake) -> None:
-    """Of a column of its own, and of one that it reads: the command says which it is."""
+def test_transform_with_other_types_names_the_retype_command(lake: Lake) -> None:
+    """The command differs between a new column of the transform and a column that it reads."""
 
     def transform(kind: str) -> "object":
         def run(rows: DataFrame) -> DataFrame:
@@ -90,8 +90,8 @@ def test_a_transform_that_makes_other_types(lake: Lake) -> None:
     assert lake.values() == [{"id": "1", "x": "1"}, {"id": "2", "x": "2"}]
 
 
-def test_a_batch_that_runs_meanwhile(lake: Lake) -> None:
-    """It has planned by the old type, and plans again: no row of that becomes one of the new type."""
+def test_batch_running_during_a_retype_plans_again(lake: Lake) -> None:
+    """The batch was planned with the old type, and its rows must not be stored with the new one."""
     lake.put("a.jsonl", [{"id": 1}])
     lake.ingest()
     lake.put("b.jsonl", [{"id": 2}, {"id": 2.25}])

@@ -32,7 +32,7 @@ ROW = b'{"a":1}\n'
 
 
 class Works:
-    """A Spark session, as far as it is asked whether it works."""
+    """A stand-in for a Spark session that only answers that it works."""
 
     def range(self, number: int) -> "Works":
         return self
@@ -43,12 +43,12 @@ class Works:
 
 @dataclass
 class Site:
-    """A source whose root moves alone, and what its batches planned. `broken`: a slot whose runs end at once."""
+    """A source with only a root signal, and the plans of its batches. `broken`: a slot whose runs fail at once."""
 
     proxy: FaultProxy
     source: Source
     batches: list[tuple[set[Slot], bool]] = field(default_factory=list)
-    """The slots of each plan, and whether it listed the bucket."""
+    """The slots of each plan, and True if it listed the bucket."""
     broken: Slot | None = None
     later: list[Callable[[], None]] = field(default_factory=list)
 
@@ -78,7 +78,7 @@ class Site:
         )
 
     def run(self, *steps: Callable[[], object]) -> None:
-        """A process that takes these steps, one after the other, each before a poll."""
+        """Runs a process that takes these steps in order, each before a poll."""
         left = list(steps)
 
         class Rests(Event):
@@ -92,7 +92,7 @@ class Site:
         self.ingest().run(Rests(), every_seconds=0.01)
 
     def requests(self) -> list[str]:
-        """Method and what it was of, for what concerns signals and queue; since this was last asked for."""
+        """Method and target of the requests for signals and queue since the last call."""
         names = {"/keyspace/": "signals", "queue.2eorders": "entries"}
         found = []
         for each in self.proxy.answered:
@@ -121,7 +121,7 @@ def site(ministack: S3Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]
             def plan(self, slots: Any, *base: Any, **arguments: Any) -> Plan:
                 site.batches.append(({*slots}, arguments["entries"] is None))
                 if site.broken in site.batches[-1][0]:
-                    raise CorruptError("it ends every run")
+                    raise CorruptError("the slot fails every run")
                 return super().plan(site.batches[-1][0], *base, **arguments)
 
         def ingest(_spark: object, source: Source, *, clock: Clock, **_: object) -> Ingest:
@@ -132,8 +132,10 @@ def site(ministack: S3Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]
         site.store.close()
 
 
-def test_a_changed_poll_lists_the_queue_and_a_put_moves_the_root(site: Site) -> None:
-    """Poll: 1 HEAD of the root, and with a change 1 LIST of the segments. Put: the root's PUT, and no slot's."""
+def test_put_writes_only_the_root_and_a_poll_lists_the_queue(site: Site) -> None:
+    """A poll is 1 HEAD of the root, and after a change 1 LIST of the
+    segments; a put writes the root and no slot's signal.
+    """
     found: list[Counter[str]] = []
 
     def put() -> None:
@@ -148,14 +150,14 @@ def test_a_changed_poll_lists_the_queue_and_a_put_moves_the_root(site: Site) -> 
     for puts, polled in (found[:2], found[2:4]):
         assert (puts["PUT signals"], puts["LIST signals"]) == (1, 0)
         assert (polled["HEAD signals"], polled["LIST signals"]) == (1, 0)
-        # The second is the plan's.
+        # The second one is the plan's.
         assert polled["LIST entries"] == 2
     assert found[4] == {"HEAD signals": 1}
     assert site.batches[1:] == [({slot_of("raw/a", SLOTS)}, False)] * 2
 
 
-def test_all_that_is_published_is_taken_in_by_its_slots(site: Site) -> None:
-    """Alone, in a batch of more slots than a segment names, and deleted."""
+def test_published_objects_are_ingested_by_their_slots(site: Site) -> None:
+    """Single objects, a batch with more slots than a segment names, and deletions must not be missed."""
     many = [f"raw/{n}" for n in range(60)]
     site.run(
         lambda: site.publisher.put("raw/a", ROW),
@@ -167,8 +169,8 @@ def test_all_that_is_published_is_taken_in_by_its_slots(site: Site) -> None:
     assert site.batches[1:] == [(one, False), (all_slots, False), (one, False)]
 
 
-def test_a_process_goes_on_where_another_ended(site: Site) -> None:
-    """What was changed in between is taken in, and nothing else again."""
+def test_process_continues_where_another_ended(site: Site) -> None:
+    """Changes in between are ingested, and nothing is ingested again."""
     site.run(lambda: site.publisher.put("raw/a", ROW))
     site.publisher.put("raw/b", ROW)
     site.batches.clear()
@@ -178,8 +180,8 @@ def test_a_process_goes_on_where_another_ended(site: Site) -> None:
     assert site.keys() == {"raw/a", "raw/b"}
 
 
-def test_a_slot_that_failed_is_asked_for_again(site: Site) -> None:
-    """Its signal moves, and so the keyspace is listed, although its entries are the same as before."""
+def test_failed_slot_is_requested_again(site: Site) -> None:
+    """The slot's signal moves, so the keyspace is listed, although the slot's entries are the same as before."""
     slot = slot_of("raw/a", SLOTS)
 
     def again() -> None:
@@ -194,8 +196,10 @@ def test_a_slot_that_failed_is_asked_for_again(site: Site) -> None:
     assert site.keys() == {"raw/a", "raw/b"}
 
 
-def test_an_unqueued_writer_beside_them(site: Site) -> None:
-    """Its root says so: the signals are listed, and then its slot by the bucket; also with an entry before it."""
+def test_unqueued_writer_causes_a_listing(site: Site) -> None:
+    """The writer's root signal causes a LIST of the signals, and then of
+    the bucket for the slot, even if an entry exists.
+    """
 
     def both() -> None:
         site.publisher.put("raw/a", ROW)
@@ -206,24 +210,24 @@ def test_an_unqueued_writer_beside_them(site: Site) -> None:
     assert site.batches[1:] == [({slot_of("raw/a", SLOTS), slot_of("raw/b", SLOTS)}, True)]
 
 
-def test_a_topic_that_is_made_again(site: Site) -> None:
-    """Whatever its entries were, all is compared once; then entries are followed again."""
+def test_new_topic_causes_one_comparison_of_everything(site: Site) -> None:
+    """Entries of the former topic may be lost, so all is compared once; then entries are followed again."""
 
-    def anew() -> None:
+    def recreate() -> None:
         site.publisher.put("raw/a", ROW)
         site.queue.topics.delete("orders")
         site.publisher.put("raw/b", ROW)
         site.topic()
         site.publisher.put("raw/c", ROW)
 
-    site.run(anew, lambda: None, lambda: site.publisher.put("raw/d", ROW))
+    site.run(recreate, lambda: None, lambda: site.publisher.put("raw/d", ROW))
     assert site.keys() == {f"raw/{name}" for name in "abcd"}
     assert (len(site.batches[-2][0]), site.batches[-2][1]) == (SLOTS, True)
     assert site.batches[-1] == ({slot_of("raw/d", SLOTS)}, False)
 
 
-def test_source_and_topic_must_agree(site: Site) -> None:
-    """Either way; and a source that expects signals of slots does not wait for ever for what never comes."""
+def test_source_and_topic_must_have_the_same_signals(site: Site) -> None:
+    """A source that expects signals of slots would wait forever for a topic that only moves the root."""
     site.run(lambda: site.publisher.put("raw/a", ROW))
     site.source = with_settings(site.source, signals="slots")
     with pytest.raises(UsageError, match="signals: root"):

@@ -1,4 +1,4 @@
-"""Notation, raw records and rules of rows: in tables, queries and quarantine; patterns beside Spark's own."""
+"""Notation, raw records and rules of rows: in tables, queries and quarantine; date patterns compared with Spark's."""
 
 import datetime as dt
 import json
@@ -43,8 +43,10 @@ FIRST = {
 }
 
 
-def test_in_a_table_and_back_from_quarantine(lake_of: Callable[..., Lake]) -> None:
-    """A transform has the raw record too; a retry with rules and notation that fit brings the records in."""
+def test_corrected_rules_and_notation_bring_records_back_from_quarantine(
+    lake_of: Callable[..., Lake],
+) -> None:
+    """A transform gets the raw record, too; a retry with fitting rules and notation ingests the rejected records."""
 
     def transform(rows: DataFrame) -> DataFrame:
         return rows.selectExpr("*", "length(raw) as n").where("raw like '%;%'")
@@ -82,8 +84,8 @@ def test_in_a_table_and_back_from_quarantine(lake_of: Callable[..., Lake]) -> No
     ]
 
 
-def test_inferred(lake_of: Callable[..., Lake]) -> None:
-    """The notation says the types; the columns that rules name must be there, which is said before anything is read."""
+def test_inference_uses_the_notation_of_values(lake_of: Callable[..., Lake]) -> None:
+    """The notation determines the types. A rule for a missing column is refused before anything is read."""
     lake = lake_of(slots=1, payload_column="raw", expect="positive: amount >= 0", **NOTED)
     lake.put("a.csv", CSV.replace(b"2026-01-31", b"31.01.2026"))
     lake.ingest()
@@ -101,8 +103,10 @@ def test_inferred(lake_of: Callable[..., Lake]) -> None:
     assert [row["reason"] for row in hinted.rejects()] == ["breaks the rule known: region is not null"]
 
 
-def test_in_a_query(spark: SparkSession, lake_of: Callable[..., Lake]) -> None:
-    """By Spark's names of the settings too; rows that break a rule are rejects, which may also fail or be dropped."""
+def test_query_applies_notation_and_rules(spark: SparkSession, lake_of: Callable[..., Lake]) -> None:
+    """Spark's names of the settings work, too; rows that break a rule are
+    rejects, which may also fail the query or be dropped.
+    """
     register(spark)
     lake = lake_of(schema=SCHEMA, format="csv")
     lake.put("a.csv", CSV)
@@ -129,8 +133,8 @@ def test_in_a_query(spark: SparkSession, lake_of: Callable[..., Lake]) -> None:
         frame(mode="FAILFAST").collect()
 
 
-def test_a_column_that_is_added(lake_of: Callable[..., Lake]) -> None:
-    """The payload of rows made before is null until they are made again."""
+def test_payload_column_added_later_is_null_in_earlier_rows(lake_of: Callable[..., Lake]) -> None:
+    """The column is null in earlier rows until they are read again."""
     plain = lake_of(slots=1)
     plain.put("a.jsonl", [{"id": 1}])
     plain.ingest()
@@ -166,8 +170,8 @@ def ours(pattern: str, text: str) -> Any:
 
 
 @pytest.mark.parametrize("pattern", PATTERNS)
-def test_as_spark_reads_them(spark: SparkSession, pattern: str) -> None:
-    """The same times, and the same texts refused."""
+def test_patterns_read_times_as_spark_does(spark: SparkSession, pattern: str) -> None:
+    """The platform and Spark give the same times, and refuse the same texts."""
     texts = PATTERNS[pattern]
     escaped = pattern.replace("'", "\\'")
     frame = spark.createDataFrame([(text,) for text in texts], "t string").selectExpr(

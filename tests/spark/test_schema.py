@@ -1,4 +1,4 @@
-"""Schemas: given, inferred, pinned, and growing."""
+"""Schemas: declared, inferred, pinned, and growing."""
 
 import json
 from collections.abc import Callable
@@ -43,8 +43,8 @@ def test_schemas_that_do_not_parse(
 
 
 @pytest.mark.parametrize("schema", [*GOOD, *BAD])
-def test_what_is_refused_before_spark_is_what_spark_refuses(spark: SparkSession, schema: str) -> None:
-    """Of these; Spark has the last word on the rest."""
+def test_schemas_refused_without_spark_are_refused_by_spark(spark: SparkSession, schema: str) -> None:
+    """A schema that Spark accepts would be refused; Spark alone decides on other schemas."""
 
     def parses() -> bool:
         try:
@@ -55,8 +55,8 @@ def test_what_is_refused_before_spark_is_what_spark_refuses(spark: SparkSession,
     assert parses() == (schema in GOOD)
 
 
-def test_given(lake_of: Callable[..., Lake]) -> None:
-    """Given types are what the table has; fields it does not name are left out, missing ones are null."""
+def test_declared_schema_is_the_schema_of_the_table(lake_of: Callable[..., Lake]) -> None:
+    """Undeclared fields are left out, and missing ones are null."""
     lake = lake_of(schema="id bigint, amount decimal(12,2), at timestamp, day date, tags array<string>")
     lake.put(
         "a.jsonl",
@@ -86,8 +86,8 @@ def test_given(lake_of: Callable[..., Lake]) -> None:
 
 
 @pytest.mark.thorough
-def test_inferred_and_pinned(lake: Lake) -> None:
-    """The first batch decides; a later record that contradicts it is rejected, and the type stays."""
+def test_inferred_schema_is_pinned_by_the_first_batch(lake: Lake) -> None:
+    """A later record that contradicts a type is rejected, and the type stays."""
     lake.put("a.jsonl", [{"id": 1, "v": 1}])
     lake.ingest()
     lake.put("b.jsonl", b'{"id": 2, "v": "text"}\n{"id": 3, "v": 2}\n')
@@ -96,8 +96,8 @@ def test_inferred_and_pinned(lake: Lake) -> None:
     assert [r["_key"] for r in lake.rejects()] == ["raw/b.jsonl"]
 
 
-def test_inferred_grows(lake: Lake) -> None:
-    """Fields not seen before widen the schema, in the batch that brings them; earlier rows give nulls."""
+def test_inferred_schema_grows_by_new_fields(lake: Lake) -> None:
+    """The batch that brings new fields widens the schema; earlier rows give nulls."""
     lake.put("a.jsonl", [{"id": 1}])
     lake.ingest()
     lake.put("b.jsonl", [{"id": 2, "note": "x"}])
@@ -116,8 +116,10 @@ def test_inferred_grows(lake: Lake) -> None:
 
 
 @pytest.mark.thorough
-def test_inferred_grows_inside_of_columns(lake: Lake) -> None:
-    """At any depth, and of old files rewritten beside new ones; the version says what it brought, for whom."""
+def test_inferred_schema_grows_inside_of_columns(lake: Lake) -> None:
+    """The schema grows at any depth, even if old files are rewritten
+    with new ones; the version reports the added fields.
+    """
     lake.put("a.jsonl", [{"o": {"x": 1}, "l": [{"p": {"q": 1}}]}])
     lake.put("a2.jsonl", [{"o": {"x": 0}, "l": None}])
     first = lake.ingest()
@@ -125,7 +127,7 @@ def test_inferred_grows_inside_of_columns(lake: Lake) -> None:
     late = b'{"o": {"x": 2}}\n' * 3000 + b'{"o": {"x": 3, "y": "z"}}\n'
     lake.put("b.jsonl", late)
     lake.put("c.jsonl", [{"l": [{"p": {"q": 2, "r": 1.5}}, {}]}])
-    # Its slot's file is written again, old and new rows together.
+    # The file of its slot is written again, with old and new rows.
     lake.put("a.jsonl", [{"o": {"x": 1}, "l": [{"p": {"q": 1}}]}, {"o": {"y": "w"}}])
     result = lake.ingest()
     assert all(r.ok for r in result.slots.values())
@@ -145,10 +147,8 @@ def test_inferred_grows_inside_of_columns(lake: Lake) -> None:
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("mismatches", ["quarantine", "rescue"])
-def test_a_big_object_grows_the_schema_from_its_last_part(
-    lake_of: Callable[..., Lake], mismatches: str
-) -> None:
-    """What one of the tasks that share it finds is known to all, before anything of it is committed."""
+def test_last_part_of_a_big_object_grows_the_schema(lake_of: Callable[..., Lake], mismatches: str) -> None:
+    """A field found by one of the tasks must be known to all of them before any part is committed."""
     lake = lake_of(slots=1, split_bytes=2000, mismatches=mismatches)
     lake.put("a.jsonl", [{"n": -1}])
     lake.ingest()
@@ -168,8 +168,10 @@ def test_a_big_object_grows_the_schema_from_its_last_part(
         assert [reject["raw"] for reject in lake.rejects()] == [b'{"n": "x"}']
 
 
-def test_what_cannot_grow_is_rejected(lake: Lake) -> None:
-    """A field with a name that is kept, or that Spark could not tell from another: no column, and nothing waits."""
+def test_field_that_cannot_become_a_column_is_rejected(lake: Lake) -> None:
+    """A field with a reserved name, or with a name that Spark confuses
+    with another, gets no column, and delays no batch.
+    """
     lake.put("a.jsonl", [{"id": 1}])
     lake.ingest()
     lake.put("b.jsonl", b'{"id": 2, "_etag": "x"}\n{"id": 3}\n{"ID": 4}\n')
@@ -182,8 +184,8 @@ def test_what_cannot_grow_is_rejected(lake: Lake) -> None:
     ]
 
 
-def test_what_is_full_is_named(lake: Lake) -> None:
-    """A reject names the field, the limit and the remedy, which works; the records that fit are rows."""
+def test_reject_names_the_limit_of_columns_and_a_remedy(lake: Lake) -> None:
+    """The remedy works, and records that fit are rows."""
     lake.put("a.jsonl", [{f"c{n}": n for n in range(MAX_COLUMNS)}])
     lake.ingest()
     lake.put("b.jsonl", [{"c0": 7}, {"c0": 8, "further": {"x": 1}}])
@@ -205,8 +207,8 @@ def test_what_is_full_is_named(lake: Lake) -> None:
 
 
 @pytest.mark.thorough
-def test_rescued(lake_of: Callable[..., Lake]) -> None:
-    """What does not fit a given schema stays beside what does, through a transform too, and is counted."""
+def test_values_that_do_not_fit_are_rescued(lake_of: Callable[..., Lake]) -> None:
+    """Rescued values stay beside the row's other values, through a transform too, and are counted."""
     lake = lake_of(schema="id bigint, o struct<x: int>", mismatches="rescue")
     lake.put(
         "a.jsonl", b'{"id": 1, "o": {"x": 1}}\n{"id": "one", "o": {"x": 1.5, "y": [1]}, "z": null}\nno\n'
@@ -232,8 +234,8 @@ def test_rescued(lake_of: Callable[..., Lake]) -> None:
 
 
 @pytest.mark.thorough
-def test_rescue_and_growth(lake_of: Callable[..., Lake]) -> None:
-    """An inferred schema grows by new fields first; what contradicts it is rescued."""
+def test_inferred_schema_grows_before_values_are_rescued(lake_of: Callable[..., Lake]) -> None:
+    """An inferred schema gets new fields first; only contradicting values are rescued."""
     lake = lake_of(mismatches="rescue", format="auto")
     lake.put("a.jsonl", [{"id": 1, "n": 1}])
     lake.ingest()
@@ -262,8 +264,8 @@ def test_rescue_and_growth(lake_of: Callable[..., Lake]) -> None:
 
 
 @pytest.mark.thorough
-def test_given_after_inferred(lake: Lake) -> None:
-    """A schema given later is what later objects are parsed with; the table keeps its columns."""
+def test_declared_schema_replaces_an_inferred_one_for_later_objects(lake: Lake) -> None:
+    """Later objects are parsed with the declared schema; the table keeps its columns."""
     lake.put("a.jsonl", [{"id": 1, "old": True}])
     lake.ingest()
     given = lake.with_source(schema="id bigint, fresh double")
@@ -280,8 +282,8 @@ def test_given_after_inferred(lake: Lake) -> None:
 
 
 @pytest.mark.thorough
-def test_two_runs_that_infer_at_once(lake: Lake) -> None:
-    """Of two inferences one is pinned first, and both parse with it."""
+def test_two_concurrent_runs_use_one_inferred_schema(lake: Lake) -> None:
+    """The schema of one run is pinned first, and both parse with it."""
     lake.put("a.jsonl", [{"v": 1}])
 
     def other_run() -> None:

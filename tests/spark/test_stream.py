@@ -1,4 +1,4 @@
-"""`readStream.format("s3notify")`: each row that comes, once, whatever is killed. Most of it without a JVM."""
+"""`readStream.format("s3notify")`: each added row once, after any kill. Most tests run without a JVM."""
 
 import json
 from itertools import count
@@ -37,7 +37,7 @@ def query_of(place: Place, **options: Any) -> Query:
 
 
 def ingest(place: Place, *keys: str, **values: tuple[int, ...]) -> None:
-    """One version with these objects, and without those of `keys`."""
+    """Commits one version with these objects, and without those in `keys`."""
     for key in keys:
         place.store.delete(f"raw/{key}")
     for key, some in values.items():
@@ -45,8 +45,8 @@ def ingest(place: Place, *keys: str, **values: tuple[int, ...]) -> None:
     place.run("b")
 
 
-def test_what_is_there_then_what_comes(place: Place) -> None:
-    """Rows of new and overwritten objects, each from its version; what leaves is not spoken of."""
+def test_stream_returns_existing_rows_and_then_added_ones(place: Place) -> None:
+    """Rows of new and overwritten objects are returned from their version; removed rows are not reported."""
     ingest(place, **{f"o{n}": (n,) for n in range(12)})
     query = query_of(place)
     (first,) = query.drain()
@@ -61,8 +61,8 @@ def test_what_is_there_then_what_comes(place: Place) -> None:
     query.check(place.rows())
 
 
-def test_changes_say_what_left_too(place: Place) -> None:
-    """With version, time and reason; what was there at the beginning has come with its version."""
+def test_stream_of_changes_returns_removed_rows(place: Place) -> None:
+    """Removed rows have version, time and reason; the rows at the beginning have their version."""
     ingest(place, o1=(1,), o2=(2,), o3=(3, 4))
     query = query_of(place, read="changes")
     (first,) = query.drain()
@@ -83,8 +83,8 @@ def test_changes_say_what_left_too(place: Place) -> None:
     query.check(place.rows())
 
 
-def test_in_the_order_of_versions(place: Place) -> None:
-    """Many versions are one micro-batch of few tasks."""
+def test_versions_are_returned_in_order(place: Place) -> None:
+    """A micro-batch may have many versions, in few tasks."""
     query = query_of(place)
     ingest(place, o=(0,))
     query.drain()
@@ -99,8 +99,8 @@ def test_in_the_order_of_versions(place: Place) -> None:
     assert query.values() == [*range(1, 20)]
 
 
-def test_what_came_and_left_within_a_batch(place: Place) -> None:
-    """It is not given; and where batches are smaller, its successor follows it."""
+def test_row_added_and_removed_within_a_micro_batch_is_not_returned(place: Place) -> None:
+    """With smaller micro-batches the row is returned, and its successor follows."""
     ingest(place, o=(0,))
     whole, single = query_of(place), query_of(place, max_objects=1)
     for query in (whole, single):
@@ -115,8 +115,8 @@ def test_what_came_and_left_within_a_batch(place: Place) -> None:
         query.check(place.rows())
 
 
-def test_rows_that_are_written_again_do_not_come_again(place: Place) -> None:
-    """Packs are rewritten and merged all the time."""
+def test_rewritten_packs_do_not_repeat_rows(place: Place) -> None:
+    """Packs are rewritten and merged all the time, and a copy of the table would get duplicate rows."""
     query = query_of(place)
     for n in range(30):
         ingest(place, **{f"o{n}": (n, n)})
@@ -127,8 +127,8 @@ def test_rows_that_are_written_again_do_not_come_again(place: Place) -> None:
     assert sum(map(len, query.applied)) == 60
 
 
-def test_requests(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An idle poll is 2 requests at once, and none if it comes too soon after another one."""
+def test_idle_poll_needs_two_requests(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A poll too soon after another one makes no request."""
     ingest(place, **{f"o{n}": (n,) for n in range(5)})
     query = query_of(place)
     query.drain()
@@ -142,7 +142,7 @@ def test_requests(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     ingest(place, o1=(11,))
     counted.counts.clear()
     assert query.batch()
-    # To see it: the version, what may follow it, and its manifest; what it has; its changes; its pack.
+    # To see the change: the version, the possible next one, the manifest; its contents; its changes; its pack.
     assert counted.counts == {"LIST": 2, "GET": 3 + 1 + 2 + 2 + 1}
     lazy = query_of(place, poll_seconds=3600)
     lazy.drain()
@@ -151,8 +151,8 @@ def test_requests(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     assert not counted.counts
 
 
-def test_limits_of_a_micro_batch(place: Place) -> None:
-    """What does not fit waits for the next one; a slot of the beginning is not divided, nor is a version."""
+def test_micro_batch_is_limited(place: Place) -> None:
+    """The rest waits for the next one; slots at the beginning, and versions, are not divided."""
     ingest(place, **{f"o{n}": (n,) for n in range(40)})
     query = query_of(place, max_objects=3)
     sizes = [len(rows) for rows in query.drain()]
@@ -174,8 +174,8 @@ def test_limits_of_a_micro_batch(place: Place) -> None:
     query.check(place.rows())
 
 
-def test_a_repeated_batch_has_the_same_rows(place: Place) -> None:
-    """After a sink that failed, and in a new driver, whatever was committed since."""
+def test_repeated_micro_batch_has_the_same_rows(place: Place) -> None:
+    """A micro-batch is repeated after a failed sink, and in a new driver, after any other commits."""
     query = query_of(place)
     for changes in ({f"o{n}": (n,) for n in range(10)}, {"p": (100,), "q": (101,)}):
         ingest(place, **changes)
@@ -193,8 +193,8 @@ def test_a_repeated_batch_has_the_same_rows(place: Place) -> None:
 
 @pytest.mark.parametrize("read", ["table", "changes"])
 @pytest.mark.parametrize("seed", [0, 1, *(pytest.param(n, marks=pytest.mark.thorough) for n in range(2, 8))])
-def test_killed_anywhere_every_row_is_there_once(place: Place, seed: int, read: str) -> None:
-    """Random changes and batches, kills between any two steps: the sink holds what the table holds."""
+def test_stream_killed_anywhere_returns_every_row_once(place: Place, seed: int, read: str) -> None:
+    """With random changes and batches, and kills between any two steps, the sink ends equal to the table."""
     random, numbers = Random(seed), count()
     query = query_of(place, max_objects=random.choice([1, 3, 100]), read=read)
 
@@ -224,8 +224,8 @@ def test_killed_anywhere_every_row_is_there_once(place: Place, seed: int, read: 
     assert query.applied
 
 
-def test_available_now_ends_though_batches_go_on(place: Place) -> None:
-    """All that is committed at the start is taken, in as many micro-batches as it needs, and then the query ends."""
+def test_available_now_ends_while_batches_continue(place: Place) -> None:
+    """Everything that was committed at the start is returned, in several micro-batches, and then the query ends."""
     ingest(place, **{f"o{n}": (n,) for n in range(10)})
     query = query_of(place, max_objects=2)
     for number in range(2):
@@ -244,8 +244,8 @@ def test_available_now_ends_though_batches_go_on(place: Place) -> None:
     query.check(place.rows())
 
 
-def test_a_stream_may_begin_after_a_version(place: Place) -> None:
-    """One of those that are kept, or the newest, which stays the same one if its first batch is repeated."""
+def test_stream_begins_after_a_version(place: Place) -> None:
+    """The version is a kept one, or the newest, which stays the same if the first micro-batch is repeated."""
     ingest(place, o=(1,))
     ingest(place, p=(2,))
     assert query_of(place, since=1).values() == [2]
@@ -256,12 +256,12 @@ def test_a_stream_may_begin_after_a_version(place: Place) -> None:
     query.dies = lambda _: False
     ingest(place, q=(3,))
     assert query.values() == [3]
-    with pytest.raises(NotFoundError, match="there is no version 9"):
+    with pytest.raises(NotFoundError, match="the table has no version 9"):
         query_of(place, since=9).batch()
 
 
-def test_some_slots_and_some_columns(place: Place) -> None:
-    """`_key` need not be among them, though rows that left are told by it."""
+def test_stream_of_some_slots_and_columns(place: Place) -> None:
+    """The column `_key` may be missing, although removed rows are found by it."""
     ingest(place, **{f"o{n}": (n,) for n in range(12)})
     reader = changes_reader(place.source, columns=pa.schema([COLUMNS.field("a")]), only="1,3")
     offset = reader.initialOffset()
@@ -280,8 +280,8 @@ def test_some_slots_and_some_columns(place: Place) -> None:
     assert found == wanted | {row["a"] for row in place.rows() if row["_slot"] in (1, 3)}
 
 
-def test_before_there_is_a_table(place: Place) -> None:
-    """A stream whose columns are given waits for it."""
+def test_stream_waits_for_its_table(place: Place) -> None:
+    """The stream must have declared columns."""
     bucket = named(place.source.input.bucket)
     options = options_of(
         with_settings(place.source, bucket=bucket, platform=bucket), read="table", schema="a bigint"
@@ -294,30 +294,30 @@ def test_before_there_is_a_table(place: Place) -> None:
     query.reader = changes_reader(place.source)
     query.reader.prepareForTriggerAvailableNow()
     ingest(place, o=(1,))
-    assert query.batch() is None, "that query is of what there was"
+    assert query.batch() is None, "that query returns the existing rows only"
     query.reader = None
     assert query.values() == [1]
 
 
-def test_another_table_in_its_place(place: Place) -> None:
-    """Its versions have the same numbers, and say other things."""
+def test_stream_fails_at_another_table_in_its_place(place: Place) -> None:
+    """The other table's versions have the same numbers, and other content."""
     ingest(place, o=(1,))
     query = query_of(place)
     query.drain()
     place.empty(place.source.location.layout.prefix)
     place.forget()
     for again in ("warm", "cold"):
-        with pytest.raises((UsageError, NotFoundError), match="begin with another checkpoint"):
+        with pytest.raises((UsageError, NotFoundError), match="use a new checkpoint"):
             query.batch()
         ingest(place, **{again: (2,)})
         query.reader = None
-    with pytest.raises(UsageError, match=r"in whose place there is table .*begin with another checkpoint"):
+    with pytest.raises(UsageError, match=r"but the table's id is now .*use a new checkpoint"):
         query.batch()
     assert sorted(query_of(place).values()) == [1, 2, 2]
 
 
-def test_versions_that_are_not_kept(place: Place) -> None:
-    """A stream that stood still for longer is told so."""
+def test_stream_fails_at_versions_that_are_not_kept(place: Place) -> None:
+    """A stream that was stopped for too long would otherwise miss changes silently."""
     ingest(place, o=(1,))
     query, half = query_of(place), query_of(place, max_objects=1)
     query.drain()
@@ -329,12 +329,12 @@ def test_versions_that_are_not_kept(place: Place) -> None:
     for version in range(3):
         place.store.delete(layout.version(version))
     for each in (query, half):
-        with pytest.raises(NotFoundError, match=r"stood still for longer .*begin with another checkpoint"):
+        with pytest.raises(NotFoundError, match=r"was stopped for longer .*use a new checkpoint"):
             each.batch()
 
 
-def test_a_rollback_ends_it(place: Place) -> None:
-    """It says how to go on; a stream that begins afterwards knows nothing of it."""
+def test_stream_fails_at_a_rollback(place: Place) -> None:
+    """The error names the remedy; a stream that begins after the rollback is not affected."""
     ingest(place, o=(1,))
     query = query_of(place)
     query.drain()
@@ -347,8 +347,8 @@ def test_a_rollback_ends_it(place: Place) -> None:
     assert query_of(place, since=3).values() == [2]
 
 
-def test_offsets_that_are_none(place: Place) -> None:
-    """Of another program, or of the streams that an earlier version had."""
+def test_invalid_offsets_are_refused(place: Place) -> None:
+    """The offsets are another program's, or of an earlier version's streams."""
     ingest(place, o=(1,))
     reader = changes_reader(place.source)
     for body in (
@@ -356,26 +356,26 @@ def test_offsets_that_are_none(place: Place) -> None:
         {"table": 1, "version": 0, "slots": None},
         {"table": "", "version": "0", "slots": 0},
     ):
-        with pytest.raises(CorruptError, match=r"not an offset.*begin with another checkpoint"):
+        with pytest.raises(CorruptError, match=r"not an offset.*use a new checkpoint"):
             reader.latestOffset(body, ReadMaxFiles(1))
 
 
-def test_what_a_stream_is_not_of(place: Place) -> None:
-    """Of objects there is none, and it has no end."""
+def test_stream_of_objects_is_refused(place: Place) -> None:
+    """The options for an end are refused, too."""
     options = {"bucket": "b", "prefix": "raw/"}
     with pytest.raises(UsageError, match=r"s3notify ingest.*give read='table'"):
         S3NotifyDataSource(options).streamReader(StructType())  # type: ignore[arg-type]
     for more in ({"version": "1"}, {"at": "2026-01-01T00:00:00Z"}):
-        with pytest.raises(UsageError, match="a stream begins after `since`"):
+        with pytest.raises(UsageError, match="use the option since for a stream"):
             S3NotifyDataSource({**options, "read": "table", **more}).streamReader(StructType())  # type: ignore[arg-type]
 
 
 @pytest.mark.spark
 @pytest.mark.parametrize("read", ["table", "changes"])
-def test_through_spark(
+def test_stream_runs_in_spark(
     lake: Lake, spark: SparkSession, tmp_path_factory: pytest.TempPathFactory, read: str
 ) -> None:
-    """The columns of the table, or also those of changes, in two runs of one query."""
+    """The rows have the table's columns, or also the columns of changes, over two runs of one query."""
     lake.put_many({f"{n}.jsonl": b'{"id": %d}\n' % n for n in range(20)})
     lake.ingest()
     register(spark)

@@ -1,4 +1,4 @@
-"""The user's function: what it may do, and what comes of it when it fails."""
+"""The user's transform: its possibilities, and the result if it fails."""
 
 from collections.abc import Callable
 
@@ -14,8 +14,8 @@ from tests.support.spark import Lake
 pytestmark = [pytest.mark.spark, pytest.mark.server]
 
 
-def test_columns_and_filters(lake: Lake) -> None:
-    """Rows may be changed, dropped and multiplied; outcomes and rejects do not pass through it."""
+def test_transform_changes_drops_and_multiplies_rows(lake: Lake) -> None:
+    """Outcomes and rejects do not pass through the transform."""
     lake.put("a.jsonl", b'{"id": 1, "a.b": "x"}\n{"id": 2, "a.b": "y"}\nbad\n')
     lake.put("b.jsonl", [{"id": 3, "a.b": "z"}])
 
@@ -36,8 +36,8 @@ def test_columns_and_filters(lake: Lake) -> None:
     assert [row["id"] for row in lake.load()] == [0, 0]
 
 
-def test_new_columns_are_null_in_old_rows(lake: Lake) -> None:
-    """A transform that gains a column widens the table; files written before give nulls."""
+def test_column_added_by_a_transform_is_null_in_old_rows(lake: Lake) -> None:
+    """A new column of a transform widens the table; earlier files give nulls."""
     lake.put("a.jsonl", [{"id": 1}])
     lake.ingest(transform=lambda rows: rows)
     lake.put("b.jsonl", [{"id": 2}])
@@ -62,8 +62,10 @@ def _raises(_rows: DataFrame) -> DataFrame:
         (lambda _rows: None, "raised AttributeError"),
     ],
 )
-def test_it_is_wrong_for_all(lake: Lake, transform: Callable[[DataFrame], DataFrame], reason: str) -> None:
-    """It says what is wrong, and nothing was written."""
+def test_defective_transform_is_refused_before_any_write(
+    lake: Lake, transform: Callable[[DataFrame], DataFrame], reason: str
+) -> None:
+    """The error names the defect."""
     lake.put("a.jsonl", [{"id": 1}])
     with pytest.raises(UsageError, match=f"transform of source 'orders' {reason}"):
         lake.ingest(transform=transform)
@@ -72,7 +74,7 @@ def test_it_is_wrong_for_all(lake: Lake, transform: Callable[[DataFrame], DataFr
 
 
 @pytest.mark.thorough
-def test_a_column_whose_type_changes(lake: Lake) -> None:
+def test_transform_that_changes_a_type_is_refused(lake: Lake) -> None:
     lake.put("a.jsonl", [{"id": 1}])
     lake.ingest(transform=lambda rows: rows.withColumn("x", F.lit(1)))
     lake.put("a.jsonl", [{"id": 2}])
@@ -82,8 +84,8 @@ def test_a_column_whose_type_changes(lake: Lake) -> None:
     assert lake.values() == [{"id": 2, "x": 2}]
 
 
-def test_it_fails_for_the_rows_of_one_slot(lake_of: Callable[..., Lake]) -> None:
-    """The object of these rows alone is left out, with the reason; all others are committed. Once corrected, it is."""
+def test_transform_that_fails_for_one_object_leaves_it_out(lake_of: Callable[..., Lake]) -> None:
+    """All other objects are committed; the object is committed once the transform is corrected."""
     lake = lake_of(slots=5)
     for number in range(24):
         lake.put(f"{number}.jsonl", [{"id": number}])
@@ -103,7 +105,9 @@ def test_it_fails_for_the_rows_of_one_slot(lake_of: Callable[..., Lake]) -> None
 
 
 @pytest.mark.thorough
-def test_it_fails_for_all_rows(lake_of: Callable[..., Lake], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_transform_that_fails_for_all_rows_ends_after_few_jobs(
+    lake_of: Callable[..., Lake], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """All slots fail after a bounded number of jobs."""
     monkeypatch.setattr(failures, "MAX_FAILED_JOBS", 4)
     lake = lake_of(slots=40)
@@ -124,8 +128,8 @@ def test_it_fails_for_all_rows(lake_of: Callable[..., Lake], monkeypatch: pytest
 
 
 @pytest.mark.thorough
-def test_lineage_changed_at_run_time(lake: Lake) -> None:
-    """Rows given to another object, version or slot than they are from fail their slot."""
+def test_transform_that_changes_lineage_fails_the_slot(lake: Lake) -> None:
+    """The rows would be assigned to another object, version or slot."""
     for number in range(6):
         lake.put(f"{number}.jsonl", [{"id": number}])
     for column, value in (("_key", "raw/other"), ("_etag", "other")):
@@ -143,7 +147,7 @@ def test_lineage_changed_at_run_time(lake: Lake) -> None:
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("slot", [None, 1000])
-def test_slots_changed_at_run_time(lake_of: Callable[..., Lake], slot: int | None) -> None:
+def test_transform_that_changes_slots_fails_the_slot(lake_of: Callable[..., Lake], slot: int | None) -> None:
     lake = lake_of(slots=4)
     for number in range(6):
         lake.put(f"{number}.jsonl", [{"id": number}])
@@ -157,8 +161,8 @@ def test_slots_changed_at_run_time(lake_of: Callable[..., Lake], slot: int | Non
 
 
 @pytest.mark.thorough
-def test_objects_overwritten_while_it_runs(lake: Lake) -> None:
-    """Rows and outcomes are of one read: whatever happens to the object later, none counts without its rows."""
+def test_object_overwritten_during_a_transform_counts_with_its_rows(lake: Lake) -> None:
+    """Rows and outcomes come from one read, so no object counts without its rows."""
     lake.put("a.jsonl", [{"id": 1}, {"id": 2}])
     store, key = lake.source.input.bucket, "raw/a.jsonl"
 

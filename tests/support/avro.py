@@ -1,4 +1,4 @@
-"""Avro files: good ones by fastavro, and hostile ones byte by byte."""
+"""Avro files: valid ones by fastavro, and hostile ones byte by byte."""
 
 import io
 import json

@@ -1,4 +1,4 @@
-"""A source in memory for tests of the planner: publisher, tables, runs as Dagster keeps them, and a clock."""
+"""A source in memory for tests of the planner: publisher, tables, runs as Dagster stores them, and a clock."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -26,7 +26,7 @@ PREFIX = "k/"
 
 @dataclass
 class Run:
-    """A run as Dagster stores it, and what it really does."""
+    """A run as Dagster stores it, and its true actions."""
 
     run_id: str
     request: BatchRequest
@@ -34,7 +34,7 @@ class Run:
     beats: int | None = None
     alive: bool = True
     gone: bool = False
-    """What executes it is known to be gone."""
+    """True if the run's process is known to have ended."""
     failure: str = ""
 
     @property
@@ -44,10 +44,10 @@ class Run:
 
 @dataclass
 class World:
-    """One source. `versions` is what the bucket holds by slot, `committed` what the table holds.
+    """One source. `versions`: the bucket's objects by slot; `committed`: the table's.
 
-    `announced` counts the changes that have an entry in the queue, `unannounced` those that have none. `root`: writers
-    that queue move the root alone.
+    `announced` counts the changes with an entry in the queue, `unannounced` the changes without one. `root`: writers
+    that queue move only the root.
     """
 
     slots: int = 8
@@ -66,12 +66,12 @@ class World:
         self.announced: Counter[int] = Counter()
         self.unannounced: Counter[int] = Counter()
         self.marks: dict[Slot, list[str]] = {}
-        """Of the entries."""
+        """The marks of the entries."""
         self.looks = 0
-        """At the marks."""
+        """The number of reads of the marks."""
         self.listings = 0
         self.hidden: set[int] = set()
-        """Slots whose plain signal was covered by a queued one, so that nobody need see it."""
+        """Slots whose plain signal was overwritten by a queued one, so that no reader can see it."""
         self.runs: dict[str, Run] = {}
         self.versions: Counter[int] = Counter()
         self.committed: Counter[int] = Counter()
@@ -104,7 +104,7 @@ class World:
         )
 
     def opened(self, expected: str = "") -> OpenTable:
-        """The table, created if there is none."""
+        """The table, created if it does not exist."""
         name = TableName(source="s", command=lambda name, *_: f"`s3notify table {name}`")
         create = (MetaData(id="", schema=SCHEMA, created_ms=1), Protocol())
         return open_table(self.table.whole, name, IDENTITY, expected=expected, create=create)
@@ -127,7 +127,7 @@ class World:
         ]
 
     def publish(self, *slots: int, queued: bool = True) -> None:
-        """Change an object of each of these slots, announce it in the queue (or not), and signal."""
+        """Changes an object in each of these slots, announces it in the queue if `queued`, and signals."""
         alone = self.root and queued
         for slot in slots:
             self.change(slot, queued=queued)
@@ -136,7 +136,7 @@ class World:
         self.signal("_", queued=queued, alone=alone)
 
     def looked(self) -> dict[Slot, list[str]]:
-        """The marks of each slot that has entries."""
+        """Reads the marks of each slot that has entries."""
         self.looks += 1
         return {slot: list(marks) for slot, marks in self.marks.items()}
 
@@ -154,21 +154,21 @@ class World:
         self.keyspace.put(key, body, metadata={QUEUED: "1"} if queued else None)
 
     def lose_topic(self) -> None:
-        """All entries are gone with it."""
+        """Loses the topic with all its entries."""
         self.topic = f"life {int(self.topic.split()[1]) + 1}"
         self.unannounced += self.announced
         self.announced.clear()
         self.marks.clear()
 
     def evaluate(self) -> Tick | None:
-        """The sensor's function alone; None for the first tick."""
+        """Calls the sensor's function only; the first tick gets None."""
         if not self.cursor:
             self.cursor = self.planner().first().dumps()
             return None
         return self.planner().tick(SensorState.loads(self.cursor))
 
     def launch(self, tick: Tick, *, only_part: int | None = None) -> None:
-        """What Dagster does with a tick's requests: one run for each run key, ever."""
+        """Does Dagster's part with a tick's requests: one run for each run key, ever."""
         for request in tick.requests:
             if request.run_key not in self.runs and only_part in (None, request.part):
                 self.runs[request.run_key] = Run(run_id=f"run {request.run_key}", request=request)
@@ -178,7 +178,7 @@ class World:
                 run.status = "failure"
 
     def tick(self) -> Tick:
-        """A tick that ends well."""
+        """A tick that ends successfully."""
         tick = self.evaluate() or self.evaluate()
         assert tick is not None
         self.launch(tick)
@@ -192,7 +192,7 @@ class World:
         run.status, run.beats = "started", 1
 
     def finish(self, run: Run, *, failing: frozenset[int] = frozenset()) -> None:
-        """The run's work: commit, acknowledge, end."""
+        """Does the run's work: commit, acknowledge, end."""
         everything = EVERYTHING in run.request.slots
         opened = BatchPayload.loads(self.chains.state(run.request.batch).payload)
         self.listings += opened.listing
@@ -217,7 +217,7 @@ class World:
             run.status = "failure" if bad else "success"
 
     def commit(self, slots: Iterable[int], *, listing: bool) -> int:
-        """Commit these slots as a run does. Returns how many changes were unannounced."""
+        """Commits these slots as a run does. Returns the number of unannounced changes."""
         found = 0
         for slot in slots:
             self.committed[slot] += self.announced.pop(slot, 0)
@@ -229,7 +229,7 @@ class World:
         return found
 
     def settle(self) -> None:
-        """Enumerate the source; the next tick sees nothing new."""
+        """Enumerates the source, so that the next tick sees nothing new."""
         self.tick()
         for run in self.active():
             self.start(run)
@@ -239,7 +239,7 @@ class World:
         assert not self.state.open
 
     def counts(self) -> dict[str, dict[str, int]]:
-        """Requests since the last call, by store."""
+        """The number of requests since the last call, by store."""
         stores = {"keyspace": self.keyspace, "records": self.record_objects}
         found = {name: dict(store.counts) for name, store in stores.items()}
         for store in stores.values():
@@ -251,7 +251,7 @@ class World:
 
 
 def settled(slots: int = 1000, **settings: object) -> World:
-    """A source that was enumerated; all requests so far are forgotten."""
+    """A source that was enumerated, with the counts of requests reset."""
     world = World(slots=slots, settings=BatchSettings(**settings))  # type: ignore[arg-type]
     world.settle()
     world.counts()
@@ -259,6 +259,6 @@ def settled(slots: int = 1000, **settings: object) -> World:
 
 
 def last_attempt(world: World, tick: Tick) -> tuple[int, ...]:
-    """The slots whose unreadable objects the run of a batch takes to quarantine."""
+    """The slots whose unreadable objects a batch's run quarantines."""
     (request,) = tick.requests
     return BatchPayload.loads(world.chains.state(request.batch).payload).last_attempt

@@ -1,6 +1,6 @@
-"""RabbitMQ and Kafka on 127.0.0.1, which can be killed and started again; gone when their block ends.
+"""RabbitMQ and Kafka on 127.0.0.1, which can be killed and restarted, and end with their block.
 
-They install nothing: `apt-get install rabbitmq-server maven`. Kafka is what Maven Central has, run by Java.
+Install them by `apt-get install rabbitmq-server maven`. Kafka comes from Maven Central, and Java runs it.
 """
 
 import os
@@ -41,7 +41,7 @@ class Broker:
         self.process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        """Start it on what it has; returns when it answers."""
+        """Starts it on its data; returns when it answers."""
         with (self.folder / "log").open("ab") as log:
             self.process = subprocess.Popen(
                 self.command(),
@@ -54,14 +54,14 @@ class Broker:
         until(self.answers, seconds=120, why=lambda: (self.folder / "log").read_text()[-2000:])
 
     def kill(self) -> None:
-        """By SIGKILL, with all its processes."""
+        """Kills it by SIGKILL, with all its processes."""
         if self.process is not None:
             os.killpg(self.process.pid, signal.SIGKILL)
             self.process.wait()
             self.process = None
 
     def restart(self) -> None:
-        """Cleanly: RabbitMQ loses a queue that was made within its last seconds if it is killed."""
+        """Restarts it cleanly: if killed, RabbitMQ loses a queue that was made in its last seconds."""
         assert self.process is not None
         os.killpg(self.process.pid, signal.SIGTERM)
         self.process.wait(60)
@@ -76,15 +76,15 @@ class Broker:
     def answers(self) -> bool: ...
     @abstractmethod
     def make(self, name: str) -> str:
-        """A durable queue or topic; its URL as an endpoint."""
+        """Makes a durable queue or topic; returns its URL as an endpoint."""
 
     @abstractmethod
     def secured(self, name: str) -> str:
-        """The same, over TLS, with a login."""
+        """Makes a durable queue or topic that is reached over TLS, with a login."""
 
     @abstractmethod
     def received(self, name: str) -> list[Received]:
-        """All messages in it; they are taken out."""
+        """Removes all messages from it, and returns them."""
 
 
 class RabbitMQ(Broker):
@@ -240,7 +240,7 @@ def _uuid() -> str:
 
 
 def _classpath(folder: Path) -> str:
-    """Kafka's jars, as Maven Central has them."""
+    """Kafka's jars, from Maven Central."""
     assert shutil.which("mvn"), "Maven is missing: apt-get install maven"
     pom = folder / "pom.xml"
     pom.write_text(
@@ -261,7 +261,7 @@ def _classpath(folder: Path) -> str:
 
 @contextmanager
 def running_broker(kind: type[Broker], folder: Path) -> Iterator[Broker]:
-    """Started, on a folder that is there."""
+    """A running broker with its data in an existing folder."""
     made = kind(folder)
     made.start()
     try:

@@ -1,4 +1,4 @@
-"""A browser for tests that look at pages."""
+"""A browser for tests of web pages."""
 
 import os
 import shutil
@@ -10,14 +10,14 @@ PROGRAMS = ("chromium", "chromium-browser", "google-chrome")
 
 @pytest.fixture(scope="session")
 def chromium() -> str:
-    """The path of Chromium. Without one the test is skipped; it fails where CI is set, which has to have one."""
+    """The path of Chromium. Without Chromium the test is skipped, or fails in CI, which must have it."""
     return find_chromium()
 
 
 def find_chromium() -> str:
     found = next(filter(None, map(shutil.which, PROGRAMS)), None)
     if found is None:
-        missing = "there is no Chromium: apt-get install chromium"
+        missing = "Chromium is missing: apt-get install chromium"
         if os.environ.get("CI"):
             pytest.fail(f"{missing} (CI is set)")
         pytest.skip(missing)

@@ -1,7 +1,7 @@
-"""A small Ceph by hand: one monitor, one OSD on a file, and RGWs, all on 127.0.0.1, gone when its block ends.
+"""A small Ceph: one monitor, one OSD on a file, and RGWs, all on 127.0.0.1. It ends with its block.
 
-It installs nothing: `poe ceph` does (`tests/ceph/run`). No systemd, no container, no manager; about 10 s to start.
-Unusual settings were found by trying; their comments say why.
+Nothing is installed here; `poe ceph` installs Ceph (`tests/ceph/run`). The cluster needs no systemd, container or
+manager, and starts in about 10 s. Unusual settings were found by experiment; their comments say why.
 """
 
 import contextlib
@@ -74,13 +74,13 @@ rgw_trust_forwarded_https = true
 
 
 def missing_programs() -> list[str]:
-    """What of Ceph is not installed here."""
+    """Programs of Ceph that are not installed."""
     return [program for program in PROGRAMS if shutil.which(program) is None]
 
 
 @dataclass(slots=True, kw_only=True)
 class Gateway:
-    """One RGW. `kill` is SIGKILL; `start` starts it again on its port."""
+    """One RGW. `kill` is SIGKILL; `start` restarts it on its port."""
 
     ceph: "Ceph"
     name: str
@@ -92,7 +92,7 @@ class Gateway:
         return f"http://127.0.0.1:{self.port}"
 
     def start(self, seconds: float = 60.0) -> None:
-        """Start, and wait until it answers."""
+        """Starts it, and waits until it answers."""
         # Without tcp_nodelay a GET takes 44 ms.
         frontends = f"beast endpoint=127.0.0.1:{self.port} tcp_nodelay=1"
         self.process = self.ceph.spawn(
@@ -101,13 +101,13 @@ class Gateway:
         self.ceph.wait(f"RGW {self.name}", lambda: _answers(self.url), seconds)
 
     def kill(self) -> None:
-        """SIGKILL, and wait."""
+        """Sends SIGKILL, and waits."""
         assert self.process is not None
         self.process.kill()
         self.process.wait()
 
     def stop(self) -> None:
-        """SIGTERM, and wait."""
+        """Sends SIGTERM, and waits."""
         assert self.process is not None
         self.process.terminate()
         self.process.wait(60)
@@ -126,11 +126,11 @@ class Ceph:
 
     @property
     def server(self) -> S3Server:
-        """The first gateway as an S3 server like the others."""
+        """The first gateway, with the interface of the other S3 servers."""
         return S3Server(endpoint_url=self.gateways[0].url, config=self.config)
 
     def config(self, bucket: str, gateway: int = 0) -> S3Config:
-        """How to reach a bucket, by one of the gateways."""
+        """The configuration to reach a bucket by one of the gateways."""
         return S3Config(
             bucket=bucket,
             endpoint_url=self.gateways[gateway].url,
@@ -139,7 +139,7 @@ class Ceph:
         )
 
     def add_gateway(self) -> int:
-        """One more RGW; its number."""
+        """Starts one more RGW; returns its number."""
         (port,) = free_ports(1, SYSTEM_CLOCK)
         self.gateways.append(Gateway(ceph=self, name="abcdef"[len(self.gateways)], port=port))
         self.gateways[-1].start()
@@ -165,9 +165,9 @@ class Ceph:
         persistent: bool = True,
         opaque: str = "",
     ) -> None:
-        """Have every change below `prefix` posted to `endpoint`. A new topic's first post takes up to 30 s.
+        """Makes Ceph post every change below `prefix` to `endpoint`. A new topic's first post takes up to 30 s.
 
-        Without a prefix the platform's own objects in the bucket are announced, too.
+        Without a prefix, changes of the platform's own objects in the bucket are posted, too.
         """
         attributes = {"push-endpoint": endpoint, "persistent": str(persistent).lower(), "OpaqueData": opaque}
         sns = self.client("sns")
@@ -187,10 +187,10 @@ class Ceph:
             },
         )
 
-    # Processes.
+    # Processes
 
     def spawn(self, program: str, *arguments: str) -> subprocess.Popen[bytes]:
-        """A daemon in the foreground, killed by the kernel should this process be."""
+        """Starts a daemon in the foreground; the kernel kills it if this process is killed."""
         path = shutil.which(program)
         assert path is not None
         out = (self.folder / "log" / f"{program}.out").open("ab")
@@ -201,7 +201,7 @@ class Ceph:
         return process
 
     def run(self, *command: str) -> str:
-        """A command of Ceph's to its end; what it printed."""
+        """Runs a command of Ceph's to its end; returns its output."""
         done = subprocess.run(
             [command[0], *self._common(), *command[1:]],
             capture_output=True,
@@ -256,7 +256,7 @@ class Ceph:
             self.add_gateway()
 
     def _stop(self) -> None:
-        """Gateways first, then OSD and monitor; none is left."""
+        """Stops gateways first, then OSD and monitor, until none is left."""
         for process in reversed(self._processes):
             if process.poll() is None:
                 process.terminate()
@@ -271,7 +271,7 @@ class Ceph:
 
 @contextlib.contextmanager
 def running_ceph(folder: Path, *, gateways: int = 1) -> Iterator[Ceph]:
-    """A cluster with its data in `folder`, which is to be new."""
+    """A cluster with its data in `folder`, which must be new."""
     ceph = Ceph(folder=folder)
     try:
         ceph._start(gateways)

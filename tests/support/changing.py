@@ -1,4 +1,4 @@
-"""A source whose objects change while it is read: a proxy before its bucket decides what happens when."""
+"""A source whose objects change while they are read: a proxy in front of its bucket determines the times."""
 
 import re
 from collections import Counter
@@ -33,7 +33,7 @@ LOOK_BYTES = 16
 
 
 def changing_source(bucket: S3Config, proxy: FaultProxy, **settings: Any) -> Source:
-    """Read through the proxy, with its table and its signals past it; one slot."""
+    """A source with one slot that is read through the proxy; table and signals do not use the proxy."""
     fields = {"name": "orders", "prefix": "raw/", "format": "auto", "schema": SCHEMA, "slots": 1} | settings
     bucket = named(bucket)
     behind = replace(bucket, endpoint_url=proxy.url)
@@ -41,7 +41,7 @@ def changing_source(bucket: S3Config, proxy: FaultProxy, **settings: Any) -> Sou
 
 
 def place_of(source: Source, schema: pa.Schema) -> Place:
-    """Where the independent check looks: past every proxy."""
+    """The place for the independent check, without any proxy."""
     reached = source.location.platform
     assert reached.endpoint_url
     return Place(
@@ -55,7 +55,7 @@ def place_of(source: Source, schema: pa.Schema) -> Place:
 
 
 class Teller:
-    """Announces changes in the queue, and moves signals, as an inlet does with S3's events."""
+    """Announces changes in the queue, and moves signals, as an inlet does for S3's events."""
 
     def __init__(self, source: Source) -> None:
         self.name, self.bucket = source.name, source.input.bucket.bucket
@@ -96,7 +96,7 @@ class Changing:
         self.bucket = self.source.input.bucket.bucket
         self.teller = None if self.listing else Teller(self.source)
 
-    # Changes.
+    # Changes
 
     def tell(self, *keys: str) -> None:
         if self.teller:
@@ -122,7 +122,7 @@ class Changing:
         self.delete(source)
 
     def multipart(self, key: str, parts: Sequence[bytes]) -> str:
-        """The ETag of what it leaves."""
+        """Writes an object in parts; returns its ETag."""
         place = {"Bucket": self.bucket, "Key": key}
         upload = self.s3.create_multipart_upload(**place)["UploadId"]
         done = [
@@ -136,10 +136,12 @@ class Changing:
         self.tell(key)
         return str(self.s3.head_object(**place)["ETag"].strip('"'))
 
-    # Reading.
+    # Reads
 
     def when_asked(self, change: Callable[[], object], *, key: str, number: int = 1) -> None:
-        """Once: just before this GET of the object, counted from 1 and from now on, is passed on."""
+        """Makes the change once, just before this GET of the object is
+        forwarded; GETs are counted from 1, starting now.
+        """
         self.waiting[key] = (number, change)
         self.proxy.before = self._before
 
@@ -147,7 +149,7 @@ class Changing:
         if method != "GET" or "list-type" in path:
             return
         key = self._key(path)
-        # One after another, so that a change is done when the next request is passed on.
+        # One request at a time, so that a change is complete when the next request is forwarded.
         with self._lock:
             if key in self.waiting:
                 number, change = self.waiting.pop(key)
@@ -157,13 +159,13 @@ class Changing:
                     self.waiting[key] = (number - 1, change)
 
     def asked(self) -> Counter[str]:
-        """GETs of objects since the last time, by key."""
+        """GETs of objects since the last call, by key."""
         found = Counter(key for key, _ in self._gets())
         self.proxy.answered.clear()
         return found
 
     def rows_begun(self, key: str) -> int:
-        """How often the beginning of an object was read, but for a look at what it is."""
+        """The number of reads from an object's beginning, except reads that only check its version."""
         found = 0
         for request in list(self.proxy.answered):
             if request.method == "GET" and self._key(request.path) == key:
@@ -182,7 +184,7 @@ class Changing:
         return unquote(urlsplit(path).path).removeprefix(f"/{self.bucket}/")
 
     def run(self, *, before_round: Callable[[], object] = lambda: None) -> SlotResult:
-        """One run, and what follows its commit. `before_round`: before each plan."""
+        """Does one run, and the work after its commit. `before_round`: called before each plan."""
 
         def progress(message: str) -> None:
             if message.startswith("planning"):
@@ -198,11 +200,11 @@ class Changing:
         return self.last
 
     def pending(self) -> set[str]:
-        """Keys that are committed in part."""
+        """Keys of objects that are committed in part."""
         return {key for key, state in self._states().items() if state.pending}
 
     def committed(self) -> dict[str, int]:
-        """Rows of each key, as the state has them."""
+        """The number of rows of each key, from its state."""
         return {key: state.rows for key, state in self._states().items()}
 
     def _states(self) -> dict[str, ObjectState]:
@@ -214,7 +216,7 @@ class Changing:
         return states
 
     def settled(self) -> None:
-        """Table and bucket are equal, no entry is left, and another run has nothing to do and reads nothing."""
+        """Checks that table and bucket are equal, no entry is left, and another run reads and commits nothing."""
         assert not self.waiting
         assert not differences(self.place)
         assert self.entries() == []
@@ -224,7 +226,7 @@ class Changing:
         assert not self.asked()
 
     def entries(self) -> list[str]:
-        """Keys in the topic."""
+        """The keys of the topic's entries."""
         if self.teller is None:
             return []
         found = self.teller.queue.entries(self.source.name, [Slot(0)])

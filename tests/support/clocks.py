@@ -1,15 +1,15 @@
-"""Clocks of tests: one that is moved by hand, one that does not wait."""
+"""Clocks for tests: one is moved by hand, one does not wait."""
 
 import random
 
 from s3notify_platform.kernel.clock import SystemClock
 
 EPOCH_MS = 1_700_000_000_000
-"""When the clocks of tests begin."""
+"""The start time of the tests' clocks."""
 
 
 class HandClock:
-    """Stands still until it is moved; sleeping moves it. It draws the same bytes in every run, others for each name."""
+    """A clock that stands still until it is moved; sleeping moves it. Its random bytes depend only on its name."""
 
     def __init__(self, name=""):
         self.now = 1000.0
@@ -31,7 +31,7 @@ class HandClock:
 
 
 class SlowClock:
-    """Another machine's clock, which runs nearly a third as fast."""
+    """The clock of another machine, which runs nearly a third as fast."""
 
     def __init__(self, clock):
         self._clock = clock
@@ -48,7 +48,7 @@ class SlowClock:
 
 
 class HurriedClock(SystemClock):
-    """The real time, without waiting."""
+    """Real time, without waiting."""
 
     def sleep(self, seconds):
         assert seconds >= 0

@@ -1,4 +1,4 @@
-"""Each compression that is read, as others write it."""
+"""Every compression that the platform reads, as other programs write it."""
 
 import bz2
 import gzip
@@ -18,7 +18,7 @@ def snappy_framed(text: bytes) -> bytes:
 
 
 def hadoop_snappy(text: bytes, block: int = 64, part: int = 24) -> bytes:
-    """As Hadoop's BlockCompressorStream writes it."""
+    """Snappy blocks as Hadoop's BlockCompressorStream writes them."""
     made = b""
     for at in range(0, len(text), block):
         one = text[at : at + block]

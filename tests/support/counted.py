@@ -5,7 +5,7 @@ from threading import Lock
 
 
 class CountedRecords:
-    """Another record store, with `counts` of the calls made, by method. Thread-safe."""
+    """A wrapper of a record store that counts calls by method in `counts`. Thread-safe."""
 
     def __init__(self, records):
         self.records = records
@@ -23,7 +23,7 @@ class CountedRecords:
         return call
 
     def cost(self, work):
-        """What `work` asked for."""
+        """The calls that `work` makes."""
         self.counts.clear()
         work()
         return dict(self.counts)

@@ -1,7 +1,7 @@
-"""Writers of object_store's own DynamoCommit: obstore 0.8.2, in a process and a folder of its own.
+"""Writers of object_store's own DynamoCommit: obstore 0.8.2, in a separate process and folder.
 
-Later versions no longer have it, so it cannot share our environment. `Crate` starts the process, which gets
-by JSON lines what to do, in threads that begin together.
+Later versions do not have this commit, so obstore 0.8.2 cannot be in the tests' environment. `Crate` starts the
+process, and sends it tasks as JSON lines; the tasks of one call begin together, in threads.
 """
 
 import json
@@ -61,7 +61,7 @@ for line in sys.stdin:
 
 
 def install_crate(folder: Path) -> Path:
-    """obstore as it was when it had the DynamoDB commit, and nothing else, in `folder`."""
+    """Installs obstore 0.8.2, the version with the DynamoDB commit, and nothing else, in `folder`."""
     command = [sys.executable, "-m", "pip", "install", "-q", "--disable-pip-version-check"]
     subprocess.run([*command, "--target", str(folder), "--no-deps", OBSTORE], check=True)
     return folder
@@ -69,7 +69,7 @@ def install_crate(folder: Path) -> Path:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Said:
-    """The answer that one of its writers got, and after how many seconds."""
+    """The answer to one of the crate's writers, and its duration in seconds."""
 
     said: str
     etag: str | None
@@ -77,14 +77,14 @@ class Said:
 
 
 class Crate:
-    """A running process of them, with one lease table and one bucket."""
+    """A running process of the crate's writers, with one lease table and one bucket."""
 
     def __init__(self, process: "subprocess.Popen[str]") -> None:
         self._process = process
         self.version = self._answer()
 
     def begin(self, tasks: Sequence[dict[str, Any]]) -> None:
-        """Start the tasks, all at once; `finish` waits for them."""
+        """Starts the tasks, all at once; `finish` waits for them."""
         assert self._process.stdin
         self._process.stdin.write(json.dumps(list(tasks)) + "\n")
         self._process.stdin.flush()
@@ -105,7 +105,7 @@ class Crate:
 
 @contextmanager
 def crate_writers(installed: Path, config: S3Config, table: str, timeout_ms: int) -> Iterator[Crate]:
-    """Its writers on this bucket, with leases of `timeout_ms` in this table behind the same endpoint."""
+    """The crate's writers on this bucket, with leases of `timeout_ms` in this table at the same endpoint."""
     settings = {
         "bucket": config.bucket,
         "endpoint": config.endpoint_url,

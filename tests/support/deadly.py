@@ -1,4 +1,4 @@
-"""A format whose parser kills its process, or raises, over some objects. A source of it names it in its tasks, too."""
+"""A format whose parser kills its process, or raises, for some objects. Tasks of its source know the format, too."""
 
 import os
 import signal
@@ -19,21 +19,21 @@ from s3notify_platform.source.source import Input, Source
 from s3notify_platform.table.packs.pack_file import NewPack
 
 KILLS = b'{"id":-9}\n'
-"""Like a process that is killed for the memory it takes."""
+"""Simulates a process that is killed for its use of memory."""
 
 ABORTS = b'{"id":-6}\n'
-"""Like a segmentation fault."""
+"""Simulates a segmentation fault."""
 
 
 RAISES = b'{"id":-1}\n'
-"""Like a defect of a parser."""
+"""Simulates a defect of a parser."""
 
 UNWRITABLE = b'{"id":-7}\n'
-"""Like a defect of what writes files: see `break_writer`."""
+"""Simulates a defect in the writing of files: see `break_writer`."""
 
 
 class Deadly(Jsonl):
-    """JSON lines."""
+    """JSON lines with deadly records."""
 
     name = "deadly"
     suffixes = frozenset({"deadly"})
@@ -67,7 +67,7 @@ def _die(body: bytes) -> None:
 
 
 def break_writer() -> None:
-    """Have this process fail to write files with the row of `UNWRITABLE`; all others are written as ever."""
+    """Makes this process fail to write files with the row of `UNWRITABLE`; other files are written normally."""
     written = stage.write
     if written.__name__ == "write":
 
@@ -82,7 +82,7 @@ def break_writer() -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class DeadlyInput(Input):
-    """Registers the format where it is unpickled: in a task."""
+    """Registers the format when it is unpickled, in a task."""
 
     format: str = "deadly"
 
@@ -93,6 +93,6 @@ class DeadlyInput(Input):
 
 
 def deadly(source: Source) -> Source:
-    """The source, of this format."""
+    """The source, with this format."""
     given = asdict(source.input) | {"bucket": source.input.bucket, "format": Deadly.name}
     return replace(source, input=DeadlyInput(**given))

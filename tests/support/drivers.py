@@ -1,4 +1,4 @@
-"""A long-lived driver for tests (`programs.ingest`), that can be killed with all that it started, or a worker of it."""
+"""A long-lived driver for tests (`programs.ingest`). A test can kill it with all its processes, or one worker."""
 
 import json
 import os
@@ -18,7 +18,7 @@ WAIT_SECONDS = 240.0
 
 @dataclass
 class Driver:
-    """A process that does the runs it is given, one after another. All that it started ends with it."""
+    """A process that does the given runs, one after another. All processes that it started end with it."""
 
     config: dict[str, Any]
     environment: dict[str, str]
@@ -45,7 +45,7 @@ class Driver:
         self.process.stdin.write(json.dumps(run).encode() + b"\n")
 
     def answer(self, seconds: float) -> dict[str, Any] | None:
-        """The run's next line; None if there is none yet."""
+        """The run's next line; None if there is no line yet."""
         assert self.process is not None
         assert self.process.stdout is not None
         if not select.select([self.process.stdout], [], [], seconds)[0]:
@@ -67,7 +67,7 @@ class Driver:
             self.process = None
 
     def workers(self) -> list[int]:
-        """Python workers of this driver: those whose parents lead to it."""
+        """Python workers of this driver, found by their parents."""
         assert self.process is not None
         parents: dict[int, int] = {}
         commands: dict[int, bytes] = {}

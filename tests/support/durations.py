@@ -1,6 +1,7 @@
-"""Seconds of each test file: the longest begin first where workers share a run, and are shown after it.
+"""The seconds of each test file: with several workers, the longest files start first; the durations are shown at the
+end.
 
-`poe test --store-durations` writes what it measured to `tests/durations.json`, which the order is taken from.
+`poe test --store-durations` writes the measurements to `tests/durations.json`, which determines the order.
 """
 
 import json
@@ -13,11 +14,11 @@ ROOT = Path(__file__).parents[2]
 STORED = ROOT / "tests" / "durations.json"
 SHOWN = 25
 SHOWN_FROM_SECONDS = 60.0
-"""Of a whole run. Whoever runs one file wants to see nothing of this."""
+"""The list is shown only for runs that take at least this time, not for a run of one file."""
 
 
 class Durations:
-    """What the tests of each file took, with their fixtures."""
+    """The time of each file's tests, with their fixtures."""
 
     def __init__(self) -> None:
         self.seconds: Counter[str] = Counter()

@@ -1,9 +1,9 @@
-"""A DynamoDB table in memory, for simulations: the few calls and conditions that the adapters send.
+"""A DynamoDB table in memory, for simulations: only the calls and conditions that the adapters send.
 
-    table = TableInMemory("partition", "key")                 given to `run_simulation` as a store
-    DynamoRecordStore(CONFIG, clock=clock, client=Client(store))    in an actor, with the store it was given
+    table = TableInMemory("partition", "key")                 a store for `run_simulation`
+    DynamoRecordStore(CONFIG, clock=clock, client=Client(store))    in an actor, with its store
 
-Faults strike the calls of `TableInMemory`; `Client` raises what botocore raises then.
+Faults happen in calls of `TableInMemory`; `Client` then raises the same exceptions as botocore.
 """
 
 import re
@@ -21,11 +21,11 @@ Item = dict[str, Any]
 
 
 class Refusal(dict[str, Any]):
-    """A condition did not hold: the item that was there, if any."""
+    """A condition failed; holds the existing item, if any."""
 
 
 class TableInMemory:
-    """Items by key, each call atomic. A condition of another form than the adapters' is an error."""
+    """Items by key, each call atomic. A condition that the adapters do not use is an error."""
 
     def __init__(self, *key: str) -> None:
         self.items: dict[tuple[str, ...], Item] = {}
@@ -107,7 +107,7 @@ def _term(item: Item, term: str, arguments: Item) -> bool:
     if absent := re.fullmatch(r"attribute_not_exists\((#\w+)\)", term):
         return names[absent[1]] not in item
     parts = re.fullmatch(r"(#\w+) (=|<=|>=) (:\w+)", term)
-    assert parts is not None, f"a condition of another form: {term}"
+    assert parts is not None, f"unknown condition: {term}"
     found, wanted = item.get(names[parts[1]]), arguments["ExpressionAttributeValues"][parts[3]]
     if found is None:
         return False

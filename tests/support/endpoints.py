@@ -1,4 +1,4 @@
-"""HTTP endpoints on loopback that behave in every way an endpoint can, and remember what they received."""
+"""HTTP endpoints on loopback with every possible behaviour, which record the requests that they receive."""
 
 import json
 import socket
@@ -13,9 +13,9 @@ from s3notify_platform.channels.delivery.endpoint import verify_signature
 
 
 class Receiver(ThreadingHTTPServer):
-    """A real receiver. `answer(keys)` gives the status of a request with these keys; or does as it likes.
+    """A real receiver. `answer(keys)` returns the status for a request with these keys, or does anything else.
 
-    `seen` counts the event ids that were answered by 2xx, `keys` those keys, `tries` all requests.
+    `seen` counts the event ids that were answered with 2xx, `keys` their keys, `tries` all requests.
     """
 
     daemon_threads = True
@@ -58,10 +58,10 @@ class Receiver(ThreadingHTTPServer):
         return found
 
     def handle_error(self, request, client_address):
-        """Clients that go away are part of the tests."""
+        """Ignores clients that disconnect, which is part of the tests."""
 
     def wait(self, holds, seconds=30):
-        """Until `holds(self)`; an assertion otherwise."""
+        """Waits until `holds(self)`; fails after `seconds`."""
         with self.changed:
             assert self.changed.wait_for(lambda: holds(self), seconds), (len(self.keys), self.tries)
 
@@ -74,7 +74,7 @@ class Receiver(ThreadingHTTPServer):
         finally:
             self.shutdown()
             self.server_close()
-            for connection in self.live:  # else its handler would go on answering
+            for connection in self.live:  # otherwise its handler would continue to answer
                 with suppress(OSError):
                     connection.shutdown(socket.SHUT_RDWR)
             thread.join(5)
@@ -124,7 +124,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 @contextmanager
 def raw_endpoint(behave):
-    """An endpoint below HTTP: `behave(connection)` is called for each connection, in a thread. Gives its port."""
+    """An endpoint below HTTP: calls `behave(connection)` for each connection, in a thread. Returns its port."""
     listener = socket.create_server(("127.0.0.1", 0))
     over = threading.Event()
 
@@ -152,13 +152,13 @@ def raw_endpoint(behave):
 
 
 def hang(connection):
-    """Reads, and answers nothing, until the peer goes."""
+    """Reads, and answers nothing, until the peer disconnects."""
     while connection.recv(65536):
         pass
 
 
 def read_request(connection):
-    """The bytes of a request, as far as they come."""
+    """The bytes of a request, as far as they arrive."""
     got = b""
     while b"\r\n\r\n" not in got:
         got += connection.recv(65536)
@@ -172,7 +172,7 @@ def read_request(connection):
 
 
 def certificate(folder, host):
-    """A CA's file, and a server's context with a certificate of `host` by it."""
+    """The file of a CA, and a server's context with a certificate of this CA for `host`."""
     import datetime as dt
     from ipaddress import ip_address
 
@@ -215,7 +215,7 @@ def certificate(folder, host):
             .not_valid_after(now + dt.timedelta(days=1))
             .add_extension(x509.BasicConstraints(ca=ca, path_length=None), critical=True)
             .add_extension(x509.SubjectAlternativeName([alternative]), critical=False)
-            # Which Python 3.13 asks for.
+            # Python 3.13 requires it.
             .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
             .add_extension(
                 x509.AuthorityKeyIdentifier.from_issuer_public_key(by.public_key()), critical=False

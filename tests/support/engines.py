@@ -1,4 +1,4 @@
-"""Three other engines that read a Delta table in a bucket, the newest version or another."""
+"""Three other engines that read the newest or another version of a Delta table in a bucket."""
 
 import datetime as dt
 from collections.abc import Callable, Iterable, Mapping
@@ -20,7 +20,7 @@ Row = Mapping[str, Any]
 
 @dataclass(frozen=True, kw_only=True)
 class Place:
-    """Where a table stands, and how its bucket is reached."""
+    """The place of a table, and the configuration to reach its bucket."""
 
     uri: str
     config: S3Config
@@ -37,7 +37,7 @@ class Place:
 
 
 def normal(rows: Iterable[Row]) -> list[Row]:
-    """In an order of their own, and values as Python has them, whoever read them."""
+    """Rows in a fixed order, with Python's types for values, so that engines can be compared."""
 
     def value(found: Any) -> Any:
         if isinstance(found, dt.datetime) and found.tzinfo is not None:
@@ -62,7 +62,7 @@ def by_polars(place: Place, version: int | None = None) -> list[Row]:
 
 
 def by_duckdb(place: Place, version: int | None = None) -> list[Row]:
-    """With the extensions that PyPI has: DuckDB checks their signatures."""
+    """The rows as DuckDB reads them, with extensions from PyPI; DuckDB checks their signatures."""
     with duckdb.connect() as connection:
         for module in (duckdb_extension_httpfs, duckdb_extension_delta):
             path = next(Path(module.__file__).parent.rglob("*.duckdb_extension"))

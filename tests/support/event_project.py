@@ -1,4 +1,4 @@
-"""A project's folder with one source, in which `s3notify init --events` runs, on a real server."""
+"""A project's folder with one source, where `s3notify init --events` runs, on a real server."""
 
 import threading
 from collections.abc import Iterator
@@ -17,7 +17,7 @@ from tests.support.servers import S3Server
 
 
 class Project:
-    """A folder with the source `orders`, whose bucket is on the server; commands run in it."""
+    """A folder with the source `orders`, whose bucket is on the server; commands run in the folder."""
 
     def __init__(self, server: S3Server, folder: Path, *, endpoint_url: str | None = None) -> None:
         self.server = server
@@ -48,7 +48,7 @@ class Project:
         return {name: value for name, value in found.items() if name != "ResponseMetadata"}
 
     def queues(self) -> list[str]:
-        """Those of this source."""
+        """The queues of this source."""
         urls: list[str] = (
             self.client("sqs").list_queues(QueueNamePrefix="s3notify-orders-").get("QueueUrls", [])
         )
@@ -56,7 +56,7 @@ class Project:
 
     @contextmanager
     def inlet(self, name: str = "sqs") -> Iterator[Any]:
-        """The inlet that the YAML says, as Dagster runs it; it has begun."""
+        """The inlet that the YAML declares, started as in Dagster."""
         (found,) = sources_of()
         source = found.source()
         keyspace = (source.location.keyspace_prefix, source.input.prefix)

@@ -1,10 +1,10 @@
-"""Every interleaving of a few programs, paused at each request: a small checker of explicit states.
+"""Every interleaving of a few programs, paused at each request: a small model checker with explicit states.
 
 A program is a generator function without arguments. It yields requests, and is sent `(answer, now)` for each. `answers`
-says what a request may do to the world: each pair is one way it may go, a lost answer for example. `explore` goes
-through all that can happen, breadth first, so that the history it returns is one of the shortest.
+gives the possible effects of a request on the world: each pair is one of them, a lost answer for example. `explore`
+visits all possible states, breadth first, so the returned history is one of the shortest.
 
-A program's state is the local variables of its frames. A loop around a `yield` runs over a range.
+A program's state is the local variables of its frames. A loop around a `yield` must run over a range.
 """
 
 from collections import deque
@@ -19,7 +19,7 @@ Program = Callable[[], Generator[Any, tuple[Any, int], Hashable]]
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """A program has returned."""
+    """A program that has returned."""
 
     result: Hashable
 
@@ -34,7 +34,7 @@ class _Moment:
 
 
 class _Moments:
-    """The moments of one program, numbered. Two with equal frames are one."""
+    """The moments of one program, numbered. Two moments with equal frames are the same."""
 
     def __init__(self, program: Program) -> None:
         self.program = program
@@ -43,7 +43,7 @@ class _Moments:
         self.first = self._reach(())
 
     def after(self, number: int, answer: Any) -> int:
-        """The moment that follows when the request of this one is answered so."""
+        """The moment that follows this answer to the request of a moment."""
         moment = self.all[number]
         if answer not in moment.after:
             moment.after[answer] = self._reach((*moment.path, answer))
@@ -90,7 +90,7 @@ def _frozen(value: Any) -> Any:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Explored:
-    """The number of states, and the history that breaks an invariant; none: no history does."""
+    """The number of states, and the history that breaks an invariant; empty if no history does."""
 
     states: int
     broken: str = ""
@@ -108,11 +108,11 @@ def explore(
     *,
     then: dict[str, Program] | None = None,
 ) -> Explored:
-    """Goes through every interleaving of the programs, and stops at the first state that `broken` names.
+    """Visits every interleaving of the programs, and stops at the first state for which `broken` returns a name.
 
-    `world` is hashable and has `now`. `broken(world, results)` sees the results of the programs that have ended. Each
-    program may also stop for good anywhere: all invariants are looked at in all states. Programs of `then` begin
-    when all others have ended; a request that has no answer yet waits, and holds up nobody.
+    `world` is hashable and has `now`. `broken(world, results)` gets the results of the programs that have ended. Each
+    program may also stop forever at any point, so all invariants are checked in all states. Programs of `then` begin
+    when all others have ended. A request without an answer waits, and does not block other programs.
     """
     names = [*programs, *(then or {})]
     moments = [_Moments(program) for program in [*programs.values(), *(then or {}).values()]]

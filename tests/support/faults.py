@@ -1,8 +1,8 @@
-"""Stores that fail on schedule: what crashes, lost responses and refusals look like from above a port.
+"""Stores that fail on schedule: crashes, lost answers and refusals as a caller of a port sees them.
 
-`FaultyStore(store, schedule)` wraps an `ObjectStore`, a `RecordStore`, or a DynamoDB table in memory. Before each
-call it asks the schedule for a fault. As the ports promise, a write with a condition (and a counter's `add`) that
-fails after sending is `Unknown`; what certainly was not applied, and anything else, raises `UnavailableError`.
+`FaultyStore(store, schedule)` wraps an `ObjectStore`, a `RecordStore`, or a DynamoDB table in memory. Before each call
+it asks the schedule for a fault. As the ports promise, a conditional write (and a counter's `add`) that fails after
+sending is `Unknown`. Other failures, and writes that were certainly not applied, raise `UnavailableError`.
 """
 
 import random
@@ -30,25 +30,25 @@ CONDITIONAL = {
 
 
 class Fault(Enum):
-    """What happens to one call."""
+    """The fate of one call."""
 
     NONE = "none"
     CRASH_BEFORE = "crash before"
     CRASH_AFTER = "crash after"
     LOST = "applied, response lost"
     REFUSED = "500 or 409, not applied"
-    THROTTLED = "503 SlowDown, not applied, and known not to be"
+    THROTTLED = "503 SlowDown, certainly not applied"
     LATE = "response lost, applied some calls later"
     PAUSE = "the process sleeps before the call"
 
 
 class CrashedError(BaseException):
-    """The process ended here. Not an `Exception`: no client handles its own death."""
+    """The end of a process. It is not an `Exception`, since no client handles its own death."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
-    """A call about to be made, numbered from 0 within its store."""
+    """A call that is about to be made, numbered from 0 within its store."""
 
     number: int
     method: str
@@ -70,7 +70,7 @@ def scripted(faults: Mapping[int, Fault]) -> Schedule:
 
 
 def at(method: str, fault: Fault, *, nth: int = 0, key: str | None = None) -> Schedule:
-    """One fault, at the nth call (from 0) of a method, or of a method on a key."""
+    """One fault, at the nth call (from 0) of a method, or of a method for a key."""
     seen = 0
 
     def schedule(call: Call) -> Fault:
@@ -84,9 +84,10 @@ def at(method: str, fault: Fault, *, nth: int = 0, key: str | None = None) -> Sc
 
 
 def seeded(seed: int | str, rates: Mapping[Fault, float]) -> Schedule:
-    """Each call suffers each fault with its rate. LATE is kept to conditional writes.
+    """Each call has each fault with its rate. LATE is only for conditional writes.
 
-    An unconditional write that lands long after its caller went on is a newer write, not a fault of this one.
+    An unconditional write that is applied long after its caller has continued is a newer write, not a fault of this
+    one.
     """
     dice = random.Random(f"faults {seed}")
 
@@ -107,7 +108,7 @@ def _landed(apply: Callable[[], Any]) -> None:
 
 
 class FaultyStore:
-    """A store of either kind whose calls fail on schedule. `calls` holds what was called, and its fault."""
+    """A store of either kind whose calls fail on schedule. `calls` records each call and its fault."""
 
     def __init__(
         self,
@@ -125,7 +126,7 @@ class FaultyStore:
         self._late: deque[tuple[int, Callable[[], Any]]] = deque()
 
     def settle(self) -> None:
-        """Let every late write land now."""
+        """Applies every late write now."""
         while self._late:
             self._late.popleft()[1]()
 

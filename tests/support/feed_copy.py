@@ -1,4 +1,4 @@
-"""A copy of a table that is kept by its change feed alone, but for what the feed says cannot be had from it."""
+"""A copy of a table that is updated only by its change feed, except when the feed demands a new snapshot."""
 
 from collections import Counter
 from decimal import Decimal
@@ -17,14 +17,14 @@ Row = tuple[tuple[str, Any], ...]
 
 
 def ends_at_new_values(error: str) -> bool:
-    """Whether the feed says that it ends at new values of a column, and how to go on."""
+    """True if the error says that the feed ends at new values of a column, and names the remedy."""
     return "another type and other values" in error and "begin again, with a snapshot" in error
 
 
 class FeedCopy:
-    """Follows the table of a source, from wherever it is when it is first looked at.
+    """Copies the table of a source, starting at its first use.
 
-    Where the feed ends at new values, all rows are read, as the error says: `again` times.
+    If the feed ends at new values, all rows are read, as the error says. `again` counts this.
     """
 
     def __init__(self, source: Source) -> None:
@@ -36,7 +36,7 @@ class FeedCopy:
         self._lock = Lock()
 
     def differences(self) -> str:
-        """Between the copy, once it has the newest version, and that; empty if there are none."""
+        """Differences between the table and the copy, after an update to the newest version; empty if equal."""
         with self._lock:
             return self._differences()
 
@@ -67,7 +67,7 @@ class FeedCopy:
         if whole:
             shares = all_rows(found)
         output = with_changes(arrow_schema(found.metadata.schema))
-        # All of them, or none if the store fails; deletions come first.
+        # Either all changes or, if the store fails, none; deletions come first.
         read = [batch for share in shares for batch in share.read(table.reader.store, table.layout, output)]
         if whole:
             self.rows.clear()
@@ -81,12 +81,12 @@ class FeedCopy:
         if kind == "insert":
             self.rows[row] += 1
         else:
-            assert self.rows[row] == 1, f"a row that was not there has left: {row}"
+            assert self.rows[row] == 1, f"a row that did not exist was removed: {row}"
             del self.rows[row]
 
 
 def _row(row: dict[str, Any]) -> Row:
-    """Without columns that are null: the table may have got them later. A number is the same in any type of numbers."""
+    """A row without null columns, which the table may have got later. A number is the same in any numeric type."""
     return tuple((name, _plain(value)) for name, value in sorted(row.items()) if value is not None)
 
 

@@ -1,4 +1,4 @@
-"""A table of one Delta log in a folder, written by hand, and three other engines that read it."""
+"""A table of one Delta log in a folder, written by the tests, and three other engines that read it."""
 
 import datetime as dt
 import json
@@ -41,7 +41,7 @@ def spark_schema(**columns: Any) -> str:
 
 @dataclass(kw_only=True)
 class FolderLog:
-    """The table, and the rows that it must show: `rows`. Vectors hide rows instead of rewriting packs."""
+    """The table, and its expected `rows`. Vectors hide rows instead of rewriting packs."""
 
     folder: Path
     schema: str
@@ -75,7 +75,7 @@ class FolderLog:
         target.write_bytes(body)
 
     def pack(self, rows: Iterable[Row], kinds: dict[str, pa.DataType], name: str | None = None) -> Add:
-        """A new file of these rows, of several row groups."""
+        """A new file of these rows, with several row groups."""
         self.files += 1
         listed = [{"_etag": "e", "_offset": n} | row for n, row in enumerate(rows)]
         table = pa.Table.from_pylist(listed, schema=pa.schema(LINEAGE | kinds))
@@ -97,26 +97,26 @@ class FolderLog:
         return found if self.statistics else replace(found, stats=json.dumps({"numRecords": found.rows}))
 
     def add(self, rows: Iterable[Row], kinds: dict[str, pa.DataType], name: str | None = None) -> Add:
-        """A version with one more file."""
+        """Commits a version with one more file."""
         found = self.pack(rows, kinds, name)
         self.commit(adds=[found])
         return found
 
     def remove(self, *adds: Add) -> None:
-        """A version without these files."""
+        """Commits a version without these files."""
         for each in adds:
             del self.packs[each.path]
         self.commit(removes=[each.removed(2) for each in adds])
 
     def hide(self, hides: Mapping[str, Iterable[int]]) -> None:
-        """A version that hides these rows of these files, besides those hidden already."""
+        """Commits a version that hides these rows of these files, in addition to hidden ones."""
         by_path = {each.path: each for each in self.state.adds}
         whole = {}
         for path, rows in hides.items():
             live = by_path[path]
             whole[path] = {*rows}
             if live.vector is not None:
-                assert live.vector.storage == "i", "this helper unites small ones only"
+                assert live.vector.storage == "i", "this helper merges only small vectors"
                 whole[path] |= set(decode(live.vector, rows=live.rows, where=path))
         file = UUID(int=self.version + 1)
         found = encode(whole, file=file)
@@ -131,7 +131,7 @@ class FolderLog:
         )
 
     def grow(self, schema: str) -> None:
-        """A version with this schema, and no file."""
+        """Commits a version with this schema, and no file."""
         wanted = delta_schema(schema, vectors=self.vectors)
         metadata = replace(self.state.metadata, schema=wanted.schema, configuration=wanted.properties)
         self.state = replace(
@@ -142,9 +142,9 @@ class FolderLog:
     def commit(
         self, *, adds: Sequence[Add] = (), removes: Sequence[Remove] = (), first: bool = False
     ) -> None:
-        """The next version; `first`: with schema and protocol."""
+        """Commits the next version; `first`: with schema and protocol."""
         self.version += 1
-        number = 2**62 + self.version * 7919 % 1000  # falls and rises
+        number = 2**62 + self.version * 7919 % 1000  # the numbers fall and rise
         version = LogVersion(
             number=number,
             table=TABLE,
@@ -167,7 +167,7 @@ class FolderLog:
         )
 
     def checkpoint(self, *, cut: bool) -> None:
-        """A checkpoint of the newest version; `cut`: and without the versions up to it."""
+        """Writes a checkpoint of the newest version; `cut`: also removes the versions up to it."""
         body, last = checkpoint.encode(self.state, version=self.version)
         self.put(LAYOUT.checkpoint(self.version).removeprefix(LAYOUT.prefix), body)
         (self.folder / "_delta_log/_last_checkpoint").write_bytes(last.dumps())
@@ -177,7 +177,7 @@ class FolderLog:
 
 
 def _filled(row: Row, fields: list[dict[str, Any]]) -> Row:
-    """The row with each column of the schema, at any depth."""
+    """The row with all columns of the schema, at any depth."""
 
     def value(found: Any, kind: Any) -> Any:
         nested = isinstance(kind, dict) and kind["type"] == "struct" and found is not None
@@ -197,7 +197,7 @@ OPS: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class Where:
-    """A predicate: `column op value`; of None, that it is null, or with `!=` that it is not."""
+    """A predicate: `column op value`; with value None, `=` means null, and `!=` not null."""
 
     column: str
     op: str
@@ -255,7 +255,7 @@ def _literal(value: Any, *, duck: bool) -> str:
 
 
 def normal(rows: Iterable[Row]) -> list[Row]:
-    """In an order of their own, and values as Python has them, whoever read them."""
+    """Rows in a fixed order, with Python's types for values, so that engines can be compared."""
 
     def value(found: Any) -> Any:
         if isinstance(found, dt.datetime) and found.tzinfo is not None:
@@ -274,7 +274,7 @@ Reader = Callable[[Where | None], list[Row]]
 
 
 def at_once(uri: str, *, but: str = "") -> Iterator[tuple[str, Reader]]:
-    """Each engine at the newest version."""
+    """Each engine's reader of the newest version."""
     for name, engine in ENGINES.items():
         if name != but:
             with contextmanager(engine)(uri) as read:

@@ -1,4 +1,6 @@
-"""Whether the tables that follow a source's are in step: the newest rows as a window over all, and the same rows."""
+"""Checks that the tables that follow a source's are in step: the
+newest rows equal a window, the clustered rows the table.
+"""
 
 from collections.abc import Sequence
 from typing import Any
@@ -14,7 +16,7 @@ Row = dict[str, Any]
 
 
 def newest_of(rows: Sequence[Row], key: str, order_by: str) -> dict[str, Row]:
-    """A window over all rows: of each key the newest one."""
+    """A window over all rows: the newest row of each key."""
     best: dict[str, tuple[Any, Row]] = {}
     for row in rows:
         if row[key] is None:
@@ -27,7 +29,7 @@ def newest_of(rows: Sequence[Row], key: str, order_by: str) -> dict[str, Row]:
 
 
 def behind(source: Source) -> str:
-    """What is not in step; empty if nothing."""
+    """A description of the tables that are not in step; empty if all are."""
     table = source.location.table()
     found = table.newest()
     if isinstance(found, Absent):
@@ -37,13 +39,13 @@ def behind(source: Source) -> str:
         other = source.location.table(asset)
         held = other.newest()
         if isinstance(held, Absent) or held.manifest.follows is None:
-            return f"{asset} is not there"
+            return f"{asset} does not exist"
         if held.manifest.follows.version < found.version:
             return (
                 f"{asset} is as of version {held.manifest.follows.version}, and the newest is {found.version}"
             )
         if held.manifest.follows.version > found.version:
-            return f"{asset} is ahead: look again"
+            return f"{asset} is ahead: read again"
         if problems := check_table(other, held).problems:
             return f"{asset}: {problems[:3]}"
         if wrong := _wrong(source, asset, rows, _rows(other, held)):

@@ -1,7 +1,7 @@
 """The REST front on loopback, over a queue in memory, and boto3's clients for it.
 
-boto3 knows Ceph's filters by metadata and tags where `ceph_models` has been written to its search path: an extension of
-its model of S3, like the one that Ceph's documentation has for it.
+boto3 knows Ceph's filters by metadata and tags only if `ceph_models` was written to its search path: an extension of
+its S3 model, like the one in Ceph's documentation.
 """
 
 import contextlib
@@ -29,7 +29,7 @@ from s3notify_platform.stores.memory import MemoryRecordStore
 KEY_ID, SECRET = "AKIDEXAMPLE", "wJalrXUtnFEMI/K7MDENG+bPxRfiCYEXAMPLEKEY"
 BUCKET, REGION = "landing", "zonegroup1"
 KNOWN_SECONDS = 0.01
-"""Writers rely on topics for so long here, so that no change is waited for."""
+"""Writers rely on a topic for this time only, so that no test waits for a change."""
 
 _FILTER = {
     "type": "structure",
@@ -54,7 +54,7 @@ _EXTRAS = {
 
 
 def ceph_models(folder: Path) -> str:
-    """Write the extension; what `AWS_DATA_PATH` has to be."""
+    """Writes the extension; returns the value for `AWS_DATA_PATH`."""
     file = folder / "s3" / "2006-03-01" / "service-2.sdk-extras.json"
     file.parent.mkdir(parents=True)
     file.write_text(json.dumps(_EXTRAS))
@@ -76,8 +76,8 @@ class Front:
         return f"http://{host}:{port}"
 
     def client(self, service: str, *, key: str = KEY_ID, secret: str = SECRET, **config: Any) -> Any:
-        """boto3's client of `s3` or `sns`. It does not repeat requests."""
-        # A session of its own: the default one looked for models when the process first used it.
+        """boto3's client for `s3` or `sns`, without retries."""
+        # A separate session, since the default one reads models when the process first uses it.
         return boto3.session.Session().client(
             service,
             region_name=REGION,
@@ -90,7 +90,7 @@ class Front:
     def send(
         self, method: str, target: str, body: bytes = b"", headers: dict[str, str] | None = None
     ) -> tuple[int, str]:
-        """Status and text of the answer to a request as it stands."""
+        """Sends the request unchanged; returns status and text of the answer."""
         with contextlib.closing(http.client.HTTPConnection(*self.front.address, timeout=20)) as connection:
             connection.request(method, target, body, headers or {})
             answer = connection.getresponse()
@@ -99,28 +99,28 @@ class Front:
     def signed(
         self, method: str, target: str, body: bytes = b"", headers: dict[str, str] | None = None
     ) -> dict[str, str]:
-        """The headers of a request that is signed as botocore does it, also of what boto3 has no operation for."""
+        """The headers of a request signed as by botocore, also for requests that boto3 does not have."""
         request = AWSRequest(method=method, url=self.url + target, data=body, headers=headers or {})
         auth, service = (SigV4Auth, "sns") if target == "/" else (S3SigV4Auth, "s3")
         auth(Credentials(KEY_ID, SECRET), service, REGION).add_auth(request)
         return dict(request.headers.items())
 
     def ask(self, method: str, target: str, body: bytes = b"") -> tuple[int, str]:
-        """A signed request."""
+        """Sends a signed request."""
         return self.send(method, target, body, self.signed(method, target, body))
 
     def action(self, name: str, **parameters: str) -> tuple[int, str]:
-        """An action of SNS's form."""
+        """Calls an action of SNS."""
         body = urlencode({"Action": name, **parameters}).encode()
         headers = {"content-type": "application/x-www-form-urlencoded; charset=utf-8"}
         return self.send("POST", "/", body, self.signed("POST", "/", body, headers))
 
     def changed(self, *events: Event) -> None:
-        """The inlet's part: these changes were reported."""
+        """Does the inlet's part: reports these changes."""
         assert {*self.intake.accept(events).outcomes} <= {"queued", "ignored"}
 
     def delivered(self, topic: str) -> dict[str, str]:
-        """The configuration ids of what the topic holds, by key."""
+        """The configuration ids of the topic's entries, by key."""
         entries = self.queue.entries(topic, range(1000))
         return {entry.event.key: entry.event.configuration_id for entry in entries}
 
@@ -129,7 +129,7 @@ class Front:
 def running_front(
     limits: Limits | None = None, *, clock: Clock = SYSTEM_CLOCK, **settings: Any
 ) -> Iterator[Front]:
-    """A front, until the block ends. Its key has to be in the environment (`front_keys`)."""
+    """A front, until the block ends. Its key must be in the environment (`front_keys`)."""
     queue = NotificationQueue(MemoryRecordStore(), parallelism=1, clock=clock, known_seconds=KNOWN_SECONDS)
     front = NotificationFront(
         FrontSettings(port=0, **settings), queue, bucket=BUCKET, region=REGION, limits=limits

@@ -59,7 +59,7 @@ def post(receiver, body, headers=BEARER, **arguments):
 
 
 def ceph(key, sequencer="01"):
-    """As RGW 16 posts it."""
+    """A post as RGW 16 sends it."""
     record = {
         "eventVersion": "2.2",
         "eventSource": "ceph:s3",
@@ -78,7 +78,7 @@ def ceph(key, sequencer="01"):
 
 
 def minio(key):
-    """As MinIO posts it."""
+    """A post as MinIO sends it."""
     record = {
         "eventVersion": "2.0",
         "eventSource": "minio:s3",
@@ -89,7 +89,7 @@ def minio(key):
 
 
 def raw(receiver, *parts, wait=0.0):
-    """What is answered to bytes, and after how many seconds the connection ends."""
+    """Sends bytes; returns the answer, and the seconds until the connection ends."""
     with socket.create_connection(receiver.address, timeout=20) as peer:
         began = time.monotonic()
         found = b""

@@ -1,4 +1,4 @@
-"""What IAM would have asked of requests that were really sent, and whether a policy grants exactly that."""
+"""The permissions that IAM would require for recorded requests, and a comparison with a policy."""
 
 import json
 from collections.abc import Iterable
@@ -16,7 +16,7 @@ Need = tuple[str, str]
 
 
 def places_of(platform_bucket: str, **more: Any) -> Places:
-    """Of the source `orders` in a bucket of its own, with the platform's objects in this one."""
+    """The places of the source `orders` in its own bucket, with the platform's objects in this one."""
     return Places(
         bucket="source",
         prefix="raw/",
@@ -28,7 +28,7 @@ def places_of(platform_bucket: str, **more: Any) -> Places:
 
 
 def needs(requests: Iterable[Answered]) -> set[Need]:
-    """By S3's and DynamoDB's tables of actions."""
+    """The permissions for these requests, by S3's and DynamoDB's tables of actions."""
     return {need for request in requests for need in _needs(request)}
 
 
@@ -64,18 +64,18 @@ def _needs(request: Answered) -> list[Need]:
     if "if-match" in request.headers:
         found.append(("s3:GetObject", object_arn))
     if request.status == 404:
-        # Without it the answer would have been 403.
+        # Without this permission the answer would have been 403.
         found.append(("s3:ListBucket", bucket_arn))
     return found
 
 
 def allowed(policy: dict[str, object], need: Need) -> bool:
-    """What IAM decides: an Allow that fits, and no Deny that does."""
+    """IAM's decision: an Allow matches, and no Deny does."""
     return not refused(policy, [need])
 
 
 def refused(policy: dict[str, object], wanted: Iterable[Need]) -> set[Need]:
-    """What the policy does not grant, or denies."""
+    """The permissions that the policy does not allow, or denies."""
     granted, denied = _pairs(policy), _pairs(policy, "Deny")
     return {
         need
@@ -86,7 +86,7 @@ def refused(policy: dict[str, object], wanted: Iterable[Need]) -> set[Need]:
 
 
 def unused(policy: dict[str, object], wanted: Iterable[Need]) -> set[Need]:
-    """What the policy grants, and nothing needed."""
+    """The permissions that the policy allows and no request needed."""
     return {grant for grant in _pairs(policy) if not any(_grants(grant, need) for need in wanted)}
 
 

@@ -1,7 +1,7 @@
-"""The whole bucket against the whole table, by other means: boto3, pyarrow and the standard library; no code of ours.
+"""Compares the whole bucket with the whole table by other means: boto3, pyarrow and the standard library only.
 
-Every object is read again, as a whole. A record that is malformed on purpose has `BROKEN-` and a number in it, which no
-other has: so it is known which records have to be rejects, whatever a parser says of them.
+Every object is read again completely. A record that is malformed on purpose contains `BROKEN-` and a unique number. So
+the records that must be rejects are known, independent of any parser.
 """
 
 import bz2
@@ -29,7 +29,7 @@ from pyarrow import orc
 
 BROKEN = re.compile(rb"BROKEN-\d+")
 UNKNOWN_PLACE = -1
-"""In place of an offset that is not looked for."""
+"""Used in place of an offset that is not compared."""
 _UNPLACED = ("csv", "avro", "orc")
 
 LINEAGE = ("_slot", "_key", "_etag", "_offset")
@@ -59,14 +59,14 @@ class Place:
 
 
 def differences(place: Place) -> str:
-    """Between what the bucket holds and what the table holds; empty if nothing."""
+    """Differences between bucket and table; empty if equal."""
     found = differing(place)
     shown = "\n".join(f"{key}: {what}" for key, what in sorted(found.items())[:5])
     return f"{len(found)} objects differ\n{shown}" if found else ""
 
 
 def differing(place: Place) -> dict[str, str]:
-    """The same, by key."""
+    """Differences between bucket and table, by key."""
     s3 = place.client()
     wrong: dict[str, list[str]] = {}
     for what, bucket, table in zip(
@@ -84,14 +84,14 @@ def differing(place: Place) -> dict[str, str]:
 
 
 def rows_of(place: Place) -> Counter[str]:
-    """How many the bucket's objects have, by key."""
+    """The number of rows in the bucket's objects, by key."""
     found: Counter[str] = Counter()
     for (key, *_), count in _of_bucket(place.client(), place)[0].items():
         found[key] += count
     return found
 
 
-# The bucket.
+# The bucket
 
 
 def _of_bucket(s3: Any, place: Place) -> tuple[Counter[Row], Counter[Any]]:
@@ -142,7 +142,7 @@ def _suffix(key: str) -> str:
 
 
 def decompressed(body: bytes, key: str = "") -> bytes:
-    """By what stands in the first bytes; Hadoop's snappy blocks by the name."""
+    """The decompressed content: by the first bytes; Hadoop's snappy blocks by the name."""
     if body.startswith(b"\x1f\x8b"):
         return gzip.decompress(body)
     if body.startswith(b"BZh"):
@@ -159,7 +159,7 @@ def _snappy_frames(body: bytes) -> bytes:
     place = 0
     while place < len(body):
         kind, length = body[place], int.from_bytes(body[place + 1 : place + 4], "little")
-        frame = body[place + 8 : place + 4 + length]  # behind the checksum
+        frame = body[place + 8 : place + 4 + length]  # after the checksum
         if kind == 0:
             found.append(pa.Codec("snappy").decompress(frame, _varint(frame), asbytes=True))
         elif kind == 1:
@@ -279,7 +279,7 @@ def _file_rows(place: Place, fmt: str, body: bytes) -> Iterator[tuple[int, Hasha
 
 
 def _values(row: dict[str, Any]) -> Hashable:
-    """Comparable, whatever type it came in; nulls left out."""
+    """Comparable values, independent of their type, without nulls."""
 
     def plain(value: Any) -> str:
         if isinstance(value, datetime):
@@ -289,7 +289,7 @@ def _values(row: dict[str, Any]) -> Hashable:
     return tuple((name, plain(value)) for name, value in sorted(row.items()) if value is not None)
 
 
-# The table.
+# The table
 
 
 def _of_table(s3: Any, place: Place) -> tuple[Counter[Row], Counter[Any]]:

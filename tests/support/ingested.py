@@ -35,7 +35,7 @@ from tests.support.sources import source_of, with_settings
 def rows_of(
     source: Source | Location, *, rejects: bool = False, store: ObjectStore | None = None
 ) -> list[dict[str, Any]]:
-    """All rows of the newest version, or its rejects, in order; the version is whole."""
+    """All rows of the newest version, or its rejects, in order; checks that the version is whole."""
     location = source if isinstance(source, Location) else source.location
     table = location.table(store=store)
     found = table.newest()
@@ -45,7 +45,7 @@ def rows_of(
 
 
 def rows_at(table: LogTable, found: Snapshot, *, rejects: bool = False) -> list[dict[str, Any]]:
-    """All rows of a version, or its rejects, in order; it is whole."""
+    """All rows of a version, or its rejects, in order; checks that the version is whole."""
     assert not check_table(table, found).problems
     packs = found.manifest.rejects if rejects else found.packs.values()
     schema = REJECT_SCHEMA if rejects else arrow_schema(found.metadata.schema)
@@ -58,12 +58,12 @@ def rows_at(table: LogTable, found: Snapshot, *, rejects: bool = False) -> list[
 
 
 def keys_of(source: Source) -> Counter[str]:
-    """How many rows each object has."""
+    """The number of rows of each object."""
     return Counter(row["_key"] for row in rows_of(source))
 
 
 class Place:
-    """A source of 4 slots in a new bucket."""
+    """A source with 4 slots in a new bucket."""
 
     def __init__(self, server: S3Server, **settings: Any) -> None:
         config = server.config(server.make_bucket())
@@ -81,7 +81,7 @@ class Place:
         return self.ingest().rounds(self.source.location.all_slots(), batch="b", **arguments)
 
     def snapshot(self) -> Snapshot:
-        """The newest version, which is whole."""
+        """The newest version, after a check that it is whole."""
         table = self.source.table()
         found = table.newest()
         assert isinstance(found, Snapshot)
@@ -96,7 +96,10 @@ class Place:
         return {slot: facts.generation for slot, facts in found.manifest.slots.items() if facts.generation}
 
     def run(self, batch: str, *, code: str = "", **settings: Any) -> BatchResult:
-        """One run over all slots, of the source with these settings. `code`: its version, where none is declared."""
+        """Does one run over all slots, with these settings of the source.
+
+        `code`: the code's version, if none is declared.
+        """
         source = with_settings(self.source, **settings)
         engine = Ingest(jobs=LocalJobs(source=source), source=source, code_version=code)
         return engine.run(source.location.all_slots(), batch=batch)
@@ -121,7 +124,7 @@ class Place:
 
 
 def derive(source: Source, asset: str, rows: pa.Table, slots: dict[Slot, int], *, code: str = "") -> Snapshot:
-    """Make slots of a slot asset: `rows` with `_slot`, from these versions of the source's table, by this code."""
+    """Builds slots of a slot asset: `rows` with `_slot`, from these versions of the source's table, by this code."""
     table = source.table(asset)
     first = described(NO_SCHEMA, created_ms=table.reader.clock.wall_ms(), derived=True)
     base = open_table(table, source.location.table_name, source.identity, create=first).snapshot

@@ -1,6 +1,6 @@
 """Rounds (`log_rounds`) whose rows have a business key, a time, and a mark of deletion; and tables that follow them.
 
-All of them follow from a row's number, so that any numbers give keys in common, ties, nulls and deletions.
+All columns follow from a row's number, so any numbers give shared keys, ties, nulls and deletions.
 """
 
 import json
@@ -36,7 +36,7 @@ from tests.support.log_rounds import SCHEMA, SMALL, Rounds
 from tests.support.log_tables import IDENTITY
 
 NEWEST, CLUSTERED = "newest", "clustered"
-"""The tables beside that of the rounds, by which they are named."""
+"""The names of the tables beside the rounds' own."""
 
 COLUMNS = pa.schema(
     [
@@ -78,7 +78,7 @@ def values_of(n: int) -> dict[str, Any]:
 
 @dataclass(kw_only=True)
 class KeyedRounds(Rounds):
-    """See the module."""
+    """See the module docstring."""
 
     def planned(self, *args: Any, **kwargs: Any) -> RoundChange:
         """See `Rounds.planned`."""
@@ -111,7 +111,7 @@ def other_table(
     vectors: bool = False,
     max_run_seconds: float = 21600.0,
 ) -> LogTable:
-    """The table of this name beside that of `KeyedRounds`."""
+    """The table with this name beside the table of `KeyedRounds`."""
     known = KnownRecord(
         records=ObjectRecordStore(store, "", clock=clock), key=name, where="bucket 'b'", clock=clock
     )
@@ -130,7 +130,7 @@ def following(
     clustered: Clustered = ORDER,
     **more: Any,
 ) -> FollowingTable:
-    """A table that follows a process's table. `store`: through which both are read, and it is committed to."""
+    """A table that follows a process's table. `store`: the store for reads of both, and for commits."""
     store = store or source.store
     table = other_table(
         name,
@@ -162,7 +162,7 @@ Newest = dict[str, tuple[int, str, int]]
 
 
 def window(rows: Sequence[dict[str, Any]]) -> Newest:
-    """What the newest rows are to be: a window over all rows."""
+    """The expected newest rows: a window over all rows."""
     best: dict[str, tuple[Any, dict[str, Any]]] = {}
     for row in rows:
         if row["id"] is None:
@@ -180,7 +180,7 @@ def window(rows: Sequence[dict[str, Any]]) -> Newest:
 
 
 def shown(table: LogTable) -> Newest:
-    """What the newest rows are. The table is checked."""
+    """The newest rows, after a check of the table."""
     found = table.newest()
     assert isinstance(found, Snapshot)
     checked = check_table(table, found)
@@ -188,14 +188,14 @@ def shown(table: LogTable) -> Newest:
     columns = arrow_schema(found.metadata.schema)
     batches = read_slots(table.reader.store, table.layout, found.packs.values(), None, columns)
     rows = [row for batch in batches for row in batch.to_pylist()]
-    assert len({row["_key"] for row in rows}) == len(rows), "one row a key"
+    assert len({row["_key"] for row in rows}) == len(rows), "one row for each key"
     for row in rows:
         assert {name: row[name] for name in ("id", "at", "gone", "_modified")} == values_of(row["n"])
     return {row["_key"]: (row["n"], row["_source_key"], row["_source_offset"]) for row in rows}
 
 
 def clustered_rows(table: LogTable) -> list[dict[str, Any]]:
-    """The rows of a clustered table, in no order. The table is checked, and each file is in order."""
+    """The rows of a clustered table, in no order. The table is checked, and also the order in each file."""
     found = table.newest()
     assert isinstance(found, Snapshot)
     checked = check_table(table, found)

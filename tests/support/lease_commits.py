@@ -1,4 +1,4 @@
-"""What tests of lease commits share: a clock that moves only by calls, and leases that are watched."""
+"""Shared parts of the tests of lease commits: a clock that only calls move, and observed leases."""
 
 import secrets
 from dataclasses import replace
@@ -25,7 +25,7 @@ NO_CONDITIONS = {"create", "match", "delete", "copy"}
 
 
 class ManualClock(HandClock):
-    """At another rate than elapsed time, and with ids of its own."""
+    """A clock with a different rate from elapsed time, and its own ids."""
 
     def __init__(self, rate=1.0):
         super().__init__()
@@ -43,7 +43,7 @@ class ManualClock(HandClock):
 
 
 class WatchedLeases:
-    """Other leases, with every call noted; `before` and `after` are called with the number of each put."""
+    """A wrapper of leases that records every call, and calls `before` and `after` with the number of each put."""
 
     def __init__(self, leases: Leases | None = None):
         self.leases = leases or RecordLeases(MemoryRecordStore())
@@ -66,7 +66,7 @@ class WatchedLeases:
 
 
 def foreign_lease(path, etag="*", *, generation=0, timeout_ms=2000):
-    """As another client of the table puts it: without a writer."""
+    """A lease as another client of the table writes it: without a writer."""
     return CommitLease(
         path=path, etag=etag, generation=generation, timeout_ms=timeout_ms, ttl=1_700_009_999, writer=None
     )
@@ -81,7 +81,7 @@ def etag_of(store, path) -> ETag:
 
 
 class HookedStore(CountingStore):
-    """Calls `before` and `after` around each call, with its name. Keeps no conditions, as in life."""
+    """Calls `before` and `after` around each call, with its name. Ignores conditions, like the real store."""
 
     def __init__(self):
         super().__init__(IgnoringStore(MemoryObjectStore(), NO_CONDITIONS))
@@ -103,19 +103,19 @@ class HookedStore(CountingStore):
 
 
 def once(action):
-    """`action` at the first call only."""
+    """Does `action` at the first call only."""
     todo = [action]
     return lambda *_: todo and todo.pop()()
 
 
 def on(name, action):
-    """`action` at the first call of this name only."""
+    """Does `action` at the first call of this name only."""
     todo = [action]
     return lambda called: called == name and todo and todo.pop()()
 
 
 def taken_over_by_another(leases, store=None, body=b"other", etag="*"):
-    """What another writer does when the lease that it found has run out."""
+    """Acts as another writer that found an expired lease."""
     found = leases.leases.read(PATH, etag)
     taken = replace(found, generation=found.generation + 1, writer="other")
     assert leases.leases.put(taken, seen=found) == Granted()

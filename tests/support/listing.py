@@ -1,4 +1,4 @@
-"""Listings in several chains, and servers that list in ways of their own."""
+"""Listings in several chains, and servers with unusual orders of keys."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable
@@ -10,7 +10,7 @@ from s3notify_platform.stores.memory import MemoryObjectStore
 
 
 def listed_in_chains(store: ObjectStore, prefix: str, cuts: Iterable[str]) -> tuple[Counter[str], int]:
-    """How often each key is listed by a chain from the beginning and one from each cut; and the cuts overrun."""
+    """The number of times each key is listed, by chains from the beginning and from each cut; and the overrun cuts."""
     every = frozenset(cuts)
     chains = [Chain(store, prefix, cuts=every, after=cut) for cut in (None, *sorted(every))]
     found = Counter(meta.key for page in listed_pages(chains, 4) for meta in page)
@@ -18,7 +18,7 @@ def listed_in_chains(store: ObjectStore, prefix: str, cuts: Iterable[str]) -> tu
 
 
 def parallel_listing(store: ObjectStore, prefix: str, wanted: Iterable[str]) -> tuple[Counter[str], int]:
-    """How often each key is listed by chains from cuts chosen near the `wanted` keys; how many cuts were good."""
+    """The number of times each key is listed, with cuts chosen near the `wanted` keys; and the number of valid cuts."""
     cuts = choose_cuts(store, prefix, list(wanted))
     found, overran = listed_in_chains(store, prefix, cuts)
     return found, len(cuts) - overran
@@ -30,9 +30,10 @@ def by_names(key: str) -> Any:
 
 
 class ServerOfItsOwn(MemoryObjectStore):
-    """A server that lists in the order `by`, in pages of `page` keys, and does `after` to begin after a key.
+    """A server that lists in the order `by`, in pages of `page` keys; `after` decides where a listing after a key
+    begins.
 
-    Its tokens go on exactly where a page ended, as every server's do.
+    Its tokens continue exactly where a page ended, as every server's do.
     """
 
     def __init__(

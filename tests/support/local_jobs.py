@@ -1,4 +1,4 @@
-"""The engine's jobs without Spark: the functions of its tasks, called one after the other in this process."""
+"""The engine's jobs without Spark: the functions of its tasks, called in sequence in this process."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -25,9 +25,9 @@ from s3notify_platform.table.pinned_schema import TableSchema, grown
 
 @dataclass(kw_only=True)
 class LocalJobs:
-    """For a source with one column, `a` of this `kind`. `width`: tasks, which run one after the other.
+    """Jobs for a source with one column, `a` of this `kind`. `width`: the number of tasks, which run in sequence.
 
-    `inferred`: as if the schema were.
+    `inferred`: treats the schema as inferred.
     """
 
     source: Source
@@ -80,7 +80,7 @@ class LocalJobs:
     def widen_schema(
         self, schema: TableSchema, new_fields: Iterable[str], run: Run, known: TableSchema | None
     ) -> TableSchema:
-        raise AssertionError("it is not inferred")
+        raise AssertionError("the schema is not inferred")
 
     def stage(
         self, busy: Sequence[SlotPlan], schema: TableSchema, run: Run, *, label: int

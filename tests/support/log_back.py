@@ -1,4 +1,4 @@
-"""Steps of tests that go back to an earlier version of a table."""
+"""Steps for tests that roll back to an earlier version of a table."""
 
 from s3notify_platform.maintenance.table_rollback import HOLDER, Rollback
 from s3notify_platform.maintenance.vacuum import vacuum
@@ -17,7 +17,7 @@ def committed(rounds, bucket, slots=None):
 
 
 def filled(rounds, count=6):
-    """Objects of two slots, with rejects; then one of the slots changes."""
+    """Commits objects of two slots, with rejects; then changes one of the slots."""
     first = {f"{letter}{n}": (f"e{n}", (1, 2, 3, 4 + n)) for letter in "ab" for n in range(count)}
     at_first = committed(rounds, first)
     second = {**first, "a1": ("new", (7, 8, 9)), "a9": ("new", (3, 3, 1))}
@@ -45,7 +45,7 @@ def held(rounds):
 
 
 def aged(rounds, clock, bucket, count):
-    """So many versions, half of the retention later."""
+    """Commits this number of versions, half of the retention later."""
     clock.sleep(RETENTION / 2)
     for n in range(count):
         bucket["b1"] = (f"later{n}", (n, n + 1))

@@ -1,7 +1,8 @@
-"""The commit of DESIGN.md's table as programs over requests: what `tests/model/test_log_commit_model.py` explores.
+"""The commit protocol in DESIGN.md as programs over requests, which `tests/model/test_log_commit_model.py` explores.
 
-Written before the code, and as small: a pack is its rows, a manifest holds the states themselves, an ETag is a number
-that rises, a slot is the first letter of a key. `Rules` are the rules that keep the invariants; each can be left out.
+The model was written before the code, and is simpler: a pack is its rows, a manifest holds the states themselves, an
+ETag is a rising number, and a slot is the first letter of a key. `Rules` has the rules that keep the invariants; each
+rule can be left out.
 
     ("log", v)          a version: parent, adds with their rows, removes
     ("checkpoint", v)   the live packs as of v; ("last",) names the newest, since ("last at",)
@@ -15,9 +16,9 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 LONGEST = 2
-"""Ticks: the longest that a run may take."""
+"""Ticks: the longest duration of a run."""
 HALF = 1
-"""Ticks: nothing is committed on what was read, or staged, so long ago."""
+"""Ticks: the maximum age of the data that a commit is based on, and of its staged files."""
 
 Row = tuple[str, int, int]
 """Key, ETag, label."""
@@ -26,22 +27,22 @@ States = tuple[tuple[str, int, int], ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rules:
-    """Each as DESIGN.md has it, but for the last ones, which the model has found to be needed."""
+    """The rules as in DESIGN.md, except the last ones, which the model has found to be needed."""
 
     conditional: bool = True
     """A version is created if absent."""
     fresh_numbers: bool = True
-    """`n` is new at each attempt."""
+    """`n` is new in each attempt."""
     own_number_is_mine: bool = True
-    """A version that is taken is one's own if it has one's own `n`: answers are lost, and requests repeated."""
+    """A taken version is the writer's own if it has the writer's `n`: answers are lost, and requests are repeated."""
     keeps_staged: bool = True
     """Staged files are never deleted after an outcome in doubt."""
     slots_conflict: bool = True
-    """A slot that somebody else changed is dropped from the round."""
+    """A slot that another writer changed is dropped from the round."""
     drops_states_too: bool = True
-    """Nothing of a dropped slot stays: its states go with its rows."""
+    """The states of a dropped slot are dropped with its rows."""
     withdraws_again: bool = True
-    """A pack that somebody else replaced is withdrawn from again."""
+    """Rows are withdrawn again from a pack that replaced another."""
     commit_before_take: bool = True
     """Entries leave the queue after the commit."""
     known_after_commit: bool = True
@@ -49,32 +50,37 @@ class Rules:
     refuses_missing: bool = True
     """A log that ends before the known version is refused."""
     cut_waits: bool = True
-    """The log is cut below a checkpoint that `last` has named for the longest run, not merely by a version's age."""
+    """The log is cut below a checkpoint that `last` has named for the
+    longest run; the age of a version is not enough.
+    """
     late_check: bool = True
-    """After a late PUT neither a checkpoint nor `known` may be past it."""
+    """After a late PUT neither a checkpoint nor `known` may be newer than it."""
     checkpoint_before_cut: bool = True
     last_rises: bool = True
     merges_apart: bool = True
-    """Outputs of merges never hold the round's own rows."""
+    """Outputs of merges never contain the round's own rows."""
     merge_drops: bool = True
-    """A merge is dropped if somebody else removed one of its packs."""
+    """A merge is dropped if another writer removed one of its packs."""
     vacuum_waits: bool = True
-    """Vacuum takes nothing that is younger than the longest run."""
+    """Vacuum removes nothing that is younger than the longest run."""
     vacuum_keeps_history: bool = True
-    """Nor anything that a kept version names."""
+    """Vacuum removes nothing that a kept version names."""
     adopts_only_unchanged: bool = True
-    """A foreign version is adopted if it changes no data, else refused."""
+    """A foreign version is adopted if it changes no data, and refused otherwise."""
     new_id_after_loss: bool = True
-    # Found by this model.
+    # Rules found by this model
     probes_own_version: bool = True
-    """A warm process asks whether the version that it has read is still there. Then `known` is for cold ones alone."""
+    """A warm process checks that the version it has read still exists. Then only cold processes need `known`."""
     vacuum_fences: bool = True
-    """Vacuum takes unnamed packs only below a version that was created after nobody could decide to name them."""
+    """Vacuum removes unnamed packs only below a version created after
+    the last time at which a writer could name them.
+    """
     age_from_first_look: bool = True
-    """A snapshot's age counts from before its first read: a late PUT can stand where a version was cut. So what is
-    staged is never older than the snapshot."""
+    """A snapshot's age counts from before its first read, since a late PUT may be where a version was cut. So staged
+    files are never older than the snapshot.
+    """
     known_compares: bool = True
-    """A writer that finds another `n` under its version in `known` was replaced, and takes no entries."""
+    """A writer that finds another `n` under its version in `known` was replaced, and removes no entries."""
 
 
 class Version(NamedTuple):
@@ -90,7 +96,7 @@ class Version(NamedTuple):
 
 
 class Checkpoint(NamedTuple):
-    """What a checkpoint repeats."""
+    """The contents of a checkpoint."""
 
     table: str
     n: str
@@ -98,7 +104,7 @@ class Checkpoint(NamedTuple):
 
 
 class Snapshot(NamedTuple):
-    """What a process has read."""
+    """The data that a process has read."""
 
     table: str
     v: int
@@ -125,31 +131,31 @@ Steps = Generator[Request, tuple[Any, int], Any]
 def after(
     version: Version, live: frozenset[tuple[str, frozenset[Row]]]
 ) -> frozenset[tuple[str, frozenset[Row]]]:
-    """The live packs once this version is applied."""
+    """The live packs after this version."""
     kept = frozenset(pack for pack in live if pack[0] not in version.removes)
     return kept | frozenset((name, rows) for name, rows, _ in version.adds)
 
 
 def foreign(version: Version) -> bool:
-    """Another engine's: it names no manifest."""
+    """True for another engine's version, which names no manifest."""
     return not version.n
 
 
 def changes_data(version: Version, live: frozenset[tuple[str, frozenset[Row]]]) -> bool:
-    """Whether a foreign version adds or removes rows."""
+    """True if a foreign version adds or removes rows."""
     gone = [row for name, rows in live if name in version.removes for row in rows]
     came = [row for _, rows, _ in version.adds for row in rows]
     return sorted(gone) != sorted(came) or any(data for _, _, data in version.adds)
 
 
 class Refused(NamedTuple):
-    """Why a table is not worked on."""
+    """The reason why a table is refused."""
 
     why: str
 
 
 def forward(rules: Rules, snap: Snapshot) -> Steps:
-    """The snapshot with all later versions applied; `Refused`; None: the log below is another one, open again."""
+    """The snapshot with all later versions applied; or `Refused`; None: the log was replaced, so open it again."""
     for _ in range(9):
         found, now = yield Request("get", ("log", snap.v + 1))
         if found is None:
@@ -169,7 +175,7 @@ def forward(rules: Rules, snap: Snapshot) -> Steps:
 
 
 def opened(rules: Rules) -> Steps:
-    """The newest snapshot, read cold."""
+    """The newest snapshot, read without a cache."""
     for _ in range(4):
         last, read_at = yield Request("get", ("last",))
         checkpoint, _ = yield Request("get", ("checkpoint", last))
@@ -183,7 +189,7 @@ def opened(rules: Rules) -> Steps:
             continue
         known, _ = yield Request("get", ("known",))
         if not isinstance(snap, Refused) and rules.refuses_missing and not _agrees(known, snap):
-            # `known` may have risen since the log was read.
+            # `known` may be newer than the log that was read.
             snap = yield from forward(rules, snap)
             if snap is None:
                 continue
@@ -199,7 +205,7 @@ def _agrees(known: tuple[str, int, str], snap: Snapshot) -> bool:
 
 
 def warm(rules: Rules, snap: Snapshot) -> Steps:
-    """A snapshot kept from before, brought up to date; opened again if the log is not the one that was read."""
+    """An older snapshot, updated; opened again if the log is not the one that was read."""
     if rules.probes_own_version:
         own, now = yield Request("get", ("log", snap.v))
         if own is None or own.n != snap.n:
@@ -212,7 +218,7 @@ def warm(rules: Rules, snap: Snapshot) -> Steps:
 
 
 class Body(NamedTuple):
-    """A round's version, and what has to be there before it."""
+    """A round's version, and the objects that must exist before it."""
 
     version: Version
     puts: tuple[tuple[Any, Any], ...]
@@ -228,7 +234,7 @@ def _body(  # noqa: PLR0917
     merges: frozenset[str],
     label: int,
 ) -> Body:
-    """The version that takes in `todo` on top of `snap`, merging the packs named `merges`."""
+    """The version that ingests `todo` on top of `snap`, and merges the packs named `merges`."""
     keys = {key for key, _, _ in todo}
     own = frozenset((key, etag, label) for key, etag, _ in todo)
     adds: set[tuple[str, frozenset[Row], bool]] = set()
@@ -268,7 +274,7 @@ def a_round(  # noqa: PLR0911
     compaction: bool = False,
     asked: bool = False,
 ) -> Steps:
-    """A run's round: `("committed", v)`, or why not.
+    """A run's round: `("committed", v)`, or the reason of its failure.
 
     `overrun`: its lease ends before its write begins. `asked`: it has just found that `kept` is the newest.
     """
@@ -299,7 +305,8 @@ def a_round(  # noqa: PLR0911
         _, now = yield Request("put", None, puts)
         for again in range(2):
             if now - snap.read_at >= HALF:
-                # Safe without: `late_check` finds it, but then a version below the tip is there, for nothing.
+                # This is not needed for safety, since `late_check` finds it. Without it, a version below the newest one
+                # would exist needlessly.
                 return ("stale", snap.v)
             if not rules.known_after_commit:
                 yield Request("raise", ("known",), (snap.table, snap.v + 1, number))
@@ -354,7 +361,7 @@ def a_round(  # noqa: PLR0911
 
 
 def stream(rules: Rules, cursor: tuple[str, int], seen: frozenset[tuple[str, int]]) -> Steps:
-    """A stream that goes on after its cursor: all that it has seen; or why it begins again."""
+    """A stream that continues after its cursor: everything it has seen, or the reason to begin again."""
     snap = yield from opened(rules)
     if isinstance(snap, Refused) or snap.table != cursor[0]:
         return "begins again"

@@ -41,7 +41,7 @@ class Derived:
     def planned(
         self, slots: Slots, *, source: int = 1, base: Snapshot | None = None, **columns: pa.DataType
     ) -> Replacement:
-        """A round that replaces these slots, made from this version of the source's table; its packs are stored."""
+        """A round that replaces these slots, built from this version of the source's table; its packs are stored."""
         base = base or self.table.opened()
         kind = columns or {"value": pa.string()}
         schema = pa.schema([pa.field("_slot", pa.int32()), *(pa.field(*each) for each in kind.items())])

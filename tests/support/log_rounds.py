@@ -1,4 +1,4 @@
-"""Rounds over a bucket in memory: what an engine would plan, stage and commit, without an engine.
+"""Rounds over a bucket in memory: the plans, packs and commits of an engine, without an engine.
 
 An object is its ETag and the numbers of its rows; each third number is a reject. The slot of a key is its first letter.
 """
@@ -50,7 +50,7 @@ def slot_of_key(key: str) -> Slot:
 class Rounds:
     """One process that commits rounds to the table of `tests.support.log_tables`.
 
-    `small`: whether its packs travel with the round, and are written with the version; None: those of each other label.
+    `small`: True if its packs are carried by the round, and written with the version; None: packs of every other label.
     """
 
     store: ObjectStore
@@ -69,7 +69,7 @@ class Rounds:
     def planned(
         self, bucket: Bucket, slots: set[int] | None = None, base: Snapshot | None = None
     ) -> RoundChange:
-        """A round that takes in what has changed in these slots (None: in all), staged."""
+        """A staged round that ingests the changes in these slots (None: all slots)."""
         base = base or self.table.opened()
         label = base.version + 1
         wanted = {slot_of_key(key) for key in bucket} | {*base.manifest.slots}
@@ -115,7 +115,7 @@ class Rounds:
         return self.table.committer.commit(planned, planned.base)
 
     def compacted(self, packs: list[Add]) -> list[Add]:
-        """These packs as another engine would merge them: stored, with neither tags nor order of ours."""
+        """These packs as another engine would merge them: stored, without the platform's tags and order."""
         rows = pa.concat_tables([group for pack in packs for group in self.data.opened(pack).groups()])
         sink = io.BytesIO()
         pq.write_table(rows.sort_by([("n", "ascending")]), sink)
@@ -147,7 +147,7 @@ class Rounds:
         return rows
 
     def contents(self, snapshot: Snapshot | None = None) -> Bucket:
-        """The contents of the table, as a bucket: rows and rejects of each object; the table is checked."""
+        """The contents of the table as a bucket: rows and rejects of each object; the table is checked."""
         snapshot = snapshot or self.table.opened()
         checked = check_table(self.whole, snapshot)
         assert checked.ok, checked.problems

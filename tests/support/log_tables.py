@@ -1,7 +1,7 @@
 """A small table as a Delta log over any store, and writers that count in it.
 
-A `Counts` change adds one to the row count of each of its slots, whose one pack it replaces. So the rows of a slot are
-the changes that were committed to it.
+A `Counts` change adds one to the row count of each of its slots, and replaces the slot's only pack. So the rows of a
+slot are the changes that were committed to it.
 """
 
 import json
@@ -37,7 +37,7 @@ class Table:
     more: dict[str, Any] = field(default_factory=dict)
     adopt: bool = True
     records: ObjectStore | None = None
-    """Where `known` is, if not beside the table."""
+    """The store of `known`, if it is not beside the table."""
 
     def __post_init__(self) -> None:
         self.known = KnownRecord(
@@ -60,7 +60,7 @@ class Table:
         self.reader, self.committer = self.whole.reader, self.whole.committer
 
     def opened(self) -> Snapshot:
-        """The newest snapshot; the table is created if there is none."""
+        """The newest snapshot; the table is created if it does not exist."""
         found = self.reader.open()
         if isinstance(found, Absent):
             known, _ = self.known.change(
@@ -74,12 +74,12 @@ class Table:
         return found
 
     def counted(self) -> dict[int, int]:
-        """The rows of each slot, read cold."""
+        """The rows of each slot, read without a cache."""
         return counts_of(self.opened())
 
 
 def counts_of(snapshot: Snapshot) -> dict[int, int]:
-    """The rows of each slot, by its pack; they are those of the manifest."""
+    """The rows of each slot, by its pack; they must equal the manifest's."""
     rows = {pack.slots[0]: pack.live_rows for pack in snapshot.packs.values()}
     assert rows == {slot: facts.rows for slot, facts in snapshot.manifest.slots.items() if facts.rows}
     return rows
@@ -140,31 +140,31 @@ def pack(name: str, slot: int, rows: int, *, label: int, **given: Any) -> Add:
 
 @dataclass(kw_only=True)
 class Beaten:
-    """Creates versions, before each of which one of `others` is called, as long as there are some."""
+    """Creates versions; before each, calls the next one of `others`, if any is left."""
 
     inner: ConditionalCommit
     others: list[Callable[[], Any]]
     layout: TableLayout = LAYOUT
 
     def put_if_absent(self, key: str, body: bytes) -> Any:
-        """As `ConditionalCommit`."""
+        """See `ConditionalCommit`."""
         if self.layout.version_of(key) is not None and self.others:
             self.others.pop(0)()
         return self.inner.put_if_absent(key, body)
 
     def put_if_match(self, key: str, body: bytes, etag: Any) -> Any:
-        """As `ConditionalCommit`."""
+        """See `ConditionalCommit`."""
         return self.inner.put_if_match(key, body, etag)
 
 
 def beaten(whole: LogTable, others: list[Callable[[], Any]]) -> LogTable:
-    """The table, on which others are first."""
+    """The table, with other writers that commit first."""
     commits = Beaten(inner=whole.committer.commits, others=others, layout=whole.layout)
     return replace(whole, committer=replace(whole.committer, commits=commits))
 
 
 def versions(store: ObjectStore) -> list[LogVersion]:
-    """All versions that are there, which have no gap."""
+    """All existing versions, which must be contiguous."""
     found = []
     for meta in store.list(LAYOUT.log).objects:
         number = LAYOUT.version_of(meta.key)

@@ -1,4 +1,4 @@
-"""What others do to the log of `log_commit`: checkpoints, vacuum, another engine, time, a person."""
+"""Actions of others on the log of `log_commit`: checkpoints, vacuum, another engine, time, a person."""
 
 from dataclasses import replace
 from typing import Any
@@ -17,7 +17,7 @@ from tests.support.log_commit import (
 
 
 def checkpoint_and_cut(rules: Rules, *, kept: Snapshot | None = None) -> Steps:
-    """A checkpoint of the newest version, then the oldest versions removed."""
+    """Writes a checkpoint of the newest version, then removes the oldest versions."""
     snap: Any = kept
     if kept is None:
         snap = yield from opened(rules)
@@ -43,7 +43,7 @@ def checkpoint_and_cut(rules: Rules, *, kept: Snapshot | None = None) -> Steps:
 
 
 def vacuum(rules: Rules, name: str = "v") -> Steps:
-    """Removes packs that nothing names."""
+    """Removes packs that no version names."""
     packs, now = yield Request("list", "pack")
     old = tuple(pack for pack, (_, at) in packs if not rules.vacuum_waits or now - at >= LONGEST)
     if not old:
@@ -51,7 +51,8 @@ def vacuum(rules: Rules, name: str = "v") -> Steps:
     snap = yield from opened(rules)
     if isinstance(snap, Refused):
         return ("refused", snap.why)
-    # A version that was created after nobody could decide to name what is old: who sleeps meets it.
+    # This version is created after the last time at which a writer could name the old packs: a sleeping writer
+    # conflicts.
     if rules.vacuum_fences:
         version = Version(snap.table, name, snap.n, frozenset(), frozenset())
         yield Request("put", None, ((("manifest", name), snap.states),))
@@ -71,7 +72,7 @@ def vacuum(rules: Rules, name: str = "v") -> Steps:
 
 
 def engine(rules: Rules, *, deletes: bool) -> Steps:
-    """Another engine's version: OPTIMIZE, or DELETE of the rows of a pack."""
+    """Commits another engine's version: OPTIMIZE, or DELETE of the rows of a pack."""
     snap = yield from opened(rules)
     if isinstance(snap, Refused) or not snap.live:
         return ("refused", 0)
@@ -84,14 +85,14 @@ def engine(rules: Rules, *, deletes: bool) -> Steps:
 
 
 def ticks(count: int) -> Steps:
-    """Time passes."""
+    """Lets time pass."""
     for _ in range(count):
         yield Request("tick")
     return ("passed", count)
 
 
 def accept_loss(rules: Rules) -> Steps:
-    """A person accepts that versions are gone: the table goes on under a new id."""
+    """A person accepts that versions are lost: the table continues under a new id."""
     snap = yield from opened(replace(rules, refuses_missing=False))
     if isinstance(snap, Refused):
         return ("refused", snap.why)

@@ -1,7 +1,7 @@
-"""Runs of one slot of a user's own slot asset each, all at once on one log: what they do in Dagster, but for Spark.
+"""Many concurrent runs on one log, each for one slot of a user's slot asset: their work in Dagster, without Spark.
 
-A run looks at the store's abilities, opens both tables, stores its slot's pack, and commits. Runs of one process share
-what it has seen of the log; each run of Dagster's default launcher is a process, so it has a memory of its own.
+A run probes the store, opens both tables, stores its slot's pack, and commits. Runs of one process share their cache of
+the log. With Dagster's default launcher each run is a process with its own cache.
 """
 
 import time
@@ -25,16 +25,16 @@ ROWS = 3
 
 @contextmanager
 def processes() -> Iterator[Callable[[], None]]:
-    """What a thread calls that is to be a process of its own."""
+    """Returns a function that a thread calls to act as a separate process."""
     process = local()
     with patch.object(location, "_memory", lambda *_: process.memory):
         yield lambda: setattr(process, "memory", SnapshotMemory())
 
 
 def run_all(place: Place, begin: Callable[[], None] = lambda: None) -> tuple[Snapshot, float]:
-    """Make every slot at once, each in a thread that calls `begin` first.
+    """Builds every slot at once, each in a thread that calls `begin` first.
 
-    Returns the newest version, which is checked: no row is lost, none is there twice. And the seconds that it took.
+    Returns the newest version, after a check that no row is lost or doubled, and the seconds that it took.
     """
     slots = place.source.location.all_slots()
     begin()
@@ -66,5 +66,5 @@ def run_all(place: Place, begin: Callable[[], None] = lambda: None) -> tuple[Sna
     values = sorted((row["_slot"], row["value"]) for group in groups for row in group.to_pylist())
     assert values == sorted((slot, f"{slot}-{n}") for slot in slots for n in range(ROWS))
     assert {slot: facts.rows for slot, facts in found.manifest.slots.items()} == dict.fromkeys(slots, ROWS)
-    assert found.version <= len(slots), "versions of the runs alone"
+    assert found.version <= len(slots), "only versions of the runs"
     return found, took

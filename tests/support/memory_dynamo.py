@@ -1,7 +1,7 @@
 """A DynamoDB client in memory, for simulations: transactions of puts and deletes, all or nothing.
 
-It knows the two conditions that `XorAckTable` uses and refuses every other request. What a real server makes of them
-is seen in `tests/contracts/test_xor_ack_table.py`.
+It accepts only the two conditions that `XorAckTable` uses, and refuses every other request.
+`tests/contracts/test_xor_ack_table.py` tests the same requests on a real server.
 """
 
 # ruff: noqa: N803 - the SDK names its arguments so

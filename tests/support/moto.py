@@ -12,7 +12,7 @@ from s3notify_platform.stores.s3 import S3ObjectStore
 
 @pytest.fixture
 def moto_aws(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """All of AWS, empty."""
+    """A mock of AWS without any resources."""
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
     with mock_aws():

@@ -1,4 +1,4 @@
-"""Objects on a real server, as a listing would have found them."""
+"""Objects on a real server, in the form that a listing returns."""
 
 from s3notify_platform.kernel.slots import Slot
 from s3notify_platform.protocols.source_enumerator import ObjectVersion
@@ -7,7 +7,7 @@ from s3notify_platform.stores.s3 import S3ObjectStore
 
 
 def put(config: S3Config, key: str, body: bytes, slot: int = 0) -> ObjectVersion:
-    """Write an object by boto3, not by the code under test."""
+    """Writes an object by boto3, not by the code under test."""
     store = S3ObjectStore(config)
     store.put(key, body)
     found = store.head(key)

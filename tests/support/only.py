@@ -1,7 +1,7 @@
 """Runs a program as if only some extras were installed: `python -m tests.support.only EXTRAS PROGRAM …`.
 
-EXTRAS: comma-separated, or empty. What distributions outside of pyproject's own requirements, and what those require,
-provide, cannot be imported. PROGRAM is a module.
+EXTRAS: comma-separated, or empty. Modules of all other distributions cannot be imported, except for pyproject's own
+requirements and their dependencies. PROGRAM is a module.
 """
 
 import re
@@ -26,7 +26,7 @@ def _plain(name: str) -> str:
 
 
 def distributions(extras: Iterable[str]) -> set[str]:
-    """The distributions that an installation with these extras has."""
+    """The distributions of an installation with these extras."""
     project = tomllib.loads(PROJECT.read_text())["project"]
     found: set[tuple[str, frozenset[str]]] = set()
     waiting = [(OWN, frozenset(extras))]
@@ -51,7 +51,7 @@ def distributions(extras: Iterable[str]) -> set[str]:
 
 
 class Present(PathFinder):
-    """Finds modules as usual, but for those of other distributions."""
+    """Finds modules as usual, except those of other distributions."""
 
     absent: ClassVar[set[str]] = set()
 

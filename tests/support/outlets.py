@@ -15,7 +15,7 @@ ENDPOINT = Endpoint(url="https://hooks.example.com/", batch_size=8, concurrency=
 
 
 class FakePush:
-    """An endpoint: `answer(entries)` is asked for each request. Counts what it received, by key."""
+    """An endpoint: calls `answer(entries)` for each request. Counts the received entries, by key."""
 
     def __init__(self, answer=lambda _: Delivered(), *, before=lambda: None):
         self.answer = answer
@@ -42,7 +42,7 @@ class FakePush:
 
 
 class SteppedDelivery(Delivery):
-    """`step` is a beat, and a turn of each shard. `pushes` by URL."""
+    """`step` does one beat, and one turn of each shard. `pushes`: endpoints by URL."""
 
     def __init__(self, queue, pushes, **settings):
         if not isinstance(pushes, dict):
@@ -59,7 +59,7 @@ class SteppedDelivery(Delivery):
         self.turn()
 
     def turn(self):
-        """Each shard once; how long they want to wait."""
+        """Gives each shard one turn; returns the seconds that they want to wait."""
         return [
             shard.turn()
             for shard in tuple(self.shards.values())
@@ -90,7 +90,7 @@ def refusing(*keys):
 
 
 def run_for(delivery, clock, seconds, step=0.25):
-    """Beats every `BEAT_SECONDS`, turns in between."""
+    """Beats every `BEAT_SECONDS`, with turns in between."""
     ends, beat_at = clock.now + seconds, clock.now
     while clock.now < ends:
         if clock.now >= beat_at:

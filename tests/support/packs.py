@@ -1,4 +1,4 @@
-"""Tables of packs in memory: rows of objects, and rounds that write, withdraw and merge as their plan says."""
+"""Tables of packs in memory: rows of objects, and rounds that write, withdraw and merge as planned."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -25,13 +25,13 @@ SCHEMA = pa.schema(
     ]
 )
 TINY = PackSizes(target=6_000, smallest=1_500, fan=2, in_class=3, group=2_000)
-"""Sizes at which a few rows are many packs: an empty one has about 1,500 bytes."""
+"""With these sizes a few rows make many packs: an empty pack has about 1,500 bytes."""
 
 Row = tuple[int, str, str, int]
 
 
 def rows_of(rows: Iterable[Row]) -> pa.Table:
-    """In the order of a pack."""
+    """Rows in the order of a pack."""
     ordered = sorted(rows, key=lambda row: (row[0], row[1], row[3]))
     columns = list(zip(*ordered, strict=True)) or [()] * 4
     values = [f"{row[1]}/{row[2]}/{row[3]}" for row in ordered]
@@ -49,7 +49,7 @@ def rows_in(pack: NewPack | bytes, gone: Rows | None = None) -> list[Row]:
 
 @dataclass(kw_only=True)
 class PackTable:
-    """The live packs, and of each object its slot, rows and label."""
+    """The live packs, and the slot, rows and label of each object."""
 
     sizes: PackSizes = TINY
     vectors: bool = False
@@ -65,7 +65,7 @@ class PackTable:
     merged_bytes: int = 0
 
     def round(self, changed: Mapping[str, tuple[int, int]], gone: Sequence[str] = ()) -> None:
-        """One version: `changed` has slot and number of rows of each object that was read."""
+        """Commits one version: `changed` has slot and number of rows of each object that was read."""
         label = self.version + 1
         leaving = [
             Withdrawal(
@@ -108,7 +108,7 @@ class PackTable:
         return Counter(row for path in self.packs for row in rows_in(self._body(path), self.hidden.get(path)))
 
     def in_classes(self) -> Counter[int | None]:
-        """How many packs each size class has, but for those of the newest round."""
+        """The number of packs in each size class, without the packs of the newest round."""
         return Counter(
             self.sizes.class_of(pack.size * pack.live_rows // pack.rows)
             for path, pack in self.packs.items()

@@ -1,4 +1,4 @@
-"""Bytes parsed, as tests look at it: rows with their places, and rejects."""
+"""Parsed bytes in the form that tests compare: rows with their places, and rejects."""
 
 import io
 from collections.abc import Sequence
@@ -26,7 +26,7 @@ def take(
     mismatches: Mismatches = "quarantine",
     seen: list[Parsed] | None = None,
 ) -> tuple[list[Row], list[Reject]]:
-    """Rows as (object, offset, values), and rejects, in the order of their places; `seen` gets what was parsed."""
+    """Rows as (object, offset, values), and rejects, in the order of their places; `seen` gets the parsed batches."""
     rows: list[Row] = []
     rejects: list[Reject] = []
     target = Target(schema=schema, inferred=inferred, rescue=mismatches == "rescue")
@@ -42,7 +42,7 @@ def take(
 
 
 def infer(objects: Sequence[tuple[str, bytes]]) -> pa.Schema | None:
-    """What objects, given with their formats, suggest together."""
+    """The schema that these objects, given with their formats, suggest together."""
     return inference.infer(
         (FORMATS[fmt], schema)
         for fmt, body in objects

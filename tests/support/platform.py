@@ -29,7 +29,7 @@ KEYSPACE = "_s3notify/orders/keyspace/"
 
 
 class Platform:
-    """What a test does with a running platform."""
+    """The actions of a test on a running platform."""
 
     def __init__(self, server: LocalS3Server, dagster: DagsterDev, proxy: FaultProxy) -> None:
         self.server = server
@@ -69,7 +69,7 @@ class Platform:
         return {status: set(keys) for status, keys in found.items()}
 
     def launch(self, job: str, assets: list[str], config: dict[str, Any]) -> None:
-        """Start a run for some of a job's assets, as a person does from the launchpad."""
+        """Starts a run for some of a job's assets, as a person does in the launchpad."""
         query = """
         mutation Launch($params: ExecutionParams!) {
           launchRun(executionParams: $params) {
@@ -92,21 +92,21 @@ class Platform:
         assert answer["__typename"] == "LaunchRunSuccess", answer
 
     def reload(self) -> None:
-        """Have the definitions loaded again, as the button of the UI does."""
+        """Reloads the definitions, as the button of the UI does."""
         query = """
         mutation Reload { reloadRepositoryLocation(repositoryLocationName: "s3notify_platform.definitions") {
           ... on WorkspaceLocationEntry { locationOrLoadError { __typename } } } }"""
 
         def reloaded() -> bool:
-            with suppress(OSError, HTTPException):  # it is being restarted
+            with suppress(OSError, HTTPException):  # the server is restarting
                 found = self.graphql(query, seconds=300.0)["reloadRepositoryLocation"]
                 return found.get("locationOrLoadError") == {"__typename": "RepositoryLocation"}
             return False
 
-        self.until("the definitions loaded again", reloaded, 600.0)
+        self.until("the definitions are loaded again", reloaded, 600.0)
 
     def until(self, what: str, condition: Callable[[], bool], seconds: float = 180.0) -> None:
-        """Wait for a condition of the running system; fails with `what` after `seconds`."""
+        """Waits for a condition of the running system; fails with `what` after `seconds`."""
         until(condition, seconds=seconds, why=lambda: f"{what}; {self.tail()}")
 
     def tail(self) -> str:
@@ -125,8 +125,8 @@ def running(
 ) -> Iterator[Platform]:
     """A platform with its data in `folder`, and `more` in Dagster's environment.
 
-    `proxied`: what Dagster starts reaches the server through `Platform.proxy`, the test directly. `way`: gives the URL
-    by which it does, from the server's.
+    `proxied`: Dagster's processes reach the server through `Platform.proxy`, the test directly. `way`: converts the
+    server's URL to the one that these processes use.
     """
     with (
         LocalS3Server(folder / "s3") as server,

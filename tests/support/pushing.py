@@ -1,4 +1,4 @@
-"""A pusher to test with, and entries for it."""
+"""A pusher for tests, and entries for it."""
 
 from contextlib import contextmanager
 

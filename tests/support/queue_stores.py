@@ -1,7 +1,7 @@
-"""Where a queue's records may stand in a simulation: memory, objects of a bucket, a DynamoDB table in memory.
+"""The places of a queue's records in a simulation: memory, objects of a bucket, a DynamoDB table in memory.
 
 stores, plain = queue_stores("dynamo")      for `run_simulation`; and the records without faults
-records_of(stores, clock)                   in an actor, with the stores it was given
+records_of(stores, clock)                   in an actor, with its stores
 """
 
 from s3notify_platform.kernel.clock import SYSTEM_CLOCK
@@ -15,7 +15,7 @@ KINDS = ["memory", "objects", "dynamo"]
 
 
 def queue_stores(kind):
-    """A mapping of one store, by the name that `records_of` knows, and the record store over it."""
+    """A mapping with one store, by the name that `records_of` expects, and the record store over it."""
     stores = {
         "memory": lambda: {"records": MemoryRecordStore()},
         "objects": lambda: {"cells": MemoryObjectStore()},
@@ -33,5 +33,5 @@ def records_of(stores, clock):
 
 
 def rates(kind, faults):
-    """Where a call of the protocol is several of the store's, each fails as much less often."""
+    """Lower rates of faults where a call of the protocol makes several calls of the store."""
     return {fault: rate / (3 if kind == "objects" else 1) for fault, rate in faults.items()}

@@ -13,7 +13,7 @@ KS = "ks/"
 
 
 class World:
-    """A bucket, its queue and a publisher, each of whose stores may fail on schedule."""
+    """A bucket, its queue and a publisher, with stores that may fail on schedule."""
 
     def __init__(self):
         self.clock = HandClock()
@@ -32,7 +32,7 @@ class World:
         return QueuedPublisher(plain, queue, bucket="b")
 
     def announced(self, topic="t"):
-        """(operation, key, etag) of what its consumers see."""
+        """(operation, key, etag) of each change that the topic's consumers see."""
         entries = self.queue.entries(topic, range(1000))
         return sorted((e.event.op, e.event.key, e.event.etag) for e in entries)
 
@@ -40,7 +40,7 @@ class World:
         return self.queue.stats(topic).reserved
 
     def mark(self, key):
-        """Of the signal of a key's slot; None if there is no signal."""
+        """The mark of the signal of a key's slot; None if the signal does not exist."""
         found = self.objects.head(f"{KS}{slot_of(key)}")
         return found and found.metadata.get(QUEUED)
 
@@ -52,7 +52,7 @@ class World:
 
 
 def meanwhile(key, act, fault=Fault.NONE):
-    """A schedule by which `act` is done right before the object of this key is written."""
+    """A schedule that calls `act` right before the object of this key is written."""
 
     def schedule(call):
         if call.method != "put" or call.key != key:

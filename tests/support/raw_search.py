@@ -1,4 +1,4 @@
-"""Searches all objects of a store for what was in an object, however it is encoded."""
+"""Searches all objects of a store for the contents of an object, in any encoding."""
 
 import io
 import json
@@ -9,7 +9,7 @@ from s3notify_platform.kernel.ports import StoredObject, list_all
 
 
 def text_of(body: bytes) -> str:
-    """All that an object says: of Parquet, each value, and statistics and metadata of its footer."""
+    """All text of an object: for Parquet, each value, and the statistics and metadata of its footer."""
     raw = body.decode("utf-8", "backslashreplace")
     if body[:4] != b"PAR1":
         return raw
@@ -24,7 +24,7 @@ def text_of(body: bytes) -> str:
 
 
 def holding(store, *marks) -> set[str]:
-    """The keys of objects that have one of these marks, in their key or anywhere in them."""
+    """The keys of objects that contain one of these marks, in their key or in their body."""
     found = set()
     texts = {str(mark) for mark in marks} | {json.dumps(str(mark))[1:-1] for mark in marks}
     for meta in list(list_all(store, "")):

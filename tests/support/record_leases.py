@@ -1,11 +1,11 @@
-"""`Leases` over any `RecordStore`: in memory, or on a bucket that keeps conditions, for one that does not.
+"""`Leases` over any `RecordStore`: in memory, or on a bucket with conditions, for a bucket without them.
 
     record (`lease`, digest of path and ETag)     JSON: v, path, etag, generation, timeout_ms, ttl, writer
 
-Guarantees. A lease is replaced by compare-and-set on the record that was read: of all that replace one, one is
-granted. Nothing expires by itself: `purge` removes what its TTL allows.
+Guarantees. A lease is replaced by compare-and-set on the record that was read, so one of several replacements wins.
+Leases do not expire by themselves: `purge` removes those with an expired TTL.
 
-Requests to the records: put 1; in place of another, or refused, 2 to 3; read 1.
+Requests to the records: put 1; a put that replaces a lease, or is refused, 2 to 3; read 1.
 """
 
 import json
@@ -23,7 +23,7 @@ FORMAT: Final = 1
 
 
 class RecordLeases:
-    """The leases of one bucket. Thread-safe; holds no state."""
+    """The leases of one bucket. Thread-safe; without state."""
 
     def __init__(self, records: RecordStore) -> None:
         self._records = records
@@ -55,7 +55,10 @@ class RecordLeases:
         return _decode(record) if record else None
 
     def purge(self, *, now_ms: int) -> int:
-        """Remove the leases whose TTL is over by this wall clock; how many. For tidiness alone. One scan."""
+        """Removes the leases whose TTL is over by this wall clock; returns their number.
+
+        A purge only saves space. One scan.
+        """
         purged = 0
         for record in self._records.scan(PARTITION):
             if _decode(record).ttl * 1000 <= now_ms:
@@ -69,7 +72,7 @@ def _name(lease: CommitLease) -> tuple[int, str | None]:
 
 
 def _key(path: str, etag: str) -> str:
-    # ETags hold no space, and a digest keeps long paths within what a record's key may have.
+    # An ETag contains no space, and a digest keeps long paths within the limit of a record's key.
     digest: str = blake3(f"{etag} {path}".encode()).hexdigest(length=16)
     return digest
 
@@ -82,7 +85,7 @@ def _decode(record: Record) -> CommitLease:
     try:
         fields = json.loads(record.value)
         if fields.pop("v") != FORMAT:
-            raise CorruptError(f"lease {record.key!r} is of another format: {record.value[:80]!r}")
+            raise CorruptError(f"lease {record.key!r} has another format: {record.value[:80]!r}")
         return CommitLease(**fields)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise CorruptError(f"lease {record.key!r} holds {record.value[:80]!r}") from error

@@ -1,7 +1,7 @@
-"""An HTTP endpoint that records what is posted to it, in a process of its own; it may fail or refuse on demand.
+"""An HTTP endpoint in a separate process that records posts; it may fail or refuse on demand.
 
-Fast enough (some thousands of posts a second) not to be what a figure measures. It stands where a consumer of
-notifications would: for our outlet, and for Ceph's own notifications.
+It is fast enough (some thousands of posts a second) not to limit a measurement. It receives the posts of the platform's
+outlet, or of Ceph's own notifications.
 """
 
 import asyncio
@@ -15,12 +15,12 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 REFUSE = 0
-"""Instead of a status: nobody listens, and who is connected is cut off."""
+"""Used instead of a status: the process does not listen, and open connections are cut."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Post:
-    """One post that was answered 2xx. `seconds` is of the machine's monotonic clock."""
+    """One post that was answered with 2xx. `seconds`: the machine's monotonic clock."""
 
     path: str
     seconds: float
@@ -28,7 +28,7 @@ class Post:
 
     @property
     def keys(self) -> list[str]:
-        """The object keys that it tells of, as they were sent."""
+        """The object keys in the post, as they were sent."""
         return [record["s3"]["object"]["key"] for record in json.loads(self.body)["Records"]]
 
 
@@ -53,11 +53,11 @@ class Recorder:
         return f"http://127.0.0.1:{self.port}/{path}"
 
     def answer(self, status: int) -> None:
-        """Answer posts so from now on; `REFUSE` them, or accept them again with 200."""
+        """Sets the answer for posts from now on: a status, or `REFUSE`."""
         self._ask("answer", status)
 
     def posts(self, path: str = "") -> list[Post]:
-        """What was posted to this path and accepted, in order."""
+        """The accepted posts to this path, in order."""
         return [
             Post(path=path, seconds=seconds, body=body)
             for found, seconds, body in self._ask("posts")
@@ -65,19 +65,19 @@ class Recorder:
         ]
 
     def posted_keys(self, path: str = "") -> list[str]:
-        """The keys of all records accepted, duplicates included."""
+        """The keys of all accepted records, duplicates included."""
         return [key for post in self.posts(path) for key in post.keys]
 
     def tries(self) -> int:
-        """How many posts came, accepted or not."""
+        """The number of posts, accepted or not."""
         return int(self._ask("tries"))
 
     def wait_posts(self, count: int, *, seconds: float = 60.0) -> None:
-        """Wait until so many posts were accepted, on all paths together."""
+        """Waits until this number of posts was accepted, on all paths together."""
         assert self._ask("wait posts", count, seconds), f"fewer than {count} posts within {seconds:g} s"
 
     def wait(self, distinct: int, path: str = "", *, seconds: float = 60.0) -> float:
-        """Wait for records of so many distinct keys; when the last came. Fails after `seconds`."""
+        """Waits for records with `distinct` different keys; returns the time of the last one. Fails after `seconds`."""
         came = self._ask("wait", distinct, "/" + path, seconds)
         assert came is not None, (
             f"{len(set(self.posted_keys(path)))} of {distinct} keys came within {seconds:g} s"
@@ -94,7 +94,7 @@ class Recorder:
 
 
 class _Server:
-    """What runs in the process."""
+    """The server in the process."""
 
     def __init__(self) -> None:
         self.status = 200

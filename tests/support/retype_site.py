@@ -1,4 +1,4 @@
-"""A table over a store in memory, whose columns get other types, and batches that read by whatever types it has."""
+"""A table over a store in memory whose columns get other types, and batches that read with the present types."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -29,13 +29,13 @@ LINEAGE = [("_slot", pa.int32()), ("_key", pa.string()), ("_etag", pa.string()),
 
 
 def wanted(read_again: bool = False, **kinds: pa.DataType) -> Wanted:
-    """That these columns have these types."""
+    """The request that these columns get these types."""
     return Wanted(columns=spark_schema(pa.schema(list(kinds.items()))), read_again=read_again)
 
 
 @dataclass(kw_only=True)
 class RetypeSite:
-    """One process. A key's slot is its first letter; each commit brings one object, in place of its former version."""
+    """One process. A key's slot is its first letter; each commit adds one object, instead of its former version."""
 
     store: ObjectStore = field(default_factory=MemoryObjectStore)
     vectors: bool = False
@@ -46,7 +46,7 @@ class RetypeSite:
         self.table = table.whole
 
     def newest(self) -> Snapshot:
-        """The newest version, which is whole."""
+        """The newest version, after a check that it is whole."""
         found = self.table.newest()
         assert isinstance(found, Snapshot)
         checked = check_table(self.table, found)
@@ -62,7 +62,10 @@ class RetypeSite:
         state: Mapping[str, Any] | None = None,
         **values: list[Any],
     ) -> RoundChange:
-        """A round with the rows of one object, staged. `rejects`: why records are; `state`: more of its state."""
+        """A staged round with the rows of one object.
+
+        `rejects`: reasons of its rejects; `state`: more fields of its state.
+        """
         base, slot = self.newest(), Slot(ord(key[0]) - ord("a"))
         label = base.version + 1
         count = len(next(iter(values.values()), []))
@@ -108,12 +111,12 @@ class RetypeSite:
         )
 
     def commit(self, key: str, kinds: dict[str, pa.DataType], **given: Any) -> CommitResult:
-        """The same, committed."""
+        """Plans and commits a round with the rows of one object."""
         change = self.planned(key, kinds, **given)
         return self.table.commit(change, change.base)
 
     def kinds(self) -> dict[str, str]:
-        """The types of the table's columns, and those by which objects are read."""
+        """The types of the table's columns, and the types with which objects are read."""
         found = schema_of(self.newest().metadata)
         assert found is not None
         rows, source = (
@@ -124,7 +127,7 @@ class RetypeSite:
         return rows
 
     def rows(self, snapshot: Snapshot | None = None) -> dict[str, list[Any]]:
-        """The rows by key, without lineage; each file has just the types that the version says."""
+        """The rows by key, without lineage; each file must have exactly the version's types."""
         found = snapshot or self.newest()
         output = arrow_schema(found.metadata.schema)
         for pack in found.packs.values():

@@ -1,4 +1,4 @@
-"""Real S3 servers for tests, one of each a session: ministack (S3, DynamoDB, SQS, SNS, EventBridge) and SeaweedFS."""
+"""Real S3 servers for tests, one of each a session: ministack (S3, DynamoDB, SQS, SNS, EventBridge), SeaweedFS."""
 
 import contextlib
 import json
@@ -25,7 +25,7 @@ from s3notify_platform.stores.s3 import S3ObjectStore
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class S3Server:
-    """A running server: a configuration for any bucket of it, and new buckets of unique names."""
+    """A running server: a configuration for each of its buckets, and new buckets with unique names."""
 
     endpoint_url: str
     config: Callable[[str], S3Config]
@@ -40,7 +40,7 @@ class S3Server:
         return bucket
 
     def table_config(self, name: str | None = None) -> DynamoConfig:
-        """A DynamoDB table behind the same port (ministack), by a unique name if none is given; not created."""
+        """A DynamoDB table at the same port (ministack), with a unique name by default; it is not created."""
         table = name or f"test-{next(self._names)}-{uuid4().hex[:8]}"
         keys = self.config("")
         return DynamoConfig(
@@ -60,9 +60,9 @@ def _ministack_program() -> str:
 
 @contextlib.contextmanager
 def running_ministack(folder: Path, *, strict: bool = False) -> Iterator[S3Server]:
-    """ministack on 127.0.0.1, state in memory. Credentials `test`/`test`.
+    """ministack on 127.0.0.1, with its state in memory. Credentials `test`/`test`.
 
-    `strict`: policies of queues and topics are kept to, as on AWS.
+    `strict`: policies of queues and topics are enforced, as on AWS.
     """
     (port,) = free_ports(1, SYSTEM_CLOCK)
     environment = {
@@ -70,7 +70,7 @@ def running_ministack(folder: Path, *, strict: bool = False) -> Iterator[S3Serve
         "BIND_HOST": "127.0.0.1",
         "GATEWAY_PORT": str(port),
         "SERVICES": "s3,dynamodb,sqs,sns,events,sts",
-        # Would listen on all interfaces, at a fixed port.
+        # ministack listens on all interfaces, at a fixed port, by default.
         "IOT_MTLS_ENABLED": "0",
         "AUTH": str(strict).lower(),
     }
@@ -99,7 +99,7 @@ def running_ministack(folder: Path, *, strict: bool = False) -> Iterator[S3Serve
 
 @pytest.fixture(scope="session")
 def ministack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
-    """One for all tests of a session; each takes buckets and tables of its own."""
+    """One server for all tests of a session; each test uses its own buckets and tables."""
     with running_ministack(tmp_path_factory.mktemp("ministack")) as server:
         yield server
 
@@ -120,7 +120,7 @@ def local_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalS3Se
     ports = dict(
         zip(("master_port", "volume_port", "filer_port", "s3_port"), free_ports(4, SYSTEM_CLOCK), strict=True)
     )
-    # With the keys of the other servers, since Spark's tasks read them from the environment that Java started with.
+    # The server gets the keys of the other servers, since Spark's tasks read them from the environment of Java's start.
     state = {"access_key_id": "test", "secret_access_key": "test", **ports}
     (folder / "server.json").write_text(json.dumps(state))
     with LocalS3Server(folder) as server:
@@ -129,5 +129,5 @@ def local_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalS3Se
 
 @pytest.fixture(scope="session")
 def seaweed(local_server: LocalS3Server) -> S3Server:
-    """The embedded SeaweedFS as an S3 server like the others."""
+    """The embedded SeaweedFS, with the interface of the other S3 servers."""
     return S3Server(endpoint_url=local_server.endpoint_url, config=local_server.config)

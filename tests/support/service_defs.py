@@ -1,4 +1,4 @@
-"""A code location with services for tests; the source is named by the environment."""
+"""A code location with services for tests; the environment names the source."""
 
 import os
 from threading import Event
@@ -14,7 +14,7 @@ LOOPBACK = Egress.of(["127.0.0.0/8"], allow_http=True)
 
 
 class Scripted:
-    """A service that does what a test tells it."""
+    """A service that does what a test demands."""
 
     name = "scripted"
 

@@ -1,16 +1,16 @@
 """Several real clients, one store call at a time, in an order drawn from a seed.
 
-`run_simulation(actors, store, seed)` runs each actor, a function `(store, clock)`, as a greenlet: before each
-store call and in each sleep it hands control back, and the seed decides who goes on. Time is virtual;
-randomness and faults are drawn from the seed; so a seed run twice gives the same history. A crashed actor is
-started again, as a new process would be, `restarts` times.
+`run_simulation(actors, store, seed)` runs each actor, a function `(store, clock)`, as a greenlet. Before each store
+call and in each sleep the actor hands control back, and the seed decides which actor continues. Time is virtual, and
+randomness and faults are drawn from the seed. So the same seed gives the same history. A crashed actor is restarted, as
+a new process would be, up to `restarts` times.
 
-A test takes its seeds by `@simulated`: 20 of them, or `SIM_SEEDS=5000`, or `SIM_SEED=7` alone. With
-`SIM_SECONDS=1`, one that has taken so long ends after 3 seeds. A failure ends with the command that replays it.
+A test gets its seeds by `@simulated`: 20 of them, or `SIM_SEEDS=5000`, or only one by `SIM_SEED=7`. With
+`SIM_SECONDS=1`, a test that has taken this time ends after 3 seeds. A failure ends with the command that replays it.
 
-An actor must not block on anything but store calls and its clock, nor call a store from threads: give a
-`Publisher` `parallelism=1`. A store that tells the time takes the simulation's: `time = VirtualTime()`, then
-`run_simulation(…, MemoryObjectStore(clock=time), …, time=time)`.
+An actor must only block on store calls and its clock, and must not call a store from threads: give a `Publisher`
+`parallelism=1`. A store that returns times uses the simulation's: `time = VirtualTime()`, then `run_simulation(…,
+MemoryObjectStore(clock=time), …, time=time)`.
 """
 
 import functools
@@ -44,7 +44,7 @@ ROUGH: dict[Fault, float] = {
     Fault.LATE: 0.03,
     Fault.PAUSE: 0.01,
 }
-"""All that a store and a machine may do, about one call in six."""
+"""All faults that a store and a machine may have, about one in six calls."""
 
 Actor = Callable[[Any, Clock], object]
 
@@ -62,11 +62,11 @@ class Event:
 
 @dataclass(slots=True, kw_only=True)
 class History:
-    """What happened: equal for equal seeds."""
+    """The events of a run: equal for equal seeds."""
 
     events: list[Event] = field(default_factory=list)
     results: list[object] = field(default_factory=list)
-    """What each actor returned; None if it crashed to the end."""
+    """The result of each actor; None if it crashed in its last life."""
     crashes: int = 0
     seconds: float = 0.0
 
@@ -90,11 +90,11 @@ class VirtualTime:
         raise AssertionError("a store in a simulation does not wait")
 
     def random_bytes(self, count: int) -> bytes:
-        raise AssertionError("a store in a simulation draws nothing")
+        raise AssertionError("a store in a simulation draws no random bytes")
 
 
 class StoppedError(BaseException):
-    """The simulation is over; the actor ends."""
+    """The simulation is over, and the actor ends."""
 
 
 class _Worker:
@@ -111,7 +111,7 @@ class _Worker:
         self.result: object = None
         self.greenlet = greenlet(self._run)
 
-    # The actor's Clock.
+    # The actor's clock
 
     def monotonic(self) -> float:
         return self.simulation.time.now * self.rate
@@ -127,7 +127,7 @@ class _Worker:
         return self.dice.randbytes(count)
 
     def hand_back(self) -> None:
-        """Let the scheduler say who goes on."""
+        """Lets the scheduler decide which actor continues."""
         if self.simulation.over:
             raise StoppedError
         if getcurrent() is not self.greenlet:
@@ -155,7 +155,7 @@ class _Worker:
 
 
 class Simulation:
-    """One run. Use `run_simulation`. `restarts` bounds the lives of an actor that crashes."""
+    """One run. Use `run_simulation`. `restarts` limits the lives of an actor that crashes."""
 
     def __init__(
         self,
@@ -176,7 +176,7 @@ class Simulation:
         self._dice = random.Random(f"order {seed}")
         self._schedule = seeded(seed, faults) if faults else never
         self._step = 0
-        # One faulty layer for each store, shared by all: late writes land whoever calls next.
+        # One faulty layer for each store, shared by all actors: late writes are applied during anyone's next call.
         self._current: _Worker | None = None
         self._faulty = {
             name: FaultyStore(inner, self._schedule, pause=self._pause, late_by_calls=1 + seed % 5)
@@ -187,7 +187,7 @@ class Simulation:
         self._workers = [_Worker(self, n, actor, rates[n]) for n, actor in enumerate(actors)]
 
     def run(self) -> History:
-        """Give each its turns until all actors are done."""
+        """Gives each actor its turns until all are done."""
         try:
             while waiting := [worker for worker in self._workers if not worker.done]:
                 self._give_to(self._next(waiting))
@@ -218,17 +218,17 @@ class Simulation:
     def _end(self) -> None:
         self.over = True
         for worker in self._workers:
-            if worker.greenlet:  # has begun, and not ended
+            if worker.greenlet:  # the actor has begun, and not ended
                 worker.greenlet.parent = getcurrent()
                 worker.greenlet.switch()
 
     def note(self, worker: _Worker, what: str, key: str = "", result: str = "") -> None:
-        """Add to the history."""
+        """Adds to the history."""
         event = Event(step=self._step, actor=worker.number, what=what, key=key, result=result)
         self.history.events.append(event)
 
     def stores_of(self, worker: _Worker) -> Any:
-        """The stores as one actor sees them: each call waits for its turn, and is noted down."""
+        """The stores as one actor sees them: each call waits for its turn, and is recorded."""
         seen = {name: _ActorStore(self, worker, faulty) for name, faulty in self._faulty.items()}
         return seen if self._named else seen[""]
 
@@ -263,17 +263,17 @@ class _ActorStore:
 
 
 def run_simulation(actors: Sequence[Actor], store: Any, seed: int, **options: Any) -> History:
-    """Run the actors over one store, or over a mapping of named ones, and return what happened.
+    """Runs the actors over one store, or over a mapping of named stores; returns the history.
 
-    An actor's own exception ends the run and is raised. `options` are those of `Simulation`.
+    An actor's own exception ends the run and is raised. `options`: those of `Simulation`.
     """
     return Simulation(actors, store, seed, **options).run()
 
 
 def simulated(test: Callable[..., None]) -> Callable[..., None]:
-    """Run a test that takes a `seed` under many, one after the other, up to the first that fails.
+    """Runs a test that takes a `seed` with many seeds, in sequence, until one fails.
 
-    The test builds what it needs afresh for each seed: a fixture is shared by all of them.
+    The test must build its objects for each seed itself, since a fixture is shared by all seeds.
     """
 
     @functools.wraps(test)
@@ -289,7 +289,7 @@ def simulated(test: Callable[..., None]) -> Callable[..., None]:
                 error.add_note(f"replay: SIM_SEED={seed} python -m pytest '{node}'")
                 raise
 
-    # Without the seed, so that pytest does not look for a fixture of this name.
+    # The signature omits the seed, so that pytest does not look for a fixture with this name.
     signature = inspect.signature(test)
     kept = [p for p in signature.parameters.values() if p.name != "seed"]
     looped.__signature__ = signature.replace(parameters=kept)  # type: ignore[attr-defined]

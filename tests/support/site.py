@@ -1,4 +1,4 @@
-"""One source with its Dagster definitions, a bucket on a real server, and an instance: what a test drives."""
+"""One source with its Dagster definitions, a bucket on a real server, and an instance, for tests."""
 
 import json
 from collections.abc import Iterable
@@ -69,16 +69,16 @@ class Site:
 
     @cached_property
     def io(self) -> SlotIOManager:
-        """As a run gets it: with what its environment variables hold."""
+        """The IO manager as a run gets it, with the values of its environment variables."""
         with dg.build_resources({"io": self.component.assets().io}, instance=self.instance) as resources:
             found = resources.io
         assert isinstance(found, SlotIOManager)
         return found
 
-    # The bucket.
+    # The bucket
 
     def key(self, slot: int, number: int = 0) -> str:
-        """A key of this slot; another one for each number."""
+        """A key of this slot; each number gives another one."""
         found = -1
         for n in range(100_000):
             if slot_of(key := f"{self.component.prefix}{n}.jsonl", self.component.slots) == slot:
@@ -88,11 +88,11 @@ class Site:
         raise AssertionError(slot)
 
     def write(self, *slots: int, body: bytes | None = None, number: int = 0) -> None:
-        """Publish one object of one row in each of these slots: queued, then signalled."""
+        """Publishes one object with one row in each of these slots: queued, then signalled."""
         self.publish([Put(key=self.key(slot, number), body=body or self.line(slot)) for slot in slots])
 
     def write_unqueued(self, *slots: int, body: bytes | None = None, number: int = 0) -> None:
-        """As a writer does that signals and knows of no queue."""
+        """Writes as a writer that signals and does not queue."""
         source = self.io.source
         Publisher(self.store, prefix=source.location.keyspace_prefix, slots=source.location.slots).publish(
             [Put(key=self.key(slot, number), body=body or self.line(slot)) for slot in slots]
@@ -109,7 +109,7 @@ class Site:
         assert all(isinstance(outcome, Written) for outcome in publisher.publish(changes))
 
     def write_silently(self, *slots: int, body: bytes | None = None, number: int = 0) -> None:
-        """Without a signal."""
+        """Writes without a signal."""
         for slot in slots:
             self.store.put(self.key(slot, number), body or self.line(slot))
 
@@ -129,7 +129,7 @@ class Site:
         return found
 
     def forget(self) -> str:
-        """Accept that versions of the table are missing, as `s3notify table forget` does; the table's new id."""
+        """Accepts the loss of versions of the table, as `s3notify table forget` does; returns the table's new id."""
         source = self.io.source
         mode = source.location.settle_commit_mode(source.commit, self.io.clients.store, lost=True)
         every = source.location.all_slots()
@@ -138,7 +138,7 @@ class Site:
         source.location.slot_signals().signal_slots(every[:1])
         return done.table
 
-    # Dagster.
+    # Dagster
 
     def run(
         self,
@@ -152,7 +152,7 @@ class Site:
         run_config: dict[str, Any] | None = None,
         force: bool = True,
     ) -> dg.ExecuteInProcessResult:
-        """The ingest job, as a person starts it, by slots, tags or partition; with `batch`, as the sensor does."""
+        """Runs the ingest job as a person starts it, by slots, tags or partition; with `batch`, as the sensor does."""
         config = {"batch": batch, "everything": everything, "slots": list(slots), "force": force}
         if run_config is None:
             run_config = {"ops": {f"{self.name}_slots": {"config": config}}}
@@ -166,14 +166,14 @@ class Site:
         )
 
     def sweep(self) -> dict[str, dg.AssetCheckEvaluation]:
-        """All checks, as a person executes them; their results by name."""
+        """Runs all checks as a person does; returns their results by name."""
         job = dg.define_asset_job("checks", selection=dg.AssetSelection.checks_for_assets(self.name))
         defs = dg.Definitions.merge(self.defs, dg.Definitions(jobs=[job]))
         done = defs.resolve_job_def("checks").execute_in_process(instance=self.instance, raise_on_error=False)
         return {found.check_name: found for found in done.get_asset_check_evaluations()}
 
     def upkeep(self) -> SensorExecutionData:
-        """A tick of the upkeep, a minute after the one before."""
+        """Does a tick of the upkeep, a minute after the last one."""
         sensor = self.defs.resolve_sensor_def(f"{self.name}_upkeep")
         cursor = json.dumps(json.loads(self.upkeep_cursor or "{}") | {"observed_ms": 0})
         with dg.build_sensor_context(
@@ -195,7 +195,7 @@ class Site:
         return {name: value.value for name, value in found.asset_materialization.metadata.items()}
 
     def batch(self) -> dict[str, Any]:
-        """What the last batch's run reported of the whole."""
+        """The summary that the last batch's run reported."""
         return self.newest(f"{self.name}_summary")
 
     def grid(self, asset: str | None = None) -> dict[str, set[int]]:
@@ -212,7 +212,7 @@ class Site:
         return {status: {int(key) for key in subset.get_partition_keys()} for status, subset in found.items()}
 
     def metadata(self, slot: int, asset: str | None = None) -> dict[str, Any]:
-        """Of the latest materialization of a slot."""
+        """The metadata of a slot's latest materialization."""
         records = self.instance.fetch_materializations(
             dg.AssetRecordsFilter(asset_key=dg.AssetKey(asset or self.name), asset_partitions=[str(slot)]),
             limit=1,
@@ -222,16 +222,16 @@ class Site:
         return {name: value.value for name, value in materialization.metadata.items()}
 
     def failure(self, result: dg.ExecuteInProcessResult) -> str:
-        """What a failed run says of why."""
+        """The reason that a failed run reports."""
         (event,) = [event for event in result.all_events if event.is_step_failure]
         data = event.step_failure_data
         described = data.user_failure_data.description if data.user_failure_data else None
         return described or str(data.error)
 
-    # The sensor.
+    # The sensor
 
     def evaluate(self) -> SensorExecutionData:
-        """A tick as the daemon evaluates it; the cursor is not stored."""
+        """Does a tick as the daemon evaluates it, without storing the cursor."""
         sensor = self.defs.resolve_sensor_def(f"{self.name}_sensor")
         with dg.build_sensor_context(
             instance=self.instance,
@@ -242,7 +242,10 @@ class Site:
             return sensor.evaluate_tick(context)
 
     def tick(self) -> list[dg.RunRequest]:
-        """A tick that ends well: its cursor is stored, and each run key is handed out once. Batches are returned."""
+        """Does a tick that ends successfully: its cursor is stored, and each run key is returned once.
+
+        Returns the batches.
+        """
         result = self.evaluate()
         self.cursor = result.cursor
         requests = [r for r in result.run_requests or [] if r.run_key not in self.run_keys]
@@ -250,7 +253,7 @@ class Site:
         return requests
 
     def follow(self) -> list[dg.RunRequest]:
-        """A tick of the slot assets' automation, as the daemon evaluates it."""
+        """Does a tick of the slot assets' automation, as the daemon evaluates it."""
         sensor = self.defs.resolve_sensor_def(f"{self.name}_slot_automation")
         with dg.build_sensor_context(
             instance=self.instance,
@@ -267,7 +270,7 @@ class Site:
         return ShortCursor(records=self.io.clients.records).loads(self.cursor or "")
 
     def launch(self, request: dg.RunRequest) -> dg.ExecuteInProcessResult:
-        """What the daemon does with a request, at once."""
+        """Starts a requested run at once, as the daemon does."""
         return self.run(
             run_config=dict(request.run_config),
             tags=dict(request.tags),
@@ -275,13 +278,13 @@ class Site:
         )
 
     def settle(self) -> None:
-        """Tick and run until there is nothing to do."""
+        """Does ticks and runs until there is nothing to do."""
         for _ in range(20):
             for request in (requests := self.tick()):
                 self.launch(request)
             if not requests and self.cursor and not self.state.open and self.state.enumerated:
                 return
-        raise AssertionError("does not come to rest")
+        raise AssertionError("ticks and runs do not end")
 
     @staticmethod
     def slots_of(request: dg.RunRequest) -> list[int]:

@@ -1,4 +1,4 @@
-"""Rounds of one slot without Spark: planned, staged, settled and committed as a run does, over any object store."""
+"""Rounds of one slot without Spark: planned, staged, settled and committed as in a run, over any object store."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -47,7 +47,7 @@ ROWS = pa.schema(
 
 @dataclass(frozen=True, kw_only=True)
 class Body:
-    """A source object: its version, and how many rows and rejects it holds."""
+    """A source object: its version, and its number of rows and rejects."""
 
     etag: str
     rows: int
@@ -59,7 +59,7 @@ Bucket = Mapping[str, Body]
 
 @dataclass(kw_only=True)
 class SlotRounds:
-    """One run after another on `slot` of the source's table, which is created. `table`: to be used in its place."""
+    """One run after another on `slot` of the source's table, which is created. `table`: a table to use instead."""
 
     store: ObjectStore
     source: Source = SOURCE
@@ -112,7 +112,7 @@ class SlotRounds:
         return base, SlotPlan(changes=changes, before=states)
 
     def planned(self, bucket: Bucket) -> list[str]:
-        """The keys that the next run reads."""
+        """Plans a run; returns the snapshot and the slot's plan."""
         return [split.version.key for split in self.plan(bucket)[1].changes.read]
 
     def stage(
@@ -124,10 +124,10 @@ class SlotRounds:
         unreadable: Mapping[str, int] | None = None,
         last_attempt: bool = False,
     ) -> RoundChange | None:
-        """The round, its packs written; None if nothing is to be committed. Reads `bucket` as it is now.
+        """The round, with its packs written; None if there is nothing to commit. Reads `bucket` in its present state.
 
-        `at_most`: rows of each object that are read before the rest is left to the next round. `unreadable`: rows of
-        objects behind which the read fails; with `last_attempt` they go to quarantine.
+        `at_most`: rows of each object that are read before the rest is left to the next round. `unreadable`: the number
+        of rows of an object after which the read fails; with `last_attempt` such objects are quarantined.
         """
         base, plan = planned
         label, facts = base.version + 1, base.manifest.slot(self.slot)
@@ -188,19 +188,21 @@ class SlotRounds:
         if not found:
             return ()
         staged, files = packs.staged(write([pa.Table.from_pylist(found, schema=schema)]), label=label)
-        if label % 2:  # as small ones, which are written with the version
+        if label % 2:  # as small packs, which are written with the version
             return [replace(pack, body=files[packs.layout.file(pack.add.path)]) for pack in staged]
         for key, body in files.items():
             self.store.put(key, body)
         return staged
 
     def run(self, bucket: Bucket, *, max_objects: int = 100, **reading: Any) -> CommitResult | None:
-        """A whole run; None if there was nothing to do. `reading`: as `stage` has it."""
+        """Does a whole run; None if there was nothing to do. `reading`: options of `stage`."""
         made = self.stage(self.plan(bucket, max_objects=max_objects), bucket, **reading)
         return self.table.commit(made, made.base) if made else None
 
     def content(self) -> tuple[Counter[Any], Counter[Any]]:
-        """The rows and rejects that the newest version holds, by another way than the writer's; it is whole."""
+        """The rows and rejects of the newest version, read independently
+        of the writer; checks that the version is whole.
+        """
         snapshot = self.snapshot
         checked = check_table(self.table, snapshot)
         assert checked.ok, checked.problems
@@ -218,14 +220,14 @@ class SlotRounds:
 
 
 def content_of(bucket: Bucket) -> tuple[Counter[Any], Counter[Any]]:
-    """The rows and rejects that a table of `bucket` must hold, each once."""
+    """The rows and rejects that a table of `bucket` must have, each once."""
     rows = Counter((k, b.etag, n, f"{b.etag}/{n}") for k, b in bucket.items() for n in range(b.rows))
     rejects = Counter((k, b.etag, n) for k, b in bucket.items() for n in range(b.rejects))
     return rows, rejects
 
 
 class Place:
-    """A slot whose objects are in `bucket`, and can be read up to what `unreadable` says."""
+    """A slot whose objects are in `bucket`, and readable up to the limits in `unreadable`."""
 
     def __init__(self, store: ObjectStore, **bodies: Body) -> None:
         self.store = store

@@ -1,4 +1,4 @@
-"""A code location whose runs do not get beyond loading it, as long as the file that `HOLD` names is there."""
+"""A code location whose runs wait in its loading, while the file named by `HOLD` exists."""
 
 import multiprocessing
 import os

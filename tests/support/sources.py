@@ -1,4 +1,4 @@
-"""Sources of settings and of configurations that a test has; and such that differ from others in a few settings."""
+"""Sources with the settings and configurations of a test, and sources that differ from others in a few settings."""
 
 from dataclasses import fields, replace
 from typing import Any
@@ -16,7 +16,7 @@ def source_of(
     lease_table: DynamoConfig | None = None,
     **settings: Any,
 ) -> Source:
-    """As `build` makes it, but buckets and tables are reached as these values say."""
+    """A source as `build` makes it, with these values for buckets and tables."""
     tables = {"records_table": records_table, "lease_table": lease_table}
     named = {name: table.table for name, table in tables.items() if table is not None}
     made = build({"bucket": bucket.bucket} | named | settings)

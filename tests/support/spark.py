@@ -1,4 +1,4 @@
-"""A lake to test with: a bucket, a source in it, and a second opinion on what its table must hold."""
+"""A lake for tests: a bucket, a source in it, and an independent computation of its table's contents."""
 
 import json
 from collections import Counter
@@ -74,7 +74,7 @@ class Lake:
             list(pool.map(lambda item: self.put(*item), bodies.items()))
 
     def put(self, key: str, body: bytes | list[Any]) -> str:
-        """Write `raw/{key}`: bytes as they are, a list as JSON lines. Returns the whole key."""
+        """Writes `raw/{key}`: bytes unchanged, a list as JSON lines. Returns the whole key."""
         if isinstance(body, list):
             body = b"".join(json.dumps(row).encode() + b"\n" for row in body)
         self.store.put(f"{self.source.input.prefix}{key}", body)
@@ -97,7 +97,7 @@ class Lake:
         when_reading: Callable[[], object] = lambda: None,
         **arguments: Any,
     ) -> BatchResult:
-        """One run over all slots; `when_reading` is called between its first plan and the reading."""
+        """Does one run over all slots; calls `when_reading` between its first plan and the reading."""
         waiting = [when_reading]
 
         def progress(message: str) -> None:
@@ -127,7 +127,7 @@ class Lake:
         return sorted(rows, key=lambda row: (row["_key"], row["_offset"]))
 
     def snapshot(self) -> Snapshot:
-        """The newest version, which is whole."""
+        """The newest version, after a check that it is whole."""
         table = self.source.table()
         found = table.newest()
         assert isinstance(found, Snapshot)
@@ -144,7 +144,7 @@ class Lake:
         return states
 
     def is_committed(self, slot: Slot) -> bool:
-        """Whether any version has changed the slot."""
+        """True if any version has changed the slot."""
         found = self.source.table().newest()
         return isinstance(found, Snapshot) and found.manifest.slot(slot).generation > 0
 
@@ -154,12 +154,12 @@ class Lake:
         return None if isinstance(found, Absent) else schema_of(found.metadata)
 
     def history(self, slot: Slot) -> list[Event]:
-        """The versions that changed a slot, the first one first."""
+        """The versions that changed a slot, oldest first."""
         events = [*history(self.source.table().reader)]
         return [each for each in reversed(events) if slot in each.body.note.get("slots", ())]
 
     def second_opinion(self) -> Iterator[tuple[int, str, str, int, str]]:
-        """Rows of a JSONL bucket as they should be committed, read and parsed by other means."""
+        """The expected rows of a JSONL bucket, read and parsed by other means."""
         for meta in list_all(self.store, self.source.input.prefix):
             found = self.store.get(meta.key)
             assert found is not None
@@ -176,7 +176,7 @@ class Lake:
                 place += len(line) + 1
 
     def check(self) -> None:
-        """The table is whole, and holds exactly what the (JSONL) bucket holds."""
+        """Checks that the table is whole, and has exactly the rows of the (JSONL) bucket."""
         self.snapshot()
         committed = Counter(
             (

@@ -8,8 +8,8 @@ import pytest
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[Any]:
-    """Embedded, on two cores."""
-    # Not at the top: most tests do without Spark.
+    """An embedded session, on two cores."""
+    # Imported here, not at the top, since most tests need no Spark.
     from tests.support.spark import start_spark
 
     session = start_spark(master="local[2]")

@@ -1,4 +1,4 @@
-"""State files in memory, with the reads counted."""
+"""State files in memory, with a count of reads."""
 
 from collections import Counter
 from itertools import count
@@ -14,7 +14,7 @@ from s3notify_platform.table.states.state_reader import StateReader
 
 
 class MemoryRanges:
-    """`Ranges` over a dictionary of `bodies`, by name. `reads`: those made, as (name, start, end). Thread-safe."""
+    """`Ranges` over a dictionary of `bodies`, by name. `reads`: the reads, as (name, start, end). Thread-safe."""
 
     def __init__(self):
         self.bodies = {}
@@ -30,14 +30,14 @@ class MemoryRanges:
         return self.bodies[name][start:end]
 
     def cost(self, work):
-        """Reads that `work` makes, by name of the file."""
+        """The reads that `work` makes, by name of the file."""
         self.reads.clear()
         work()
         return Counter(name for name, _, _ in self.reads)
 
 
 class Site:
-    """A table's states: the newest set, and what is needed to make and read the next one."""
+    """A table's states: the newest set, and the parts to make and read the next one."""
 
     def __init__(self, *, slots=1000, cache=None):
         self.ranges = MemoryRanges()
@@ -50,7 +50,7 @@ class Site:
         return f"f{next(self._numbers)}"
 
     def cold(self, limit=1 << 30):
-        """A reader that has nothing in its cache."""
+        """A reader with an empty cache."""
         return StateReader(ranges=self.ranges, cache=StateCache(limit))
 
     def slot(self, key):
@@ -69,7 +69,7 @@ class Site:
         return found
 
     def write(self, states, *, merged=True):
-        """Commit these states; a merge goes with them, if one is due."""
+        """Commits these states, and a merge if one is due."""
         planned = plan_merge(self.states) if merged else None
         done = merge(self.reader, planned, name=self.name) if planned else None
         upcoming = self.states.after(self.changes(states), name=self.name, merge=done)
@@ -90,12 +90,12 @@ def gone(key):
 
 
 def keys(count, start=0):
-    """So many keys, in order."""
+    """This number of keys, in order."""
     return [f"events/2026/{n % 12:02d}/part-{n:07d}.json" for n in range(start, start + count)]
 
 
 def filled(batches, of=300, **options):
-    """States that so many rounds have written, and nobody has merged."""
+    """States that this number of rounds has written, without merges."""
     site = Site(**options)
     for n in range(batches):
         site.write([state(key, rows=n) for key in keys(of, n * 100)], merged=False)

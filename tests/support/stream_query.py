@@ -1,7 +1,7 @@
-"""A streaming query as Spark runs one, in one process: offset log, sink, commit log, source; killed anywhere.
+"""A streaming query as Spark runs it, in one process: offset log, sink, commit log, source; killed anywhere.
 
-The order is MicroBatchExecution's: an offset is logged before its batch runs, the batch is committed in the log after
-the sink has it, and the source is informed after that. A batch that was logged and not committed is run again.
+The order is MicroBatchExecution's. An offset is logged before its batch runs. The batch is committed in the log after
+the sink has it, and then the source is informed. A batch that was logged and not committed runs again.
 """
 
 import json
@@ -29,13 +29,13 @@ COLUMNS = pa.schema(
         ("a", pa.int64()),
     ]
 )
-"""Those of the table of `tests.support.ingested.Place`."""
+"""The columns of the table of `tests.support.ingested.Place`."""
 
 Row = dict[str, Any]
 
 
 class Killed(Exception):  # noqa: N818 - it is no error
-    """The driver died here."""
+    """The driver has died."""
 
 
 def changes_reader(
@@ -59,9 +59,9 @@ def rows_of_work(reader: ChangesReader, work: Any) -> Iterator[Row]:
 
 @dataclass
 class Query:
-    """Its checkpoint and its sink survive; `reader` is one life of the driver.
+    """A query whose checkpoint and sink survive; `reader` is one life of the driver.
 
-    The sink replaces rows by their key. Of changes it makes a copy of the table.
+    The sink replaces rows by their key. From changes the sink makes a copy of the table.
     """
 
     source: Source
@@ -74,7 +74,7 @@ class Query:
     reader: ChangesReader | None = None
 
     def batch(self, limit: ReadLimit | None = None) -> list[Row] | None:
-        """One trigger: the rows of its micro-batch, None if there was none. `Killed` where `dies` says so."""
+        """One trigger: the rows of its micro-batch, None if there was none. Raises `Killed` at the point in `dies`."""
         if self.reader is None:
             self.reader = changes_reader(self.source, **self.options)
         reader = self.reader
@@ -109,7 +109,7 @@ class Query:
             raise
 
     def drain(self) -> list[list[Row]]:
-        """Batches until nothing is left."""
+        """Runs batches until nothing is left."""
         found = []
         while (rows := self.batch()) is not None:
             found.append(rows)
@@ -120,7 +120,7 @@ class Query:
         return [row["a"] for rows in self.drain() for row in rows]
 
     def check(self, rows: list[Row]) -> None:
-        """The sink holds these rows of the table; and others of keys alone that the table does not have."""
+        """Checks that the sink has these rows of the table, and other rows only for keys that the table lacks."""
         expected: dict[str, dict[tuple[str, int], Row]] = {}
         for row in rows:
             expected.setdefault(row["_key"], {})[row["_etag"], row["_offset"]] = row

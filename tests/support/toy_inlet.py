@@ -1,4 +1,4 @@
-"""An inlet for a made-up service, as a stranger would add it: this file, and a line in `channels.registry`."""
+"""An inlet for an imaginary service, as a contributor would add it: this file, and a line in `channels.registry`."""
 
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
@@ -10,7 +10,7 @@ from s3notify_platform.kernel.setting import About
 
 
 class ToyQueue:
-    """A message queue in memory; what is not deleted stays in it."""
+    """A message queue in memory; a message stays until it is deleted."""
 
     batch_size = 2
 
@@ -35,7 +35,7 @@ class ToyQueue:
 
 @dataclass(frozen=True, kw_only=True)
 class ToyInletSettings(PullInletSettings):
-    """Take in what the toy service reports."""
+    """Ingest the events of the toy service."""
 
     queue_name: Annotated[str, About("Name of the toy's queue")]
     pause_seconds: Annotated[float, About("Between two messages", minimum=0.1, maximum=60)] = 1.0

@@ -1,4 +1,4 @@
-"""A mirror, as a stranger would add it: this file, and an entry in `table.mirrors.MIRRORS`."""
+"""A mirror, as a contributor would add it: this file, and an entry in `table.mirrors.MIRRORS`."""
 
 from typing import ClassVar
 
@@ -15,6 +15,6 @@ class ToyMirror:
 
     def show(self, table: Mirrored) -> None:
         if ToyMirror.fails:
-            raise RuntimeError("the catalog is away")
+            raise RuntimeError("the catalog is unavailable")
         shown = (table.snapshot.version, table.snapshot.rows)
         ToyMirror.tables[table.url] = max(shown, ToyMirror.tables.get(table.url, shown))

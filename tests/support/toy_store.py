@@ -1,4 +1,4 @@
-"""A kind of store, as a stranger would add it: this file, and an item in `stores.kinds`."""
+"""A kind of store, as a contributor would add it: this file, and an item in `stores.kinds`."""
 
 from functools import cache
 

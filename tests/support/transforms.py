@@ -1,4 +1,4 @@
-"""What users bring: transforms and slot assets, good ones and broken ones."""
+"""Code of users: transforms and slot assets, correct ones and broken ones."""
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - PySpark's own idiom
@@ -9,18 +9,18 @@ UNLUCKY = 13
 
 
 def doubled(orders: DataFrame) -> DataFrame:
-    """A good one."""
+    """A correct transform."""
     return orders.withColumn("twice", F.col("amount") * 2)
 
 
 def unlucky(orders: DataFrame) -> DataFrame:
-    """Fails on the rows of one slot, when a task gets to them."""
+    """Fails on the rows of one slot, when a task reads them."""
     broken = F.raise_error(F.lit("13 is unlucky")).cast("double")
     return orders.withColumn("amount", F.when(F.col("id") == UNLUCKY, broken).otherwise(F.col("amount")))
 
 
 def unlucky_in_python(orders: DataFrame) -> DataFrame:
-    """The same, in Python."""
+    """Fails on the rows of one slot, in Python."""
 
     def run(batches):  # type: ignore[no-untyped-def]
         for batch in batches:
@@ -64,5 +64,5 @@ def slotless_orders(orders: DataFrame) -> DataFrame:
 
 @s3_slot_asset(source="somebody_else")
 def foreign(orders: DataFrame) -> DataFrame:
-    """Of another source."""
+    """A slot asset of another source."""
     return orders

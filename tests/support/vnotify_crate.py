@@ -1,4 +1,4 @@
-"""The crate vnotify itself, as a process: builds it once, and talks to it by lines of JSON."""
+"""The crate vnotify itself, as a process: built once, and controlled by lines of JSON."""
 
 import json
 import os
@@ -15,14 +15,14 @@ PEER = Path(__file__).parent / "vnotify_peer"
 
 
 def build_peer(folder: Path) -> Path:
-    """The program, built within a new folder."""
+    """Builds the program in a new folder; returns its path."""
     here = shutil.copytree(PEER, folder / "peer")
     subprocess.run(["cargo", "build", "--quiet"], cwd=here, check=True)
     return Path(os.environ.get("CARGO_TARGET_DIR", here / "target")) / "debug" / "vnotify-peer"
 
 
 class Peer:
-    """A running one, with its own cache."""
+    """A running program with its own cache."""
 
     def __init__(self, process: "subprocess.Popen[str]") -> None:
         self._process = process
@@ -45,7 +45,7 @@ class Peer:
 
 @contextmanager
 def running_peer(program: Path, config: S3Config, *, prefix: str, slots: int) -> Iterator[Peer]:
-    """The crate on this bucket, whose keyspace has this prefix."""
+    """The crate on this bucket, with a keyspace at this prefix."""
     place = {
         "endpoint": config.endpoint_url,
         "region": config.region,

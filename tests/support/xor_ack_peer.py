@@ -31,7 +31,7 @@ class PeerError(Exception):
 
 
 def install(folder: Path) -> Path:
-    """The SDK, from the npm registry; the folder."""
+    """Installs the SDK from the npm registry; returns the folder."""
     assert shutil.which("npm"), "npm is missing: apt-get install nodejs npm"
     command = ["npm", "install", "--silent", "--no-audit", "--no-fund", "--prefix", str(folder), SDK]
     subprocess.run(command, check=True, timeout=240)
@@ -39,7 +39,7 @@ def install(folder: Path) -> Path:
 
 
 class XorAckPeer:
-    """A running peer. Its calls may come from several threads at once, and run at once."""
+    """A running peer. Several threads may call it concurrently."""
 
     def __init__(self, process: "subprocess.Popen[str]") -> None:
         self._process = process
@@ -52,14 +52,14 @@ class XorAckPeer:
         self._ask(op="create", tag=tag, stamp=stamp.hex())
 
     def stamp(self, tag: str, stamp: bytes) -> bool:
-        """Whether the chain is acked by it."""
+        """Stamps; returns True if this stamp acks the chain."""
         return self._ask(op="stamp", tag=tag, stamp=stamp.hex())["acked"]
 
     def delete(self, tag: str) -> None:
         self._ask(op="delete", tag=tag)
 
     def stamp_all(self, tag: str, stamps: Sequence[bytes]) -> dict:
-        """All at once, each until it is not stale: `attempts`, `acked` (how often), `seconds`."""
+        """Stamps all at once, each until it is not stale; returns `attempts`, `acked` (number of acks), `seconds`."""
         return self._ask(op="stampAll", tag=tag, stamps=[stamp.hex() for stamp in stamps])
 
     def _ask(self, **command: object) -> dict:
@@ -101,7 +101,7 @@ def running(folder: Path, config: DynamoConfig, partition_key: str = "tagID") ->
 
 
 def make_table(endpoint_url: str, partition_key: str = "tagID") -> DynamoConfig:
-    """A new table as the npm package wants it."""
+    """A new table with the npm package's schema."""
     config = DynamoConfig(
         table=f"acks-{uuid4().hex[:8]}",
         endpoint_url=endpoint_url,

@@ -1,1 +1,1 @@
-"""`spark.read.format("s3notify")`, the objects or the table, and `spark.readStream`, the rows that come to it."""
+"""`spark.read.format("s3notify")`: the objects or the table; `spark.readStream`: rows added to the table."""

@@ -1,23 +1,25 @@
 """`spark.read.format("s3notify")`: the objects of a bucket, the committed table, or its changes, as a DataFrame.
 
-Guarantees. A query reads exactly the object versions that were listed when it was planned: a task that is repeated,
-on another executor or speculatively, gives the same rows, and an object that was overwritten or deleted meanwhile
-ends the query with `ConflictError` rather than in a mixture. With `read="table"` it reads one version of the table,
-that of the options `version` or `at`, or the newest. With `read="changes"` it reads what changed after the version
-`since` up to that one (`table.row_changes`). Bad records are rows of their own, with `_change` "reject",
-reason and raw bytes, unless `rejects` says otherwise: nothing is lost in silence.
+Guarantees. A query reads exactly the object versions that were listed when it was planned: a repeated task, on another
+executor or speculative, gives the same rows. If an object was overwritten or deleted meanwhile, the query fails with
+`ConflictError` instead of returning a mixture. With `read="table"` a query reads one version of the table: the one in
+the options `version` or `at`, or the newest. With `read="changes"` it reads the changes after the version `since` up to
+that version (`table.row_changes`). Bad records are returned as rows with `_change` "reject", reason and raw bytes,
+unless `rejects` says otherwise: nothing is lost silently.
 
-Rows of objects have `_slot`, `_key`, `_etag`, `_offset` and `_change`, the columns of the data, those of
-`partition_columns` and `metadata_columns`, then `_rejected` and `_raw`; those of the table its columns; changes
-those, and `_change_type` (insert, delete), `_commit_version`, `_commit_timestamp` and `_reason`.
+Rows of objects have `_slot`, `_key`, `_etag`, `_offset` and `_change`, the columns of the data, the columns of
+`partition_columns` and `metadata_columns`, then `_rejected` and `_raw`. Rows of the table have its columns. Rows of
+changes have the table's columns and `_change_type` (insert, delete), `_commit_version`, `_commit_timestamp` and
+`_reason`.
 
 Requests: 1 LIST for each 1000 objects below the prefix, 1 GET for each object, or for each chunk of a big one. Without
-a schema, 1 LIST and up to 64 GETs for a sample. The driver holds the list of what is read, about 500 bytes an object.
+a schema, 1 LIST and up to 64 GETs for a sample. The driver holds the list of objects to read, about 500 bytes for each.
 
-Filters are not pushed down: narrow by the options `prefix` and `only`. Spark 4.3 keeps what was pushed for one query
-over a DataFrame, and answers the next one over it with too few rows.
+Filters are not pushed down; narrow a query by the options `prefix` and `only`. Spark 4.3 would keep the pushed filters
+of one query over a DataFrame, and the next query over it would return too few rows.
 
-Register once a session: `register(spark)`. The streaming reader is in `stream`, what tasks do in `rows`.
+Register the format once for each session: `register(spark)`. `stream` has the streaming reader, `read_rows` the code of
+tasks.
 """
 
 from collections.abc import Sequence
@@ -58,26 +60,26 @@ from s3notify_platform.table.versions import snapshot_of, version_at
 FORMAT: Final = "s3notify"
 
 SAMPLED_FROM: Final = 1000
-"""Objects, the first ones listed, among which inference takes its sample."""
+"""The sample for inference is taken from this number of objects, the first ones listed."""
 
 WIDTH: Final = 4
-"""Tasks at once, where nobody has said."""
+"""The default number of concurrent tasks."""
 
 
 def register(spark: SparkSession) -> None:
-    """Make the format known to this session, and send the package to its workers. Safe to repeat."""
+    """Register the format with this session, and send the package to its workers. Safe to repeat."""
     ship_package(spark)
     tasks = parallelism(spark)
 
     class Registered(S3NotifyDataSource):
-        # Plans are made in a process that cannot see the session.
+        # Plans are made in a process without access to the session.
         width = tasks
 
     spark.dataSource.register(Registered)
 
 
 class S3NotifyDataSource(DataSource):
-    """What Spark knows of the format. Options: see `options`."""
+    """Spark's entry point to the format. Options: see `options`."""
 
     width: int = WIDTH
 
@@ -88,11 +90,11 @@ class S3NotifyDataSource(DataSource):
 
     @property
     def reading(self) -> Reading:
-        """The options, checked."""
+        """The checked options."""
         return reading_of(self.options)
 
     def schema(self) -> StructType | str:
-        """See `DataSource.schema`: as declared, as pinned (table, once there is one), or inferred from a sample."""
+        """See `DataSource.schema`: declared, pinned (if the table exists), or inferred from a sample."""
         reading = self.reading
         source = reading.source
         match reading.read:
@@ -104,11 +106,11 @@ class S3NotifyDataSource(DataSource):
                     if source.input.schema is None or source.input.column_names == "safe":
                         raise
                     ddl = _CHANGES_DDL if changes else _TABLE_DDL
-                    return ddl.format(source.input.schema)  # a stream waits for the table
+                    return ddl.format(source.input.schema)  # a stream waits until the table exists
                 return columns_of_changes(columns) if changes else columns
             case "objects":
                 if source.input.schema is not None:
-                    # Spark parses it: where this runs there is no session that could.
+                    # Spark parses the schema, since there is no session here that could.
                     more = "".join(
                         f", `{c.name.replace('`', '``')}` {c.dataType.simpleString()}"
                         for c in object_columns(source, ())
@@ -131,7 +133,7 @@ class S3NotifyDataSource(DataSource):
                 assert_never(unreachable)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
-        """See `DataSource.streamReader`. `UsageError` before PySpark 4.2, whose streams know no start offset."""
+        """See `DataSource.streamReader`. `UsageError` before PySpark 4.2, where streams have no start offset."""
         try:
             from s3notify_platform.spark.datasource.stream import ChangesReader
         except ModuleNotFoundError as error:
@@ -145,12 +147,12 @@ class S3NotifyDataSource(DataSource):
             case "table" | "changes":
                 if reading.version is not None or reading.at_ms is not None:
                     raise UsageError(
-                        "options version and at are for spark.read: a stream begins after `since`"
+                        "the options version and at are only for spark.read: use the option since for a stream"
                     )
                 return ChangesReader(reading, to_arrow_schema(schema), self.width)
             case "objects":
                 raise UsageError(
-                    "a stream is of the committed table: have its source ingested (`s3notify ingest`, or Dagster), and "
+                    "a stream reads the committed table: ingest its source (`s3notify ingest`, or Dagster), and "
                     "give read='table'"
                 )
             case _ as unreachable:
@@ -172,7 +174,9 @@ _CHANGES_DDL: Final = (
 
 
 def inferred_schema(reading: Reading) -> StructType:
-    """Columns from a sample of the first objects listed, marked as inferred. 1 LIST, 1 GET for each of the sample."""
+    """Columns from a sample of the first objects listed, marked as
+    inferred. 1 LIST, 1 GET for each object of the sample.
+    """
     source = reading.source
     if (fixed := fixed_schema(source.input.format)) is not None:
         return whole_schema(from_arrow_schema(fixed), source)
@@ -190,7 +194,7 @@ def inferred_schema(reading: Reading) -> StructType:
 
 @dataclass
 class ObjectsReader(DataSourceReader):
-    """The bucket's objects."""
+    """Reads the bucket's objects."""
 
     reading: Reading
     rows: RowReader
@@ -204,15 +208,16 @@ class ObjectsReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Batches:
         """See `DataSourceReader.read`."""
-        if isinstance(partition, Work):  # one that is none stands for a bucket without objects
+        if isinstance(partition, Work):  # a plain InputPartition means a bucket without objects
             yield from self.rows.read(partition.splits)
 
 
 @dataclass
 class TableReader(DataSourceReader):
-    """The committed table, as of the version that the options name, or the newest when the query was planned.
+    """Reads the committed table as of the version in the options, or as of the newest version when the query was
+    planned.
 
-    Or its changes after the version `since`, up to that one.
+    With `read="changes"` it reads the changes after the version `since`, up to that version.
     """
 
     reading: Reading
@@ -220,8 +225,8 @@ class TableReader(DataSourceReader):
     width: int
 
     def partitions(self) -> list[InputPartition]:
-        """See `DataSourceReader.partitions`. Requests of `snapshot_for`; for changes those of `row_changes`, too."""
-        # One that is none stands for a table without such rows.
+        """See `DataSourceReader.partitions`. Requests of `snapshot_for`; for changes also those of `row_changes`."""
+        # A partition with None means a table without matching rows.
         return [*map(InputPartition, self._shares())] or [InputPartition(None)]
 
     def _shares(self) -> Sequence[Share]:
@@ -231,7 +236,7 @@ class TableReader(DataSourceReader):
             return all_rows(snapshot_for(reading), slots, tasks=tasks)
         if not isinstance(reading.since, int):
             raise UsageError(
-                "read='changes' needs the option since: the version after which they begin, like 17; "
+                "read='changes' needs the option since: the version after which the changes begin, like 17; "
                 "`s3notify history` shows them"
             )
         reader = reading.source.location.table().reader
@@ -246,9 +251,10 @@ class TableReader(DataSourceReader):
 
 
 def snapshot_for(reading: Reading) -> Snapshot:
-    """The version of the table that a query reads. `NotFoundError`: there is none, or it is not kept.
+    """The snapshot of the table that a query reads. `NotFoundError`: the table does not exist, or the version is not
+    kept.
 
-    Requests of `LogTable.newest`, or of `snapshot_of`; 1 LIST more for a time.
+    Requests: those of `LogTable.newest`, or of `snapshot_of`; 1 LIST more for a time.
     """
     reader, version = reading.source.location.table().reader, reading.version
     if reading.at_ms is not None:

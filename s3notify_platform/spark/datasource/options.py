@@ -1,11 +1,11 @@
-"""Options of the data source, by which Spark names a source: strings in, a `Source` out. Pure.
+"""Options of the data source, which name a source to Spark: strings in, a `Source` out. Pure.
 
-Spark shows options in its plans, so none of them is a secret: keys are given by the names of environment variables or
-by that of a profile, and else come from boto3's own chain. Each of them is looked up where a request is sent: on the
-driver (with Spark Connect, on the server) and on every worker.
+Spark shows options in its plans, so no option is a secret: access keys are given by the names of environment variables,
+by the name of a profile, or by boto3's own chain. These names are resolved on each machine that sends requests: the
+driver (with Spark Connect, the server) and every worker.
 
-Spark's own names for the same are understood too (`SPARK_NAMES`). A time needs its zone, unlike Spark's: where options
-are read there is no session whose zone it could be of.
+Spark's own names for the same options are accepted, too (`SPARK_NAMES`). A time needs its zone, unlike Spark's times,
+since there is no session with a zone where options are read.
 """
 
 import re
@@ -29,30 +29,30 @@ NEWEST: Final = "newest"
 
 @dataclass(frozen=True, kw_only=True)
 class ReadingSettings:
-    """What is read of a source: the options besides its settings."""
+    """The part of a source to read: the options besides the source's settings."""
 
     path: Annotated[str, About("Bucket and prefix in one, like s3://acme-landing/raw/orders/")] = ""
     read: Annotated[
-        Read, About("The bucket's objects; the committed table; or what changes in that, row by row")
+        Read, About("The bucket's objects; the committed table; or the changes of the table, row by row")
     ] = "objects"
-    rejects: Annotated[Rejects, About("Bad records as rows of their own, as an error, or not at all")] = (
+    rejects: Annotated[Rejects, About("Bad records: as rows with a reason, as an error, or dropped")] = (
         "column"
     )
-    only: Annotated[str, About("Some slots, like 3,17; default: all")] = ""
+    only: Annotated[str, About("The slots to read, like 3,17; default: all")] = ""
     version: Annotated[str, About("The table as of this version; default: the newest")] = ""
     at: Annotated[str, About("The table as of this time, like 2026-01-31T12:00:00Z")] = ""
     since: Annotated[
         str,
         About(
-            "The version after which changes, or a stream, begin; of a stream also newest; default: with all rows that "
-            "are there"
+            "The version after which changes or a stream begin; for a stream also newest; default: a stream begins "
+            "with all rows of the table"
         ),
     ] = ""
     poll_seconds: Annotated[
-        float, About("Between two looks at the log, at least", unit="seconds", minimum=0)
+        float, About("The minimum time between two reads of the log", unit="seconds", minimum=0)
     ] = 1.0
     list_seconds: Annotated[
-        float, About("Between two listings of the bucket, at least", unit="seconds", minimum=0)
+        float, About("The minimum time between two listings of the bucket", unit="seconds", minimum=0)
     ] = 10.0
 
 
@@ -72,20 +72,20 @@ SPARK_NAMES: Final = {
     "timestampFormat": "timestamp_format",
     "timeZone": "time_zone",
 }
-"""Options of Spark's file sources, and ours for the same."""
+"""Options of Spark's file sources, and the data source's names for them."""
 
 _MODES: Final = {"permissive": "column", "dropmalformed": "drop", "failfast": "fail"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """What is to be read of a source, and how.
+    """The part of a source to read, and the way to read it.
 
-    `read`: the bucket's `objects`; the committed `table`; or its `changes`. `rejects`: bad records as rows of their own
-    (`column`), as an error, or not at all. `only` some slots. `version`, or `at_ms` (Unix milliseconds): the table as
-    of then, or its changes up to then, in place of its newest version. `since`: the version after which changes, or a
-    stream, begin, or `newest`; None: with all rows that are there. At most one look at the log in `poll_seconds`, one
-    listing of the bucket in `list_seconds`.
+    `read`: the bucket's `objects`; the committed `table`; or its `changes`. `rejects`: bad records as separate rows
+    (`column`), as an error (`fail`), or dropped (`drop`). `only`: the slots to read. `version`, or `at_ms` (Unix
+    milliseconds): the table as of then, or its changes up to then, instead of its newest version. `since`: the version
+    after which changes, or a stream, begin, or `newest`; None: a stream begins with all rows of the table.
+    `poll_seconds`: the minimum time between two reads of the log; `list_seconds`: between two listings of the bucket.
     """
 
     source: Source
@@ -100,19 +100,19 @@ class Reading:
 
     @property
     def wanted(self) -> list[Slot]:
-        """The slots to be read."""
+        """The slots to read."""
         return sorted(self.source.location.all_slots() if self.only is None else self.only)
 
 
 def reading_of(options: Mapping[str, str]) -> Reading:
-    """What the options say; `UsageError` for one that is unknown, missing or makes no sense."""
+    """The checked options; `UsageError` for an option that is unknown, missing or contradictory."""
     given = _by_our_names({name.lower(): value for name, value in options.items()})
     source, reading = _source(given), given_of(given, ReadingSettings)
     found = values_in(reading, named(ReadingSettings))
     misplaced = sorted({"version", "at", "since"} & found.keys())
     if misplaced and found.get("read", "objects") == "objects":
         raise UsageError(
-            f"option {misplaced[0]!r} is for the committed table: give read='table' or 'changes'"
+            f"option {misplaced[0]!r} is only for the committed table: give read='table' or 'changes'"
         )
     slots = source.location.slots
     if "only" in found:
@@ -138,7 +138,7 @@ def _by_our_names(given: Mapping[str, str]) -> dict[str, str]:
             case "pathGlobFilter":
                 if {*"{}|"} & {*value}:
                     raise UsageError(f"pathGlobFilter={value!r}: use the option include, like *.csv|*.jsonl")
-                value = f"{value}|*/{value}"  # Spark's is of the file's name
+                value = f"{value}|*/{value}"  # Spark's glob matches only the file's name
             case _:
                 pass
         found[name] = value
@@ -146,7 +146,7 @@ def _by_our_names(given: Mapping[str, str]) -> dict[str, str]:
 
 
 def _bytes(name: str, value: str) -> str:
-    """A size as Spark takes it, like 512m or 1g, in bytes."""
+    """Convert a size in Spark's notation, like 512m or 1g, to bytes."""
     if (found := re.fullmatch(r"\s*(\d{1,18})\s*(?:([kmgtp])b?|b)?\s*", value.lower())) is None:
         raise UsageError(f"{name}={value!r}: give bytes, like 1073741824, 512m or 1g")
     return str(int(found[1]) << 10 * (" kmgtp".index(found[2]) if found[2] else 0))
@@ -163,7 +163,7 @@ def _source(given: Mapping[str, str]) -> Source:
 
 
 def _moments(given: Mapping[Any, str]) -> dict[str, Any]:
-    """Which version is read, and after which one a stream begins."""
+    """The version to read, and the version after which a stream begins."""
     if "version" in given and "at" in given:
         raise UsageError("options version and at: give one of them")
     found: dict[str, Any] = {}
@@ -192,5 +192,5 @@ def _time_ms(text: str) -> int:
     except ValueError as error:
         raise UsageError(f"at={text!r}: give a time like 2026-01-31T12:00:00Z") from error
     if found.tzinfo is None:
-        raise UsageError(f"at={text!r}: say of which zone it is, like {text}Z")
+        raise UsageError(f"at={text!r}: add the time zone, like {text}Z")
     return round(found.timestamp() * 1000)

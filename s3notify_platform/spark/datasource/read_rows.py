@@ -1,4 +1,4 @@
-"""What a task of the data source does: read splits, and give rows of exactly the columns that Spark wants."""
+"""The work of a task of the data source: read splits, and return rows with exactly the columns that Spark wants."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -28,7 +28,7 @@ from s3notify_platform.table.reading import shaped
 
 CHANGE: Final = "_change"
 ROW, REJECT = "row", "reject"
-"""What a row is: a record, or one that could not be read."""
+"""The kind of a row: a record, or a record that could not be read."""
 
 SPECIAL: Final = (*LINEAGE.names, CHANGE, "_rejected", "_raw")
 
@@ -38,21 +38,21 @@ SMALL_TASK_BYTES: Final = 1 << 20
 # Schemas
 
 INFERRED: Final = {"s3notify": "inferred"}
-"""Metadata of the first column of a schema that nobody declared."""
+"""Metadata of the first column of an inferred schema."""
 
 _FIRST: Final = StructType([*LINEAGE.fields]).add(CHANGE, "string")
 _LAST: Final = StructType().add("_rejected", "string").add("_raw", "binary")
 
 
 def whole_schema(data: Iterable[StructField], source: Source) -> StructType:
-    """The columns of the data, with ours before and behind them. Pure."""
+    """The columns of the data, with the data source's columns before and after them. Pure."""
     data = [*data]
     rescued = StructType().add(RESCUED.name, "string") if source.input.mismatches == "rescue" else ()
     return StructType([*_FIRST.fields, *data, *object_columns(source, data), *rescued, *_LAST.fields])
 
 
 def is_inferred(schema: StructType) -> bool:
-    """Whether nobody declared this schema. Pure."""
+    """True if this schema was inferred, not declared. Pure."""
     return any(column.metadata == INFERRED for column in schema)
 
 
@@ -61,7 +61,7 @@ def is_inferred(schema: StructType) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowReader:
-    """Reads splits in a task, as rows of exactly the columns of `output`."""
+    """Reads splits in a task, and returns rows with exactly the columns of `output`."""
 
     splits: SplitReader
     output: pa.Schema
@@ -69,21 +69,23 @@ class RowReader:
 
     @classmethod
     def of(cls, reading: Reading, schema: StructType) -> "RowReader":
-        """A reader for what Spark wants; `UsageError` if the format cannot give it, or rules are of other columns."""
+        """A reader for the schema that Spark wants; `UsageError` if the
+        format cannot give it, or rules need other columns.
+        """
         others = (*SPECIAL, RESCUED.name, *reading.source.input.object_columns.schema.names)
         data = StructType([column for column in schema if column.name not in others])
         columns = arrow_schema(json_schema(object_names(data.json())))
         named = arrow_schema(json_schema(bare_names(data.json())))
         check_schema(columns, reading.source.input.format)
-        if named:  # else there is nothing to read
+        if named:  # without columns there is nothing to read
             reading.source.input.rules.bound(reading.source.input.delivered(named))
         if reading.source.input.mismatches == "rescue" and RESCUED.name not in schema.names:
             raise UsageError(
-                f"mismatches='rescue' needs a column {RESCUED.name}, where values go that do not fit"
+                f"mismatches='rescue' needs a column {RESCUED.name} for values that do not fit: add it to the schema"
             )
         rejects = reading.rejects
         if rejects == "column" and "_rejected" not in schema.names:
-            rejects = "fail"  # they would look like rows
+            rejects = "fail"  # rejects would look like rows
         return cls(
             splits=SplitReader(
                 source=reading.source, schema=columns, named=named, inferred=is_inferred(schema)
@@ -95,8 +97,8 @@ class RowReader:
     def read(self, splits: Sequence[Split]) -> Batches:
         """The rows, and the rejects as `rejects` says.
 
-        `ConflictError` for an object that is another one now, or gone. `UnavailableError` for one that
-        could not be read: the task fails, and Spark tries it again. `UsageError` for a reject, if they are to fail.
+        `ConflictError`: an object was replaced or deleted. `UnavailableError`: an object could not be read; the task
+        fails, and Spark tries it again. `UsageError`: there is a reject, and `rejects` is `fail`.
         """
         for found in self.splits.read(splits):
             match found:
@@ -104,7 +106,7 @@ class RowReader:
                     self._check(found.key, found.outcome)
                 case Rejected(batch) if self._keeps(batch):
                     more = {"_rejected": batch.column("reason"), "_raw": batch.column("raw")}
-                    # The data may have columns that are called reason and raw, too.
+                    # The data may have columns named reason and raw, too.
                     yield self._shaped(batch.select(LINEAGE.names), REJECT, more)
                 case pa.RecordBatch():
                     yield self._shaped(found, ROW, {})
@@ -139,13 +141,13 @@ class RowReader:
 
 @dataclass
 class Work(InputPartition):
-    """What one task does: splits to read."""
+    """The splits that one task reads."""
 
     splits: Sequence[Split]
 
 
 def work_of(source: Source, splits: Iterable[Split], width: int) -> list[Work]:
-    """The work, assigned by bytes to as many tasks as are worth it; big objects in parts. Pure."""
+    """The work of each task, balanced by bytes over a useful number of tasks; big objects are cut in parts. Pure."""
     parts = [part for split in splits for part in cut(split, source)]
     sizes = [split.end - split.start for split in parts]
     cost = sum(sizes) + OBJECT_COST_BYTES * len(parts)

@@ -1,32 +1,34 @@
-"""`readStream.format("s3notify")`: the changes of the committed table, as a stream; or the rows that come to it alone.
+"""`readStream.format("s3notify")`: the changes of the committed table as a stream, or only its added rows.
 
-With `read="changes"` rows that leave are given, too, and all have the columns of the feed (`table.row_changes`); with
-`read="table"` rows that come, as they are.
+With `read="changes"` the stream also returns removed rows, and all rows have the columns of the feed
+(`table.row_changes`). With `read="table"` it returns the added rows, with the table's columns.
 
 Steps
-    1. `latestOffset` asks for the newest version. A new stream begins with all rows of a version, some slots at a time,
-       unless the option `since` names the version after which it begins. Then come the changes of one version after the
-       other, as many versions as the limits have room for.
-    2. `partitions` finds the packs that these versions brought, or took away, and deals them to tasks. Tasks read
+    1. `latestOffset` reads the newest version. A new stream begins with all rows of a version, some slots at a time. If
+       the option `since` is given, it begins after that version. Then it returns the changes of each later version in
+       turn, as many as the limits allow.
+    2. `partitions` finds the packs that these versions added or removed, and distributes them to tasks. Tasks read
        packs, and no log.
 
-The offset is `{table, version, slots}`: all that came up to the version has been given; with `slots` the first so many
-slots of this version alone. `table` is the table's id: version numbers come again in another table. So the checkpoint
-has all that the stream knows.
+The offset is `{table, version, slots}`: the stream has returned everything up to the version. If `slots` is not null,
+it has only returned this number of slots of this version. `table` is the table's id, since version numbers repeat in
+another table. So the checkpoint is the stream's only state.
 
 Guarantees
-    - Each row of the table comes once, after its version was committed: rows of new and overwritten objects, of objects
-      that were read again (backfill, retry), and of parts of big objects, in the order of versions.
-    - With `read="changes"` each row that left since it came is deleted once. So deletions first, then insertions, make
-      of a copy of the table the next one.
+    - Each row of the table is returned once, after its version was committed: rows of new and overwritten objects, of
+      objects that were read again (backfill, retry), and of parts of big objects, in the order of versions.
+    - With `read="changes"` each row that was removed after it was returned is deleted once. So the deletions, and then
+      the insertions, turn a copy of the table into the next version.
     - A micro-batch that Spark repeats, after a failed sink or a restart, has the same rows.
-    - Versions that are not kept, a rollback, and another table in its place are an error, never a gap.
+    - Versions that are not kept, a rollback, and another table in its place cause an error, never a gap.
 
-Limits: rows that came and left within one micro-batch are not given. `max_objects` and `max_bytes` bound a micro-batch,
-but a version is never divided, nor a slot. Columns that the table gets later are seen when the query is started again.
+Limits: rows that were added and removed within one micro-batch are not returned. `max_objects` and `max_bytes` bound a
+micro-batch, but a version or a slot is never divided. Columns that the table gets later appear when the query is
+restarted.
 
-Requests: a poll is that of `LogTable.newest`, at most one in `poll_seconds`; 4 GETs for each version, 1 more for one of
-many changes; for the beginning those of `snapshot_of`, twice for each micro-batch; and those of `reading.read`.
+Requests: a poll makes the requests of `LogTable.newest`, at most once in `poll_seconds`; 4 GETs for each version, 1
+more for a version with many changes; for the beginning those of `snapshot_of`, twice for each micro-batch; and those of
+`reading.read`.
 """
 
 from collections.abc import Sequence
@@ -54,19 +56,20 @@ from s3notify_platform.table.versions import created_ms, snapshot_of
 
 UNLIMITED: Final = 1 << 62
 
-AFRESH: Final = (
-    "begin with another checkpoint: with all rows that are there, or with the option since after a version"
+REMEDY: Final = (
+    "use a new checkpoint, which begins with all rows of the table, or with the option since after a version"
 )
 
 WITH_NEWEST: Final = -2
-"""In place of a version: the stream begins after the version that is the newest when it starts."""
+"""Used in place of a version: the stream begins after the newest version at its start."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Offset:
-    """What was given: all that came up to `version`, or if `slots` is not None, so many slots of this version alone.
+    """The position of a stream: everything up to `version`, or if `slots` is not None, this number of slots of this
+    version.
 
-    `table`: its id; "" if the stream has not seen it yet. Version -1: the first one has not been chosen.
+    `table`: its id; "" if the stream has not seen the table yet. Version -1: the first version has not been chosen.
     """
 
     table: str = ""
@@ -74,23 +77,23 @@ class Offset:
     slots: int | None = 0
 
     def dumps(self) -> dict[str, Any]:
-        """As the checkpoint has it."""
+        """The form in the checkpoint."""
         return {"table": self.table, "version": self.version, "slots": self.slots}
 
     @classmethod
     def loads(cls, body: dict[str, Any]) -> "Offset":
-        """Inverse of `dumps`. `CorruptError` for anything else."""
+        """Inverse of `dumps`. `CorruptError` for any other value."""
         try:
             found = cls(table=body["table"], version=body["version"], slots=body["slots"])
         except (KeyError, TypeError) as error:
-            raise CorruptError(f"{body!r}: not an offset of this stream: {AFRESH}") from error
+            raise CorruptError(f"{body!r}: not an offset of this stream: {REMEDY}") from error
         if type(found.table) is not str or type(found.version) is not int:
-            raise CorruptError(f"{body!r}: not an offset of this stream: {AFRESH}")
+            raise CorruptError(f"{body!r}: not an offset of this stream: {REMEDY}")
         return found
 
     @classmethod
     def initial(cls, reading: Reading) -> "Offset":
-        """Where a new stream begins. Pure."""
+        """The offset at which a new stream begins. Pure."""
         match reading.since:
             case None:
                 return cls()
@@ -108,7 +111,7 @@ class Work(InputPartition):
 
 
 class ChangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Rows that come, and leave. Lives in one process of the driver for as long as the query runs."""
+    """Reads added and removed rows. Lives in one process of the driver as long as the query runs."""
 
     def __init__(
         self, reading: Reading, output: pa.Schema, width: int, *, clock: Clock = SYSTEM_CLOCK
@@ -122,7 +125,7 @@ class ChangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._polled_at = 0.0
 
     def __getstate__(self) -> dict[str, Any]:
-        """What travels to tasks."""
+        """The state that is sent to tasks."""
         return {"_reading": self._reading, "_output": self._output}
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
@@ -130,12 +133,12 @@ class ChangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return Offset.initial(self._reading).dumps()
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
-        """See `SupportsTriggerAvailableNow`: the query ends with the version that is the newest now."""
+        """See `SupportsTriggerAvailableNow`: the query ends with the newest version at this time."""
         found = self._newest()
         self._until = -1 if isinstance(found, Absent) else found.version
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
-        """See `DataSourceStreamReader.getDefaultReadLimit`: `max_objects`, and within it `max_bytes`."""
+        """See `DataSourceStreamReader.getDefaultReadLimit`: `max_objects`; `max_bytes` applies as well."""
         return ReadMaxFiles(self._reading.source.input.max_objects)
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - Spark's name
@@ -183,7 +186,7 @@ class ChangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         place = self._reading.source.location
         yield from partition.share.read(open_store(place.platform), place.layout, self._output)
 
-    # How
+    # Internals
 
     @property
     def _table(self) -> LogTable:
@@ -197,19 +200,19 @@ class ChangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._seen
 
     def _checked(self, offset: Offset, found: Snapshot | Absent) -> Snapshot:
-        """The table, which has to be that of the offset."""
+        """The newest snapshot, which must be of the offset's table."""
         if isinstance(found, Absent):
-            raise NotFoundError(f"the table that the stream has read ({offset.table}) was removed: {AFRESH}")
+            raise NotFoundError(f"the table that the stream has read ({offset.table}) was removed: {REMEDY}")
         if offset.table not in ("", found.table):
             raise UsageError(
-                f"the checkpoint is of table {offset.table}, in whose place there is table {found.table}: it was begun "
-                f"again (`s3notify table forget`, `migrate`), or the options name another source. {AFRESH}"
+                f"the checkpoint belongs to table {offset.table}, but the table's id is now {found.table}: the table "
+                f"was begun again (`s3notify table forget`, `migrate`), or the options name another source. {REMEDY}"
             )
         if offset.version > found.version:
-            # This process may have looked before another one committed it.
+            # Another process may have committed the version after this process read the log.
             self._seen = found = self._table.newest()
             if isinstance(found, Absent) or offset.version > found.version:
-                raise NotFoundError(f"there is no version {offset.version} of the table: {AFRESH}")
+                raise NotFoundError(f"the table has no version {offset.version}: {REMEDY}")
         return found
 
     def _as_of(self, version: int) -> Snapshot:
@@ -221,7 +224,7 @@ class ChangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             raise _not_kept(error) from error
 
     def _limits(self, limit: ReadLimit) -> tuple[float, float]:
-        """Objects and bytes of a micro-batch."""
+        """The number of objects and bytes that a micro-batch may have."""
         chosen = self._reading.source.input
         if isinstance(limit, ReadAllAvailable):
             return UNLIMITED, UNLIMITED
@@ -242,7 +245,7 @@ class ChangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return until
 
     def _slots(self, snapshot: Snapshot, given: int, limit: ReadLimit) -> int | None:
-        """How many slots of a snapshot are given after the next micro-batch; None: all."""
+        """The number of slots of a snapshot that are returned after the next micro-batch; None: all."""
         objects, size = self._limits(limit)
         manifest = snapshot.manifest
         each = sum(pack.size for pack in snapshot.packs.values()) / max(snapshot.rows, 1)
@@ -257,5 +260,5 @@ class ChangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 def _not_kept(error: NotFoundError) -> NotFoundError:
     return NotFoundError(
-        f"{error}. The stream stood still for longer than versions are kept, or an object was erased: {AFRESH}"
+        f"{error}. The stream was stopped for longer than versions are kept, or an object was erased: {REMEDY}"
     )

@@ -1,6 +1,6 @@
-"""What the fuzz over formats writes: objects of every format and compression, drawn from a seed.
+"""The objects of the fuzz over formats: every format and compression, drawn from a seed.
 
-Whatever number is drawn, the records of all objects have ids of their own. Some are malformed on purpose, and marked.
+The records of all objects have distinct ids for any drawn number. Some are malformed on purpose, and marked.
 """
 
 import bz2
@@ -34,7 +34,7 @@ SCHEMA = pa.schema(
 SCHEMA_DDL = "id bigint, note string, amount decimal(12,2), at timestamp"
 
 MAGIC = {"parquet": b"PAR1", "orc": b"ORC", "avro": b"Obj\x01"}
-"""Formats of whole files, by what they begin with."""
+"""Formats of whole files, by their first bytes."""
 
 AVRO_SCHEMA = {
     "type": "record",
@@ -58,7 +58,7 @@ def no_file(magic: bytes, mark: str) -> bytes:
 
 
 def repeated(mark: str) -> pa.Table:
-    """One text in so many rows that they are more than an object may have."""
+    """One text in so many rows that they exceed the limit of an object."""
     return pa.table({"note": pa.array([mark + "x" * 290]).take(pa.array([0] * 1_000_000))})
 
 
@@ -94,7 +94,7 @@ POISON: dict[str, tuple[Callable[[str], bytes], ...]] = {
     ),
     "avro": (partial(no_file, b"Obj\x01"), avro_of_year_10000, avro_in_itself),
 }  # fmt: skip
-"""Files of one reject, whose bytes have the mark in them."""
+"""Files with one reject, whose bytes contain the mark."""
 
 PIECES = ("plain", "ünïcode 🙂", 'say "no"', "a,b", "two\nlines", "", " ", "x" * 60, "1", "{}", "\\n")
 
@@ -121,14 +121,14 @@ COMPRESSIONS: dict[str, Callable[[bytes], bytes]] = {
 
 @dataclass
 class Drawn:
-    """Objects in the order in which they are asked for."""
+    """Objects in the order of their requests."""
 
     dice: random.Random
     ids: int = 0
     broken: int = 0
 
     def body(self, key: str, earlier: bytes = b"") -> bytes:
-        """A new object under this key, or `earlier` with more behind it."""
+        """A new object for this key, or `earlier` with appended data."""
         fmt, packing = format_and_packing(key)
         count = self.dice.choice((0, 1, 2, 5, 12, 30, 150, 300))
         if fmt in MAGIC:
@@ -137,11 +137,11 @@ class Drawn:
             return earlier + self.dice.randbytes(count * 40)
         text = self._records(fmt, count, header=not earlier)
         if earlier:
-            # A member of its own behind the others, as whoever appends does.
+            # A separate member after the others, as an appending writer makes it.
             text = b"\n" + text
         elif self.dice.random() < 0.2 and not text.endswith(b"\r\n"):
             text = text.removesuffix(b"\n")
-        # Named as compressed or not, it may be another thing: the content decides.
+        # The object may be something else than its name says: the content decides.
         if packing in ("", ".gz") and not earlier and self.dice.random() < 0.05:
             packing = self.dice.choice(("", ".gz", ".zst"))
         elif earlier:
@@ -195,7 +195,7 @@ class Drawn:
         self.broken += 1
         mark = b"BROKEN-%d" % self.broken
         if fmt == "txt":
-            # Not UTF-8, nor the byte order mark of anything else.
+            # Neither UTF-8 nor the byte order mark of another encoding.
             return b"\x80 " + mark + b"\n"
         if fmt == "csv":
             return self.dice.choice((b'"' + mark + b'"x,1,2,\n', mark + b",not a number,,\n"))
@@ -224,7 +224,7 @@ class Drawn:
 
 
 def read_rows(fmt: str, body: bytes) -> list[dict[str, Any]]:
-    """The rows of a file of one of the formats in `MAGIC`, by their libraries."""
+    """The rows of a file in one of the formats in `MAGIC`, by the format's library."""
     if fmt == "avro":
         return [dict(row) for row in fastavro.reader(io.BytesIO(body)) if isinstance(row, dict)]
     source = pa.BufferReader(body)
@@ -241,7 +241,7 @@ def format_and_packing(key: str) -> tuple[str, str]:
 
 
 def packing_of(body: bytes, named: str) -> str:
-    """How an object is compressed, going by its content."""
+    """The compression of an object, by its content."""
     for packing, magic in (
         (".gz", b"\x1f\x8b"),
         (".bz2", b"BZh"),

@@ -1,4 +1,4 @@
-"""What the writers of the fuzz run do, drawn from a seed, so that the check draws the same; and their journal."""
+"""The operations of the fuzz run's writers, drawn from a seed so that the check draws the same; and their journal."""
 
 import hashlib
 import json
@@ -14,12 +14,12 @@ PREFIX = "raw/orders/"
 KEYSPACE = "_s3notify/orders/keyspace/"
 SECRET_ENV = "FUZZ_SECRET"
 STALE_SECONDS = 15.0
-"""Of the queue, for writers and the reconciler."""
+"""A setting of the queue, for writers and the reconciler."""
 
 WRITERS = 4
 QUEUED, SQS, HTTP, PLAIN = "queued", "sqs", "http", "plain"
 ANNOUNCED = (QUEUED, SQS, HTTP)
-"""Ways by which the notification queue hears of a change."""
+"""Ways of writing that announce a change in the notification queue."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,11 +31,11 @@ class Operation:
     key: str
     body: bytes | None
     twice: bool
-    """Whoever reports it does so twice."""
+    """True: the change is reported twice."""
 
     @property
     def etag(self) -> str | None:
-        """Of the object that it leaves."""
+        """The ETag of the object after the change."""
         return None if self.body is None else hashlib.md5(self.body, usedforsecurity=False).hexdigest()
 
 
@@ -48,17 +48,17 @@ class Phase:
     last: int
     ways: Sequence[str]
     keys: int
-    """Of each writer."""
+    """The number of keys of each writer."""
 
     def draw(self, writer: int, number: int) -> Operation:
-        """Always the same for the same arguments."""
+        """The operation with this number; always the same for the same arguments."""
         draw = random.Random(f"{self.seed} {writer} {number}")
         place = draw.randrange(self.keys)
-        # What others escape, decode twice or take for a separator.
+        # Characters that some programs escape, decode twice or treat as separators.
         name = f"{place} + 100%41 ü{place}" if place % 7 == 0 else str(place)
         body = None
         if draw.random() >= 0.25:
-            # Now and then what was there before, to the byte: the same ETag comes back.
+            # Sometimes the former bytes, so that the same ETag comes back.
             version = number // 40 if draw.random() < 0.1 else 1_000_000 + number
             rows = [
                 {"order_id": 100 * version + n, "customer": f"w{writer}", "amount": f"{place}.5"}
@@ -75,14 +75,14 @@ class Phase:
 
 
 class Journal:
-    """What a writer is about to do and has done, each line on the disk before it goes on.
+    """A writer's record of its next and its completed operations; each line is on disk before the writer continues.
 
-    `begin` before an operation; `done` when it is confirmed; `doubt` when its outcome is left to the reconciler.
+    `begin` is before an operation; `done` is after its confirmation; `doubt` leaves its outcome to the reconciler.
     """
 
     def __init__(self, path: Path) -> None:
         self._file = path.open("ab", buffering=0)
-        self._file.write(b"\n")  # ends a line that was cut short
+        self._file.write(b"\n")  # ends a truncated line
 
     def note(self, what: str, number: int) -> None:
         self._file.write(f"{what} {number};\n".encode())
@@ -90,7 +90,7 @@ class Journal:
 
 
 def read_journal(path: Path) -> dict[int, str]:
-    """The last word on each operation that was begun, in order."""
+    """The last record of each operation that was begun, in order."""
     if not path.exists():
         return {}
     lines = re.findall(r"^(begin|done|doubt) (\d+);$", path.read_text(), re.MULTILINE)

@@ -1,4 +1,4 @@
-"""`s3notify reconcile` with patience for tests: `python -m … S3_ENDPOINT`. Credentials are in the environment."""
+"""`s3notify reconcile` with short timeouts for tests: `python -m … S3_ENDPOINT`. Credentials are in the environment."""
 
 import sys
 

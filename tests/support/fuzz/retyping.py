@@ -1,7 +1,7 @@
-"""Columns that get other types while everything else goes on; and the model of what a row of JSON is in them.
+"""Columns that get other types while everything else continues, and the model of a JSON row's values in them.
 
-A value of an object is in its row if its column's type has it, else the row is not there, once things have settled.
-Until then it may be null: an earlier type may not have had it, and its object is still to be read again.
+When everything is settled, a row exists if the types of its columns can hold its object's values. Until then a value
+may be null: an earlier type may not have held it, and the object may not have been read again yet.
 """
 
 import os
@@ -25,7 +25,7 @@ KINDS: Final = {
     "order_id": ("bigint", "int", "decimal(20,2)"),
     "amount": ("decimal(12,2)", "decimal(20,4)", "string"),
 }
-"""The types of the columns that change, the first ones first. JSON's numbers are in one, its strings in the other."""
+"""The types of the columns that change, first types first. One column holds JSON's numbers, the other its strings."""
 
 _ARROW: Final[Mapping[str, pa.DataType]] = {
     "int": pa.int32(),
@@ -38,11 +38,11 @@ _ARROW: Final[Mapping[str, pa.DataType]] = {
 
 Value = Decimal | str | None
 Values = tuple[Value, ...]
-"""Of one row, by the columns of `KINDS`."""
+"""The values of one row, by the columns of `KINDS`."""
 
 
 def plain(value: Any) -> Value:
-    """A value of a row or of an object, whatever its type: numbers and texts of them are the number."""
+    """A value of a row or of an object, independent of its type: a number and its text are the same."""
     try:
         return None if value is None else Decimal(value)
     except InvalidOperation:
@@ -55,7 +55,7 @@ def values_of(row: Mapping[str, Any]) -> Values:
 
 
 def fits(value: Value, kind: str) -> bool:
-    """Whether a column of this type has the value, if it is read from its object."""
+    """True if a column of this type can hold the value, read from its object."""
     if value is None or kind == "string":
         return True
     if isinstance(value, str):
@@ -68,19 +68,19 @@ def fits(value: Value, kind: str) -> bool:
 
 
 def is_whole(values: Values, kinds: Mapping[str, str]) -> bool:
-    """Whether a row with these values is there, once its object has been read by these types."""
+    """True if a row with these values exists after its object was read with these types."""
     return all(fits(value, kinds[name]) for name, value in zip(KINDS, values, strict=True))
 
 
 def is_wide(values: Values) -> bool:
-    """Whether one of the types has not all of the values: such a row may be missing, or have nulls, for a while."""
+    """True if one of the types cannot hold all values: the row may be missing, or have nulls, for a while."""
     return not all(
         fits(value, kind) for name, value in zip(KINDS, values, strict=True) for kind in KINDS[name]
     )
 
 
 def may_be(shown: Values, values: Values, kinds: Mapping[str, str]) -> bool:
-    """Whether a row may show this at any time, if its object has `values`, and the columns these types."""
+    """True if a row may show this at any time, for an object with `values` and columns with these types."""
 
     def may(name: str, found: Value, value: Value) -> bool:
         if found is None:
@@ -91,7 +91,7 @@ def may_be(shown: Values, values: Values, kinds: Mapping[str, str]) -> bool:
 
 
 def mixture(table: LogTable, found: Snapshot) -> str:
-    """A file of this version with other types than the version says; empty if there is none."""
+    """A file of this version whose types differ from the version's; empty if there is none."""
     columns = arrow_schema(found.metadata.schema)
     for pack in found.packs.values():
         for each in table.data.opened(pack).schema:
@@ -108,15 +108,15 @@ def kinds_of(found: Snapshot) -> dict[str, str]:
 
 @dataclass
 class Retyping:
-    """Gives one column after another some other type, by `s3notify schema set`, which is killed now and then.
+    """Gives one column after another a new type by `s3notify schema set`, which is sometimes killed.
 
-    A command that was killed, or has failed, is repeated until it is through. `declare`: has the source declare these
-    types, which is done before or after.
+    A command that was killed, or has failed, is repeated until it succeeds. `declare`: makes the source declare these
+    types, before or after the command.
     """
 
     dice: random.Random
     command: Sequence[str]
-    """Up to the options of the place."""
+    """The command up to the options of the place."""
     environment: Mapping[str, str]
     log: Path
     say: Callable[[str], None]
@@ -130,13 +130,13 @@ class Retyping:
     _thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Change types in a thread, until `stop`."""
+        """Changes types in a thread, until `stop`."""
         self._stop.clear()
         self._thread = threading.Thread(target=self._run)
         self._thread.start()
 
     def stop(self) -> None:
-        """Return when the change that was begun is made, or could not be (`wrong`)."""
+        """Waits until the present change is made, or has failed (`wrong`)."""
         self._stop.set()
         if self._thread is not None:
             self._thread.join()
@@ -149,7 +149,7 @@ class Retyping:
             self.wrong.append(f"{type(error).__name__}: {error}")
 
     def once(self) -> None:
-        """One column gets another type."""
+        """Gives one column another type."""
         column = self.dice.choice(sorted(KINDS))
         kind = self.dice.choice([each for each in KINDS[column] if each != self.kinds[column]])
         again = ["--read-again"] if self.dice.random() < 0.3 else []
@@ -172,7 +172,7 @@ class Retyping:
                 command, stdout=log, stderr=log, env={**os.environ, **self.environment}
             ) as process:  # fmt: skip
                 try:
-                    # Half of the tries die, at any time of them.
+                    # Half of the attempts are killed, at any time.
                     process.wait(self.dice.uniform(1, 6) if self.dice.random() < 0.5 else 300)
                 except subprocess.TimeoutExpired:
                     process.kill()

@@ -1,4 +1,4 @@
-"""What the fuzz over schedules writes, breaks and looks at: parts of `e2e/test_schedule_fuzz`."""
+"""Parts of `e2e/test_schedule_fuzz`: its writes, its faults and its checks."""
 
 import gzip
 import json
@@ -38,7 +38,7 @@ Version = tuple[str, str]
 
 
 class Outage:
-    """In place of `FaultProxy.faults`: while it is `on`, every request is answered by 503."""
+    """A replacement for `FaultProxy.faults`: while it is `on`, every request is answered with 503."""
 
     on = False
 
@@ -50,7 +50,7 @@ class Outage:
 
 
 def _in_jsonl() -> dict[str, bytes]:
-    """Bad objects in the columns of the table."""
+    """Bad objects with the columns of the table."""
     return {
         "misfits.jsonl": b'{"order_id": "not a number"}\n' * 50,
         "lists.jsonl": b"".join(b'{"order_id": [%d]}\n' % n for n in range(500)),
@@ -69,9 +69,9 @@ POISON: Final = {**_in_jsonl(), **corpus(heavy=False)}
 
 @cache
 def poison_rows(name: str) -> tuple[Mapping[int, Values], bool]:
-    """The rows that a bad object has when it is read alone, by offset, and whether some of it is refused.
+    """The rows that a bad object gives when it is read alone, by offset, and True if some of it is rejected.
 
-    The same by all types of columns: its numbers are small ones, and else nothing in it is a value of these columns.
+    The result is the same for all types of the columns: its numbers are small, and its other values fit no type.
     """
     form = format_of(name, "auto")
     assert form is not None
@@ -88,28 +88,28 @@ POISONED: Final = "poison-"
 
 
 def bad_name(key: str) -> str:
-    """Which bad object stands at this key."""
+    """The name of the bad object at this key."""
     return key.split(POISONED)[1].partition("-")[2]
 
 
 @dataclass
 class Writer:
-    """Writes objects through the publisher, poison among them, and knows each version that it ever began to write."""
+    """Writes objects through the publisher, bad ones included, and knows every version that it began to write."""
 
     publisher: QueuedPublisher
     prefix: str
     dice: random.Random
     keys: int
     rows: dict[Version, Mapping[int, Values]] = field(default_factory=dict)
-    """Of each version, by offset."""
+    """The rows of each version, by offset."""
     live: dict[str, str | None] = field(default_factory=dict)
-    """ETag of what the bucket holds of each key, once a write is confirmed."""
+    """The ETag of each key's object, once its write is confirmed."""
     number: int = 0
     poisoned: set[str] = field(default_factory=set)
     """Names of the bad objects that were written."""
 
     def write(self) -> None:
-        """One batch of changes. What fails is written again, whatever became of it."""
+        """Writes one batch of changes. A failed write is repeated, whatever its outcome."""
         changes = {change.key: change for change in (self._drawn() for _ in range(self.dice.randrange(1, 6)))}
         etags: dict[str, str | None] = {}
         for key, change in changes.items():
@@ -131,7 +131,7 @@ class Writer:
         return Put(key=key, body=b"".join(json.dumps(row).encode() + b"\n" for row in rows))
 
     def _row(self, number: int) -> dict[str, Any]:
-        """Now and then with a value that only some types have."""
+        """A row; sometimes one of its values fits only some types."""
         wide = self.dice.random()
         return {
             "order_id": number + (10**12 if wide < 0.05 else 0),
@@ -140,7 +140,7 @@ class Writer:
         }
 
     def expected(self, key: str, etag: str, kinds: Mapping[str, str]) -> dict[int, Values]:
-        """The rows of a version that has been read by these types."""
+        """The rows of a version that has been read with these types."""
         rows = self.rows[key, etag].items()
         return {offset: values for offset, values in rows if is_whole(values, kinds)}
 
@@ -166,15 +166,16 @@ class Writer:
                 failed = error
             if not failed:
                 return
-            assert time.monotonic() < ends, f"the server takes no writes: {failed}"
+            assert time.monotonic() < ends, f"the server accepts no writes: {failed}"
             time.sleep(0.5)
 
 
 @dataclass
 class Snapshots:
-    """Reads the table again and again: never a row twice, of two versions, of one never written, nor a part of one.
+    """Reads the table repeatedly, and checks each snapshot.
 
-    Nor files of two types of a column, nor a value that is not the object's, but for nulls as `retyping` says.
+    A snapshot must have no duplicate row, no two versions of an object, and no unknown or partial version. Its files
+    must have one type for each column, and its values must be the object's, except for nulls (`retyping`).
     """
 
     source: Source
@@ -182,7 +183,7 @@ class Snapshots:
     taken: int = 0
     rows: int = 0
     kinds: Mapping[str, str] = field(default_factory=dict)
-    """As of the last one."""
+    """The types of the last snapshot."""
     feed: FeedCopy = field(init=False)
     wrong: list[str] = field(default_factory=list)
     _stop: threading.Event = field(default_factory=threading.Event)
@@ -191,7 +192,7 @@ class Snapshots:
         self.feed = FeedCopy(self.source)
 
     def take(self) -> dict[Version, dict[int, Values]]:
-        """The rows by version and offset."""
+        """Reads one snapshot; returns the rows by version and offset."""
         if wrong := self.feed.differences():
             self.wrong.append(wrong)
         table = self.source.location.table()
@@ -228,7 +229,7 @@ class Snapshots:
                 self.wrong.append(f"{version} at {offset}: {values}, not {written[offset]} as {kinds}")
 
     def run(self) -> None:
-        """Until stopped. A server that is down has no snapshot to give."""
+        """Reads snapshots until stopped. A server that is down gives no snapshot."""
         while not self._stop.wait(1.0):
             with suppress(S3NotifyError):
                 self.take()
@@ -239,18 +240,18 @@ class Snapshots:
 
 @dataclass
 class Chaos:
-    """Stops, kills and cuts off what runs, one thing after another, by a plan drawn from a seed."""
+    """Stops, kills and disconnects processes, one after another, by a plan drawn from a seed."""
 
     dice: random.Random
     victims: Callable[[], Mapping[str, Sequence[int]]]
-    """Processes by what they are."""
+    """Processes by kind."""
     outage: Outage
     pause: tuple[float, float]
-    """Seconds that a process is stopped, or the store is out, at least and at most."""
+    """The minimum and maximum seconds of a stopped process, or of an outage of the store."""
     done: Counter[str] = field(default_factory=Counter)
 
     def strike(self) -> str:
-        """One fault; returns when it is over. What it was."""
+        """Causes one fault; returns its description when it is over."""
         kind = self.dice.choice(["SIGKILL", "SIGKILL", "SIGSTOP", "outage"])
         if kind == "outage":
             self.outage.on = True
@@ -274,7 +275,7 @@ class Chaos:
 
 @dataclass
 class Drift:
-    """Ingests with settings that the table was not made with, one after another: each has to be refused."""
+    """Runs ingests with settings that differ from the table's, one after another: each must be refused."""
 
     commands: Sequence[Sequence[str]]
     environment: Mapping[str, str]
@@ -283,7 +284,7 @@ class Drift:
     _stop: threading.Event = field(default_factory=threading.Event)
 
     def once(self) -> list[str]:
-        """Try each. Returns what they said."""
+        """Runs each ingest once. Returns their outputs."""
         said = []
         for command in self.commands:
             done = subprocess.run(
@@ -296,17 +297,17 @@ class Drift:
         return said
 
     def run(self) -> None:
-        """Until `stop`."""
+        """Runs them until `stop`."""
         while not self._stop.wait(5):
             self.once()
 
     def stop(self) -> None:
-        """End `run`, once its command has ended."""
+        """Ends `run`, after its present command."""
         self._stop.set()
 
 
 def streamed(folder: Path) -> Counter[tuple[str, str, int]]:
-    """Rows that a stream gave (`programs.stream`), by key, ETag and offset."""
+    """Rows that a stream returned (`programs.stream`), by key, ETag and offset."""
     rows: Counter[tuple[str, str, int]] = Counter()
     for place in sorted(folder.glob("*.json")):
         rows.update((key, etag, offset) for key, etag, offset in json.loads(place.read_text()))

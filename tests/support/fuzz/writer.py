@@ -1,11 +1,11 @@
-"""A writer of the fuzz run as a process of its own, which goes on where a killed one left off: `python -m … JSON`.
+"""A writer of the fuzz run as a separate process, which continues where a killed one ended: `python -m … JSON`.
 
-Credentials are in the environment. By way of
+Credentials are in the environment. The ways to write are:
 
-    queued  `QueuedPublisher`. After a kill it does not look back: what became of it is the reconciler's business.
-    sqs     a plain PUT or DELETE, then S3's event message to SQS, repeated after a kill, since S3 does not forget.
-    http    the same, and a post to the inlet, repeated until 2xx, as RGW and MinIO do.
-    plain   `keyspace.Publisher`, repeated after a kill: nobody but the sweep knows of an object without its signal.
+    queued  `QueuedPublisher`. After a kill nothing is repeated: the reconciler resolves the outcome.
+    sqs     a plain PUT or DELETE, then S3's event message to SQS, repeated after a kill, since S3 would send it again.
+    http    a plain PUT or DELETE, then a post to the inlet, repeated until 2xx, as RGW and MinIO do.
+    plain   `keyspace.Publisher`, repeated after a kill: only the sweep finds an object without its signal.
 """
 
 import base64
@@ -64,7 +64,7 @@ class Writer:
         self.secret = os.environ[SECRET_ENV]
 
     def apply(self, operation: Operation) -> bool:
-        """Whether it is confirmed; False leaves it to the reconciler."""
+        """Applies the operation; returns True if it is confirmed, False if it is left to the reconciler."""
         if operation.way == QUEUED:
             return self.by_queue(operation)
         if operation.way == PLAIN:
@@ -83,7 +83,7 @@ class Writer:
         return through.put(operation.key, operation.body)
 
     def until_done(self, change):
-        """Unqueued writers repeat what failed, and what may have failed."""
+        """Makes a change as unqueued writers do: repeats it after a failure, and after an outcome in doubt."""
         while True:
             try:
                 if isinstance(change(), Written):
@@ -103,7 +103,7 @@ class Writer:
             except UsageError:
                 raise
             except S3NotifyError:
-                time.sleep(PAUSE_SECONDS)  # nothing was reserved, and nothing written
+                time.sleep(PAUSE_SECONDS)  # nothing was reserved or written
                 continue
             match outcome:
                 case Refused(retry_after_seconds=seconds):
@@ -124,7 +124,7 @@ class Writer:
                 return
 
     def by_http(self, operation, sequencer):
-        # Ceph's keys come as they are, MinIO's encoded; each has a way of its own to tell the secret.
+        # Ceph sends keys unchanged, MinIO encoded; each sends the secret in its own way.
         if operation.number % 2:
             body = message(operation, sequencer, "ceph:s3", operation.key)
             authorization = "Basic " + base64.b64encode(f"any:{self.secret}".encode()).decode()
@@ -152,7 +152,7 @@ class Writer:
 
 
 def message(operation, sequencer, source, key):
-    """As S3 and its likes report it."""
+    """An event message as S3 and similar servers send it."""
     name = "ObjectCreated:Put" if operation.body is not None else "ObjectRemoved:Delete"
     found = {"key": key, "sequencer": sequencer}
     if operation.body is not None:

@@ -1,4 +1,4 @@
-"""A corpus of bad objects, generated: what outsiders write, or writers get wrong. By file name."""
+"""A generated corpus of bad objects by file name, as outsiders and faulty programs write them."""
 
 import pyarrow as pa
 
@@ -20,7 +20,7 @@ GOOD = {
         [{"name": "id", "type": "long"}, {"name": "name", "type": "string"}],
     ),
 }
-"""Neighbours that have to be taken in, whatever is beside them: two records each."""
+"""Good objects of two records each, which must be ingested beside any bad object."""
 
 SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])
 
@@ -37,10 +37,10 @@ HEAVY = (
     "many-empty-objects.jsonl",
     "many-empty-fields.csv",
 )
-"""Those that take some seconds."""
+"""Bad objects that take some seconds to read."""
 
 
 def corpus(*, heavy: bool = True) -> dict[str, bytes]:
-    """The bad objects, by names whose suffix says their format. About 10 MB."""
+    """The bad objects by name; the suffix is the format. About 10 MB."""
     made = {**TEXTS, **FILES}
     return {name: made[name]() for name in sorted(made) if heavy or name not in HEAVY}

@@ -20,19 +20,19 @@ def parquet(table: pa.Table, **how: Any) -> bytes:
 
 
 def nulls(rows: int) -> bytes:
-    """A few hundred bytes that decode to so many rows."""
+    """A few hundred bytes that decode to this number of rows."""
     values = pa.chunked_array([pa.nulls(rows // 100, pa.bool_())] * 100)
     return parquet(pa.table({"id": values}), row_group_size=rows, compression="zstd")
 
 
 def one_long_value(rows: int, size: int, **how: Any) -> bytes:
-    """One value of a dictionary, in each row."""
+    """One dictionary value, in each row."""
     values = pa.DictionaryArray.from_arrays(pa.nulls(rows, pa.int32()).fill_null(0), pa.array(["x" * size]))
     return parquet(pa.table({"name": values}), row_group_size=rows, compression="zstd", **how)
 
 
 def harmless_first(rows: int, size: int) -> bytes:
-    """A row group of a hundred names that differ, and one that repeats a long value so often."""
+    """A row group with a hundred different names, and a second one that repeats a long value `rows` times."""
     sink = io.BytesIO()
     long_ones = pa.DictionaryArray.from_arrays(
         pa.nulls(rows, pa.int32()).fill_null(0), pa.array(["x" * size])
@@ -63,7 +63,7 @@ def avro(record: dict[str, Any], records: bytes, count: int) -> bytes:
 
 
 def record(name: str, *more: dict[str, Any]) -> dict[str, Any]:
-    """Of an int `id`, and more fields."""
+    """A record type with an int `id`, and more fields."""
     return {"type": "record", "name": name, "fields": [{"name": "id", "type": "int"}, *more]}
 
 
@@ -72,12 +72,12 @@ def fields_of(kind: Callable[[int], Any], count: int = 1900) -> list[dict[str, A
 
 
 def null_fields(rows: int) -> bytes:
-    """Records of which each byte stands for a thousand nulls."""
+    """Records in which each byte means a thousand nulls."""
     return avro(record("r", *fields_of(lambda _: "null")), b"\x02" * rows, rows)
 
 
 def null_fields_in_list(items: int) -> bytes:
-    """The same, as items of one record."""
+    """A thousand nulls for each byte, as items of one record."""
     inner = record("i", *fields_of(lambda _: "null"))
     outer = record("r", {"name": "list", "type": {"type": "array", "items": inner}})
     return avro(outer, b"\x02" + long(items) + b"\x02" * items + b"\0", 1)
@@ -89,7 +89,7 @@ def empty_records(rows: int) -> bytes:
 
 
 def orc(table: pa.Table, times: int = 1, **how: Any) -> bytes:
-    """The table so many times, in one stripe. Texts are there once, in a dictionary."""
+    """The table, repeated this number of times in one stripe. Texts are stored once, in a dictionary."""
     sink = io.BytesIO()
     with pa_orc.ORCWriter(
         sink, dictionary_key_size_threshold=1.0, **{"compression": "zstd", **how}
@@ -100,7 +100,9 @@ def orc(table: pa.Table, times: int = 1, **how: Any) -> bytes:
 
 
 def orc_with_blocks_of(size: int) -> bytes:
-    """By its postscript, each compressed block has so many bytes. For a snappy one all of it is allocated."""
+    """A file whose postscript says that each compressed block has
+    this size; for snappy a reader allocates all of it.
+    """
     body = orc(pa.table({"id": [1]}), compression="snappy")
     post = body[-1 - body[-1] : -1]
     said = b"\x18\x80\x80\x04"
@@ -116,7 +118,7 @@ YEARS = {
     "at": pa.array([2**63 - 1, -62_135_596_800_000_001, 0, None], pa.timestamp("us", tz="UTC")),
     "zone": pa.array([0, 2**62, -(2**62), None], pa.timestamp("us", tz="Foo/Bar")),
 }
-"""Dates and times that Python cannot hold."""
+"""Dates and times that Python cannot represent."""
 
 TWINS = pa.StructArray.from_arrays([pa.array([1]), pa.array([2])], names=["t", "t"])
 

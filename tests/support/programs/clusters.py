@@ -41,7 +41,7 @@ def main() -> None:
     lake.delete("1.jsonl")
     lake.put("2.jsonl", [{"id": 2, "note": "a new field"}])
     lake.put("3.jsonl", b"broken\n")
-    if not is_remote(spark):  # as the next run of a warm worker
+    if not is_remote(spark):  # like the next run of a warm worker
         lake.spark = fresh_session(spark)
     result = lake.ingest()
     lake.check()

@@ -1,6 +1,6 @@
 """Counts the rows of each slot in versions of a Delta table, by delta-spark; prints them as JSON.
 
-`python -m tests.support.programs.delta_spark PACKAGE FOLDER VERSION ...`, the package by its Maven name.
+`python -m tests.support.programs.delta_spark PACKAGE FOLDER VERSION ...`; PACKAGE is the Maven name.
 """
 
 import json

@@ -1,13 +1,13 @@
-"""Writers that are killed: run as a process of its own, which forks them.
+"""Writers that are killed: a separate process, which forks them.
 
     python -m tests.support.programs.dying_writer steps      one writer after another, each killed one store call later
-    python -m tests.support.programs.dying_writer streams    the same with streams that are uploaded
-    python -m tests.support.programs.dying_writer files      with files, in parts
-    python -m tests.support.programs.dying_writer copies     with copies of `SOURCE` by one request
-    python -m tests.support.programs.dying_writer parts      with copies of it as an upload
-    python -m tests.support.programs.dying_writer loop       one writer that publishes batches until somebody kills it
+    python -m tests.support.programs.dying_writer streams    as steps, with streams that are uploaded
+    python -m tests.support.programs.dying_writer files      as steps, with files, in parts
+    python -m tests.support.programs.dying_writer copies     as steps, with copies of `SOURCE` by one request
+    python -m tests.support.programs.dying_writer parts      as steps, with copies of `SOURCE` as an upload
+    python -m tests.support.programs.dying_writer loop       one writer that publishes batches until it is killed
 
-Reads a bucket's configuration as JSON from its standard input. Killed is killed: SIGKILL, no handler runs.
+Reads a bucket's configuration as JSON from its standard input. Writers are killed by SIGKILL, so no handler runs.
 """
 
 import io
@@ -31,7 +31,7 @@ from s3notify_platform.stores.s3.fast import FastObjectStore
 KS = "ks/"
 STALE_SECONDS = 6.0
 SOURCE = "source"
-"""What is copied."""
+"""The object that is copied."""
 TOPICS = {
     "all": TopicSettings(capacity=2000, shards=2),
     "raw": TopicSettings(capacity=2000, shards=1, prefix="raw/"),
@@ -39,7 +39,7 @@ TOPICS = {
 
 
 class DyingStore:
-    """Another store, whose process dies before the nth call of it."""
+    """A wrapper of a store whose process dies before the nth call."""
 
     def __init__(self, store, calls):
         self._store = store
@@ -67,7 +67,7 @@ def publisher_of(store, calls=None, parallelism=16):
 
 
 def persistent(publisher, changes):
-    """Until all of them are written: on a slow machine some may be late."""
+    """Publishes until all changes are written, since some may be late on a slow machine."""
     while changes:
         outcomes = publisher.publish(changes)
         changes = [c for c, outcome in zip(changes, outcomes, strict=True) if isinstance(outcome, Refused)]
@@ -86,12 +86,12 @@ def batch(publisher, calls):
 
 
 def upload(publisher, calls):
-    uploads.PART_BYTES = 4  # of one part, since all but the last one have 5 MiB
+    uploads.PART_BYTES = 4  # a body of one part, since all parts except the last one have 5 MiB
     assert isinstance(publisher.put_stream(f"raw/{calls}", io.BytesIO(b"%04d" % calls)), Written)
 
 
 def put_file(publisher, calls):
-    """Its body lies in no folder, since nobody is left to tidy up."""
+    """Puts a file; its body is in no folder, since no process is left to clean up."""
     with tempfile.TemporaryFile() as file:
         file.write(b"%04d" % calls)
         file.truncate(uploads.PART_BYTES + 1)
@@ -104,13 +104,13 @@ def copy(publisher, calls):
 
 
 def copy_parts(publisher, calls):
-    """A precondition has it copied as an upload."""
+    """Copies with a precondition, which is done as an upload."""
     assert isinstance(publisher.copy(f"raw/{calls}", "", SOURCE, precondition=ABSENT), Written)
 
 
 def steps(config, act):
-    """Prints how many writers were killed before one got through."""
-    # Made once, since that takes long; no connection is open when a child comes to be.
+    """Prints the number of writers that were killed before one succeeded."""
+    # Made once, since this takes long; no connection is open when a child is forked.
     store = FastObjectStore(config)
     assert store.store.client
     for calls in itertools.count():

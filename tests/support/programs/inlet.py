@@ -1,7 +1,7 @@
-"""An inlet as a process of its own, that SIGKILLs itself at the call that it is given: `python -m … JSON`.
+"""An inlet as a separate process that sends itself SIGKILL at a given call: `python -m … JSON`.
 
-Counted are calls of the record store, of the keyspace and of SQS, as they come; odd deaths come before the call,
-even ones after it took effect.
+Calls of the record store, of the keyspace and of SQS are counted together. Odd deaths happen before the call, even ones
+after it was applied.
 """
 
 import json
@@ -24,7 +24,7 @@ from s3notify_platform.stores.sqs import SqsQueue
 
 
 class Mortal:
-    """Another object, whose process dies at one of the calls of all such objects together."""
+    """A wrapper whose process dies at one of the calls, counted over all wrapped objects."""
 
     calls = count(1)
     dies_at = 0

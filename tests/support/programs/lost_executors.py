@@ -1,4 +1,4 @@
-"""A program whose executors are killed, and whose tasks run twice, where it says so: `python -m` with JSON on stdin."""
+"""A program whose executors are killed, and whose tasks run twice, on demand: `python -m` with JSON on stdin."""
 
 import json
 import sys
@@ -20,11 +20,11 @@ from tests.support.spark import Lake, start_spark
 from tests.support.spark_options import options_of
 
 OBJECTS = 40
-"""As many as are worth two tasks or more."""
+"""Enough objects for two or more tasks."""
 
 
 class Steps:
-    """What it does, with `arm` before each step that is to be meddled with."""
+    """The steps of the program, with `arm` before each step that is disturbed."""
 
     def __init__(self, lake: Lake) -> None:
         self.lake = lake
@@ -37,7 +37,7 @@ class Steps:
         self.lake.store.put(f"arm/{how}", b"")
 
     def check(self, rows: Iterable[dict[str, Any]]) -> None:
-        """Exactly the bucket's, each once."""
+        """Checks that the rows are exactly the bucket's, each once."""
         found = Counter((r["_slot"], r["_key"], r["_etag"], r["_offset"], r["id"]) for r in rows)
         expected = Counter(
             (slot, key, etag, offset, json.loads(row)["id"])

@@ -1,6 +1,6 @@
-"""Delivery in a process of its own, to be measured and killed, as `s3notify deliver` runs it.
+"""Delivery in a separate process, to be measured and killed, as `s3notify deliver` runs it.
 
-`python -m tests.support.programs.outlet` reads where the queue stands from its standard input: credentials are no
+`python -m tests.support.programs.outlet` reads the queue's place from its standard input, since credentials must not be
 arguments.
 """
 
@@ -23,7 +23,7 @@ from s3notify_platform.stores.open_store import queue_records
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """Where a queue stands: a bucket, and a table if its records are not on it."""
+    """The place of a queue: a bucket, and a table if its records are not in the bucket."""
 
     bucket: S3Config
     table: DynamoConfig | None = None
@@ -33,13 +33,13 @@ class Place:
 
 
 def endpoint(url: str) -> str:
-    """What `TopicSettings.endpoint` holds for this address."""
+    """The value of `TopicSettings.endpoint` for this address."""
     return Endpoint(url=url).dumps()
 
 
 @contextlib.contextmanager
 def delivering(place: Place) -> Iterator[subprocess.Popen[str]]:
-    """A process that serves the place's queue; killed at the end, if it still lives."""
+    """A process that serves the place's queue; killed at the end, if it still runs."""
     command = [sys.executable, "-m", "tests.support.programs.outlet"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdin is not None

@@ -1,4 +1,4 @@
-"""What a program does that has the base alone: publish to a bucket, and follow it. Prints the changed slots."""
+"""The work of a program with only the base package: publishes to a bucket, and follows it. Prints the changed slots."""
 
 import json
 import sys

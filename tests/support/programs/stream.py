@@ -1,8 +1,8 @@
-"""A streaming query that notes what comes in a file of each micro-batch: `python -m … FOLDER CHECKPOINT OPTIONS`.
+"""A streaming query that writes a file for each micro-batch: `python -m … FOLDER CHECKPOINT OPTIONS`.
 
-OPTIONS is JSON, of the data source. A micro-batch that Spark repeats replaces its file: so the files hold what an
-idempotent sink would hold. Where the feed ends at new values it does as the error says: with another checkpoint, and
-without what it has noted, it begins again when it is started again. Credentials are in the environment.
+OPTIONS is JSON with the data source's options. A micro-batch that Spark repeats replaces its file, so the files have
+the contents of an idempotent sink. If the feed ends at new values, the program follows the error: when it is restarted,
+it begins with a new checkpoint, and without its files. Credentials are in the environment.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""A worker of warm runs without Dagster and Spark: what becomes of a run is in its job's name."""
+"""A worker of warm runs without Dagster and Spark: the name of a run's job decides its result."""
 
 import os
 import signal

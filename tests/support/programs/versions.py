@@ -1,4 +1,4 @@
-"""Ingests, and reads what is committed, with whatever versions are installed; prints what it found, and which they are.
+"""Ingests, and reads the committed rows, with any installed versions; prints the result and these versions.
 
 `python -m tests.support.programs.versions` with the bucket's configuration as JSON on stdin.
 """
@@ -48,7 +48,7 @@ def main() -> None:
     try:
         stream.trigger(availableNow=True).start().awaitTermination()
         found["streamed"] = spark.table("streamed").count()
-    except Exception as error:  # of Java's or of ours
+    except Exception as error:  # Java's errors or the platform's
         if UsageError.__name__ not in str(error):
             raise
         found["streamed"] = "need PySpark 4.2 or newer" in str(error)

@@ -100,20 +100,20 @@ def test_erase_refuses_before_it_asks(place: Place, run: Run) -> None:
         refused = run("erase", key, "--name", "orders", "--prefix", "raw/", text="y\n")
         assert refused.exit_code == 1
         assert said in refused.stderr
-        assert "for good?" not in refused.output
+        assert "Permanently remove everything" not in refused.output
     place.store.delete("raw/a")
     before = place.objects()
     planned = run("erase", "raw/a", "--name", "orders", "--prefix", "raw/", "--dry-run")
     assert (planned.exit_code, place.objects() == before) == (0, True), planned.output
-    assert "versions 0 to 2 can be read now" in planned.output
+    assert "versions 0 to 2 are readable now" in planned.output
     asked = run("erase", "raw/a", "--name", "orders", "--prefix", "raw/", text="n\n")
-    assert (asked.exit_code, "for good?" in asked.output) == (1, True)
-    assert "versions 0 to 2 can be read now" in asked.output
+    assert (asked.exit_code, "Permanently remove everything" in asked.output) == (1, True)
+    assert "versions 0 to 2 are readable now" in asked.output
     assert place.values() == {2: 1}
     done = run("erase", "raw/a", "--name", "orders", "--prefix", "raw/", text="y\n")
     assert "1 rows and 0 rejects of the newest version" in done.output, done.output
-    assert "history begins with version 3 now" in done.output
-    assert "repeat this once after" in done.output
+    assert "history now begins with version 3" in done.output
+    assert "repeat the command once after" in done.output
     assert not place.values()
 
 
@@ -122,7 +122,7 @@ def test_erase_says_when_to_repeat(place: Place, run: Run, monkeypatch: pytest.M
     place.store.delete("raw/a")
     given = ("erase", "raw/a", "--name", "orders", "--prefix", "raw/", "--yes")
     first = run(*given)
-    assert (first.exit_code, "files hold it still" in first.output) == (1, True), first.output
+    assert (first.exit_code, "files still hold the object" in first.output) == (1, True), first.output
     monkeypatch.setattr(
         "s3notify_platform.maintenance.table_erasure.CLOCKS_DIFFER_MS", -60_000
     )  # as if some time had passed

@@ -1,4 +1,4 @@
-"""What these tests share."""
+"""Fixtures for the tests of maintenance."""
 
 import pytest
 
@@ -7,4 +7,4 @@ from tests.support.table_fixtures import clock, rounds, store, vectors  # noqa: 
 
 @pytest.fixture(autouse=True)
 def _topics(briefly_known: None) -> None:
-    """No test waits for topics to be known."""
+    """Topics are known at once, so that no test waits for them."""

@@ -1,4 +1,4 @@
-"""The whole table is brought to the target sizes, beside running batches: each cell of `maintenance.compaction`."""
+"""A compaction brings the whole table to the target sizes, beside running batches: each row of the module's table."""
 
 import random
 from dataclasses import replace
@@ -17,12 +17,12 @@ from tests.support.log_rounds import SMALL, Rounds
 from tests.support.log_tables import LAYOUT, beaten, versions
 
 LAZY = PackSizes(target=4000, smallest=1000, fan=2, in_class=1000, group=1000, hidden=1.0)
-"""Rounds merge nothing."""
+"""With these sizes, rounds merge nothing."""
 
 
 @pytest.fixture(autouse=True)
 def state_files(monkeypatch):
-    """Each round writes a state file."""
+    """Makes each round write a state file."""
     monkeypatch.setattr(states, "STATES_INLINE", 0)
 
 
@@ -40,7 +40,7 @@ def committed(rounds, bucket, slots=None):
 
 
 def filled(rounds, count=9, seed=1):
-    """Small rounds, each of which overwrites and deletes some of what came before."""
+    """Commits small rounds; each overwrites and deletes some objects of earlier rounds."""
     source, bucket = random.Random(seed), {}
     for turn in range(count):
         for _ in range(4):
@@ -77,7 +77,7 @@ def assert_no_rows_of_rounds(store):
             assert "slots" not in version.note
 
 
-def test_all_that_is_small_is_merged_and_readers_see_no_change(rounds):
+def test_compaction_merges_small_files_and_readers_see_no_change(rounds):
     bucket = filled(rounds)
     before = rounds().table.opened()
     assert len(small(before, before.packs.values())) > 4
@@ -94,7 +94,7 @@ def test_all_that_is_small_is_merged_and_readers_see_no_change(rounds):
     assert after.version == before.version + report.versions
 
 
-def test_it_has_nothing_to_do_then(rounds):
+def test_second_compaction_has_nothing_to_do(rounds):
     filled(rounds)
     compact(rounds().whole)
     version = rounds().table.opened().version
@@ -102,11 +102,11 @@ def test_it_has_nothing_to_do_then(rounds):
     assert rounds().table.opened().version == version
 
 
-def test_a_table_that_is_not_there_has_nothing_to_do():
+def test_compaction_without_a_table_does_nothing():
     assert compact(Rounds(store=MemoryObjectStore()).whole) == CompactReport()
 
 
-def test_versions_are_of_bounded_size(rounds):
+def test_each_version_of_a_compaction_has_bounded_size(rounds):
     bucket = filled(rounds)
     report = compact(rounds().whole, step_bytes=3000)
     assert report.versions > 6
@@ -116,7 +116,7 @@ def test_versions_are_of_bounded_size(rounds):
             assert sum(each.size for each in version.removes) < 3000 + LAZY.target
 
 
-def test_a_dry_run_says_what_it_would_do_and_writes_nothing(rounds):
+def test_dry_run_reports_its_work_and_writes_nothing(rounds):
     filled(rounds)
     process = rounds()
     before = {meta.key: meta.etag for meta in process.store.list("").objects}
@@ -128,8 +128,8 @@ def test_a_dry_run_says_what_it_would_do_and_writes_nothing(rounds):
     assert dry.versions == done.versions
 
 
-def test_packs_of_which_much_is_hidden_are_rewritten():
-    """Also full ones, which nothing else is merged with."""
+def test_packs_with_many_hidden_rows_are_rewritten():
+    """Full packs, which are not merged with others, are rewritten, too."""
     process = Rounds(store=MemoryObjectStore(), vectors=True, more={"sizes": LAZY})
     bucket = {f"a{n}": ("e", tuple(random.Random(n).randbytes(9)[1:])) for n in range(300)}
     process.commit(process.planned(bucket))
@@ -142,11 +142,11 @@ def test_packs_of_which_much_is_hidden_are_rewritten():
     assert process.contents() == bucket
 
 
-# Beside others
+# Other writers
 
 
-def test_others_changed_slots(rounds):
-    """Steps whose packs are still there go on; what comes meanwhile is left for the next time."""
+def test_step_is_committed_after_others_changed_slots(rounds):
+    """A step is committed if its packs still exist; packs that others add meanwhile wait for the next compaction."""
     bucket = filled(rounds)
     turns = []
 
@@ -163,8 +163,8 @@ def test_others_changed_slots(rounds):
     assert_compact(rounds, bucket)
 
 
-def test_others_removed_packs_or_hid_rows_of_them(rounds):
-    """The batch wins; what it has left is merged after it."""
+def test_step_is_dropped_after_others_removed_packs_or_hid_rows(rounds):
+    """The batch wins, and the compaction then merges the remaining packs."""
     bucket = filled(rounds)
 
     def other():
@@ -180,7 +180,7 @@ def test_others_removed_packs_or_hid_rows_of_them(rounds):
     assert_compact(rounds, bucket)
 
 
-def test_batches_that_always_win_end_it(rounds):
+def test_compaction_ends_if_batches_always_win(rounds):
     bucket, turns = filled(rounds), []
 
     def other():
@@ -194,7 +194,7 @@ def test_batches_that_always_win_end_it(rounds):
     assert rounds().contents() == bucket
 
 
-def test_others_merged_state_files(rounds):
+def test_step_is_dropped_after_others_merged_its_state_files(rounds):
     bucket = filled(rounds)
     one = rounds()
     only = beaten(one.whole, [lambda: None, lambda: None, lambda: compact(rounds().whole)])
@@ -202,14 +202,14 @@ def test_others_merged_state_files(rounds):
     assert_compact(rounds, bucket)
 
 
-def test_two_compactions_at_once(rounds):
+def test_two_concurrent_compactions_merge_each_file_once(rounds):
     bucket = filled(rounds)
     report = compact(beaten(rounds().whole, [lambda: compact(rounds().whole)]))
     assert report.lost == 1
     assert_compact(rounds, bucket)
 
 
-def test_a_round_that_was_planned_before_withdraws_from_what_became_of_the_packs(rounds):
+def test_round_planned_before_a_compaction_withdraws_rows_from_the_merged_packs(rounds):
     bucket = filled(rounds)
     process = rounds()
     bucket[min(bucket)] = ("mine", (7, 8, 9))
@@ -221,7 +221,7 @@ def test_a_round_that_was_planned_before_withdraws_from_what_became_of_the_packs
     assert rounds().contents() == bucket
 
 
-def test_another_engine_that_is_refused_ends_it(rounds):
+def test_compaction_fails_at_a_refused_version_of_another_engine(rounds):
     filled(rounds)
     process = rounds()
     base = process.table.opened()
@@ -237,7 +237,7 @@ def test_another_engine_that_is_refused_ends_it(rounds):
         compact(beaten(process.whole, [other]))
 
 
-def test_another_engine_merged_the_packs(rounds):
+def test_compaction_continues_after_another_engine_merged_packs(rounds):
     bucket = filled(rounds)
     process = rounds()
     base = process.table.opened()
@@ -259,7 +259,7 @@ def test_another_engine_merged_the_packs(rounds):
 
 
 @pytest.mark.parametrize("vectors", [False, True], ids=["plain", "vectors"])
-def test_a_derived_table_is_compacted_too(vectors):
+def test_derived_table_is_compacted(vectors):
     sizes = replace(SMALL, in_class=1000, by_slot=True, own=16_000)
     process = Derived(store=MemoryObjectStore(), vectors=vectors, sizes=sizes)
     held = {}

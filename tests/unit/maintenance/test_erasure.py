@@ -1,4 +1,4 @@
-"""Erasing an object for good, on a real server: afterwards nothing of the platform's holds a mark that was in it."""
+"""Erases an object for good, on a real server: afterwards no object of the platform contains its mark."""
 
 from contextlib import suppress
 from dataclasses import replace
@@ -31,13 +31,13 @@ SLOT = Slot(0)
 
 @pytest.fixture(autouse=True)
 def times(monkeypatch: pytest.MonkeyPatch) -> None:
-    """States are in files, and what was written a moment ago is of an ended run."""
+    """States are in files, and files written a moment ago count as files of an ended run."""
     monkeypatch.setattr("s3notify_platform.table.states.state_levels.STATES_INLINE", 1)
     monkeypatch.setattr("s3notify_platform.maintenance.table_erasure.CLOCKS_DIFFER_MS", -60_000)
 
 
 def marked(place: Place) -> set[str]:
-    """The platform's objects that hold the mark, by key or in their rows."""
+    """The platform's objects that contain the mark, in their key or in their rows."""
     return {key for key in holding(place.store, MARK, NUMBER) if key.startswith("_s3notify")}
 
 
@@ -50,7 +50,7 @@ def newest(place: Place, asset: str | None = None) -> Snapshot:
 
 
 def prepared(server: S3Server) -> Place:
-    """Several versions of the object in one slot, with others; everywhere that something of it can be."""
+    """Several versions of the object in one slot, among other objects, with traces of it in every possible place."""
     place = Place(server, slots=1)
     queue = place.source.location.queue()
     bucket = place.source.input.bucket.bucket
@@ -63,7 +63,7 @@ def prepared(server: S3Server) -> Place:
     place.run("2")
     place.put("third", 3)
     place.store.put(f"raw/{KEY}", body * 2)
-    next(iter(place.rounds()))  # staged, and never committed
+    next(iter(place.rounds()))  # staged, but never committed
     place.run("3")
     made_from = {SLOT: newest(place).manifest.slot(SLOT).generation}
     rows = {"_slot": pa.array([0, 0], pa.int32()), "_key": ["raw/other", f"raw/{KEY}"], "text": ["x", MARK]}
@@ -85,7 +85,7 @@ def erased(place: Place, platform: ObjectStore | None = None) -> ErasedObject:
 
 
 def check(place: Place) -> None:
-    """Nothing of the object is left, and nothing of others is missing."""
+    """Asserts that nothing of the object is left, and nothing of other objects is missing."""
     assert marked(place) == set()
     assert +place.values() == {1: 1, 3: 1}
     facts = newest(place).manifest.slot(SLOT)
@@ -98,8 +98,10 @@ def check(place: Place) -> None:
     assert [letter.event.key for letter in queue.dead("hooks")] == ["raw/other"]
 
 
-def test_erase(ministack: S3Server) -> None:
-    """From rows, rejects, states, history, files that no version names, slot assets and queue."""
+def test_erase_removes_every_trace_of_an_object(ministack: S3Server) -> None:
+    """A trace left in rows, rejects, states, history, unreferenced
+    files, slot assets or queue would survive the erasure.
+    """
     place = prepared(ministack)
     assert len(marked(place)) > 10
     location = place.source.location
@@ -112,22 +114,22 @@ def test_erase(ministack: S3Server) -> None:
     assert (done.of_source.rows, done.of_source.rejects, done.of_source.begins) == (2, 2, last + 1)
     assert done.entries == 3
     assert (done.left, done.waiting, done.batches) == (0, 0, ())
-    assert done.again_ms, "a run of before may write a file of it"
+    assert done.again_ms, "an earlier run may still write a file with the object"
     assert done.cleared == ("summed",)
-    assert [*watcher.poll().changed] == [SLOT], "so that there is a next batch"
+    assert [*watcher.poll().changed] == [SLOT], "the next batch is triggered"
     facts = newest(place, "summed").manifest.slot(SLOT)
-    assert (facts.rows, facts.source) == (0, 0), "which makes it again"
+    assert (facts.rows, facts.source) == (0, 0), "the next batch builds the slot again"
     assert set(time_travel(location, place.store)) == {"", "keyed", "summed"}
     again = erased(place)
     assert (again.of_source.found, again.files, again.entries, again.again_ms) == (False, 0, 0, 0)
     check(place)
     place.store.put(f"raw/{KEY}", b'{"a":5}\n')
     place.run("4")
-    assert +place.values() == {1: 1, 3: 1, 5: 1}, "a new object of this name is one as any"
+    assert +place.values() == {1: 1, 3: 1, 5: 1}, "a new object with this key is ingested as usual"
 
 
-def test_a_slot_asset_that_was_made_again_is_no_reason_to_repeat(ministack: S3Server) -> None:
-    """It does not say whose its rows are: they leave by each call."""
+def test_rebuilt_slot_asset_does_not_require_a_repetition(ministack: S3Server) -> None:
+    """The asset's rows do not name their object, so each call removes them again, and would never end."""
     place = prepared(ministack)
     erased(place)
     made_from = {SLOT: newest(place).manifest.slot(SLOT).generation}
@@ -137,8 +139,8 @@ def test_a_slot_asset_that_was_made_again_is_no_reason_to_repeat(ministack: S3Se
     assert (again.cleared, again.again_ms) == (("summed",), 0)
 
 
-def test_objects_without_records_are_counted_without_it(ministack: S3Server) -> None:
-    """So that `status` names no object that is gone; another one, and one with rows, stay counted."""
+def test_count_of_objects_without_records_excludes_the_erased_object(ministack: S3Server) -> None:
+    """`status` would otherwise report an object that is deleted; other objects stay counted."""
     place = Place(ministack, slots=1)
     for key in (KEY, "blank"):
         place.store.put(f"raw/{key}", b"\n\n")
@@ -157,8 +159,8 @@ def test_objects_without_records_are_counted_without_it(ministack: S3Server) -> 
     assert counted() == 0
 
 
-def test_refusals(ministack: S3Server) -> None:
-    """An object that is there would be taken in again; one elsewhere is another source's; a loss is looked at first."""
+def test_erase_refuses_existing_objects_foreign_keys_and_lost_tables(ministack: S3Server) -> None:
+    """An existing object would be ingested again, and another prefix belongs to another source."""
     place = Place(ministack, slots=1)
     place.put("a", 1)
     place.run("1")
@@ -170,13 +172,13 @@ def test_refusals(ministack: S3Server) -> None:
     assert place.objects() == before
     place.store.delete("raw/a")
     AckChains(place.source.location.records()).open_batch("b", ["0"])
-    assert erase(place.source, "raw/a").batches == ("b",), "which may write a file of it yet"
+    assert erase(place.source, "raw/a").batches == ("b",), "its run may still write a file with the object"
     place.store.delete(place.source.location.layout.version(newest(place).version))
     with pytest.raises(CorruptError, match="table forget"):
         erase(place.source, "raw/a")
 
 
-def test_where_there_is_no_table_the_queue_is_cleared(ministack: S3Server) -> None:
+def test_erase_clears_the_queue_without_a_table(ministack: S3Server) -> None:
     place = Place(ministack, slots=1)
     queue = place.source.location.queue()
     queue.topics.create("orders", TopicSettings(prefix="raw/", slots=1))
@@ -187,7 +189,7 @@ def test_where_there_is_no_table_the_queue_is_cleared(ministack: S3Server) -> No
 
 
 class Writes:
-    """A crash at the write of this number, before or after it is applied."""
+    """Crashes at the write with this number, before or after the write is applied."""
 
     def __init__(self, number: int, fault: Fault) -> None:
         self.left, self.fault = number, fault
@@ -205,8 +207,10 @@ ALL = [(first, fault) for first in range(3) for fault in (Fault.CRASH_AFTER, Fau
 @pytest.mark.parametrize(
     ("first", "fault"), [ALL[0], *(pytest.param(*each, marks=pytest.mark.thorough) for each in ALL[1:])]
 )
-def test_killed_anywhere(ministack: S3Server, first: int, fault: Fault) -> None:
-    """Rows of others are there all along; repeated, nothing is left."""
+def test_erasure_killed_at_any_write_is_completed_by_a_repetition(
+    ministack: S3Server, first: int, fault: Fault
+) -> None:
+    """A kill would otherwise lose rows of other objects, or leave traces of this one."""
     place = prepared(ministack)
     done = False
     for number in range(first, 200, 3):

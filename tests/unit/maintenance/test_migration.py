@@ -1,4 +1,4 @@
-"""A table is rewritten for another prefix, or for other slots: nothing is lost, nothing twice, also if it is killed."""
+"""A table is migrated to another prefix, or to other slots: no row is lost or duplicated, even after a kill."""
 
 from collections import Counter
 from dataclasses import replace
@@ -19,8 +19,8 @@ from tests.support.sources import with_settings
 pytestmark = pytest.mark.server
 
 
-def test_a_narrower_and_a_wider_prefix(ministack: S3Server) -> None:
-    """The table becomes that of the other prefix by its next runs; until it is migrated, they are refused."""
+def test_migration_to_another_prefix_keeps_the_table(ministack: S3Server) -> None:
+    """Runs with the new prefix are refused until the migration; the next runs then add and withdraw objects."""
     place = Place(ministack)
     for number in range(150):
         place.put(f"{'a' if number < 10 else 'b'}/{number}", number)
@@ -43,10 +43,10 @@ def test_a_narrower_and_a_wider_prefix(ministack: S3Server) -> None:
 
 @pytest.mark.parametrize("slots", [8, 2])
 @pytest.mark.parametrize("dies_at", [None, 0, *(pytest.param(n, marks=pytest.mark.thorough) for n in (1, 3))])
-def test_other_slots(
+def test_migration_to_other_slots_ingests_each_object_once(
     ministack: S3Server, slots: int, dies_at: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """All objects are taken in again, each once; killed in between, the table is refused until that is repeated."""
+    """After a kill, the table is refused until the migration is repeated."""
     place = Place(ministack)
     for number in range(16):
         place.put(f"{number}", number)
@@ -82,8 +82,10 @@ def test_other_slots(
 
 
 @pytest.mark.parametrize("to", [{"slots": 8}, {"prefix": "raw/a/"}], ids=str)
-def test_a_table_whose_topic_serves_others_is_not_migrated(ministack: S3Server, to: dict[str, Any]) -> None:
-    """They would be without it. Nothing is written; a queue of its own, as the errors say, lets it."""
+def test_migration_is_refused_if_the_topic_serves_other_tables(
+    ministack: S3Server, to: dict[str, Any]
+) -> None:
+    """The other tables would lose their topic. The error's remedy, a queue for this source, works."""
     place = Place(ministack)
     place.put("a/1", 1)
     place.run("1")
@@ -94,7 +96,7 @@ def test_a_table_whose_topic_serves_others_is_not_migrated(ministack: S3Server, 
     before = place.objects()
     with pytest.raises(
         UsageError,
-        match=r"serves other tables too.*: another\..*--table another`, and give this source a queue_prefix",
+        match=r"also serves other tables.*: another\..*--table another`, and give this source a queue_prefix",
     ):
         migrate(location, **to)
     assert place.objects() == before
@@ -108,7 +110,7 @@ def test_a_table_whose_topic_serves_others_is_not_migrated(ministack: S3Server, 
 
 
 class Deletes:
-    """A crash at the delete of this number."""
+    """Crashes at the delete with this number."""
 
     def __init__(self, dies_at: int) -> None:
         self.left = dies_at

@@ -1,4 +1,4 @@
-"""Versions that an overrun lease replaced: noticed by all, put back by a command, and nothing committed is lost."""
+"""Versions that a writer with an expired lease replaced: every reader notices, and a command restores them."""
 
 import pytest
 
@@ -19,7 +19,7 @@ def store():
 
 
 def by_leases(store, **given):
-    """As a table is committed to by leases; who writes one version over another is up to the test."""
+    """A committer by leases; the test itself decides which writer overwrites which version."""
     return Table(store=store, adopt=False, **given)
 
 
@@ -31,7 +31,7 @@ def commit(table, *slots, base=None):
 
 
 def overrun(store, version, *slots, **given):
-    """A version of a writer who slept, on top of the one below: its body, to be written whenever it wakes."""
+    """The body of a version by a writer that slept, on top of the version below; the test writes it later."""
     kept = {}
 
     class Sleeping(DelegatingStore):
@@ -46,7 +46,7 @@ def overrun(store, version, *slots, **given):
     return lambda: store.put(LAYOUT.version(version), kept["body"])
 
 
-def test_with_leases_the_body_is_staged_and_without_it_is_not(store):
+def test_body_is_staged_only_with_leases(store):
     table = by_leases(CountingStore(store))
     base = table.opened()
     table.store.counts.clear()
@@ -58,7 +58,7 @@ def test_with_leases_the_body_is_staged_and_without_it_is_not(store):
     assert not other.list(LAYOUT.staged).objects
 
 
-def test_a_version_that_was_replaced_is_put_back(store):
+def test_replaced_version_is_restored(store):
     table = by_leases(store)
     base = table.opened()
     wakes = overrun(store, 1, 5)
@@ -74,7 +74,7 @@ def test_a_version_that_was_replaced_is_put_back(store):
     assert put_back(table.committer) == PutBack()
 
 
-def test_versions_far_below_the_newest_are_put_back(store):
+def test_replaced_version_far_below_the_newest_is_restored(store):
     table = by_leases(store)
     commit(table, 1)
     wakes = overrun(store, 2, 5)
@@ -87,13 +87,15 @@ def test_versions_far_below_the_newest_are_put_back(store):
     assert by_leases(store).counted() == {1: 5}
 
 
-def test_versions_that_followed_the_wrong_one_do_not_count_and_go(store):
-    """The overrun write lands before the version is known, and another writer goes on with it."""
+def test_versions_that_followed_a_replaced_one_are_removed(store):
+    """The late write happens before the version is known, and another writer commits on top of it."""
     base = by_leases(store).opened()
     wakes = overrun(store, 1, 5)
 
     class Noting(DelegatingStore):
-        """Between the version and `known`, the sleeper wakes, and another writer plans on its version."""
+        """Lets the sleeping writer write, and another one plan on its
+        version, between the commit and the update of `known`.
+        """
 
         planned = ()
 
@@ -111,14 +113,14 @@ def test_versions_that_followed_the_wrong_one_do_not_count_and_go(store):
         commit(other, 7, base=wrong)
     assert len(versions(store)) == 3
     for read in (by_leases(store).reader.open, lambda: other.reader.refresh(wrong)):
-        with pytest.raises(CorruptError, match="version 1 is not the one that was committed"):
+        with pytest.raises(CorruptError, match="version 1 is not the committed one"):
             read()
     assert put_back(other.committer) == PutBack(put_back=(1,), removed=(2,))
     assert by_leases(store).counted() == {1: 1}
 
 
-def test_a_version_that_was_replaced_before_it_was_known_does_not_count(store):
-    """Another writer went on with the wrong one, and was told that this counts."""
+def test_version_replaced_before_it_was_known_is_not_restored(store):
+    """Another writer committed on top of the late version, and its commit was reported as successful."""
     base = by_leases(store).opened()
     wakes = overrun(store, 1, 5)
 
@@ -135,7 +137,7 @@ def test_a_version_that_was_replaced_before_it_was_known_does_not_count(store):
     assert put_back(by_leases(store).committer) == PutBack()
 
 
-def test_what_was_not_noted_after_a_crash_stays(store):
+def test_version_that_a_crash_left_out_of_known_stays(store):
     table = by_leases(store)
     commit(table, 1)
 
@@ -151,7 +153,7 @@ def test_what_was_not_noted_after_a_crash_stays(store):
     assert by_leases(store).counted() == {1: 1, 2: 1}
 
 
-def test_without_the_staged_body_the_table_has_to_be_restored(store):
+def test_put_back_fails_without_the_staged_body(store):
     table = by_leases(store)
     base = table.opened()
     wakes = overrun(store, 1, 5)
@@ -164,7 +166,7 @@ def test_without_the_staged_body_the_table_has_to_be_restored(store):
     assert store.get(LAYOUT.version(1)).body == before
 
 
-def test_vacuum_keeps_staged_bodies_of_versions_and_does_not_clean_a_replaced_log():
+def test_vacuum_keeps_staged_bodies_and_refuses_a_replaced_log():
     clock = HandClock()
     store = MemoryObjectStore(clock=clock)
     table = by_leases(store, clock=clock, more={"max_run_seconds": 100.0})
@@ -188,7 +190,7 @@ def test_vacuum_keeps_staged_bodies_of_versions_and_does_not_clean_a_replaced_lo
     assert table.counted() == {1: 4}
 
 
-def test_two_who_put_back_at_once(store):
+def test_two_concurrent_put_backs_restore_the_version(store):
     table = by_leases(store)
     base = table.opened()
     wakes = overrun(store, 1, 5)

@@ -1,4 +1,4 @@
-"""Removing a source, on a real server: all that was made for it goes, its objects and its neighbours stay."""
+"""Removing a source, on a real server, removes everything made for it, and keeps its objects and other sources."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.server
 
 
 def prepared(server: S3Server, **settings: Any) -> tuple[Place, dict[str, str]]:
-    """A source with all that there can be of it; and the objects that have to stay."""
+    """A source with every kind of data, and the objects that must stay."""
     place = Place(server, **settings)
     for number, key in enumerate("abc"):
         place.put(key, number)
@@ -47,14 +47,19 @@ def prepared(server: S3Server, **settings: Any) -> tuple[Place, dict[str, str]]:
 
 
 def objects(place: Place) -> dict[str, str]:
-    """All objects, without what a killed probe of the store leaves; a scan deletes tombstones."""
+    """All objects, without remains of a killed probe of the store; a scan deletes tombstones."""
     place.source.location.queue().topics.all()
     return {key: etag for key, etag in place.objects().items() if ".probe-" not in key}
 
 
 @pytest.mark.parametrize("in_table", [False, True], ids=["bucket", "table"])
-def test_remove(ministack: S3Server, monkeypatch: pytest.MonkeyPatch, in_table: bool) -> None:
-    """Shown, then asked; refused while a batch is open. Afterwards a source of this name is a new one."""
+def test_remove_deletes_everything_of_a_source(
+    ministack: S3Server, monkeypatch: pytest.MonkeyPatch, in_table: bool
+) -> None:
+    """The removal is shown, then confirmed, and refused while a batch is open.
+
+    A later source of this name is a new one.
+    """
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
     records = ministack.table_config() if in_table else None
@@ -100,8 +105,8 @@ def test_remove(ministack: S3Server, monkeypatch: pytest.MonkeyPatch, in_table: 
 
 
 @pytest.mark.parametrize("first", [0, pytest.param(1, marks=pytest.mark.thorough)])
-def test_killed_anywhere(ministack: S3Server, first: int) -> None:
-    """As long as a version is gone, runs refuse the table; repeated, nothing is left."""
+def test_removal_killed_at_any_delete_is_completed_by_a_repetition(ministack: S3Server, first: int) -> None:
+    """Runs refuse the table while a version is missing; after a repetition nothing is left."""
     place, stay = prepared(ministack)
     versions = list_versions(place)
     for number in range(first, 200, 2):
@@ -132,19 +137,19 @@ def dies_at(number: int) -> Callable[[Call], Fault]:
     return schedule
 
 
-def test_objects_of_the_source_are_never_removed(ministack: S3Server) -> None:
-    """A platform prefix around them is refused."""
+def test_removal_is_refused_if_the_source_is_below_the_platform_prefix(ministack: S3Server) -> None:
+    """The removal would delete the user's own objects."""
     place, _ = prepared(ministack)
     identity = replace(place.source.identity, prefix="_s3notify/orders/table/")
     place.source.location.known().change(lambda known: known and replace(known, identity=identity))
     before = place.objects()
-    with pytest.raises(UsageError, match="where the platform's own are"):
+    with pytest.raises(UsageError, match="where the platform's own objects are"):
         remove(place.source.location)
     assert place.objects() == before
 
 
-def test_of_a_whole_bucket(ministack: S3Server) -> None:
-    """The platform's own objects in it are told apart, and removed."""
+def test_removal_of_a_whole_bucket_source_keeps_the_users_objects(ministack: S3Server) -> None:
+    """The platform's own objects in the bucket are recognised, and only they are removed."""
     place = Place(ministack, prefix="")
     place.put("a", 1)
     before = place.objects()
@@ -153,8 +158,10 @@ def test_of_a_whole_bucket(ministack: S3Server) -> None:
     assert place.objects() == before
 
 
-def test_a_topic_that_serves_another_table_stays(ministack: S3Server) -> None:
-    """Of another deployment of the same source, on the same bucket and queue; no run of it takes the entries."""
+def test_topic_that_serves_another_table_stays(ministack: S3Server) -> None:
+    """The topic belongs to another deployment of the same source, on the
+    same bucket and queue, which would lose its entries.
+    """
     prod = Place(ministack)
     queue = prod.source.location.queue()
     queue.topics.create("orders", TopicSettings(prefix="raw/", slots=4))
@@ -173,8 +180,8 @@ def test_a_topic_that_serves_another_table_stays(ministack: S3Server) -> None:
     assert queue.topics.find("orders") is None
 
 
-def test_a_topic_that_serves_two_tables_is_left_to_the_other(ministack: S3Server) -> None:
-    """As its record names them."""
+def test_topic_that_serves_two_tables_stays_with_the_other(ministack: S3Server) -> None:
+    """The topic's record names the other table afterwards."""
     prod = Place(ministack)
     prod.put("a", 1)
     prod.run("1")
@@ -186,8 +193,8 @@ def test_a_topic_that_serves_two_tables_is_left_to_the_other(ministack: S3Server
     assert queue.topics.get("orders").tables == ("another",)
 
 
-def test_records_of_sources_whose_names_begin_alike_stay(ministack: S3Server) -> None:
-    """Only those of the source's own table and of its slot assets leave."""
+def test_records_of_sources_with_the_same_name_prefix_stay(ministack: S3Server) -> None:
+    """Only records of the source's own table and of its slot assets are removed."""
     place, _ = prepared(ministack)
     others = ["_s3notify-known/orders2", "_s3notify-known/orders2.2edaily"]
     for key in others:

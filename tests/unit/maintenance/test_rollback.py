@@ -1,4 +1,4 @@
-"""Back to an earlier version, on a real server: what would change is said, and what has changed since is read again."""
+"""A rollback to an earlier version, on a real server: the plan is reported, and later changes are read again."""
 
 from datetime import UTC, datetime
 
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.server
 
 @pytest.fixture
 def place(ministack: S3Server) -> Place:
-    """Two objects; then one of them is overwritten, and one comes."""
+    """Two objects; then one is overwritten, and a third is added."""
     made = Place(ministack)
     made.put("a", 1)
     made.put("b", 2)
@@ -30,8 +30,8 @@ def place(ministack: S3Server) -> Place:
     return made
 
 
-def test_a_plan_says_what_changes(place: Place) -> None:
-    """Slots, counts, and objects that are read again; nothing is written."""
+def test_plan_lists_the_changes_of_a_rollback(place: Place) -> None:
+    """The plan has slots, counts, and the objects to be read again, and writes nothing."""
     first, last = 1, place.snapshot().version
     before = place.objects()
     planned = plan_rollback(place.source.location, first)
@@ -44,13 +44,13 @@ def test_a_plan_says_what_changes(place: Place) -> None:
     assert {slot: planned.facts[slot] for slot in planned.slots} == planned.facts
 
 
-def test_columns_that_leave(place: Place) -> None:
-    """Back to before the first rows, there are none."""
+def test_plan_lists_columns_that_leave_the_schema(place: Place) -> None:
+    """Before the first rows, the table has no columns."""
     assert plan_rollback(place.source.location, 0).columns == ("a",)
 
 
-def test_back_and_forth(place: Place) -> None:
-    """The slots are signalled and compared, so the next run takes in what has changed since, as it is now."""
+def test_next_run_ingests_what_has_changed_since_the_version(place: Place) -> None:
+    """The slots are signalled and compared, so the next run reads the present objects again."""
     location = place.source.location
     watcher = Watcher(place.store, prefix=location.keyspace_prefix)
     watcher.poll()
@@ -68,21 +68,21 @@ def test_back_and_forth(place: Place) -> None:
     assert place.values() == {10: 1, 11: 1, 2: 1}
 
 
-def test_by_time(place: Place) -> None:
-    """The newest version that was there; before the first one there is none."""
+def test_version_at_a_time_is_the_newest_one_then(place: Place) -> None:
+    """A time before the first version is refused."""
     assert version_of(place.source.location, datetime(2100, 1, 1, tzinfo=UTC)) == place.snapshot().version
     with pytest.raises(NotFoundError, match="the oldest version that is kept is 0"):
         version_of(place.source.location, datetime(2000, 1, 1, tzinfo=UTC))
 
 
-def test_only_to_a_version_that_is_kept(place: Place) -> None:
+def test_rollback_to_a_version_that_is_not_kept_is_refused(place: Place) -> None:
     for refused in (lambda: plan_rollback(place.source.location, 99), lambda: rollback(place.source, 99)):
         with pytest.raises(NotFoundError, match="version 99"):
             refused()
 
 
-def test_after_another_engine_has_deleted_rows(place: Place) -> None:
-    """Its version is refused, and is undone."""
+def test_rollback_undoes_a_refused_version_of_another_engine(place: Place) -> None:
+    """The engine has deleted rows, and runs refuse the table until the rollback."""
     table, found = place.source.table(), place.snapshot()
     pack = next(iter(found.packs.values()))
     foreign = LogVersion(operation="DELETE", removes=(Remove(path=pack.path, deleted_ms=1),))
@@ -93,6 +93,6 @@ def test_after_another_engine_has_deleted_rows(place: Place) -> None:
     assert place.values() == {10: 1, 11: 1, 2: 1, 3: 1}
 
 
-def test_without_a_table(ministack: S3Server) -> None:
+def test_rollback_without_a_table_is_refused(ministack: S3Server) -> None:
     with pytest.raises(UsageError, match="has no table"):
         plan_rollback(Place(ministack).source.location, 0)

@@ -1,4 +1,4 @@
-"""Back to an earlier schema: only if nothing that is live would no longer be seen."""
+"""A rollback to an earlier schema is possible only if no live value would become invisible."""
 
 import json
 from typing import Any
@@ -36,7 +36,7 @@ SECOND = columns(a="long", b="long", s=json.loads(columns(x="long")))
 
 
 class Site:
-    """A table whose schema has grown from `a` to `a`, `b` and `s.x`."""
+    """A table with a schema that has grown from `a` to `a`, `b` and `s.x`."""
 
     def __init__(self) -> None:
         self.store = MemoryObjectStore()
@@ -81,8 +81,8 @@ class Site:
         assert isinstance(self.table.commit(change, base), Committed)
 
 
-def test_columns_that_are_empty_leave() -> None:
-    """As the next version; later rows widen the schema from there."""
+def test_columns_without_values_leave_the_schema() -> None:
+    """The earlier schema becomes a new version, and later rows add columns to it."""
     site = Site()
     planned = plan_schema_rollback(site.table, 1)
     assert (planned.columns, planned.in_use) == (("b", "s"), {})
@@ -100,7 +100,7 @@ def test_columns_that_are_empty_leave() -> None:
     ]
 
 
-def test_refused_while_a_value_is_live() -> None:
+def test_schema_rollback_is_refused_while_a_value_is_live() -> None:
     site = Site()
     site.commit("k2", SECOND, a=[1, 2], b=[None, 5], s=[{"x": 1}, None])
     planned = plan_schema_rollback(site.table, 1)
@@ -110,8 +110,8 @@ def test_refused_while_a_value_is_live() -> None:
     assert site.newest().version == 3
 
 
-def test_refused_if_the_table_has_changed_since() -> None:
-    """A value may have come meanwhile."""
+def test_schema_rollback_is_refused_if_the_table_has_changed_since() -> None:
+    """A new value could have been added meanwhile."""
     site = Site()
     planned = plan_schema_rollback(site.table, 1)
     site.commit("k2", SECOND, a=[1], b=[7])
@@ -120,6 +120,6 @@ def test_refused_if_the_table_has_changed_since() -> None:
 
 
 @pytest.mark.parametrize("version", [0, 9])
-def test_only_to_a_version_with_a_schema(version: int) -> None:
+def test_schema_rollback_needs_a_version_with_a_schema(version: int) -> None:
     with pytest.raises(NotFoundError, match=f"version {version}"):
         plan_schema_rollback(Site().table, version)

@@ -1,4 +1,4 @@
-"""An object that was erased: nothing of it is left anywhere, and nothing else is lost."""
+"""Erases an object from a table: no trace of it is left anywhere, and nothing else is lost."""
 
 from dataclasses import replace
 
@@ -22,7 +22,7 @@ from tests.support.raw_search import holding
 RUN = 1000.0
 KEY = "a-person4711"
 MARKS = (KEY, "etag4711", 471147114712, 471147114711)
-"""Key, ETag, a row, a reject (each third number is one)."""
+"""Key, ETag, a row, and a reject (each third number is a reject)."""
 A = Slot(0)
 
 
@@ -45,7 +45,7 @@ def rounds(request, store, clock):
 
 @pytest.fixture(autouse=True)
 def files_of_states(monkeypatch):
-    """States are in files, too."""
+    """Makes rounds write states to files, too."""
     monkeypatch.setattr("s3notify_platform.table.states.state_levels.STATES_INLINE", 3)
 
 
@@ -58,7 +58,7 @@ def commit(process, bucket, **note):
 
 
 def filled(rounds, clock):
-    """The object among others, in several versions: it was overwritten, and has left the bucket."""
+    """Commits the object among others, in several versions: it was overwritten, and has left the bucket."""
     process = rounds()
     bucket = {f"a{n}": (f"e{n}", (1, 2, 3)) for n in range(4)}
     bucket |= {f"{letter}{n}": (f"e{n}", (1, 2, 3, n)) for letter in "bz" for n in range(3)}
@@ -76,7 +76,7 @@ def filled(rounds, clock):
 
 
 class Derived:
-    """A slot of a derived table in a round: counts alone."""
+    """A slot of a derived table in a round, with counts only."""
 
     def __init__(self, rows):
         self.changes, self.pairs, self.rows = {}, [], rows
@@ -92,9 +92,9 @@ def numbers(process):
     return sorted(event.version for event in history(process.table.reader))
 
 
-def test_nothing_of_it_is_left_and_nothing_else_is_lost(rounds, store, clock):
+def test_erasure_leaves_no_trace_and_loses_nothing_else(rounds, store, clock):
     bucket = filled(rounds, clock)
-    assert len(holding(store, *MARKS)) > 8, "it is in packs, states, manifests, versions"
+    assert len(holding(store, *MARKS)) > 8, "the object is in packs, states, manifests, versions"
     process = rounds()
     assert ending(process.whole) == (0, 5)
     done = erase(process.whole, A, KEY, clock=clock)
@@ -110,8 +110,8 @@ def test_nothing_of_it_is_left_and_nothing_else_is_lost(rounds, store, clock):
     assert rounds().contents() == {**bucket, "c1": ("x", (1,))}
 
 
-def test_an_object_that_a_round_has_withdrawn_leaves_history(rounds, store, clock):
-    """A vector hides its rows, or only earlier versions have them; a state file marks that it has left."""
+def test_withdrawn_object_is_erased_from_history(rounds, store, clock):
+    """A vector hides the object's rows, or only earlier versions have them; a state file records its deletion."""
     bucket = filled(rounds, clock)
     commit(rounds(), bucket)
     commit(rounds(), {**bucket, "c1": ("x", (1, 2))})
@@ -123,8 +123,8 @@ def test_an_object_that_a_round_has_withdrawn_leaves_history(rounds, store, cloc
     assert rounds().contents() == {**bucket, "c1": ("x", (1, 2))}
 
 
-def test_versions_behind_the_last_one_that_holds_it_stay_readable(rounds, store, clock):
-    """An erasure was killed once it had committed, and is repeated after others have."""
+def test_versions_after_the_last_one_with_the_object_stay_readable(rounds, store, clock):
+    """The erasure was killed after its commit, and is repeated after commits of others."""
     bucket = filled(rounds, clock)
     killed = FaultyStore(store, at("put", Fault.CRASH_BEFORE, key=LAYOUT.checkpoint(6)))
     with pytest.raises(CrashedError):
@@ -140,7 +140,7 @@ def test_versions_behind_the_last_one_that_holds_it_stay_readable(rounds, store,
     assert rounds().contents() == {**bucket, "c1": ("x", (1, 2))}
 
 
-def test_a_key_that_was_never_there_costs_no_history(rounds, clock):
+def test_erasing_an_unknown_key_keeps_the_history(rounds, clock):
     bucket = filled(rounds, clock)
     process = rounds()
     done = erase(process.whole, A, "a-other", clock=clock)
@@ -149,7 +149,7 @@ def test_a_key_that_was_never_there_costs_no_history(rounds, clock):
     assert {key for key in rounds().contents() if key != KEY} == bucket.keys()
 
 
-def test_it_can_be_repeated_and_the_second_time_finds_nothing(rounds, store, clock):
+def test_repeated_erasure_finds_nothing(rounds, store, clock):
     bucket = filled(rounds, clock)
     first = erase(rounds().whole, A, KEY, clock=clock)
     assert first.found
@@ -161,8 +161,8 @@ def test_it_can_be_repeated_and_the_second_time_finds_nothing(rounds, store, clo
     assert numbers(rounds()) == [6, 7, 8]
 
 
-def test_what_dead_rounds_and_other_engines_have_left(rounds, store, clock):
-    """Files that nothing names, and what is derived from versions below the log's first one."""
+def test_erasure_removes_files_of_dead_rounds_and_other_engines(rounds, store, clock):
+    """Unreferenced files, and files derived from versions below the log's first one, would still hold the object."""
     bucket = filled(rounds, clock)
     with_it = {**bucket, KEY: ("etag4711", (471147114711, 471147114712)), "a3": ("e", (1, 2))}
     rounds().planned(with_it)
@@ -181,8 +181,8 @@ def packs(store):
     return [meta.key for meta in store.list(LAYOUT.data).objects]
 
 
-def test_files_that_a_run_writes_late_leave_by_the_repetition(rounds, store, clock):
-    """A run that was planned before writes its files afterwards, and commits none of them."""
+def test_repetition_removes_files_that_a_run_writes_late(rounds, store, clock):
+    """The run was planned before the erasure, writes its files after it, and commits none of them."""
     bucket = filled(rounds, clock)
     with_it = {**bucket, KEY: ("etag4711-c", (471147114711, 471147114712)), "c1": ("x", (1, 2))}
     process, before = rounds(), {meta.key for meta in list_all(store, "")}
@@ -204,8 +204,8 @@ def test_files_that_a_run_writes_late_leave_by_the_repetition(rounds, store, clo
     assert rounds().contents() == {**bucket, "c1": ("x", (1, 2))}
 
 
-def test_a_version_that_is_created_late_meets_an_empty_one(rounds, store, clock):
-    """It was on its way while others committed, and erased the object: it is no version of the log that was cut."""
+def test_late_version_conflicts_with_an_emptied_one(rounds, store, clock):
+    """The version's request was in flight during the erasure, and must not become a version of the cut log."""
     bucket = filled(rounds, clock)
     mine = {**bucket, KEY: ("etag4711-b", (471147114712, 471147114711, 8)), "d1": ("mine", (1,))}
     theirs = {**bucket, "c1": ("theirs", (1,))}
@@ -228,8 +228,8 @@ def test_a_version_that_is_created_late_meets_an_empty_one(rounds, store, clock)
     assert rounds().contents() == {**bucket, "c1": ("newer", (2,)), "d1": ("mine", (1,))}
 
 
-def test_young_files_are_left_since_a_run_may_name_them(rounds, store, clock):
-    """The object is in the bucket again, and a run has begun to take it in."""
+def test_young_files_stay_since_a_run_may_name_them(rounds, store, clock):
+    """The object is in the bucket again, and a run has begun to ingest it."""
     bucket = filled(rounds, clock)
     erase(rounds().whole, A, KEY, clock=clock)
     clock.sleep(60)
@@ -245,8 +245,8 @@ def test_young_files_are_left_since_a_run_may_name_them(rounds, store, clock):
 
 
 @pytest.mark.parametrize("planned_on", ["newest", "older"])
-def test_a_round_on_its_way_goes_on_without_the_slot(rounds, store, clock, planned_on):
-    """Its files and those that it would read are gone, and the versions below are empty."""
+def test_round_in_flight_commits_without_the_erased_slot(rounds, store, clock, planned_on):
+    """The round's files and the files that it would read are removed, and the versions below are empty."""
     bucket = filled(rounds, clock)
     process = rounds()
     base = process.table.opened()
@@ -275,7 +275,7 @@ def test_a_round_on_its_way_goes_on_without_the_slot(rounds, store, clock, plann
     assert rounds().contents() == mine
 
 
-def test_a_warm_process_opens_the_table_again(rounds, clock):
+def test_warm_process_opens_the_table_again_after_an_erasure(rounds, clock):
     bucket = filled(rounds, clock)
     process = rounds()
     kept = process.whole.newest()
@@ -284,8 +284,8 @@ def test_a_warm_process_opens_the_table_again(rounds, clock):
     assert process.whole.newest().version == kept.version + 1
 
 
-def test_killed_anywhere_and_repeated_it_leaves_nothing(rounds, store, clock):
-    """After each of its writes. The table is whole in between, and nothing else leaves it."""
+def test_erasure_killed_at_any_write_is_completed_by_a_repetition(rounds, store, clock):
+    """The table is whole after each write, and nothing else is removed from it."""
     filled(rounds, clock)
     saved = dict(store._objects)
     writes, killed = 0, True
@@ -306,7 +306,7 @@ def test_killed_anywhere_and_repeated_it_leaves_nothing(rounds, store, clock):
 
 
 def after_write(number):
-    """A crash after so many writes."""
+    """Crashes after this number of writes."""
     seen = 0
 
     def schedule(call):
@@ -317,7 +317,7 @@ def after_write(number):
     return schedule
 
 
-def test_vacuum_removes_what_keeps_the_numbers_taken(rounds, store, clock):
+def test_vacuum_removes_the_emptied_versions(rounds, store, clock):
     bucket = filled(rounds, clock)
     process = rounds()
     erase(process.whole, A, KEY, clock=clock)
@@ -337,8 +337,8 @@ def test_vacuum_removes_what_keeps_the_numbers_taken(rounds, store, clock):
 
 
 @pytest.mark.parametrize("whole_slot", [False, True])
-def test_of_a_derived_table(rounds, store, clock, whole_slot):
-    """It has no states. Its rows of the object leave, or, if it does not say which, those of the slot."""
+def test_erasure_from_a_derived_table_removes_rows_or_the_slot(rounds, store, clock, whole_slot):
+    """A derived table has no states. If its rows do not name their object, the whole slot is removed."""
     process = rounds()
     bucket = {KEY: ("etag4711", (471147114711, 471147114712)), "a1": ("e", (1, 2)), "b1": ("e", (4, 5))}
     planned = process.planned(bucket)

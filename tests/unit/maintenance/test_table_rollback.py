@@ -1,4 +1,4 @@
-"""Going back to an earlier version: each cell of `maintenance.table_rollback`; versions of other engines undone."""
+"""A rollback to an earlier version: each row of the module's table, and the undoing of other engines' versions."""
 
 import json
 from dataclasses import replace
@@ -28,7 +28,7 @@ from tests.support.log_back import (
 from tests.support.log_tables import LAYOUT, beaten, versions
 
 
-def test_the_table_is_what_it_was(rounds):
+def test_rolled_back_table_equals_the_earlier_version(rounds):
     first, at_first, _, at_second = filled(rounds)
     warm = rounds()
     kept = warm.table.opened()
@@ -43,7 +43,7 @@ def test_the_table_is_what_it_was(rounds):
         assert rejects[0] == rejects[1]
 
 
-def test_slots_that_change_have_the_new_version_as_their_generation(rounds):
+def test_changed_slots_get_the_new_version_as_generation(rounds):
     _, at_first, _, _ = filled(rounds)
     done = roll_back(rounds().whole, at_first.version)
     before, now = at_first.manifest, done.snapshot.manifest
@@ -51,7 +51,7 @@ def test_slots_that_change_have_the_new_version_as_their_generation(rounds):
     assert now.slot(Slot(B)) == before.slot(Slot(B))
 
 
-def test_a_slot_that_was_not_there_is_empty(rounds):
+def test_slot_without_rows_in_the_version_becomes_empty(rounds):
     first, at_first, second, _ = filled(rounds)
     committed(rounds, {**second, "c1": ("c", (1, 3))})
     roll_back(rounds().whole, at_first.version)
@@ -59,26 +59,26 @@ def test_a_slot_that_was_not_there_is_empty(rounds):
     assert committed(rounds, {**first, "c1": ("c", (1, 3))}).manifest.slot(Slot(2)).objects == 1
 
 
-def test_it_can_be_gone_back_from(rounds):
+def test_rollback_can_be_rolled_back(rounds):
     _, at_first, second, at_second = filled(rounds)
     roll_back(rounds().whole, at_first.version)
     roll_back(rounds().whole, at_second.version)
     assert rounds().contents() == second
 
 
-def test_the_newest_version_is_there_already(rounds):
+def test_rollback_to_the_newest_version_changes_nothing(rounds):
     _, _, second, at_second = filled(rounds)
     assert isinstance(roll_back(rounds().whole, at_second.version), NothingLeft)
     assert rounds().contents() == second
 
 
-def test_a_version_that_is_not_there_yet(rounds):
+def test_rollback_to_a_future_version_is_refused(rounds):
     _, _, _, at_second = filled(rounds)
-    with pytest.raises(NotFoundError, match=f"can go back to is {at_second.version}"):
+    with pytest.raises(NotFoundError, match=f"the newest readable version is {at_second.version}"):
         roll_back(rounds().whole, 99)
 
 
-def test_the_schema_goes_back_too(rounds):
+def test_rollback_restores_the_schema(rounds):
     _, at_first, second, _ = filled(rounds)
     process = rounds()
     change = process.planned({**second, "b1": ("x", (1,))})
@@ -91,12 +91,12 @@ def test_the_schema_goes_back_too(rounds):
     assert done.snapshot.metadata == at_first.metadata
 
 
-# Beside others
+# Other writers
 
 
 @pytest.mark.parametrize("slot", ["a", "b", "c"])
-def test_others_changed_a_slot(rounds, slot):
-    """One that the rollback changes, one that it would have left, and one that it does not know."""
+def test_rollback_restarts_after_others_changed_a_slot(rounds, slot):
+    """The slot is one that the rollback changes, one that it leaves, or one that the version does not have."""
     first, at_first, second, _ = filled(rounds)
     process = rounds()
     change = planned(process, at_first.version)
@@ -105,7 +105,7 @@ def test_others_changed_a_slot(rounds, slot):
     assert rounds().contents() == first
 
 
-def test_others_merged_packs_and_let_the_schema_grow(rounds):
+def test_rollback_restarts_after_others_merged_packs_and_grew_the_schema(rounds):
     first, at_first, second, _ = filled(rounds)
     process = rounds()
     change = planned(process, at_first.version)
@@ -116,8 +116,8 @@ def test_others_merged_packs_and_let_the_schema_grow(rounds):
     assert rounds().contents() == first
 
 
-def test_others_raised_the_protocol(rounds):
-    """It is never lowered, and vectors that are in use stay allowed."""
+def test_rollback_never_lowers_the_protocol(rounds):
+    """Vectors in use must stay allowed."""
     first, at_first, second, _ = filled(rounds)
     process = rounds()
     change = planned(process, at_first.version)
@@ -134,7 +134,7 @@ def test_others_raised_the_protocol(rounds):
     assert rounds().contents(found) == first
 
 
-def test_others_rolled_back_too(rounds):
+def test_rollback_after_another_rollback_continues_from_there(rounds):
     first, at_first, _, _ = filled(rounds)
     process = rounds()
     change = planned(process, at_first.version)
@@ -143,14 +143,14 @@ def test_others_rolled_back_too(rounds):
     assert rounds().contents() == first
 
 
-def test_others_began_the_table_anew(rounds):
+def test_rollback_fails_if_the_table_was_begun_again(rounds):
     _, at_first, _, _ = filled(rounds)
     change = planned(rounds(), at_first.version)
     with pytest.raises(ConflictError, match="another id"):
         change.onto(replace(change.readable, table="another"))
 
 
-def test_a_round_that_was_planned_before_is_left_what_the_rollback_did_not_change(rounds):
+def test_round_planned_before_a_rollback_commits_only_unchanged_slots(rounds):
     first, at_first, second, _ = filled(rounds)
     process = rounds()
     change = process.planned({**second, "a1": ("mine", (1, 2)), "b1": ("mine", (1, 2))})
@@ -160,10 +160,10 @@ def test_a_round_that_was_planned_before_is_left_what_the_rollback_did_not_chang
     assert rounds().contents() == {**first, "b1": ("mine", (1, 2))}
 
 
-# What vacuum has taken
+# Files removed by vacuum
 
 
-def test_a_version_that_vacuum_has_cut_is_refused_and_the_oldest_is_named(rounds, clock):
+def test_rollback_to_a_version_cut_by_vacuum_names_the_oldest_one(rounds, clock):
     _, at_first, second, _ = filled(rounds, count=2)
     aged(rounds, clock, second, 22)
     cleaned(rounds, clock)
@@ -171,13 +171,13 @@ def test_a_version_that_vacuum_has_cut_is_refused_and_the_oldest_is_named(rounds
     aged(rounds, clock, second, 1)
     assert cleaned(rounds, clock).versions_removed
     oldest = min(number for number in range(40) if rounds().table.reader.as_of(number))
-    with pytest.raises(NotFoundError, match=f"oldest version that one can go back to is {oldest}"):
+    with pytest.raises(NotFoundError, match=f"oldest version that can be restored is {oldest}"):
         roll_back(rounds().whole, at_first.version)
     roll_back(rounds().whole, oldest)
     rounds().contents()
 
 
-def test_a_version_that_misses_a_file_is_refused(rounds, store):
+def test_rollback_to_a_version_with_a_missing_file_is_refused(rounds, store):
     _, at_first, second, at_second = filled(rounds)
     committed(rounds, {**second, "b1": ("x", (1,))})
     gone = set(at_first.manifest.rejects) - set(at_second.manifest.rejects) or set(at_first.manifest.rejects)
@@ -186,8 +186,8 @@ def test_a_version_that_misses_a_file_is_refused(rounds, store):
         roll_back(rounds().whole, at_first.version)
 
 
-def test_vacuum_that_may_be_removing_the_version_is_waited_for(rounds, clock):
-    """Its pass goes on after its version, and may not see the rollback."""
+def test_rollback_is_refused_while_vacuum_may_remove_files(rounds, clock):
+    """Vacuum removes files after its own version, and may not see the rollback."""
     first, at_first, second, _ = filled(rounds, count=2)
     aged(rounds, clock, second, 20)
     cleaned(rounds, clock)
@@ -205,7 +205,7 @@ def test_vacuum_that_may_be_removing_the_version_is_waited_for(rounds, clock):
     assert rounds().contents() == first
 
 
-def test_vacuum_that_cuts_nothing_is_no_hindrance(rounds):
+def test_rollback_is_possible_beside_a_vacuum_that_cuts_nothing(rounds):
     first, at_first, _, _ = filled(rounds)
     process = rounds()
     change = planned(process, at_first.version)
@@ -216,10 +216,10 @@ def test_vacuum_that_cuts_nothing_is_no_hindrance(rounds):
     assert FENCE in [each.operation for each in versions(process.store)]
 
 
-# Held
+# A held table
 
 
-def test_beaten_twice_it_holds_the_table_until_it_has_ended(rounds, store, clock):
+def test_rollback_holds_the_table_after_two_conflicts(rounds, store, clock):
     first, at_first, second, _ = filled(rounds)
     seen = []
 
@@ -241,7 +241,7 @@ def test_beaten_twice_it_holds_the_table_until_it_has_ended(rounds, store, clock
     assert rounds().contents() == first
 
 
-def test_others_wait_while_the_table_is_held_but_not_for_ever(rounds, clock):
+def test_writers_wait_for_a_held_table_for_a_limited_time(rounds, clock):
     bucket, at_first, second, _ = filled(rounds)
     rounds().table.known.hold(HOLDER)
     process = rounds()
@@ -250,13 +250,13 @@ def test_others_wait_while_the_table_is_held_but_not_for_ever(rounds, clock):
     with pytest.raises(ConflictError, match=r"held by `s3notify table rollback`.*repeat it"):
         process.commit(change)
     assert clock.monotonic() - before >= COMMIT_SECONDS
-    # A killed one is repeated, which ends it.
+    # A repetition of the killed rollback releases the table.
     assert isinstance(roll_back(rounds().whole, at_first.version), Committed)
     assert held(rounds) == ""
     assert isinstance(process.commit(process.planned({**bucket, "b1": ("mine", (1, 2))})), Committed)
 
 
-def test_who_waits_goes_on_where_the_holder_has_led(rounds, clock):
+def test_waiting_writer_continues_from_the_holders_version(rounds, clock):
     first, at_first, second, _ = filled(rounds)
     rounds().table.known.hold(HOLDER)
     process = rounds()
@@ -270,7 +270,7 @@ def test_who_waits_goes_on_where_the_holder_has_led(rounds, clock):
     assert rounds().contents() == {**first, "b1": ("mine", (1, 2))}
 
 
-def test_another_command_that_holds_the_table_is_named(rounds):
+def test_error_names_the_command_that_holds_the_table(rounds):
     _, at_first, _, _ = filled(rounds)
     rounds().table.known.hold("table erase")
     with pytest.raises(ConflictError, match="s3notify table erase"):

@@ -1,4 +1,4 @@
-"""Which objects are tagged, each in the version that was committed, and what happens if that is interrupted."""
+"""Tagging: the selected objects, the tagged version of each, and interruptions."""
 
 from contextlib import nullcontext
 from dataclasses import replace
@@ -25,7 +25,7 @@ SLOTS = 64
 
 
 class World:
-    """A source of a bucket with versions, at moto; its own objects are in memory."""
+    """A source of a bucket with versioning, on moto; the platform's own objects are in memory."""
 
     def __init__(self, store):
         self.store = store
@@ -45,11 +45,11 @@ class World:
         self.s3.put_bucket_versioning(Bucket="moto", VersioningConfiguration={"Status": status})
 
     def put(self, key, body=b"1"):
-        """A new version; its id."""
+        """Puts a new version; returns its id."""
         return self.s3.put_object(Bucket="moto", Key=key, Body=body)["VersionId"]
 
     def commit(self, *keys, **fields):
-        """One version with the objects of these keys as they are now."""
+        """Commits one version with the present objects of these keys."""
         base = self.table.newest()
         label, by_slot = base.version + 1, {}
         known = self.table.states.lookup(base.manifest.states, dict.fromkeys(self.slots(*keys), keys))
@@ -72,7 +72,7 @@ class World:
         tag_again(self.source.location, self.slots(*keys), platform=self.platform)
 
     def forget(self):
-        """The newest version is lost, and the loss is accepted."""
+        """Loses the newest version, and accepts the loss."""
         self.platform.delete(self.table.layout.version(self.table.newest().version))
         forget(self.table.committer, lambda: None)
 
@@ -80,7 +80,7 @@ class World:
         return frozenset(Slot(slot_of(key, SLOTS)) for key in keys)
 
     def failing(self, monkeypatch, error, *keys):
-        """The calls by which tags of these keys, or of all, are asked for, which fail, until `monkeypatch.undo`."""
+        """Makes requests for tags of these keys (default: all) fail until `monkeypatch.undo`; returns the calls."""
         add, calls = self.tags.add, []
 
         def failing(key, *more):
@@ -105,8 +105,8 @@ def world(moto_store):
     return World(moto_store)
 
 
-def test_what_is_committed_is_tagged_once(world):
-    """Beside tags of others; later passes look only at what was committed since."""
+def test_committed_objects_are_tagged_once(world):
+    """Other tags stay; later passes check only newer commits."""
     before = {key: world.put(key) for key in ("raw/a", "raw/b", "raw/c")}
     theirs = {"Key": "team", "Value": "sales"}
     world.s3.put_object_tagging(Bucket="moto", Key="raw/b", Tagging={"TagSet": [theirs]})
@@ -121,8 +121,8 @@ def test_what_is_committed_is_tagged_once(world):
     assert world.tags_of("raw/c", before["raw/c"]) == WANTED
 
 
-def test_a_version_that_is_not_committed_has_no_tag(world):
-    """It came after the commit: the next commit is of that one."""
+def test_uncommitted_object_version_is_not_tagged(world):
+    """The object version is newer than the commit; the next commit includes it."""
     first = world.put("raw/a", b"1")
     world.commit("raw/a")
     second = world.put("raw/a", b"2")
@@ -136,7 +136,7 @@ def test_a_version_that_is_not_committed_has_no_tag(world):
 @pytest.mark.parametrize(
     "fields", [{"rejects": 1}, {"reason": "403"}, {"reach_end": False}, {"expired": True}], ids=str
 )
-def test_what_may_be_read_again_has_no_tag(world, fields):
+def test_object_that_may_be_read_again_is_not_tagged(world, fields):
     version = world.put("raw/a")
     world.commit("raw/a", **fields)
     assert world.run().counts == {}
@@ -144,8 +144,8 @@ def test_what_may_be_read_again_has_no_tag(world, fields):
 
 
 @pytest.mark.parametrize("status", ["Suspended", None])
-def test_without_versions_nothing_is_tagged(world, status):
-    """A tag could come to what is not committed."""
+def test_bucket_without_versioning_is_refused(world, status):
+    """A tag could be set on an uncommitted object."""
     world.put("raw/a")
     if status:
         world.versioning(status)
@@ -159,8 +159,8 @@ def test_without_versions_nothing_is_tagged(world, status):
 
 
 @pytest.mark.parametrize("shown", ["null", None], ids=["as AWS", "as Ceph"])
-def test_what_is_older_than_the_versions(world, monkeypatch, shown):
-    """It is counted, and does not keep the rest."""
+def test_object_older_than_the_versioning_is_counted(world, monkeypatch, shown):
+    """Other objects are still tagged."""
     head = world.store.head
     before = {key: world.put(key) for key in ("raw/a", "raw/b")}
     world.commit(*before)
@@ -172,8 +172,8 @@ def test_what_is_older_than_the_versions(world, monkeypatch, shown):
     assert world.run().slots == 0
 
 
-def test_too_many_tags(world):
-    """Those of others stay; the object is counted, and the rest goes on."""
+def test_object_with_too_many_tags_is_counted(world):
+    """The object keeps its other tags, and other objects are still tagged."""
     for key in ("raw/a", "raw/b"):
         world.put(key)
     many = [{"Key": str(n), "Value": ""} for n in range(9)]
@@ -182,8 +182,8 @@ def test_too_many_tags(world):
     assert world.run().counts == {"full": 1, "added": 1}
 
 
-def test_an_outage_in_between(world, monkeypatch):
-    """What was done before it is done; a repetition does the rest."""
+def test_pass_after_an_outage_tags_the_rest(world, monkeypatch):
+    """Tags that were set before the outage stay."""
     keys = [f"raw/{n}" for n in range(3 * SLOTS_AT_ONCE)]
     versions = {key: world.put(key) for key in keys}
     world.commit(*keys)
@@ -197,8 +197,8 @@ def test_an_outage_in_between(world, monkeypatch):
     assert world.run().slots == 0
 
 
-def test_what_was_refused_alone_is_tried_again(world, monkeypatch):
-    """Once the permission is there."""
+def test_refused_pass_is_tried_again(world, monkeypatch):
+    """The tags are set once the permission exists."""
     version = world.put("raw/a")
     world.commit("raw/a")
     world.failing(monkeypatch, RefusedError("403 AccessDenied"))
@@ -211,8 +211,8 @@ def test_what_was_refused_alone_is_tried_again(world, monkeypatch):
     assert world.run().slots == 0
 
 
-def test_what_was_refused_among_others_costs_nothing_more(world, monkeypatch):
-    """A policy of the bucket may deny tags for some keys; after `tag_again` they are tried again."""
+def test_refused_object_among_others_is_not_tried_again(world, monkeypatch):
+    """A bucket policy may deny tags for some keys; `tag_again` makes the next pass try them again."""
     versions = {key: world.put(key) for key in ("raw/a", "raw/b")}
     world.commit(*versions)
     calls = world.failing(monkeypatch, RefusedError("403 AccessDenied"), "raw/a")
@@ -228,8 +228,8 @@ def test_what_was_refused_among_others_costs_nothing_more(world, monkeypatch):
 @pytest.mark.parametrize(
     "error", [RefusedError("403 AccessDenied"), UnavailableError("for a while")], ids=repr
 )
-def test_when_nothing_is_taken_few_are_asked_for(world, monkeypatch, error):
-    """Of however many that are committed; all of them are tried again."""
+def test_pass_without_success_stops_after_few_requests(world, monkeypatch, error):
+    """The number of committed objects does not matter; the next pass tries all of them again."""
     keys = [f"raw/{n}" for n in range(FAILURES_MAX + 5 * REQUESTS_IN_FLIGHT)]
     versions = {key: world.put(key) for key in keys}
     world.commit(*keys)
@@ -242,8 +242,8 @@ def test_when_nothing_is_taken_few_are_asked_for(world, monkeypatch, error):
     assert dict.fromkeys(keys, WANTED) == {key: world.tags_of(key, versions[key]) for key in keys}
 
 
-def test_a_table_that_was_forgotten(world):
-    """Its versions come again, and are other ones."""
+def test_forgotten_table_is_tagged_again(world):
+    """The version numbers of the new table repeat, with other content."""
     world.put("raw/a")
     for _ in range(3):
         world.commit("raw/a")
@@ -255,8 +255,8 @@ def test_a_table_that_was_forgotten(world):
     assert world.tags_of("raw/a", version) == WANTED
 
 
-def test_a_pass_ends_in_time(world):
-    """After the slot with which the time is up; the next ones do the rest."""
+def test_pass_ends_when_its_time_is_over(world):
+    """The pass finishes the present slot; later passes do the rest."""
     keys = [f"raw/{n}" for n in range(3 * SLOTS_AT_ONCE)]
     for key in keys:
         world.put(key)
@@ -267,8 +267,8 @@ def test_a_pass_ends_in_time(world):
     assert world.run(seconds=0).slots == 0
 
 
-def test_what_is_done_is_not_read_again(world):
-    """However many versions have changed a slot."""
+def test_done_slots_are_not_read_again(world):
+    """The number of versions that changed a slot does not matter."""
     keys = [f"raw/{n}" for n in range(SLOTS_AT_ONCE)]
     for key in keys:
         world.put(key)
@@ -279,11 +279,11 @@ def test_what_is_done_is_not_read_again(world):
     platform = FaultyStore(world.platform)
     assert world.run(platform=platform).slots == 0
     methods = [call.method for call, _ in platform.calls]
-    assert sorted(methods) == ["get", "get", "list"], "two by which the table is looked at, and a record"
+    assert sorted(methods) == ["get", "get", "list"], "two reads of the table, and one of a record"
 
 
-def test_another_table_begins_again(world):
-    """Its versions count from 1."""
+def test_new_table_is_tagged_from_its_first_version(world):
+    """The versions of the new table count from 1."""
     world.put("raw/a")
     world.commit("raw/a")
     world.commit("raw/a")
@@ -295,7 +295,7 @@ def test_another_table_begins_again(world):
     assert world.run().counts == {"there": 1}
 
 
-def test_before_there_is_a_table(world):
+def test_pass_without_a_table_does_nothing(world):
     world.platform = MemoryObjectStore()
     assert world.run().slots == 0
     world.source = with_settings(world.source, committed_tags="")
@@ -310,13 +310,13 @@ def test_before_there_is_a_table(world):
         ",".join(f"{n}=" for n in range(11)),
     ],
 )
-def test_tags_that_cannot_be(text):
-    """Refused when the source is read, whatever follows."""
+def test_invalid_tags_are_refused(text):
+    """The error is raised when the source is read."""
     with pytest.raises(UsageError, match="committed_tags"):
         Input(bucket=S3Config(bucket="b"), committed_tags=text)
 
 
-def test_tags_as_people_write_them():
+def test_tags_are_parsed_from_text():
     assert tags_of(" archive=yes,team name=a b/c@d , empty=") == {
         "archive": "yes",
         "team name": "a b/c@d",

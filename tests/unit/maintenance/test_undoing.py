@@ -1,4 +1,4 @@
-"""Versions of other engines that are refused, and the rollback that undoes them."""
+"""Refused versions of other engines, and the rollback that undoes them."""
 
 import io
 from dataclasses import replace
@@ -23,7 +23,7 @@ def foreign(store, version, **given):
 
 
 def updated(process, base):
-    """As UPDATE has it: a pack is rewritten with other rows, as many."""
+    """A version as UPDATE makes it: a pack is replaced by another with the same number of other rows."""
     held = next(iter(base.packs.values()))
     path = LAYOUT.pack_path("theirs")
     body = process.store.get(LAYOUT.file(held.path)).body
@@ -44,7 +44,7 @@ def raised(_, base):
 
 
 def seen_by_engines(store):
-    """The log's end as an engine without any rule of ours sees it."""
+    """The log's end as an engine that does not know the platform's rules sees it."""
     state = LogState()
     for version in versions(store):
         state = after(state, version, where="", undone=True)
@@ -53,8 +53,8 @@ def seen_by_engines(store):
 
 @pytest.mark.parametrize("what", [updated, emptied, raised])
 @pytest.mark.parametrize("back", [0, 1])
-def test_a_refused_version_is_undone(rounds, store, what, back):
-    """By going back to the version before it, or to an earlier one. Warm and cold readers accept it, as do engines."""
+def test_rollback_undoes_a_refused_version(rounds, store, what, back):
+    """Warm and cold readers, and other engines, accept a rollback to the version before it, or to an earlier one."""
     first, at_first, second, at_second = filled(rounds)
     warm = rounds()
     kept = warm.table.opened()
@@ -73,14 +73,14 @@ def test_a_refused_version_is_undone(rounds, store, what, back):
     engine = seen_by_engines(store)
     assert {pack.id for pack in engine.packs.values()} == {pack.id for pack in target.packs.values()}
     assert (engine.metadata, engine.protocol) == (at_second.metadata, at_second.protocol)
-    # The table goes on, and every version of ours can still be read.
+    # The table continues, and every version of the platform can still be read.
     assert committed(rounds, {**bucket, "c1": ("c", (1, 3))}).version == at_second.version + 3
     for version, contents in ((at_first.version, first), (at_second.version, second)):
         assert rounds().contents(rounds().table.reader.as_of(version)) == contents
 
 
-def test_several_refused_versions_are_undone_together(rounds, store):
-    """What is adopted before them stays; what would be adopted after them goes."""
+def test_rollback_undoes_several_refused_versions(rounds, store):
+    """Versions adopted before the refused ones stay; versions after them are undone, too."""
     _, _, second, at_second = filled(rounds)
     process, number = rounds(), at_second.version
     foreign(store, number + 1, metadata=replace(at_second.metadata, description="theirs"))
@@ -93,7 +93,7 @@ def test_several_refused_versions_are_undone_together(rounds, store):
     assert rounds().contents() == second
 
 
-def test_a_refused_version_right_after_a_checkpoint_is_undone(rounds, store, clock):
+def test_rollback_undoes_a_refused_version_right_after_a_checkpoint(rounds, store, clock):
     _, _, second, _ = filled(rounds, count=2)
     aged(rounds, clock, second, 18)
     snapshot = rounds().table.opened()
@@ -106,7 +106,7 @@ def test_a_refused_version_right_after_a_checkpoint_is_undone(rounds, store, clo
 
 
 def checkpointed(store, version, base, packs):
-    """As another engine writes it, at a version of its own."""
+    """Writes a checkpoint as another engine does, at a version of that engine."""
     state = Checkpoint(
         protocol=base.protocol, metadata=base.metadata, txns={base.table: base.number}, adds=packs
     )
@@ -118,7 +118,7 @@ def checkpointed(store, version, base, packs):
     store.put(LAYOUT.last_checkpoint, name.dumps())
 
 
-def test_a_refused_version_is_refused_also_where_its_engine_wrote_a_checkpoint(rounds, store):
+def test_refused_version_with_a_checkpoint_is_refused(rounds, store):
     _, _, second, at_second = filled(rounds)
     foreign(store, at_second.version + 1, **emptied(None, at_second))
     checkpointed(store, at_second.version + 1, at_second, ())
@@ -128,8 +128,8 @@ def test_a_refused_version_is_refused_also_where_its_engine_wrote_a_checkpoint(r
     assert rounds().contents() == second
 
 
-def test_an_adopted_version_is_read_also_where_its_engine_wrote_a_checkpoint(rounds, store):
-    """And where the log is cut below that."""
+def test_adopted_version_with_a_checkpoint_is_read(rounds, store):
+    """The version is read even if the log is cut below the checkpoint."""
     _, _, second, at_second = filled(rounds)
     theirs = replace(at_second.metadata, description="theirs")
     foreign(store, at_second.version + 1, metadata=theirs)
@@ -142,7 +142,7 @@ def test_an_adopted_version_is_read_also_where_its_engine_wrote_a_checkpoint(rou
     assert committed(rounds, {**second, "b1": ("x", (1,))}).version == at_second.version + 2
 
 
-def test_under_leases_any_version_of_another_engine_is_undone(store, clock):
+def test_rollback_by_leases_undoes_any_version_of_another_engine(store, clock):
     process = Rounds(store=store, clock=clock)
     bucket = {"a1": ("a", (1, 2, 3))}
     process.commit(process.planned(bucket))
@@ -156,8 +156,8 @@ def test_under_leases_any_version_of_another_engine_is_undone(store, clock):
     assert process.contents() == bucket
 
 
-def test_a_version_refused_after_a_rollback_is_refused(rounds, store):
-    """What was undone once is no permission."""
+def test_refused_version_after_a_rollback_is_refused(rounds, store):
+    """An earlier rollback does not permit later changes of other engines."""
     _, _, _, at_second = filled(rounds)
     foreign(store, at_second.version + 1, **emptied(None, at_second))
     roll_back(rounds().whole, at_second.version)
@@ -166,7 +166,7 @@ def test_a_version_refused_after_a_rollback_is_refused(rounds, store):
         rounds().table.opened()
 
 
-def test_a_version_of_ours_that_undoes_nothing_is_no_permission(rounds, store):
+def test_platform_version_that_undoes_nothing_permits_nothing(rounds, store):
     _, _, _, at_second = filled(rounds)
     foreign(store, at_second.version + 1, **emptied(None, at_second))
     later = LogVersion(number=7, parent=at_second.number, table=at_second.table)
@@ -175,7 +175,7 @@ def test_a_version_of_ours_that_undoes_nothing_is_no_permission(rounds, store):
         rounds().table.opened()
 
 
-def test_another_engine_goes_on_while_its_version_is_undone(rounds, store, clock):
+def test_rollback_succeeds_while_another_engine_keeps_committing(rounds, store, clock):
     first, at_first, _, at_second = filled(rounds)
     foreign(store, at_second.version + 1, **emptied(None, at_second))
 
@@ -187,7 +187,7 @@ def test_another_engine_goes_on_while_its_version_is_undone(rounds, store, clock
     assert rounds().contents() == first
 
 
-def test_a_round_that_met_a_refused_version_commits_after_it_is_undone(rounds, store):
+def test_round_commits_after_a_refused_version_is_undone(rounds, store):
     _, _, second, at_second = filled(rounds)
     process = rounds()
     change = process.planned({**second, "b1": ("mine", (1, 2))})

@@ -1,4 +1,4 @@
-"""Objects that vacuum removes, and those that stay: versions within the retention, files of runs that go on."""
+"""The objects that vacuum removes and keeps: versions within the retention, and files of unfinished runs."""
 
 from itertools import pairwise
 
@@ -45,13 +45,13 @@ def packs(store):
     return {meta.key for meta in store.list(LAYOUT.data).objects}
 
 
-def test_a_retention_shorter_than_a_run_is_refused(table):
+def test_retention_shorter_than_a_run_is_refused(table):
     base = commit(table, 1)
     with pytest.raises(UsageError, match="shorter than a run may take"):
         vacuum(table.committer, base, retention_seconds=RUN - 1, clock=table.clock)
 
 
-def test_within_the_retention_nothing_goes(table, store, clock):
+def test_objects_within_the_retention_stay(table, store, clock):
     for _ in range(3):
         commit(table, 1)
         clock.sleep(RUN)
@@ -62,7 +62,7 @@ def test_within_the_retention_nothing_goes(table, store, clock):
     assert [counts_of(snapshot_of(table.reader, version)).get(1, 0) for version in range(4)] == [0, 1, 2, 3]
 
 
-def test_a_file_that_no_version_names_goes_once_no_run_can_name_it(table, store, clock):
+def test_unnamed_file_is_removed_once_no_run_can_name_it(table, store, clock):
     commit(table, 1)
     store.put(LAYOUT.file("data/orphan.parquet"), b"x")
     store.put(LAYOUT.manifest(77), b"x")
@@ -75,8 +75,8 @@ def test_a_file_that_no_version_names_goes_once_no_run_can_name_it(table, store,
     assert table.counted() == {1: 1}
 
 
-def test_a_run_that_slept_does_not_commit_files_that_vacuum_took(table, store, clock):
-    """Its files are old and unnamed; vacuum's version is in its way, and its look at the table is too old."""
+def test_run_that_slept_does_not_commit_removed_files(table, store, clock):
+    """The run's files are old and unnamed. Its commit conflicts with vacuum's version, and its snapshot is too old."""
     base = commit(table, 1)
     change = Counts(base=base, slots=(2,), clock=clock)
     proposal = change.onto(base)
@@ -89,11 +89,11 @@ def test_a_run_that_slept_does_not_commit_files_that_vacuum_took(table, store, c
     assert table.counted() == {1: 1}
 
 
-def test_the_log_is_cut_below_a_checkpoint_that_was_named_for_the_longest_run(table, store, clock):
+def test_log_is_cut_below_a_checkpoint_named_for_the_longest_run(table, store, clock):
     for _ in range(2 * CHECKPOINT_EVERY + 1):
         commit(table, 1)
     clock.sleep(RETENTION + 1)
-    cleaned(table)  # leaves the mark
+    cleaned(table)  # leaves a mark
     assert len(versions(store)) >= 2 * CHECKPOINT_EVERY
     clock.sleep(RUN + 1)
     commit(table, 2)
@@ -105,7 +105,7 @@ def test_the_log_is_cut_below_a_checkpoint_that_was_named_for_the_longest_run(ta
     assert packs(store) == {key for number in numbers for key in _files(snapshot_of(table.reader, number))}
 
 
-def test_each_kept_version_can_be_read(table, store, clock):
+def test_each_kept_version_is_readable(table, store, clock):
     for _ in range(5 * CHECKPOINT_EVERY):
         commit(table, 1)
         clock.sleep(20)
@@ -126,7 +126,7 @@ def _files(snapshot):
     return {LAYOUT.file(path) for path in snapshot.packs}
 
 
-def test_a_process_that_slept_below_the_cut_opens_the_table_again(table, store, clock):
+def test_process_that_slept_below_the_cut_opens_the_table_again(table, store, clock):
     kept = commit(table, 1)
     for _ in range(2 * CHECKPOINT_EVERY):
         commit(table, 1)
@@ -151,7 +151,7 @@ def test_time_travel_by_time(table, clock):
         version_at(table.reader, then - 10_000_000)
 
 
-def test_history_is_of_versions_newest_first(table):
+def test_history_lists_versions_newest_first(table):
     commit(table, 1, 2)
     commit(table, 3)
     events = list(history(table.reader))
@@ -162,7 +162,7 @@ def test_history_is_of_versions_newest_first(table):
     ]
 
 
-def test_a_table_that_misses_versions_is_not_vacuumed(table, store, clock):
+def test_table_with_missing_versions_is_not_vacuumed(table, store, clock):
     commit(table, 1)
     clock.sleep(RETENTION)
     store.delete(LAYOUT.version(1))
