@@ -93,7 +93,7 @@ def test_one_command_and_a_new_file_is_in_the_table(project: Project) -> None:
 
     again = project.init()
     assert again.exit_code == 0, again.output
-    assert "Nothing is to be done" in again.output
+    assert "Everything is there already" in again.output
     assert "= SQS queue" in again.output
     gone = project.init("--remove", answer="y\n")
     assert gone.exit_code == 0, gone.output
@@ -120,7 +120,7 @@ def test_the_other_ways(project: Project, by: str) -> None:
     assert f"already come by {by}" in other.output
     gone = project.init("--remove", "--yes")
     assert gone.exit_code == 0, gone.output
-    assert ("goes on sending its events to EventBridge" in gone.output) is (by == "eventbridge")
+    assert ("still sends its events to EventBridge" in gone.output) is (by == "eventbridge")
     assert project.queues() == []
 
 
@@ -185,7 +185,7 @@ def test_doctor_where_it_may_not_write(project: Project) -> None:
     assert "the newest object, 'raw/orders/1.jsonl', was not announced: write one" in told.output
     assert project.run("signal", "raw/orders/1.jsonl").exit_code == 0
     told = project.run("doctor", "orders")
-    assert re.search(r"events: they arrive: the newest object, .* was announced \d+ s later", told.output)
+    assert re.search(r"events: they arrive: the newest object, .* was announced after \d+ s", told.output)
     (listed,) = S3ObjectStore(project.server.config(project.bucket)).list("raw/").objects
     assert listed.key == "raw/orders/1.jsonl"
 
@@ -246,7 +246,7 @@ def test_a_yaml_that_is_written_in_one_line_is_left_to_a_person(project: Project
     ran = project.init("--yes")
     assert ran.exit_code == 0, ran.output
     assert project.file.read_text() == text
-    assert "Write into the source's YAML, among its attributes:\n  sqs: {queue_url: " in ran.output
+    assert "Add to the attributes in the source's YAML:\n  sqs: {queue_url: " in ran.output
 
 
 @pytest.mark.server
@@ -331,8 +331,8 @@ def test_the_inlet_s_command_takes_its_settings_from_the_yaml(
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["orders", "--remove"], "are of --events"),
-        (["orders", "--by", "sns"], "are of --events"),
+        (["orders", "--remove"], "need --events"),
+        (["orders", "--by", "sns"], "need --events"),
         (["--events"], "needs the source's NAME"),
         (["orders", "--events"], "needs the source's NAME, and its --bucket"),
         (["orders", "--events", "--bucket", "b", "--event-queue", "a.fifo"], "FIFO"),
@@ -376,5 +376,5 @@ def test_on_minio_the_commands_are_printed(tmp_path: Path, monkeypatch: pytest.M
         gone = CliRunner().invoke(main, [*given, "--remove"])
         assert "mc event remove ALIAS/b" in gone.output
         refused = CliRunner().invoke(main, [*given, "--by", "sns"])
-        assert "this is no AWS" in refused.output
+        assert "only AWS has a choice" in refused.output
         server.shutdown()

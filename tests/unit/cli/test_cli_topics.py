@@ -209,9 +209,9 @@ def test_purge(queue: NotificationQueue) -> None:
         assert ran.exit_code == 1
         assert "2 dead letters" in ran.output
     assert queue.stats("t").dead == 2
-    assert "2 dead letters removed" in done("purge", "t", "--yes")
+    assert "2 dead letters deleted" in done("purge", "t", "--yes")
     assert (queue.stats("t").dead, queue.stats("t").depth) == (0, 1)
-    assert "0 dead letters removed" in done("purge", "t")
+    assert "0 dead letters deleted" in done("purge", "t")
 
 
 @pytest.mark.parametrize(
@@ -324,7 +324,7 @@ def test_to_remove_all_rules_is_asked_about(queue: NotificationQueue) -> None:
     done("create", "t", "--prefix", "raw/", "--rule", '{"suffix": ".csv"}')
     ran = run("update", "t", "--rule", "", given="n\n")
     assert ran.exit_code == 1
-    assert "Remove the 1 rules of 't', so that it takes b/raw/*?" in ran.output
+    assert "Remove all 1 rules of topic 't', so that it receives b/raw/*?" in ran.output
     assert run("update", "t", "--rule", "").exit_code == 1, "nobody answers"
     assert len(queue.topics.get("t").settings.rules) == 1
     done("update", "t", "--rule", '{"suffix": ".json"}')

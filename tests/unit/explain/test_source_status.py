@@ -263,7 +263,7 @@ def test_objects_that_gave_nothing(source: Source) -> None:
     assert "no row and no reject" not in run().stdout
     commit(source, rows=0, etag="2")
     assert json.loads(run("--json").stdout)[0]["without_records"] == 1
-    assert "orders: 1 objects gave no row and no reject: see s3notify explain KEY" in run().stdout
+    assert "orders: 1 objects gave neither rows nor rejected records: see s3notify explain KEY" in run().stdout
 
 
 @pytest.mark.server
@@ -283,4 +283,4 @@ def test_what_cannot_be_read(source: Source, monkeypatch: pytest.MonkeyPatch, tm
     assert "127.0.0.1:9 is unavailable" in elsewhere[0]["error"], "a flag goes before the file"
     ran = run("order")
     assert ran.exit_code == 1
-    assert "no source 'order'; there are: gone, orders" in ran.stderr
+    assert "no source 'order'; the YAML has: gone, orders" in ran.stderr
