@@ -105,7 +105,9 @@ def test_retry_requests_the_objects(quarantine):
     assert quarantine.store.head(signal) is None
     result = quarantine("retry", "--slot", str(SLOT))
     assert result.exit_code == 0, result.output
-    assert result.output == f"in quarantine: {counts}\nrequested: {counts}; the next batch reads these objects\n"
+    assert (
+        result.output == f"in quarantine: {counts}\nrequested: {counts}; the next batch reads these objects\n"
+    )
     assert quarantine.writer.pending == sorted(KEYS)
     assert quarantine.store.head(signal) is not None
     assert "2 of them requested before" in quarantine("retry", "--slot", str(SLOT)).stdout

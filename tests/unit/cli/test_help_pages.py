@@ -7,7 +7,15 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from s3notify_platform.cli.help_pages import CONNECTION, DYNAMODB, HELP_ALL, HEADINGS, OWN, PLACE, SettingOption
+from s3notify_platform.cli.help_pages import (
+    CONNECTION,
+    DYNAMODB,
+    HEADINGS,
+    HELP_ALL,
+    OWN,
+    PLACE,
+    SettingOption,
+)
 from s3notify_platform.cli.main import main
 from s3notify_platform.source.settings import SETTINGS
 
