@@ -17,7 +17,7 @@ WAIT_SECONDS: Final = 45.0
 """The time to wait for the event of the probe. Ceph RGW looks for new topics every 30 s."""
 
 SOON_SECONDS: Final = 300.0
-"""A signal that moved later than this was probably moved by a sweep, not by an event."""
+"""A signal that moves later than this is probably moved by a sweep, not by an event."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,7 +102,7 @@ def _probed(place: SourcePlace, setup: "EventSetup | None") -> Events:
 
     prefix = source.input.prefix
     if source.choice.covers(f"{prefix}{PROBE}"):
-        return _newest(source, f"no probe was written to {prefix!r}, since hidden files are read")
+        return _newest(source, f"no probe was written to {prefix!r}, since the source reads hidden files")
     try:
         seconds = probe_arrival(
             source.location.queue(),

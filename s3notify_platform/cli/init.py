@@ -114,9 +114,10 @@ def init(
     Permissions: the least-privilege policy for `s3notify dev`.
       s3notify init NAME --print iam --role run
 
-    Roles: run (`s3notify dev`), inlet and outlet (also needed if the YAML has them), publisher (a writer that queues),
-    writer (a writer that only signals), reader, viewer (another engine), sweep (checks, vacuum and compact). With
-    --platform-bucket, the bucket of the objects is only read.
+    Roles: run (`s3notify dev`); inlet and outlet (also needed if the YAML has them); publisher (writes objects and
+    queues changes); writer (writes objects and signals them); reader (rows, quarantine and signals); viewer (another
+    engine that reads the table); sweep (checks, vacuum and compact). With --platform-bucket, the bucket of the objects
+    is only read.
     """  # noqa: D301 - click's own mark
     if events:
         asked = Asked(

@@ -89,15 +89,15 @@ def main() -> None:
       s3notify status               show the state of all sources
       s3notify explain KEY          explain what happened to one object
 
-    A source is defined in YAML: SOURCE/defs.yaml in the folder `defs`, or in the folder that --defs or the variable
-    S3NOTIFY_DEFS names. A command takes its options from there; options on the command line override the YAML. Without
-    YAML, give the name of the source and --bucket. Credentials come from the place that the YAML names, else from the
-    environment, a profile or an instance role.
+    A source is defined in defs/SOURCE/defs.yaml; --defs or the variable S3NOTIFY_DEFS names another folder than defs. A
+    command takes its options from there. Options on the command line override the YAML. Without YAML, give the name of
+    the source and --bucket. Credentials come from the place that the YAML names, else from the environment, a profile
+    or an instance role.
 
     Completion for bash: eval "$(_S3NOTIFY_COMPLETE=bash_source s3notify)". For zsh and fish, write zsh_source or
     fish_source.
 
-    Exit code 0: done. Exit code 1: an error, whose message names the remedy, or the answer is no. Exit code 2: the
+    Exit code 0: done. Exit code 1: an error, or the answer is no; the message names the remedy. Exit code 2: the
     command line is wrong.
     """  # noqa: D301 - click's own mark
 

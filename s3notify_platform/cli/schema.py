@@ -54,7 +54,9 @@ def show(*, place: SourcePlace, asset: str | None, as_json: bool) -> None:
 @source_options
 @click.argument("columns")
 @asset_option
-@click.option("--of-transform", is_flag=True, help="The columns are made by a transform.")
+@click.option(
+    "--of-transform", is_flag=True, help="Change only columns of the table, which a transform makes."
+)
 @click.option("--read-again", is_flag=True, help="Read all objects with these columns again.")
 @click.option(
     "--wait", is_flag=True, help="Wait, with a progress bar, until all such objects are read again."

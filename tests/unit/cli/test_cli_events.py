@@ -84,9 +84,9 @@ def test_one_command_brings_new_objects_into_the_table(project: Project) -> None
         source = found.source(commit="native")
         Ingest(jobs=LocalJobs(source=source), source=source).run(source.location.all_slots(), batch="1")
         assert [row["a"] for row in rows_of(source)] == [1]
-        told = project.run("doctor", "orders")
-        assert told.exit_code == 0, told.output
-        assert re.search(r"events: they arrive, \d+\.\d s after a write", told.output)
+        answer = project.run("doctor", "orders")
+        assert answer.exit_code == 0, answer.output
+        assert re.search(r"events: they arrive, \d+\.\d s after a write", answer.output)
         said = json.loads(project.run("doctor", "orders", "--json").output)
         assert said["events"]["fine"] is True
         assert 0 < said["events"]["seconds"] < 30
@@ -112,8 +112,8 @@ def test_events_come_by_sns_or_eventbridge(project: Project, by: str) -> None:
     ran = project.init("--by", by, "--yes")
     assert ran.exit_code == 0, ran.output
     with project.inlet():
-        told = project.run("doctor", "orders")
-    assert re.search(r"events: they arrive, \d+\.\d s after a write", told.output), told.output
+        answer = project.run("doctor", "orders")
+    assert re.search(r"events: they arrive, \d+\.\d s after a write", answer.output), answer.output
     assert f"by {by}:" in project.init().output
     other = project.init("--by", "sqs")
     assert other.exit_code == 1
@@ -149,9 +149,9 @@ def test_doctor_names_a_missing_part(project: Project, damage: Callable[[Project
     """The line ends with the command that makes it again."""
     project.init("--yes")
     damage(project)
-    told = project.run("doctor", "orders")
-    assert told.exit_code == 1
-    (line,) = (line for line in told.output.splitlines() if line.startswith("events:"))
+    answer = project.run("doctor", "orders")
+    assert answer.exit_code == 1
+    (line,) = (line for line in answer.output.splitlines() if line.startswith("events:"))
     assert line.startswith(f"events: {part}")
     assert line.endswith("is missing: `s3notify init orders --events` makes it")
     assert project.init("--yes").exit_code == 0
@@ -160,14 +160,16 @@ def test_doctor_names_a_missing_part(project: Project, damage: Callable[[Project
 @pytest.mark.server
 def test_doctor_accepts_an_inlet_that_does_not_run(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     """Users run it before the first start. Without events, it names the command that sets them up."""
-    told = project.run("doctor", "orders")
-    assert "events: not set up; `s3notify init orders --events`" in told.output
+    answer = project.run("doctor", "orders")
+    assert "events: not set up; `s3notify init orders --events`" in answer.output
     project.init("--yes")
     monkeypatch.setattr(arrival, "PATIENCE_SECONDS", 0.5)
-    told = project.run("doctor", "orders")
-    assert told.exit_code == 0, told.output
-    assert re.search(r"events: they arrive in queue 's3notify-orders-\w+', where about \d+ wait", told.output)
-    assert "start `s3notify dev`" in told.output
+    answer = project.run("doctor", "orders")
+    assert answer.exit_code == 0, answer.output
+    assert re.search(
+        r"events: they arrive in queue 's3notify-orders-\w+', where about \d+ wait", answer.output
+    )
+    assert "start `s3notify dev`" in answer.output
 
 
 @pytest.mark.server
@@ -176,14 +178,14 @@ def test_doctor_judges_by_the_newest_object(project: Project) -> None:
     project.init("--yes")
     (line,) = (line for line in project.file.read_text().splitlines() if "sqs:" in line)
     project.write(f"  hidden_files: read\n{line}\n")
-    told = project.run("doctor", "orders")
-    assert "the bucket has no object to judge by" in told.output, told.output
+    answer = project.run("doctor", "orders")
+    assert "the bucket has no object to judge by" in answer.output, answer.output
     project.client("s3").put_object(Bucket=project.bucket, Key="raw/orders/1.jsonl", Body=b"{}\n")
-    told = project.run("doctor", "orders")
-    assert "the newest object, 'raw/orders/1.jsonl', was not announced: write an object" in told.output
+    answer = project.run("doctor", "orders")
+    assert "the newest object, 'raw/orders/1.jsonl', was not announced: write an object" in answer.output
     assert project.run("signal", "raw/orders/1.jsonl").exit_code == 0
-    told = project.run("doctor", "orders")
-    assert re.search(r"events: they arrive: the newest object, .* was announced after \d+ s", told.output)
+    answer = project.run("doctor", "orders")
+    assert re.search(r"events: they arrive: the newest object, .* was announced after \d+ s", answer.output)
     (listed,) = S3ObjectStore(project.server.config(project.bucket)).list("raw/").objects
     assert listed.key == "raw/orders/1.jsonl"
 
@@ -211,11 +213,11 @@ def test_doctor_needs_no_permission_to_read_the_setup(project: Project) -> None:
         url = f"endpoint_url: 'http://127.0.0.1:{server.server_address[1]}'}}"
         project.file.write_text(text.replace(f"endpoint_url: '{project.server.endpoint_url}'}}", url))
         assert project.file.read_text() != text
-        told = project.run("doctor", "orders")
+        answer = project.run("doctor", "orders")
         server.shutdown()
     project.file.write_text(text)
-    assert told.exit_code == 0, told.output
-    assert "events: they arrive, " in told.output
+    assert answer.exit_code == 0, answer.output
+    assert "events: they arrive, " in answer.output
 
 
 @pytest.mark.server

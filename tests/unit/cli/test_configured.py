@@ -81,8 +81,8 @@ def test_a_key_is_enough(bucket: S3Config) -> None:
     slot = slot_of("raw/orders/1.jsonl", 16)
     assert ran.output == f"signalled 1 objects: the root and slots {slot} of 'orders'\n"
     assert store.head(f"_s3notify/orders/keyspace/{slot}") is not None
-    told = json.loads(run("explain", "raw/orders/1.jsonl", "--json").stdout)
-    assert told["slot"] == slot
+    answer = json.loads(run("explain", "raw/orders/1.jsonl", "--json").stdout)
+    assert answer["slot"] == slot
 
 
 @pytest.mark.server
@@ -323,7 +323,7 @@ def test_explain_knows_the_choice_in_the_yaml(
     file.write_text(f"{file.read_text()}  {setting}\n")
     S3ObjectStore(bucket).put(key, b"{}\n")
     run("signal", key)
-    told = run("explain", key)
-    assert (told.exit_code, told.stdout.startswith("not read")) == ((1, False) if chosen else (0, True)), (
-        told.output
-    )
+    answer = run("explain", key)
+    assert (answer.exit_code, answer.stdout.startswith("not read")) == (
+        (1, False) if chosen else (0, True)
+    ), answer.output

@@ -1,6 +1,7 @@
 """Help pages: their size, their headings, and the words of their arguments."""
 
 from collections.abc import Iterator
+from pathlib import Path as Folder
 from typing import Final
 
 import click
@@ -165,7 +166,22 @@ def test_a_wrong_value_is_refused_with_the_name_of_its_option(given: list[str], 
     assert said in ran.output
 
 
-def test_a_flag_can_be_turned_off() -> None:
-    """A YAML may have turned it on."""
-    flags = [p for p in ALL["ingest",].params if isinstance(p, click.Option) and p.name == "requester_pays"]
-    assert [flag.secondary_opts for flag in flags] == [["--no-requester-pays"]]
+@pytest.mark.parametrize(
+    ("in_yaml", "flags", "pays"),
+    [
+        ('"false"', [], False),
+        ("false", [], False),
+        ('"true"', [], True),
+        ("true", ["--no-requester-pays"], False),
+        ("false", ["--requester-pays"], True),
+    ],
+)
+def test_a_flag_overrides_the_yaml(tmp_path: Folder, in_yaml: str, flags: list[str], pays: bool) -> None:
+    """The text "false" in a YAML means false."""
+    (tmp_path / "orders").mkdir()
+    (tmp_path / "orders" / "defs.yaml").write_text(
+        "type: s3notify_platform.S3NotifyComponent\n"
+        f"attributes: {{name: orders, bucket: b, s3: {{requester_pays: {in_yaml}}}}}\n"
+    )
+    context = ALL["ingest",].make_context("ingest", ["orders", "--defs", str(tmp_path), *flags])
+    assert context.params["requester_pays"] is pays
