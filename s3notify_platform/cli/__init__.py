@@ -1,1 +1,1 @@
-"""`s3notify`: the command line. `main` has the list of commands; each is one file."""
+"""The command line `s3notify`. `main` lists the commands; each command is one file."""

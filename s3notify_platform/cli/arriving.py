@@ -1,4 +1,4 @@
-"""`s3notify doctor NAME`: whether the bucket's events arrive, and after how many seconds; or which part is missing."""
+"""`s3notify doctor NAME`: checks that the bucket's events arrive, and after how many seconds."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
@@ -14,15 +14,15 @@ if TYPE_CHECKING:
     from s3notify_platform.source.source import Source
 
 WAIT_SECONDS: Final = 45.0
-"""For the probe's event. Ceph RGW looks for new topics every 30 s."""
+"""The time to wait for the event of the probe. Ceph RGW looks for new topics every 30 s."""
 
 SOON_SECONDS: Final = 300.0
-"""A signal that moved later is that of a sweep, more likely than of an event."""
+"""A signal that moves later than this is probably moved by a sweep, not by an event."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Events:
-    """The answer: whether nothing is wrong, as text, and the seconds that a probe took."""
+    """The result. `fine`: nothing is wrong. `seconds`: the time between the probe and its event, if measured."""
 
     fine: bool
     text: str
@@ -30,9 +30,9 @@ class Events:
 
 
 def examine_events(place: SourcePlace) -> Events | None:
-    """Whether events arrive at the inlet that the source's YAML has; None: it has none.
+    """Checks that events arrive at the inlet in the source's YAML; None if the YAML has no inlet.
 
-    About 30 requests. It takes as long as the event does, `WAIT_SECONDS` at most.
+    Waits for the event of a probe, at most `WAIT_SECONDS`. About 30 requests.
     """
     by_queue = bool(inlet_of(place.name, "sqs"))
     if not by_queue and not inlet_of(place.name, "http"):
@@ -42,8 +42,8 @@ def examine_events(place: SourcePlace) -> Events | None:
         setup = _setup(place) if by_queue else None
         missing = _missing_on_aws(setup, place) if setup else _unannounced(place)
     except S3NotifyError as error:
-        missing, setup = "", None  # these credentials may not look: the probe shows whether it matters
-        unseen = f"; the parts were not looked at: {error}"
+        missing, setup = "", None  # no permission to look: the probe decides
+        unseen = f"; the parts were not checked: {error}"
     else:
         unseen = ""
     if missing:
@@ -52,7 +52,7 @@ def examine_events(place: SourcePlace) -> Events | None:
     try:
         found = _probed(place, setup)
     except S3NotifyError as error:
-        return Events(fine=False, text=f"not known: {error}{unseen}")
+        return Events(fine=False, text=f"unknown: {error}{unseen}")
     return found if found.fine else Events(fine=False, text=found.text + unseen)
 
 
@@ -63,7 +63,7 @@ def _setup(place: SourcePlace) -> "EventSetup":
 
 
 def _missing_on_aws(setup: "EventSetup", place: SourcePlace) -> str:
-    """The part that is missing; "" if none is, as far as it can be seen."""
+    """The missing part; "" if no part is known to be missing."""
     from s3notify_platform.deploy.events.event_setup import problem_of
 
     if (there := setup.way_in_place()) is not None:
@@ -74,14 +74,14 @@ def _missing_on_aws(setup: "EventSetup", place: SourcePlace) -> str:
 
 
 def _unannounced(place: SourcePlace) -> str:
-    """That the bucket announces nothing of the source; "" if it does."""
+    """A message if the bucket announces no change of the source; "" otherwise."""
     from s3notify_platform.deploy.events.event_setup import announced
     from s3notify_platform.stores.aws.bucket_notifications import BucketEvents
 
     prefix = prefix_of(place)
     found, _ = announced(BucketEvents(place.s3()), prefix)
     return (
-        f"notification of bucket {place.bucket!r} for keys below {prefix!r}: is missing"
+        f"the notification of bucket {place.bucket!r} for keys below {prefix!r} is missing"
         if found == "nothing"
         else ""
     )
@@ -102,7 +102,7 @@ def _probed(place: SourcePlace, setup: "EventSetup | None") -> Events:
 
     prefix = source.input.prefix
     if source.choice.covers(f"{prefix}{PROBE}"):
-        return _newest(source, f"hidden files are read, so none was written to {prefix!r}")
+        return _newest(source, f"no probe was written to {prefix!r}, since the source reads hidden files")
     try:
         seconds = probe_arrival(
             source.location.queue(),
@@ -114,24 +114,24 @@ def _probed(place: SourcePlace, setup: "EventSetup | None") -> Events:
             hopeless=untaken,
         )
     except UsageError:
-        return _newest(source, f"these credentials may not write to {prefix!r}")
+        return _newest(source, f"no probe was written, since these credentials may not write to {prefix!r}")
     if seconds is not None:
         return Events(fine=True, seconds=seconds, text=f"they arrive, {seconds:.1f} s after a write")
     if waiting and setup:
         return Events(
             fine=True,
-            text=f"they arrive in queue {setup.site.queue_name!r}, where about {waiting} wait, and no inlet takes them "
-            "out: start `s3notify dev`; if it runs, its log says why",
+            text=f"they arrive in queue {setup.site.queue_name!r}, where about {waiting} wait, and no inlet "
+            "receives them: start `s3notify dev`; if it runs, its log has the reason",
         )
     return Events(
         fine=False,
-        text=f"nothing came within {WAIT_SECONDS:.0f} s after a write, though all parts are there: is the inlet "
-        "running (`s3notify dev`), and can it be reached?",
+        text=f"no event arrived within {WAIT_SECONDS:.0f} s after a write, though all parts are there: check that the "
+        "inlet runs (`s3notify dev`) and that the store can reach it",
     )
 
 
 def _newest(source: "Source", why: str) -> Events:
-    """The answer by the newest object."""
+    """The result, judged by the newest object. `why`: the reason for having no probe."""
     from s3notify_platform.channels.arrival import newest_arrival
     from s3notify_platform.stores.open_store import open_store
 
@@ -145,15 +145,15 @@ def _newest(source: "Source", why: str) -> Events:
         chosen=(meta for meta in listed if source.choice.covers(meta.key)),
     )
     if found is None:
-        return Events(fine=True, text=f"all parts are there; {why}, and no object is there to go by")
+        return Events(fine=True, text=f"all parts are there; {why}, and the bucket has no object to judge by")
     if found.seconds is None or found.seconds > SOON_SECONDS:
-        late = "not" if found.seconds is None else f"only {found.seconds:.0f} s later"
+        late = "not" if found.seconds is None else f"only after {found.seconds:.0f} s"
         return Events(
             fine=True,
-            text=f"all parts are there; {why}, and the newest object, {found.key!r}, was {late} announced: write one, "
-            "and run this again",
+            text=f"all parts are there; {why}, and the newest object, {found.key!r}, was {late} announced: write an "
+            "object, and run this command again",
         )
     return Events(
         fine=True,
-        text=f"they arrive: the newest object, {found.key!r}, was announced {found.seconds:.0f} s later",
+        text=f"they arrive: the newest object, {found.key!r}, was announced after {found.seconds:.0f} s",
     )

@@ -1,4 +1,4 @@
-"""`s3notify backfill NAME`: have unchanged objects read again."""
+"""`s3notify backfill NAME`: request that unchanged objects are read again."""
 
 from dataclasses import asdict
 
@@ -11,12 +11,12 @@ from s3notify_platform.kernel.errors import UsageError
 from s3notify_platform.kernel.slots import Slot, slot_from_partition_key
 
 
-@command(short_help="Have unchanged slots read again.")
+@command(short_help="Read unchanged objects of slots again.")
 @source_options
-@click.option("--slots", "chosen", callback=slots_of, help="These slots, like 3,17,40-60.")
+@click.option("--slots", "chosen", callback=slots_of, metavar="SLOTS", help="These slots, like 3,17,40-60.")
 @click.option("--all", "everything", is_flag=True, help="All slots.")
 @click.option(
-    "--stale", is_flag=True, help="The slots that another transform has made than the YAML names now."
+    "--stale", is_flag=True, help="Slots whose rows were made by other code than the YAML names now."
 )
 @dry_run_option
 @json_option
@@ -29,15 +29,14 @@ def backfill(
     dry_run: bool,
     as_json: bool,
 ) -> None:
-    """Have the next batches read all objects of slots of source NAME again, although they have not changed.
+    """Request that the next batches read unchanged objects of source NAME again, slot by slot.
 
-    Use it after a change of a transform, a schema or a parser. The versions that hold new rows replace the old
-    ones; until then readers see the old ones. Objects that could not be read stay in quarantine: see
-    `s3notify quarantine retry`. (With a changed `code_version`, slots are also read again as they change.) `s3notify
-    status` says how many slots are stale. Safe to repeat, and to kill at any time.
+    Use this after a change of a transform, a schema or a parser. Readers see the old rows until the new ones are
+    committed. Quarantined objects are not read again: use `s3notify quarantine retry`. `s3notify status` prints how
+    many slots are stale. Safe to repeat, and to kill at any time.
 
     \b
-    s3notify backfill orders --slots 3,17,40-60 --bucket acme-landing --dry-run
+    s3notify backfill orders --slots 3,17,40-60 --dry-run
     """  # noqa: D301 - click's own mark
     from s3notify_platform.table.reread import backfill as read_again
     from s3notify_platform.table.reread import stale_slots
@@ -51,7 +50,7 @@ def backfill(
         slots = [slot_from_partition_key(str(slot), location.slots) for slot in sorted(chosen)]
     elif stale:
         slots = stale_slots(location.table(store=store), code)
-    location.open_table(store)  # refused as a run would be
+    location.open_table(store)  # raises the errors that a run would raise
     if not dry_run:
         mode = location.settle_commit_mode(mode, store)
     table = location.table(store=store, commit=mode)
@@ -64,12 +63,12 @@ def backfill(
 
 
 def _code_of(name: str) -> str:
-    """The version of the source's code, as its YAML and what this names have it."""
+    """The version of the source's code, from its YAML and the code that the YAML names."""
     find_code()
     for source in configured():
         if code := source.code_versions.get(name):
             return code
     raise UsageError(
-        f"--stale: the code of source {name!r} is not known here: run it where its defs/SOURCE/defs.yaml is, and the "
-        "module of its transform, or declare code_version there"
+        f"--stale: the code of source {name!r} is not known here: run the command where its defs/SOURCE/defs.yaml and "
+        "the module of its transform are, or declare code_version in the YAML"
     )

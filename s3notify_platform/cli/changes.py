@@ -1,32 +1,37 @@
-"""`s3notify changes NAME`: the rows that came to a table, and those that left it."""
+"""`s3notify changes NAME`: the rows that a table gained and lost between two versions."""
 
 import click
 
 from s3notify_platform.cli.as_of import slot_option
-from s3notify_platform.cli.common import SourcePlace, limit_option, source_options
+from s3notify_platform.cli.common import SourcePlace, json_lines_option, limit_option, source_options
 from s3notify_platform.cli.configured import command
 from s3notify_platform.cli.printing import say_rows
 from s3notify_platform.kernel.slots import Slot
 
 
-@command(short_help="Print the rows that came to a table, or left it.")
+@command(short_help="Print rows that a table gained or lost.")
 @source_options
-@click.option("--since", type=click.IntRange(0), required=True, help="After this version.")
-@click.option("--until", type=click.IntRange(0), help="Up to this version; default: the newest.")
-@slot_option
-@limit_option(None, "Rows at most; default: all.")
 @click.option(
-    "--json", is_flag=True, expose_value=False, help="No effect: the output is lines of JSON anyway."
+    "--since", type=click.IntRange(0), metavar="VERSION", required=True, help="Changes after this version."
 )
+@click.option(
+    "--until",
+    type=click.IntRange(0),
+    metavar="VERSION",
+    help="Changes up to this version; default: the newest.",
+)
+@slot_option
+@limit_option(None, "Print at most this many rows; default: all.")
+@json_lines_option
 def changes(
     *, place: SourcePlace, since: int, until: int | None, slot: int | None, limit: int | None
 ) -> None:
-    """Print the rows that came to the source NAME between two versions, and those that left it, one JSON object a line.
+    """Print the rows that the table of source NAME lost and gained between two versions, one JSON object a line.
 
-    Each row has `_change_type` (insert or delete), `_commit_version`, `_commit_timestamp` and `_reason` (new,
-    overwritten, deleted, backfilled, continued, quarantined, erased) besides its own columns; those that left come
-    first. A row that came and left again in between is not printed. Of an erased object there is a hash of its key
-    alone. As far back as vacuum has kept versions: `s3notify history` lists them.
+    Each row has its own columns, and `_change_type` (insert or delete), `_commit_version`, `_commit_timestamp` and
+    `_reason` (new, overwritten, deleted, backfilled, continued, quarantined, erased). Deleted rows come first. A row
+    that was inserted and deleted between the two versions is not printed. For an erased object, only a hash of its key
+    is printed. `s3notify history` lists the versions; vacuum deletes old ones.
     """
     from s3notify_platform.cli.as_of import as_of
     from s3notify_platform.table.arrow_schema import arrow_schema

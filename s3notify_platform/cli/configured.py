@@ -1,6 +1,6 @@
-"""Options of commands from the sources that a project's YAML defines (`local.project`): a source's name is enough.
+"""Commands that take options from a project's YAML (`local.project`), so that the name of a source is enough.
 
-What the command line gives goes before what a file says.
+The command line overrides the YAML.
 """
 
 import os
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from s3notify_platform.cli.help_pages import HELP_ALL, PagedCommand
 from s3notify_platform.kernel.errors import UsageError
 from s3notify_platform.local.project import PLACES, ConfiguredSource, sources_of
 from s3notify_platform.source.settings import DEFS_VARIABLE
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
 
 OF_SERVICE: Final = "set_"
-"""Prefix of the parameters of a service's settings, because the queue's options have some of the same names."""
+"""Prefix of parameter names for the settings of a service: options of the queue have some of the same names."""
 
 _META: Final = "s3notify_platform.cli.configured"
 
@@ -29,7 +30,7 @@ _META: Final = "s3notify_platform.cli.configured"
 def _chosen(
     sources: Sequence[ConfiguredSource], given: Mapping[str, Any], *, one: bool
 ) -> list[ConfiguredSource]:
-    """The sources that a command line means; `one`: it has to be one, or none if the line says all itself."""
+    """The sources that the command line selects. `one`: exactly one, or none if the command line gives `--bucket`."""
     name, bucket = given.get("name"), given.get("bucket")
     keys = given.get("keys") or [given.get("key")]
     found = list(sources)
@@ -46,15 +47,15 @@ def _chosen(
         what = f"source {name!r}" if isinstance(name, str) else "source that reads all of these keys"
         raise UsageError(f"no {what}; {sources[0].folder} has: {names}")
     if one and len(found) > 1:
-        raise UsageError(f"several sources are meant; name one of: {', '.join(s.name for s in found)}")
+        raise UsageError(f"several sources match; name one of: {', '.join(s.name for s in found)}")
     return found
 
 
-class ConfiguredCommand(click.Command):
-    """A command whose options may come from a source's YAML."""
+class ConfiguredCommand(PagedCommand):
+    """A command that takes the options of a source from its YAML."""
 
     def __init__(self, *args: Any, service: str = "", **kwargs: Any) -> None:
-        """`service`: the registered service whose settings it takes, as options that begin with `OF_SERVICE`."""
+        """`service`: a registered service; the command has its settings as parameters that begin with `OF_SERVICE`."""
         super().__init__(*args, **kwargs)
         self._service = service
         names = {parameter.name for parameter in self.params}
@@ -66,14 +67,14 @@ class ConfiguredCommand(click.Command):
                     ["--defs"],
                     envvar=DEFS_VARIABLE,
                     expose_value=False,
-                    help="Folder with SOURCE/defs.yaml, where options that are not given come from; default: defs, or "
-                    "beside a pyproject.toml src/*/defs or */defs, the first that there is.",
+                    metavar="FOLDER",
+                    help="Folder with SOURCE/defs.yaml; default: defs, in a Python project also src/*/defs or */defs.",
                 )
             )
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """See `click.Command`."""
-        if not self._configurable or ctx.resilient_parsing or {"-h", "--help"} & {*args}:
+        if not self._configurable or ctx.resilient_parsing or {"-h", "--help", HELP_ALL} & {*args}:
             return super().parse_args(ctx, args)
         given, _, _ = self.make_parser(ctx).parse_args(list(args))
         folder = given.get("defs")
@@ -87,12 +88,12 @@ class ConfiguredCommand(click.Command):
             if sources:
                 raise
             where = " or ".join(f"{place}/SOURCE/defs.yaml" for place in PLACES)
-            hint = f"There is no {where} here that would have it."
+            hint = f"Give it, or define the source in {where}."
             raise click.MissingParameter(hint, error.ctx, error.param) from error
 
 
 def _common(sources: Sequence[ConfiguredSource]) -> dict[str, Any]:
-    """The values that all of the sources have."""
+    """The values that are the same in all of the sources."""
     if not sources:
         return {}
     first, *others = (source.values for source in sources)
@@ -101,7 +102,7 @@ def _common(sources: Sequence[ConfiguredSource]) -> dict[str, Any]:
 
 
 def _of_service(sources: Sequence[ConfiguredSource], service: str) -> dict[str, Any]:
-    """The settings of a service that all of the sources have which have it at all."""
+    """The settings of a service that are the same in all sources that configure it."""
     groups = [group for source in sources if service and (group := source.checked.get(service))]
     first = groups[0] if groups else {}
     return {
@@ -112,47 +113,50 @@ def _of_service(sources: Sequence[ConfiguredSource], service: str) -> dict[str, 
 
 
 def configured() -> list[ConfiguredSource]:
-    """The sources that the running command has its options from."""
+    """The sources whose YAML gave options to the running command."""
     context = click.get_current_context(silent=True)
     return context.meta.get(_META, []) if context else []
 
 
 def find_code() -> None:
-    """Have the modules beside the folders of the YAML found, like those of transforms."""
+    """Make modules beside the YAML folders importable, like modules of transforms."""
     sys.path[:0] = [str(source.folder.resolve().parent) for source in configured()]
 
 
 @contextmanager
 def dagster_instance() -> Iterator["dg.DagsterInstance | None"]:
-    """That of DAGSTER_HOME; None, without an import of Dagster, if there is none yet. `UsageError`: it is no folder."""
+    """The Dagster instance of DAGSTER_HOME; None, without an import of Dagster, if no instance is there yet.
+
+    `UsageError` if DAGSTER_HOME is no folder.
+    """
     if not (home := os.environ.get("DAGSTER_HOME")):
         yield None
         return
     if not (folder := Path(home).expanduser().resolve()).is_dir():
         raise UsageError(
-            f"DAGSTER_HOME={home!r} is no folder here: name the one of your Dagster, or unset it"
+            f"DAGSTER_HOME={home!r} is no folder here: set it to the folder of your Dagster instance, or unset it"
         )
     if not (folder / "dagster.yaml").exists() and not (folder / "schedules" / "schedules.db").exists():
-        yield None  # Dagster has not run there yet, and two that make its storage at once would spoil it
+        yield None  # two processes that create Dagster's storage at once would damage it
         return
     import dagster as dg
 
-    os.environ["DAGSTER_HOME"] = str(folder)  # which Dagster takes only as an absolute path
+    os.environ["DAGSTER_HOME"] = str(folder)  # Dagster requires an absolute path
     with dg.DagsterInstance.get() as instance:
         yield instance
 
 
 class ConfiguredGroup(click.Group):
-    """A group of such commands."""
+    """A group of configured commands."""
 
     command_class = ConfiguredCommand
 
 
 def command(name: str | None = None, **more: Any) -> Callable[[Callable[..., Any]], ConfiguredCommand]:
-    """As `click.command`."""
+    """As `click.command`, for a `ConfiguredCommand`."""
     return click.command(name, cls=ConfiguredCommand, **more)
 
 
 def group(**more: Any) -> Callable[[Callable[..., Any]], ConfiguredGroup]:
-    """As `click.group`."""
+    """As `click.group`, for a `ConfiguredGroup`."""
     return click.group(cls=ConfiguredGroup, **more)

@@ -11,46 +11,49 @@ from s3notify_platform.kernel.errors import UsageError
 from s3notify_platform.source.settings import DEFS_VARIABLE
 
 
-@click.command(short_help="Watch your own buckets, in Dagster.")
+@click.command(short_help="Run Dagster for the sources in your YAML.")
 @click.option(
     "--defs",
     type=click.Path(path_type=Path, exists=True, file_okay=False),
+    metavar="FOLDER",
     envvar=DEFS_VARIABLE,
     default=Path("defs"),
     show_default=True,
-    help="Folder with FOLDER/SOURCE/defs.yaml for each source; named like a Python module.",
+    help="Folder with SOURCE/defs.yaml for each source. Its name must be a valid Python name.",
 )
 @click.option(
     "--home",
     type=click.Path(path_type=Path),
+    metavar="FOLDER",
     default=Path(".s3notify/home"),
     show_default=True,
-    help="Dagster's own state and log, its DAGSTER_HOME.",
+    help="Folder for Dagster's state and log, the DAGSTER_HOME.",
 )
 @click.option(
     "--port",
     type=click.IntRange(1, 65_535),
+    metavar="PORT",
     default=3000,
     show_default=True,
-    help="Port of the Dagster UI, on loopback.",
+    help="Port of the Dagster UI on 127.0.0.1.",
 )
 def dev(defs: Path, home: Path, port: int) -> None:
-    """Watch your own buckets: Dagster's UI, daemon and sensors for the sources of a folder.
+    """Run Dagster's UI, daemon and sensors for the sources of a folder.
 
-    A defs.yaml that cannot be loaded is said here, and shown in the UI, under Deployment: correct it, and reload there.
-    Credentials come from the environment, a profile or an instance role.
+    Errors of a defs.yaml are printed here, and shown in the UI under Deployment: correct the file, and reload there.
+    Credentials come from the place that the YAML names, else from the environment, a profile or an instance role.
     """
     from s3notify_platform.local.dagster_dev import DagsterDev, check_installed, definitions_problem
 
-    check_installed()  # before modules of other extras are missed
+    check_installed()  # before the imports below fail with a less clear message
     from s3notify_platform.local.java import java_environment
     from s3notify_platform.local.project import FIRST_SOURCE, sources_of
 
     environment = {DEFS_VARIABLE: str(defs.resolve()), **java_environment()}
     try:
-        if not sources_of(str(defs)):  # what Dagster alone loads, a component of another type, may be there
+        if not sources_of(str(defs)):  # the folder may have components of other types
             say(f"{defs}: {FIRST_SOURCE}", err=True)
-    except UsageError as error:  # the UI shows it too, and reloads the file when it is correct
+    except UsageError as error:  # the UI shows the error too, and reloads a corrected file
         say(f"Error: {error}", err=True)
     with (
         suppress(KeyboardInterrupt),

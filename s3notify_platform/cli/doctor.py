@@ -1,4 +1,4 @@
-"""`s3notify doctor NAME`: can the platform run on this bucket?"""
+"""`s3notify doctor NAME`: checks whether the platform can run on a bucket."""
 
 import sys
 from collections.abc import Mapping, Sequence
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from s3notify_platform.cli.arriving import Events, examine_events
-from s3notify_platform.cli.common import SOURCE, SourcePlace, json_option, options_as
+from s3notify_platform.cli.common import SOURCE, USUAL, SourcePlace, json_option, options_as
 from s3notify_platform.cli.configured import command, configured
 from s3notify_platform.cli.printing import print_json, print_table, say, track
 from s3notify_platform.kernel.errors import S3NotifyError
@@ -20,16 +20,17 @@ if TYPE_CHECKING:
     from s3notify_platform.stores.probe import Capabilities
 
 
-@command(short_help="Check whether a bucket and our permissions suffice.")
+@command(short_help="Check a bucket, the permissions and the YAML.")
 @options_as(
     SourcePlace,
     *SOURCE,
     "commit",
     "committed_tags",
     first=click.argument("name", required=False),
+    shown=USUAL,
 )
 @click.option(
-    "--deep", is_flag=True, help="Also check the tables of NAME against their logs: reads all rows."
+    "--deep", is_flag=True, help="Also check the tables of NAME against their logs; this reads all rows."
 )
 @json_option
 def doctor(
@@ -38,14 +39,16 @@ def doctor(
     deep: bool,
     as_json: bool,
 ) -> None:
-    """Check whether a bucket's store and our permissions suffice, and print how tables are committed to there, and why.
+    """Check that the bucket and the permissions suffice for the source NAME, and print how tables are committed there.
 
-    What it writes is below the platform prefix of the source NAME, else below .s3notify-probe-…, and is deleted again.
-    Named tables, and whether the topic of NAME is for this source, are checked too. If its YAML has an inlet, a hidden
-    object is written below its prefix to see whether, and how fast, the bucket's events arrive; where that may not be,
-    the newest object is looked at. Before all that, the YAML of its sources is: keys, types, formats, schema, cron.
-    About 50 requests, with events 30 more. Exit code 0 if the platform can run like this, 1 if not, or if events do not
-    arrive, with the reason. With --deep the tables of NAME are read, too, and checked against their logs.
+    The checks are: the YAML (keys, types, formats, schema, cron); the store's abilities; the DynamoDB tables; the topic
+    of NAME. If the YAML has an inlet, the command measures how fast the bucket's events arrive: it writes a hidden
+    object below the source's prefix, or looks at the newest object if it may not write there.
+
+    Probe objects are deleted again. They are below the platform prefix of NAME, or below .s3notify-probe-… without
+    NAME. About 50 requests, and 30 more for events.
+
+    Exit code 0 if the platform can run. Exit code 1 if it cannot, or if events do not arrive; the reason is printed.
     """
     from contextlib import closing
 
@@ -120,22 +123,22 @@ def _say_events(name: str | None, refusal: str, events: Events | None) -> None:
     elif events:
         say(f"events: {events.text}")
     elif name:
-        say(f"events: none are set up; `s3notify init {name} --events` has the bucket announce its changes")
+        say(f"events: not set up; `s3notify init {name} --events` makes the bucket announce its changes")
 
 
 def _examined(place: SourcePlace | None, *, deep: bool) -> tuple[str, dict[str, tuple[str, ...]]]:
-    """Why the source cannot use its topic, and the problems of its tables, by table, if `deep`."""
+    """The reason why the source cannot use its topic, or "", and with `deep` the problems of its tables by table."""
     from s3notify_platform.engine.batch.list_or_follow import topic_problem
 
     if place is None:
-        return ("give the NAME of the source whose tables are to be checked" if deep else ""), {}
+        return ("--deep needs the NAME of the source" if deep else ""), {}
     location = place.location()
     _check_types(place)
     return topic_problem(location), problems_of_tables(location) if deep else {}
 
 
 def _check_types(place: SourcePlace) -> None:
-    """`UsageError`: the YAML of the source declares other types than its table has. Requests of `open_table`."""
+    """`UsageError` if the YAML declares types that differ from the table's. Requests: those of `open_table`."""
     from s3notify_platform.source.declared_types import check_declared_types
 
     for source in configured():
@@ -146,7 +149,7 @@ def _check_types(place: SourcePlace) -> None:
 
 
 def problems_of_tables(location: "Location") -> dict[str, tuple[str, ...]]:
-    """The problems of the source's table and those of its slot assets, as `check_table` finds them, by table."""
+    """The problems that `check_table` finds in the source's table and in its slot assets, by table."""
     from s3notify_platform.maintenance.erasure import slot_assets
     from s3notify_platform.stores.open_store import open_store
     from s3notify_platform.table.check import check_table
@@ -162,14 +165,14 @@ def problems_of_tables(location: "Location") -> dict[str, tuple[str, ...]]:
 
 
 def _check_sources() -> None:
-    """`UsageError` for what Dagster or a run would refuse of the sources' YAML."""
+    """`UsageError` for an error in the sources' YAML that Dagster or a run would refuse."""
     try:
         for source in configured():
             source.check()
-    except ModuleNotFoundError as error:  # of publishers, which read nothing
+    except ModuleNotFoundError as error:  # publishers install no formats
         if (text := remedy(error)) is None:
             raise
-        say(f"formats and schemas of the YAML are not checked: {text}", err=True)
+        say(f"formats and schemas in the YAML are not checked: {text}", err=True)
 
 
 def _print_capabilities(title: str, found: "Capabilities") -> None:
@@ -184,6 +187,6 @@ def _print_capabilities(title: str, found: "Capabilities") -> None:
     rows.append(("server's clock", "unknown" if skew is None else f"{skew / 1000:+.1f} s from ours"))
     rows.append(("commit mode, if auto", found.mode))
     print_table(("Check", "Result"), rows, title=title)
-    # The problems of an unusable store are the error that is printed below.
+    # For an unusable store, the error below has the problems.
     for problem in found.problems if found.mode != "unusable" else ():
         say(f"- {problem}")

@@ -1,4 +1,4 @@
-"""How commands end: on signals, within a time, and without the interpreter's own teardown."""
+"""How commands end: after signals, within a time limit, and without the teardown of the interpreter."""
 
 import atexit
 import os
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 
 @contextmanager
 def stop_on_signals(name: str) -> Iterator[threading.Event]:
-    """An event that SIGINT and SIGTERM set; the body then finishes or releases its work in progress, and returns.
+    """An event that SIGINT and SIGTERM set; the body must then finish or release its work in progress, and return.
 
-    The process ends with exit code 0 within `DRAIN_SECONDS`: what is not finished by then is left as after a kill. A
-    second signal ends it at once. `name` is for messages.
+    The process ends with exit code 0 within `DRAIN_SECONDS`. Work that is unfinished by then is left as after a kill. A
+    second signal ends the process at once. `name` is for messages.
     """
     stop = threading.Event()
     ended = threading.Event()
@@ -36,7 +36,10 @@ def stop_on_signals(name: str) -> Iterator[threading.Event]:
 
     def expire() -> None:
         if not ended.wait(DRAIN_SECONDS):
-            say(f"{name}: not finished after {DRAIN_SECONDS:g} s: ends; the rest is done again", err=True)
+            say(
+                f"{name}: not finished after {DRAIN_SECONDS:g} s; ends now, and the rest is done again",
+                err=True,
+            )
             leave(0)
 
     before = {number: signal.signal(number, end) for number in (signal.SIGINT, signal.SIGTERM)}
@@ -50,7 +53,7 @@ def stop_on_signals(name: str) -> Iterator[threading.Event]:
 
 @contextmanager
 def interrupt_on_signals() -> Iterator[None]:
-    """SIGTERM and SIGHUP are as SIGINT: `KeyboardInterrupt`. More of them do nothing, as it is ending."""
+    """The first SIGINT, SIGTERM or SIGHUP raises `KeyboardInterrupt`; later signals are ignored."""
     numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
     def interrupt(_number: int, _frame: FrameType | None) -> None:
@@ -69,9 +72,9 @@ def interrupt_on_signals() -> Iterator[None]:
 def run_in_foreground(
     service: "Service", *, queue: "NotificationQueue | None" = None, metrics: str | None = None
 ) -> None:
-    """Run a service until SIGINT or SIGTERM, as `stop_on_signals`; then print its counts by name, in one line.
+    """Run a service until SIGINT or SIGTERM (`stop_on_signals`); then print its counts by name, in one line.
 
-    `metrics`: where they are served meanwhile, with facts of the queue (`channels.metrics`).
+    `metrics`: the address HOST:PORT that serves the counts and facts of the queue meanwhile (`channels.metrics`).
     """
     from s3notify_platform.channels.metrics import Metrics, served
 
@@ -86,12 +89,12 @@ def run_in_foreground(
 
 
 def leave(code: int) -> NoReturn:
-    """End the process, after what is registered with `atexit`, without tearing down the interpreter.
+    """Run the functions that are registered with `atexit`, and end the process without a teardown of the interpreter.
 
-    A thread of Arrow may still hold bytes of Python. When it frees them during the teardown, CPython ends the thread
-    within a C++ destructor, and the process aborts (134), although all its work is done.
+    A thread of Arrow may still hold bytes of Python. If it frees them during the teardown, CPython ends the thread
+    within a C++ destructor. The process then aborts (134), although all its work is done.
     """
-    atexit._run_exitfuncs()  # noqa: SLF001 - there is no other way to run them
+    atexit._run_exitfuncs()  # noqa: SLF001 - no public function runs them
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()

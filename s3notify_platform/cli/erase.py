@@ -1,4 +1,4 @@
-"""`s3notify erase KEY`: remove all that is held of an object, for good."""
+"""`s3notify erase KEY`: delete everything that the platform stores about one object."""
 
 from urllib.parse import quote, quote_plus
 
@@ -9,29 +9,31 @@ from s3notify_platform.cli.configured import command
 from s3notify_platform.cli.tasks import carry_out, dry_run_option
 
 
-@command(short_help="Remove all that is held of an object, for good.")
+@command(short_help="Delete everything that is stored about one object.")
 @click.argument("key")
 @key_with("prefix")
 @yes_option
 @dry_run_option
 @json_option
 def erase(key: str, *, place: SourcePlace, yes: bool, dry_run: bool, as_json: bool) -> None:
-    """Remove all that the platform holds of the object KEY, which is no longer in the bucket, for good.
+    """Delete everything that the platform stores about the object KEY, which is no longer in the bucket.
 
-    Its rows leave the table and the slot assets, their history and files, and the quarantine; its entries and dead
-    letters leave the queue, with messages in `inlet poison` that name it. Versions that held it can no longer be read,
-    nor those before them. What an aggregate made of the object's slot is made again by the next batch.
+    The command deletes the object's rows from the table, the slot assets, their history, their files and the
+    quarantine. It deletes the object's entries and dead letters from the queue, and messages in `inlet poison` that
+    name the object. Versions with the object, and all versions before them, can no longer be read. The next batch
+    recomputes slot assets for the object's slot.
 
-    Not removed: names of columns, what others have made of it or received, Dagster's and other logs, and old versions
-    of the platform's objects if its bucket is versioned: let a lifecycle rule expire these.
+    The command does not delete names of columns, copies that others have made or received, and logs of Dagster and
+    others. If the platform's bucket is versioned, a lifecycle rule must expire old versions of its objects.
 
-    Refused while the object is in the bucket. Safe to repeat. A run of before may still write a file of it, and commits
-    none: so it says when to repeat it once. Exit code 1 if something is left now, with the reason.
+    Refused while the object is in the bucket. Safe to repeat. A run that began earlier may still write a file with the
+    object, but cannot commit it; the command prints when to repeat it to delete that file. Exit code 1 if something is
+    left now; the reason is printed.
     """
     from s3notify_platform.channels.inlets.poison import PoisonStore
     from s3notify_platform.maintenance.erasure import EraseObject
 
-    place.committing()  # refused without a table
+    place.committing()  # raises an error if there is no table
     source = place.source()
 
     def discard() -> int:

@@ -1,4 +1,4 @@
-"""`s3notify init NAME --events`: the plan of what announces a bucket's changes, shown, asked about, and made."""
+"""`s3notify init NAME --events`: sets up the events of a bucket, after a plan and a question."""
 
 import os
 import re
@@ -9,9 +9,11 @@ from urllib.parse import urlsplit
 
 import click
 
-from s3notify_platform.cli.common import Option, SourcePlace, options
+from s3notify_platform.cli.common import SourcePlace
 from s3notify_platform.cli.configured import configured
+from s3notify_platform.cli.help_pages import EVENTS, SettingOption
 from s3notify_platform.cli.printing import print_json, say
+from s3notify_platform.cli.setting_options import Option, options
 from s3notify_platform.kernel.errors import UsageError
 from s3notify_platform.local.project import ConfiguredSource
 
@@ -24,30 +26,33 @@ if TYPE_CHECKING:
 SECRET_ENV: Final = "S3NOTIFY_RECEIVER_SECRET"  # noqa: S105 - the variable's name
 _URL_ON_AWS: Final = re.compile(r"https://sqs\.[a-z0-9.-]+/(\d{12})/([A-Za-z0-9_-]+)")
 
+
+def _of_events(flag: str, **more: Any) -> Option:
+    return click.option(flag, cls=SettingOption, heading=EVENTS, **more)
+
+
 event_options: Option = options(
-    click.option("--events", is_flag=True, help="Have the bucket announce its changes to the inlet of NAME."),
-    click.option(
+    click.option("--events", is_flag=True, help="Make the bucket announce its changes to the inlet of NAME."),
+    _of_events(
         "--by",
         type=click.Choice(["sqs", "sns", "eventbridge"]),
-        help="events: how they come to the queue; default: straight from S3 (sqs), or as they come already.",
+        help="The way of events to the queue; default: the existing way, else directly from S3 (sqs).",
     ),
-    click.option(
-        "--receiver", metavar="URL", help="events of Ceph and MinIO: URL of the HTTP inlet, as they reach it."
+    _of_events(
+        "--receiver", metavar="URL", help="Ceph, MinIO: URL by which the store reaches the HTTP inlet."
     ),
-    click.option(
-        "--queue-endpoint-url", help="events: endpoint of SQS, SNS and EventBridge; AWS if not given."
+    _of_events("--remove", is_flag=True, help="Delete everything that --events created, and nothing else."),
+    _of_events("--yes", is_flag=True, help="Do not ask for confirmation."),
+    _of_events("--queue-endpoint-url", help="Endpoint of SQS, SNS and EventBridge; default: AWS."),
+    _of_events(
+        "--bucket-account", help="AWS account of the bucket; default: the account of the credentials."
     ),
-    click.option(
-        "--bucket-account", help="events: AWS account of the bucket; default: that of the credentials."
-    ),
-    click.option("--remove", is_flag=True, help="events: take out what --events made, and nothing else."),
-    click.option("--yes", is_flag=True, help="events: do not ask for confirmation."),
 )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """The command line, but for the place of the source."""
+    """The options of `--events`, except the place of the source."""
 
     by: "Way | None"
     receiver: str | None
@@ -61,7 +66,7 @@ class Asked:
 
 
 def set_up_events(place: SourcePlace, asked: Asked) -> None:
-    """Show what is to be made or removed, ask, and do it. `UsageError` before anything is written if it cannot be."""
+    """Print the plan, ask, and carry it out. `UsageError`, before anything is written, if the plan is impossible."""
     from s3notify_platform.stores.aws.bucket_notifications import BucketEvents
 
     site = site_of(place, asked.event_queue, asked.queue_endpoint_url)
@@ -72,7 +77,7 @@ def set_up_events(place: SourcePlace, asked: Asked) -> None:
     server = bucket.server()
     if asked.by and server != "aws":
         raise UsageError(
-            f"--by {asked.by}: this is no AWS, and its events are posted: leave it out, give --receiver"
+            f"--by {asked.by}: only AWS has a choice here, and this store posts its events: give --receiver instead"
         )
     match server:
         case "aws":
@@ -88,7 +93,7 @@ def set_up_events(place: SourcePlace, asked: Asked) -> None:
 def site_of(
     place: SourcePlace, event_queue: str | None = None, services_url: str | None = None
 ) -> "EventSite":
-    """The site of the source's events, with no account yet: from its settings, and the inlet of its YAML."""
+    """The site of the source's events, from its settings and the inlet in its YAML. The account is not known yet."""
     from s3notify_platform.deploy.events.event_site import EventSite
     from s3notify_platform.kernel.setting import given_of
     from s3notify_platform.source.settings import LocationSettings
@@ -110,26 +115,26 @@ def site_of(
 
 
 def prefix_of(place: SourcePlace) -> str:
-    """The prefix of the source's keys: of the command line, else of its YAML."""
+    """The prefix of the source's keys, from the command line, else from its YAML."""
     found = next((source for source in configured() if source.name == place.name), None)
     return str(place.settings.get("prefix") or (found.values.get("prefix") if found else "") or "")
 
 
 def inlet_of(name: str, service: str) -> Mapping[str, Any]:
-    """The settings of an inlet in the YAML of the source; none if it has none."""
+    """The settings of an inlet in the YAML of the source; empty if the YAML does not have the inlet."""
     found = next((source for source in configured() if source.name == name), None)
     return (found.checked.get(service) if found else None) or {}
 
 
 def queue_on_aws(name: str | None) -> tuple[str | None, str | None]:
-    """Name and account of the queue that the source's YAML says, if it is one of AWS."""
+    """Name and account of the queue in the source's YAML, if it is a queue of AWS."""
     url = str(inlet_of(name, "sqs").get("queue_url", "")) if name else ""
     found = _URL_ON_AWS.fullmatch(url)
     return (found[2], found[1]) if found else (None, None)
 
 
 def with_accounts(site: "EventSite", asked: Asked | None = None) -> "EventSite":
-    """The site with its accounts. 1 request, unless they are given."""
+    """The site with its accounts. 1 request, unless the accounts are given."""
     from s3notify_platform.deploy.events.event_site import account_of
 
     account = (asked and asked.account) or account_of(site.bucket, site.services_url)
@@ -144,7 +149,7 @@ def _print_template(site: "EventSite", asked: Asked, bucket: "BucketEvents") -> 
         return
     print_json(cloudformation_events(site, asked.by or "sqs"))
     say(
-        f"then, for the bucket's own part: s3notify init {site.source} --events --by {asked.by or 'sqs'}",
+        f"then, for the notification of the bucket: s3notify init {site.source} --events --by {asked.by or 'sqs'}",
         err=True,
     )
 
@@ -161,7 +166,7 @@ def _on_aws(site: "EventSite", asked: Asked) -> None:
         if setup.queue in _removed(setup.parts(way), asked) or url is None:
             _forget_inlet(site)
         if way == "eventbridge":
-            say("The bucket goes on sending its events to EventBridge, since others may rely on that.")
+            say("The bucket still sends its events to EventBridge, since others may need them.")
         return
     parts = setup.parts(way)
     setup.check(parts)
@@ -180,7 +185,7 @@ def _on_gateway(site: "EventSite", asked: Asked, bucket: "BucketEvents") -> None
         return
     secret_env, receiver = _receiver(site, asked)
     if not (secret := os.environ.get(secret_env)):
-        raise UsageError(f"no secret: set the environment variable {secret_env}, for the inlet too")
+        raise UsageError(f"no secret: set the environment variable {secret_env}, here and for the inlet")
     parts = gateway_parts(site, bucket, receiver=receiver, secret=secret)
     say(title)
     _make(parts, asked, note=_whole_bucket(site))
@@ -195,14 +200,14 @@ def _on_minio(site: "EventSite", asked: Asked) -> None:
     else:
         secret_env, receiver = _receiver(site, asked)
         commands = making(site, receiver, secret_env)
-    say("Only MinIO's administrator sets up its events. Type, with your alias in place of ALIAS:\n")
+    say("Only an administrator of MinIO can set up its events. Run, with your alias in place of ALIAS:\n")
     say("\n".join(f"  {line}" for line in commands))
     if not asked.remove:
         _say_http_inlet(site, receiver)
 
 
 def _receiver(site: "EventSite", asked: Asked) -> tuple[str, str]:
-    """The variable with the secret, and the inlet's URL."""
+    """The environment variable with the secret, and the URL of the inlet."""
     if not asked.receiver:
         raise UsageError(
             "give --receiver, the URL by which the store reaches the HTTP inlet of the source, like "
@@ -212,7 +217,7 @@ def _receiver(site: "EventSite", asked: Asked) -> tuple[str, str]:
 
 
 def _make(parts: "tuple[Part, ...]", asked: Asked, *, note: str = "") -> None:
-    """Show the parts and what they lack, ask, and make those that lack something, in their order."""
+    """Print the parts with their missing pieces, ask, and make the incomplete parts in their order."""
     from s3notify_platform.deploy.events.event_setup import planned
 
     plan = planned(parts, lambda part: part.lacks())
@@ -221,21 +226,21 @@ def _make(parts: "tuple[Part, ...]", asked: Asked, *, note: str = "") -> None:
     if note:
         say(note)
     if not (lacking := [each for each in plan if each.state]):
-        say("Nothing is to be done.")
+        say("Everything is there already.")
         return
-    _confirm("Make what is marked + ?", asked)
+    _confirm("Create or change the parts that are marked with +?", asked)
     _each(lacking, "make", "made")
 
 
 def _removed(parts: "tuple[Part, ...]", asked: Asked) -> "list[Part]":
-    """Show what is left of the parts, ask, and take it out in the reverse order; the parts that were removed."""
+    """Print the existing parts, ask, and delete them in reverse order. Returns the deleted parts."""
     from s3notify_platform.deploy.events.event_setup import planned
 
     plan = [each for each in planned(parts[::-1], lambda part: part.remains()) if each.state]
     for each in plan:
         say(f"  - {each.state}")
     if not plan:
-        say("Nothing is left of what this command makes.")
+        say("Nothing that this command creates is there.")
         return []
     _confirm("Remove this?", asked)
     _each(plan, "remove", "removed")
@@ -257,13 +262,13 @@ def _whole_bucket(site: "EventSite") -> str:
     if site.prefix:
         return ""
     return (
-        "  The source is the whole bucket: what the platform writes there is announced, too, and ignored, which costs "
-        "requests. A prefix, or another platform_bucket, saves them."
+        "  The source is the whole bucket: the bucket announces the platform's own objects too, which costs requests. "
+        "A prefix, or another platform_bucket, avoids them."
     )
 
 
 def _name_inlet(setup: "EventSetup", asked: Asked) -> None:
-    """Have the source's YAML say the queue, or say what is to be written, and what comes next."""
+    """Add the queue to the source's YAML, or print the line to add; then print the next steps."""
     from s3notify_platform.local.yaml_attribute import add_attribute, line_of
 
     site, url = setup.site, setup.queue.url()
@@ -272,28 +277,28 @@ def _name_inlet(setup: "EventSetup", asked: Asked) -> None:
         value["endpoint_url"] = str(site.services_url)
     found = _source(site)
     if found and inlet_of(site.source, "sqs").get("queue_url") == url:
-        say(f"{found.file} names the queue.")
+        say(f"{found.file} has the queue already.")
     elif found and add_attribute(found.file, site.source, "sqs", value):
         say(f"{found.file}: {line_of('sqs', value)}")
     else:
-        say(f"Write into the source's YAML, among its attributes:\n  {line_of('sqs', value)}")
+        say(f"Add to the attributes in the source's YAML:\n  {line_of('sqs', value)}")
     say(
-        "`s3notify dev` takes them in from its next start, or reload in the UI; without Dagster: s3notify inlet sqs\n"
+        "To receive the events, restart `s3notify dev` or reload in the UI; without Dagster: s3notify inlet sqs\n"
         f"Then: s3notify doctor {site.source}"
     )
 
 
 def _forget_inlet(site: "EventSite") -> None:
-    """Have the source's YAML name the queue no more that was made for it."""
+    """Remove the deleted queue from the source's YAML, or print the line to remove."""
     from s3notify_platform.local.yaml_attribute import remove_attribute
 
     found, inlet = _source(site), inlet_of(site.source, "sqs")
     if not found or str(inlet.get("queue_url", "")).rpartition("/")[2] != site.name:
         return
     if remove_attribute(found.file, site.source, "sqs", {k: str(v) for k, v in inlet.items()}):
-        say(f"{found.file}: names the queue no more")
+        say(f"{found.file}: the queue is removed")
     else:
-        say(f"{found.file}: take out `sqs`, whose queue is gone")
+        say(f"{found.file}: remove `sqs`, since its queue is deleted")
 
 
 def _say_http_inlet(site: "EventSite", receiver: str) -> None:
@@ -302,9 +307,9 @@ def _say_http_inlet(site: "EventSite", receiver: str) -> None:
         return
     port = urlsplit(receiver).port or 8086
     say(
-        "The source's YAML has no inlet for them yet. Write among its attributes:\n"
+        "The source's YAML has no inlet for these events yet. Add to its attributes:\n"
         f"  http: {{host: 0.0.0.0, port: {port}, cert_file: …, key_file: …}}\n"
-        f"with {SECRET_ENV} where Dagster runs. Then: s3notify doctor {site.source}"
+        f"and set {SECRET_ENV} where Dagster runs. Then: s3notify doctor {site.source}"
     )
 
 

@@ -1,4 +1,4 @@
-"""`s3notify explain KEY`: what happened to this object."""
+"""`s3notify explain KEY`: reports what happened to one object."""
 
 from typing import TYPE_CHECKING, Final
 
@@ -16,20 +16,20 @@ if TYPE_CHECKING:
 _CHOICE: Final = (
     "prefix", "include", "exclude", "hidden_files", "modified_after", "on_delete", "other_platform_prefixes"
 )  # fmt: skip
-"""Settings that say whether the source reads the key, and whether its rows stay."""
+"""The settings that decide whether the source reads the key, and whether the rows stay after a deletion."""
 
 
-@command(short_help="Report what happened to one object.")
+@command(short_help="Explain what happened to one object.")
 @click.argument("key")
 @key_with(*_CHOICE)
 @json_option
 def explain(key: str, *, place: SourcePlace, as_json: bool) -> None:
-    """Report what happened to the object KEY: signalled, queued, in a batch, committed, rejected, or why not.
+    """Report what happened to the object KEY: signalled, queued, in a batch, committed or rejected, with reasons.
 
-    Reads only. If DAGSTER_HOME names the instance, also failing slots, runs of batches, and when Dagster had it.
+    Reads only. If DAGSTER_HOME names a Dagster instance, the report includes failing slots and runs.
 
-    Exit code 0 if the table agrees with the bucket: it has the object's current version with all its records, or no
-    rows of a deleted object. 1 otherwise, and if no answer could be found.
+    Exit code 0 if the table agrees with the bucket: the table has all records of the object's current version, or no
+    rows of a deleted object. Exit code 1 otherwise, or if the answer is unknown.
     """
     from s3notify_platform.explain import explain as look
 
@@ -46,7 +46,7 @@ def explain(key: str, *, place: SourcePlace, as_json: bool) -> None:
 
 
 def _sensor_view(source: "Source", key: str) -> "SensorView | None":
-    """What the sensor knows; None without a Dagster instance."""
+    """The state of the source's sensor; None without a Dagster instance."""
     with dagster_instance() as instance:
         if instance is None:
             return None

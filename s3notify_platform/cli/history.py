@@ -23,14 +23,14 @@ COUNTS = ("objects", "rows", "rejects", "gone")
 @source_options
 @asset_option
 @slot_option
-@limit_option(20, "Versions at most.")
+@limit_option(20, "Print at most this many versions.")
 @json_option
 def history(*, place: SourcePlace, asset: str | None, slot: int | None, limit: int, as_json: bool) -> None:
-    """List the versions of the table of the source NAME, the newest first: when, by which batch, with what counts.
+    """List the versions of the table of source NAME, the newest first, with time, batch and counts.
 
-    As far back as vacuum has kept them. Times are the store's, in UTC. `s3notify rows` reads one of them, and
-    `s3notify table rollback` goes back to one. With --slot: the versions that changed the slot, with its counts then.
-    1 GET for each version, with --slot 2.
+    With --slot, only versions that changed the slot are listed, with the counts of the slot. Times are the store's, in
+    UTC. `s3notify vacuum` deletes old versions, `s3notify rows` reads a version, and `s3notify table rollback` goes
+    back to one. 1 GET for each version; with --slot, 2 GETs.
     """
     from s3notify_platform.table.versions import history as versions
 
@@ -43,7 +43,7 @@ def history(*, place: SourcePlace, asset: str | None, slot: int | None, limit: i
     nothing = (
         "no version has been committed yet"
         if slot is None
-        else f"no version that is kept changed slot {slot}"
+        else f"no version in the history changed slot {slot}"
     )
     print_found([*islice(found, limit)], as_json=as_json, nothing=nothing)
 
@@ -62,7 +62,7 @@ def _of_table(version: "LogVersion") -> dict[str, Any]:
 
 
 def _of_slot(reader: "LogReader", version: "LogVersion", slot: Slot) -> dict[str, Any]:
-    """The slot's counts, if the version changed it."""
+    """The counts of the slot; empty if the version did not change the slot."""
     from s3notify_platform.table.versions import note_of
 
     if version.foreign:

@@ -1,56 +1,81 @@
-"""`s3notify ingest`: keep a committed table up to date with its bucket, without Dagster."""
+"""`s3notify ingest NAME`: keeps a table up to date with its bucket, without Dagster."""
 
 import signal
 import sys
 from dataclasses import MISSING
-from typing import Any
+from typing import Any, Final
 
 import click
 
-from s3notify_platform.cli.common import metrics_option, options, setting_option
+from s3notify_platform.cli.common import metrics_option
 from s3notify_platform.cli.configured import command, find_code
 from s3notify_platform.cli.ending import stop_on_signals
+from s3notify_platform.cli.help_pages import OBJECTS, SettingOption
 from s3notify_platform.cli.printing import say
+from s3notify_platform.cli.setting_options import Option, options, setting_option
 from s3notify_platform.local.attributes import imported
 from s3notify_platform.local.fingerprint import fingerprint
 from s3notify_platform.source.settings import SETTINGS
 
+_USUAL: Final = (
+    "bucket", "prefix", "include", "exclude",
+    "format", "schema", "schema_hints", "expect", "mismatches",
+    "latest_key", "latest_order_by", "cluster_by",
+    "endpoint_url", "region", "profile",
+)  # fmt: skip
+"""The settings that `--help` shows."""
 
-def _given_or_none(name: str) -> dict[str, Any]:
-    """The data source has the defaults of settings that are not given."""
-    return {} if SETTINGS[name].default is MISSING else {"default": None}
+
+def _setting(name: str) -> Option:
+    more: dict[str, Any] = (
+        {} if SETTINGS[name].default is MISSING else {"default": None}
+    )  # the data source has defaults
+    if name == "bucket":
+        more["heading"] = OBJECTS
+    return setting_option(name, rare=name not in _USUAL, **more)
 
 
-@command(short_help="Ingest what changes, without Dagster.")
+@command(short_help="Keep a source's table up to date, without Dagster.")
 @click.argument("name")
-@options(*(setting_option(name, **_given_or_none(name)) for name in SETTINGS if name != "name"))
 @click.option(
-    "--transform", help="Import path of a (DataFrame) -> DataFrame that keeps _slot, _key, _etag, _offset."
+    "--once", is_flag=True, help="Ingest all changes up to now, then end. The first time: all objects."
 )
-@click.option("--list-seconds", help="Seconds between two listings of the bucket, at least; default: 10.")
+@click.option("--sweep", is_flag=True, help="First compare all objects with the table.")
+@click.option(
+    "--every",
+    type=click.FloatRange(min=0.1),
+    metavar="SECONDS",
+    default=10.0,
+    show_default=True,
+    help="Time between two polls.",
+)
+@click.option(
+    "--list-seconds",
+    type=click.FloatRange(min=0),
+    metavar="SECONDS",
+    cls=SettingOption,
+    rare=True,
+    help="Shortest time between two listings of the bucket; default: 10.",
+)
+@click.option(
+    "--transform",
+    help="Import path of a function (DataFrame) -> DataFrame that keeps _slot, _key, _etag, _offset.",
+)
+@click.option("--master", default="local[*]", show_default=True, help="Spark's master.")
+@click.option("--conf", "confs", multiple=True, metavar="NAME=VALUE", help="Spark property. Repeatable.")
+@click.option("--remote", hidden=True)
+@metrics_option
 @click.option(
     "-o",
     "--option",
     "more",
     multiple=True,
     metavar="NAME=VALUE",
-    help="Any other option of the data source, like poll_seconds=2. Repeatable.",
+    cls=SettingOption,
+    rare=True,
+    help="Option of the data source, like poll_seconds=2. Repeatable.",
 )
-@click.option("--master", default="local[*]", show_default=True, help="Where Spark runs.")
-@click.option(
-    "--conf", "confs", multiple=True, metavar="NAME=VALUE", help="A further Spark property. Repeatable."
-)
-@click.option("--remote", hidden=True)
-@click.option(
-    "--once", is_flag=True, help="Ingest what is signalled now, the first time everything; then end."
-)
-@click.option(
-    "--sweep", is_flag=True, help="First compare all objects, whatever was seen: as if nothing had been."
-)
-@metrics_option
-@click.option(
-    "--every", type=click.FloatRange(min=0.1), default=10.0, show_default=True, help="Seconds between polls."
-)
+@options(*(_setting(name) for name in dict.fromkeys((*_USUAL, *SETTINGS)) if name != "name"))
 def ingest(
     *,
     transform: str | None,
@@ -64,16 +89,15 @@ def ingest(
     metrics: str | None,
     **settings: Any,
 ) -> None:
-    """Ingest changes of the source NAME until SIGINT or SIGTERM.
+    """Keep the table of source NAME up to date until SIGINT or SIGTERM. The first time, all objects are read.
 
-    All slots of a round in one version, exactly once, even if processes are killed. Any machine goes on where another
-    one was.
+    Each round of changes becomes one version of the table. Each row is committed exactly once, even if processes are
+    killed; another machine can continue. Changes come from the queue if there is a topic NAME (`s3notify topics
+    create`), else from listings of the bucket. Slot assets need Dagster.
 
-    The first time, the whole source is ingested. With --once the exit code is 1 if a slot could not be committed, or a
-    table that follows (--latest-key, --cluster-by) is behind. A bucket, prefix or number of slots that is not the
-    table's, and a table of which a part is missing, are refused: see `s3notify table`. So are types that the table's
-    columns do not have: see `s3notify schema set`. With a topic of the source's name (`s3notify topics create NAME`) it
-    follows the queue, else it lists. Slot assets are Dagster's.
+    With --once, exit code 1 means that a slot could not be committed, or that a derived table is behind. Settings that
+    contradict the table are refused: see `s3notify table migrate` and `s3notify schema set`. `s3notify guide options`
+    explains all settings.
     """
     import os
 
@@ -92,7 +116,7 @@ def ingest(
     given = {name: str(value) for name, value in settings.items() if value not in (None, "")} | _pairs(more)
     if remote:
         raise click.UsageError(
-            "it runs on Spark's driver: in place of Spark Connect, start it there, with a --master"
+            "--remote is not possible: run this command on Spark's driver, with --master in place of Spark Connect"
         )
     find_code()
     function = imported(transform) if transform else None
@@ -101,7 +125,7 @@ def ingest(
     prepare_environment()
     reading = reading_of(given)
     source = reading.source
-    opened = source.open_table(create=False)  # refused before Spark starts, and so is its topic
+    opened = source.open_table(create=False)  # an unusable table or topic is refused before Spark starts
     check_declared_types(source, opened, transformed=function is not None)
     if problem := topic_problem(source.location):
         raise click.ClickException(problem)
@@ -114,7 +138,7 @@ def ingest(
         builder = builder.config(name, value)
     with served(metrics, shown), stop_on_signals("ingest") as stop:
         spark = builder.getOrCreate()
-        signal.signal(signal.SIGINT, signal.getsignal(signal.SIGTERM))  # Spark has set its own
+        signal.signal(signal.SIGINT, signal.getsignal(signal.SIGTERM))  # Spark has replaced the handler
         spark.sparkContext.setLogLevel("ERROR")
         try:
             with reading_bar(spark.sparkContext) as reads:
@@ -130,7 +154,7 @@ def ingest(
                 running.append(continuous)
                 continuous.run(stop, every_seconds=None if once else every, sweep=sweep)
         except (*JOB_ERRORS, OSError) as error:
-            if not stop.is_set():  # else Java got the signal too, and was quicker
+            if not stop.is_set():  # otherwise Java got the same signal, and ended first
                 raise click.ClickException(reason_of(error)) from error
     if once and not stop.is_set() and (continuous.failing or continuous.behind):
         sys.exit(1)

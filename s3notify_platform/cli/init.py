@@ -1,14 +1,16 @@
-"""`s3notify init`: DynamoDB tables; what announces a bucket's changes; templates of both; IAM policies."""
+"""`s3notify init`: events of a bucket, DynamoDB tables, templates of both, and IAM policies."""
 
 from typing import TYPE_CHECKING, Any
 
 import click
 from click.core import ParameterSource
 
-from s3notify_platform.cli.common import SourcePlace, setting_option, settings_options
+from s3notify_platform.cli.common import SourcePlace
 from s3notify_platform.cli.configured import command
 from s3notify_platform.cli.events import Asked, event_options, queue_on_aws, set_up_events
+from s3notify_platform.cli.help_pages import CONNECTION, EVENTS, SettingOption
 from s3notify_platform.cli.printing import print_json, say
+from s3notify_platform.cli.setting_options import setting_option, settings_options
 from s3notify_platform.kernel.setting import given_of, named
 from s3notify_platform.source.settings import LocationSettings, S3Settings
 
@@ -19,23 +21,34 @@ if TYPE_CHECKING:
 _OF_BUCKET = tuple(name for name in named(S3Settings) if name != "region")
 
 
-@command(short_help="Set up events or DynamoDB tables; print templates or IAM policies.")
+@command(short_help="Set up events and tables; print IAM policies.")
+@click.argument("name", required=False)
 @event_options
-@settings_options("records_table", "lease_table", "dynamodb_endpoint_url", "dynamodb_region")
-@setting_option("region", help="Region of tables, bucket and queue; default: AWS_REGION, or the profile's.")
 @click.option(
     "--print",
     "template",
     type=click.Choice(["cloudformation", "terraform", "iam"]),
-    help="Create nothing; print a template of the tables or events, or the least-privilege policy of each role.",
+    help="Create nothing; print a template of the events or tables, or the least-privilege policy of each role.",
 )
 @click.option(
     "--role",
     type=click.Choice(["writer", "publisher", "run", "reader", "viewer", "sweep", "inlet", "outlet"]),
-    help="iam: this role's policy only.",
+    metavar="ROLE",
+    help="With --print iam: only the policy of this role.",
 )
-@click.option("--account", help="iam, events: AWS account of the tables and the event queue, 12 digits.")
-@click.argument("name", required=False)
+@click.option("--account", help="AWS account of the tables and the event queue, 12 digits.")
+@settings_options(
+    "records_table",
+    "lease_table",
+    "dynamodb_endpoint_url",
+    "dynamodb_region",
+    shown=("records_table", "lease_table"),
+)
+@setting_option(
+    "region",
+    heading=CONNECTION,
+    help="Region of tables, bucket and queue; default: AWS_REGION, or the profile's.",
+)
 @setting_option("bucket", required=False, default=None)
 @settings_options(
     "prefix",
@@ -49,8 +62,9 @@ _OF_BUCKET = tuple(name for name in named(S3Settings) if name != "region")
 )
 @click.option(
     "--event-queue",
-    help="iam, events: name of the SQS queue that the bucket's events go to; default: the one in the YAML, or, for "
-    "events, one that is made.",
+    cls=SettingOption,
+    heading=EVENTS,
+    help="Name of the SQS queue for the bucket's events; default: the queue in the YAML, else a new one.",
 )
 def init(
     *,
@@ -73,33 +87,37 @@ def init(
     yes: bool,
     **places: Any,
 ) -> None:
-    """Have a bucket announce its changes, create DynamoDB tables, or print templates of both, or IAM policies.
+    """Set up the events of a bucket or DynamoDB tables, or print templates and IAM policies.
 
     \b
-    With events, what is written to the bucket is in the table of NAME seconds later:
+    Events: new objects are in the table of NAME within seconds.
       s3notify init NAME --events
 
-    The plan is shown, and nothing is made before it is confirmed: an SQS queue that keeps messages for 14 days, its
-    policy, which lets this bucket alone in, and the bucket's notification for the keys of NAME, beside those that it
-    has. The YAML gets the source's inlet `sqs`, which `s3notify dev` runs. By SNS, a topic that the bucket announces
-    these keys to already is subscribed to, else one is made; by EventBridge there is a rule, beside whatever else the
-    bucket has. On Ceph RGW there are a topic and a notification to the source's inlet `http` (--receiver); for MinIO
-    the commands are printed. Safe to repeat, also after it was killed; --remove takes out what it made. `s3notify
-    doctor NAME` says whether events arrive.
-
-    Tables: name them in the source's `dynamodb`. The platform needs none unless the bucket's store lacks conditional
-    writes, or request rates are high: see `s3notify doctor`. Safe to repeat: an existing table is not changed, and one
-    with another schema is refused. The records table holds ack chains and heartbeats, and sources may share it. A lease
-    table serves one bucket, and writers that use the Rust crate object_store (up to 0.12) may share it. The first run
-    records the table's commit mode; later runs in another mode are refused.
+    The command shows a plan and asks before it changes anything. On AWS it creates an SQS queue that keeps messages for
+    14 days, a policy that lets only this bucket send to the queue, and a notification of the bucket for the keys of
+    NAME. Other notifications stay. The YAML gets an inlet `sqs`, which `s3notify dev` runs. With --by sns, the queue
+    subscribes to a topic that announces these keys already, else to a new topic; with --by eventbridge, a rule is
+    created. On Ceph RGW it creates a topic and a notification for the source's inlet `http` (--receiver). For MinIO it
+    prints the commands. Safe to repeat, and to kill. --remove deletes everything that --events created. `s3notify
+    doctor NAME` checks that events arrive.
 
     \b
-    The least-privilege policy for what `s3notify dev` runs; with inlets or outlets in the YAML, it needs theirs too:
+    DynamoDB tables, if `s3notify doctor` asks for them, or for high rates.
+      s3notify init --records-table TABLE --lease-table TABLE
+
+    Name the tables in the source's `dynamodb`, too. An existing table is never changed; a table with another schema is
+    refused. Sources may share a records table. A lease table serves one bucket; writers with the Rust crate
+    object_store (up to 0.12) may share it. The first run records the commit mode of a table; later runs with another
+    mode are refused.
+
+    \b
+    Permissions: the least-privilege policy for `s3notify dev`.
       s3notify init NAME --print iam --role run
 
-    Roles: writer; publisher (a writer that queues); run (`s3notify dev` without inlets and outlets); reader; viewer
-    (another engine); sweep (checks, vacuum and compact); inlet; outlet. With --platform-bucket the source bucket is
-    only read.
+    Roles: run (`s3notify dev`); inlet and outlet (also needed if the YAML has them); publisher (writes objects and
+    queues changes); writer (writes objects and signals them); reader (rows, quarantine and signals); viewer (another
+    engine that reads the table); sweep (checks, vacuum and compact). With --platform-bucket, the bucket of the objects
+    is only read.
     """  # noqa: D301 - click's own mark
     if events:
         asked = Asked(
@@ -114,12 +132,12 @@ def init(
             template=template,
         )
         if not (name and places["bucket"]):
-            raise click.UsageError("--events needs the source's NAME, and its --bucket")
+            raise click.UsageError("--events needs the NAME of the source, and --bucket")
         given = {"name": name, "region": region, **places}
         set_up_events(SourcePlace({key: value for key, value in given.items() if value is not None}), asked)
         return
     if remove or by or receiver:
-        raise click.UsageError("--remove, --by and --receiver are of --events")
+        raise click.UsageError("--remove, --by and --receiver need --events")
     from s3notify_platform import deploy as provision
     from s3notify_platform.stores.config import default_region
 
@@ -132,9 +150,9 @@ def init(
         endpoint_url=dynamodb_endpoint_url,
     )
     if template != "iam" and not (records_table or lease_table):
-        raise click.UsageError("name a table: --records-table, --lease-table, or both; or --events")
+        raise click.UsageError("give --events, or name a table: --records-table, --lease-table, or both")
     if template == "iam" and not (name and places["bucket"]):
-        raise click.UsageError("--print iam needs the source's NAME, and its --bucket")
+        raise click.UsageError("--print iam needs the NAME of the source, and --bucket")
     match template:
         case None:
             for each, created in provision.create_tables(tables).items():

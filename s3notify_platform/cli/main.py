@@ -1,6 +1,7 @@
-"""`s3notify`: the commands, one file each. Each imports what it needs when it runs, so that `--help` is quick."""
+"""`s3notify`: the commands, one file each. Each command imports its modules when it runs, so that `--help` is fast."""
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, Final
 
 import click
 
@@ -33,14 +34,31 @@ from s3notify_platform.cli import (
     warm,
 )
 from s3notify_platform.cli.ending import leave
+from s3notify_platform.cli.help_pages import write_commands
 from s3notify_platform.cli.printing import printable, say, say_traceback
 from s3notify_platform.cli.services import ServiceGroup
 from s3notify_platform.kernel.errors import S3NotifyError
 from s3notify_platform.kernel.extras import remedy
 
+SECTIONS: Final[Mapping[str, tuple[str, ...]]] = {
+    "Start": ("demo", "guide", "doctor", "init"),
+    "Run": ("dev", "ingest", "inlet", "signal", "pause", "resume", "warm", "units"),
+    "Look": ("status", "explain", "rows", "changes", "history"),
+    "Repair": ("quarantine", "backfill", "reconcile"),
+    "Change a table": ("table", "schema", "tag"),
+    "Delete": ("vacuum", "erase", "remove"),
+    "Pass changes on to others": ("topics", "deliver", "serve-notifications"),
+}
+"""The commands by the headings of the help page. A command without a heading is shown under `Other`."""
+
 
 class _Commands(ServiceGroup):
-    """All commands. Errors of this package end them with their message, and exit code 1."""
+    """All commands. An error of this package ends a command with its message and exit code 1."""
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """See `click.Group`."""
+        found = {name: self.get_command(ctx, name) for name in self.list_commands(ctx)}
+        write_commands(formatter, SECTIONS, {name: command for name, command in found.items() if command})
 
     def invoke(self, ctx: click.Context) -> Any:
         """See `click.Group`."""
@@ -53,44 +71,49 @@ class _Commands(ServiceGroup):
                 raise
             raise click.ClickException(text) from error
         except click.ClickException as error:
-            vars(error)["message"] = printable(error.message)  # of the same class, which says how it is shown
+            vars(error)["message"] = printable(
+                error.message
+            )  # keeps the class, which decides how click shows it
             raise
 
 
 @click.group(cls=_Commands, direction="outlet", context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="s3notify-platform", message="%(version)s")
 def main() -> None:
-    """Know what changed in a bucket, and turn exactly that into committed tables.
+    """Keep tables up to date with the objects of S3 buckets.
 
     \b
-    Begin with:
-      s3notify demo --once          all of it, on a local S3 server
-      s3notify doctor SOURCE        can it run on this source's bucket?
-      s3notify dev                  watch the sources of defs/*/defs.yaml
-      s3notify status               where do the sources stand?
-      s3notify explain KEY          what happened to an object?
-      s3notify guide                all topics of the guide
+    First steps:
+      s3notify demo --once          run the whole pipeline on a local S3 server
+      s3notify doctor SOURCE        check the bucket and the permissions
+      s3notify dev                  run Dagster for the sources in your YAML
+      s3notify status               show the state of all sources
+      s3notify explain KEY          explain what happened to one object
+      s3notify guide                list the topics of the guide
 
-    Commands find a source in the YAML of the folder `defs` (or --defs, or S3NOTIFY_DEFS), and need no other option that
-    is called required; options on the command line override it. Without YAML, name the source and give its --bucket.
-    Credentials are those that the YAML names, else come from the environment, a profile or an instance role.
+    A source is defined in defs/SOURCE/defs.yaml; --defs or the variable S3NOTIFY_DEFS names another folder than defs. A
+    command takes its options from there. Options on the command line override the YAML. Without YAML, give the name of
+    the source and --bucket. Credentials come from the place that the YAML names, else from the environment, a profile
+    or an instance role.
 
-    Completion: eval "$(_S3NOTIFY_COMPLETE=bash_source s3notify)", in zsh zsh_source, in fish fish_source.
+    Completion for bash: eval "$(_S3NOTIFY_COMPLETE=bash_source s3notify)". For zsh and fish, write zsh_source or
+    fish_source.
 
-    Exit code 0: done. 1: an error, whose message says what to do, or the answer is no. 2: the command line is wrong.
+    Exit code 0: done. Exit code 1: an error, or the answer is no; the message names the remedy. Exit code 2: the
+    command line is wrong.
     """  # noqa: D301 - click's own mark
 
 
 def run() -> None:
-    """The commands as a program: `main`, which then ends the process."""
+    """Run `main`, and end the process."""
     try:
         main()
     except SystemExit as ended:
         code = ended.code
-    except OSError as error:  # the machine's: a full disk, a folder that may not be written
+    except OSError as error:  # of this machine: a full disk, a folder that is not writable
         say(f"Error: {error}", err=True)
         code = 1
-    except BaseException as error:  # noqa: BLE001 - shown as Python would
+    except BaseException as error:  # noqa: BLE001 - shown as Python would show it
         say_traceback(error)
         code = 1
     leave(code if isinstance(code, int) else int(code is not None))

@@ -1,4 +1,4 @@
-"""`s3notify pause` and `s3notify resume`: the switch of a source's sensor in Dagster."""
+"""`s3notify pause NAME` and `s3notify resume NAME`: stop and start a source's sensor in Dagster."""
 
 import click
 
@@ -12,8 +12,8 @@ def _switch(name: str, *, on: bool, as_json: bool) -> None:
     with dagster_instance() as instance:
         if instance is None:
             raise UsageError(
-                "there is no Dagster here: set DAGSTER_HOME to its folder. `s3notify ingest` is paused by SIGTERM, and "
-                "goes on where it was when it is started again"
+                "no Dagster instance is known: set DAGSTER_HOME to its folder. To pause `s3notify ingest`, send it "
+                "SIGTERM; it continues when it is started again"
             )
         from s3notify_platform.orchestration.pausing import switch
 
@@ -24,21 +24,21 @@ def _switch(name: str, *, on: bool, as_json: bool) -> None:
         say(f"{name} {'is' if changed else 'was already'} {'resumed' if on else 'paused'}")
 
 
-@click.command(short_help="Open no further batch of a source, until resume.")
+@click.command(short_help="Pause a source in Dagster.")
 @click.argument("name")
 @json_option
 def pause(*, name: str, as_json: bool) -> None:
-    """Open no further batch of the source NAME: its sensor is switched off, as by the switch in Dagster's UI.
+    """Pause the source NAME: turn its sensor off, as the switch in Dagster's UI does. No further batch begins.
 
-    Runs that have begun end as usual. Changes wait, and nothing is lost, however long: see `s3notify status`. The
-    queue may get full, and then writers that queue are refused: its capacity is what they may be ahead.
+    Runs that have begun end as usual. Changes wait, and none is lost: see `s3notify status`. If the queue becomes full
+    meanwhile, writers that queue changes are refused until the source is resumed.
     """
     _switch(name, on=False, as_json=as_json)
 
 
-@click.command(short_help="Go on with a source that was paused.")
+@click.command(short_help="Resume a paused source.")
 @click.argument("name")
 @json_option
 def resume(*, name: str, as_json: bool) -> None:
-    """Go on with the source NAME: its sensor is switched on, and takes in what changed meanwhile."""
+    """Resume the source NAME: turn its sensor on. The next batch reads the changes that have waited."""
     _switch(name, on=True, as_json=as_json)

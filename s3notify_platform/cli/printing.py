@@ -1,5 +1,5 @@
-"""The one place where commands print. Keys, errors and records come from outside: nothing of them reaches a terminal
-that it would interpret.
+"""The only place where commands print. Keys, errors and records come from outside, so control characters
+are escaped.
 """
 
 import json
@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 
 def shown(text: object) -> str:
-    """The text in one line, with what a terminal would interpret as JSON's escapes."""
+    """The text in one line, with JSON escapes in place of control characters."""
     plain = str(text)
     if plain.isprintable():
         return plain
@@ -29,37 +29,39 @@ def shown(text: object) -> str:
 
 
 def printable(text: object) -> str:
-    """The same in as many lines as it has."""
+    """As `shown`, but the text keeps its lines."""
     return "\n".join(map(shown, str(text).split("\n")))
 
 
 def in_one_line(text: str) -> str:
-    """The same with its lines joined."""
+    """As `shown`, with all white space replaced by single spaces."""
     return shown(" ".join(text.split()))
 
 
 @contextmanager
 def _while_read(*, err: bool = False) -> Iterator[None]:
-    """Print, as long as somebody reads it (`| head`): see `say`."""
+    """Handle a reader that closes the pipe early, like `| head`: see `say`."""
     try:
         yield
     except BrokenPipeError:
-        # Whoever flushes the stream later would meet the same error.
+        # A later flush of the stream would raise the same error.
         setattr(sys, "stderr" if err else "stdout", open(os.devnull, "w"))  # noqa: PTH123, SIM115
         if not err:
             raise SystemExit(1) from None
 
 
 def say(text: object, *, err: bool = False) -> None:
-    """Print lines. Where nobody reads them any more, messages (`err`) are lost, and work goes on; what prints results
-    has no more to do, and ends with exit code 1.
+    """Print lines.
+
+    After the reader has closed the pipe, messages (`err`) are lost and the command goes on; without `err`, the command
+    ends with exit code 1.
     """
     with _while_read(err=err):
         click.echo(printable(text), err=err)
 
 
 def say_rows(batches: "Iterable[pa.RecordBatch]", limit: int | None) -> None:
-    """Print rows, up to so many, one JSON object a line."""
+    """Print rows, one JSON object a line. `limit`: the largest number of rows; None: all."""
     for row in islice((row for batch in batches for row in batch.to_pylist()), limit):
         say(json.dumps(row, ensure_ascii=False, default=_as_text))
 
@@ -69,19 +71,19 @@ def _as_text(value: object) -> str:
 
 
 def say_as_received(body: bytes) -> None:
-    """Print what came from outside: unchanged into a file or pipe."""
+    """Print bytes from outside: unchanged to a file or pipe, escaped to a terminal."""
     terminal = sys.stdout.isatty()
     with _while_read():
         click.echo(printable(body.decode("utf-8", "backslashreplace")) if terminal else body, nl=False)
 
 
 def say_traceback(error: BaseException) -> None:
-    """Print an error that nobody expected, as Python does."""
+    """Print an unexpected error with its traceback."""
     say("".join(traceback.format_exception(error)), err=True)
 
 
 def track(items: Iterable[T], total: int, what: str) -> Iterable[T]:
-    """A bar with an estimate while the items are taken; nothing where stderr is no terminal (`parallel.Track`)."""
+    """The items, with a progress bar and an estimate on stderr, if that is a terminal (`parallel.Track`)."""
     if not sys.stderr.isatty():
         return items
     from rich.console import Console
@@ -119,9 +121,10 @@ def print_found(
     as_json: bool,
     nothing: str = "",
 ) -> None:
-    """Print what was found: as one JSON document, or as a table of all, or of these `columns`, field by head.
+    """Print records as one JSON document or as a table.
 
-    `nothing`: what is said in place of a table without lines.
+    `columns`: the fields of the table by column title; default: all fields. `nothing`: the message in place of an empty
+    table.
     """
     if as_json:
         print_json(found)
@@ -138,7 +141,7 @@ def _cell(value: object) -> object:
 
 
 def print_table(heads: Iterable[str], rows: Iterable[Iterable[object]], *, title: str | None = None) -> None:
-    """Print a table. Cells are text, not markup, since keys and errors come from outside."""
+    """Print a table. Cells are plain text without markup, since keys and errors come from outside."""
     from rich.console import Console
     from rich.table import Column, Table
     from rich.text import Text
@@ -150,5 +153,5 @@ def print_table(heads: Iterable[str], rows: Iterable[Iterable[object]], *, title
     )
     for row in rows:
         table.add_row(*(cell if isinstance(cell, Text) else Text(shown(cell)) for cell in row))
-    with _while_read():  # Rich's own way is the same
+    with _while_read():  # Rich raises the same error
         Console().print(table)

@@ -1,4 +1,4 @@
-"""`s3notify quarantine …`: objects and records that could not be ingested, the reasons, and how to try again."""
+"""`s3notify quarantine …`: rejected records and unreadable objects, with reasons, and a way to read them again."""
 
 import base64
 from dataclasses import asdict
@@ -18,29 +18,36 @@ from s3notify_platform.cli.common import (
 from s3notify_platform.cli.configured import group
 from s3notify_platform.cli.printing import in_one_line, print_json, print_table, say, shown
 from s3notify_platform.kernel.errors import UsageError
-from s3notify_platform.kernel.slots import slot_from_partition_key, slot_of
+from s3notify_platform.kernel.slots import SLOT_COUNT, slot_from_partition_key, slot_of
 
 if TYPE_CHECKING:
     from s3notify_platform.table.quarantined import Retried
 
 RAW_SHOWN = 200
-"""Bytes of a rejected record that are printed; `--json` has all that is kept."""
+"""At most this many bytes of a rejected record are printed; `--json` prints all stored bytes."""
 
-_slots = click.option("--slot", "only", type=int, multiple=True, help="Only this slot; repeatable.")
+_slots = click.option(
+    "--slot",
+    "only",
+    type=click.IntRange(0, SLOT_COUNT - 1),
+    metavar="SLOT",
+    multiple=True,
+    help="Only this slot. Repeatable.",
+)
 
 
-@group(short_help="Count, show, and read again what was rejected.")
+@group(short_help="List rejected records and objects; read them again.")
 def quarantine() -> None:
-    """Rejected records, and objects that could not be read: count them, show them, and have them read again."""
+    """List and show rejected records and objects that could not be read, and read them again."""
 
 
-@quarantine.command("list", short_help="Count rejects by slot and reason.")
+@quarantine.command("list", short_help="Count rejected records and objects by reason.")
 @source_options
 @_slots
-@limit_option(50, "Lines at most, largest first.")
+@limit_option(50, "Print at most this many lines, the largest counts first.")
 @json_option
 def list_quarantine(*, place: SourcePlace, only: tuple[int, ...], limit: int, as_json: bool) -> None:
-    """Count what is in quarantine of source NAME, by slot and reason. Reads only; nothing of a slot without any."""
+    """Count the quarantined records and objects of source NAME, by slot and reason. Reads only."""
     from s3notify_platform.table.quarantined import reasons_of
 
     location = place.existing()
@@ -69,22 +76,24 @@ def list_quarantine(*, place: SourcePlace, only: tuple[int, ...], limit: int, as
     )
 
 
-@quarantine.command(short_help="Show the rejects of one object.")
+@quarantine.command(short_help="Show the rejected records of one object.")
 @click.argument("key")
 @key_options
-@limit_option(20, "Rejects that are shown at most.")
+@limit_option(20, "Print at most this many rejected records.")
 @json_option
 def show(key: str, *, place: SourcePlace, limit: int, as_json: bool) -> None:
-    """Show what is in quarantine of the object KEY: why it fails, its rejects with their bytes.
+    """Show why the object KEY is in quarantine: the reason of its failure, and its rejected records with their bytes.
 
-    Reads only, by a few GETs. Exit code 1 if nothing of it is in quarantine.
+    Reads only, with a few GETs. Exit code 1 if nothing of the object is in quarantine.
     """
     from s3notify_platform.table.quarantined import key_quarantine
 
     location = place.existing()
     found = key_quarantine(location.table(), slot_of(key, location.slots), key, limit=limit)
     if found is None:
-        raise click.ClickException(f"{key!r}: nothing of it is in quarantine of source {place.name!r}")
+        raise click.ClickException(
+            f"{key!r}: nothing of this object is in quarantine of source {place.name!r}"
+        )
     state, rejects = found.state, found.rejects.to_pylist()
     if as_json:
         document = {
@@ -116,7 +125,7 @@ def show(key: str, *, place: SourcePlace, limit: int, as_json: bool) -> None:
     if state.trace:
         say(indent(state.trace, "    "))
     if found.waiting:
-        say("requested again: the slot's next batch reads it")
+        say("requested again: the next batch of the slot reads the object")
     for row in rejects:
         raw = row["raw"] or b""
         cut = f"… ({len(raw)} bytes)" if len(raw) > RAW_SHOWN else ""
@@ -126,12 +135,12 @@ def show(key: str, *, place: SourcePlace, limit: int, as_json: bool) -> None:
         say(f"{state.rejects - len(rejects)} more rejects: raise --limit")
 
 
-@quarantine.command(short_help="Read again what is in quarantine.")
+@quarantine.command(short_help="Read quarantined records and objects again.")
 @source_options
-@click.option("--key", "keys", multiple=True, help="This object; repeatable.")
+@click.argument("keys", metavar="[KEY]...", nargs=-1)
 @_slots
 @click.option("--all", "everything", is_flag=True, help="All slots.")
-@click.option("--reason", default="", help="Only what has a reason that contains this text.")
+@click.option("--reason", default="", help="Only records and objects with a reason that contains this text.")
 @dry_run_option
 @json_option
 def retry(
@@ -144,17 +153,17 @@ def retry(
     dry_run: bool,
     as_json: bool,
 ) -> None:
-    """Have the next batch read again what is in quarantine of source NAME: the given keys, slots, or everything.
+    """Request that the next batch reads quarantined objects of source NAME again: the objects KEY, --slot, or --all.
 
-    Objects leave the quarantine in the commit that takes them in; those that fail again stay, with the new reason.
-    Safe to repeat. Exit code 1 if keys are given and none of them is in quarantine.
+    An object leaves the quarantine in the commit of its rows. An object that fails again stays, with the new reason.
+    Safe to repeat. Exit code 1 if none of the objects KEY is in quarantine.
     """
     from s3notify_platform.maintenance.quarantine_retry import RetryRequest
 
     try:
         request = RetryRequest(keys=keys, slots=only, everything=everything, reason=reason)
     except UsageError as error:
-        raise click.UsageError("give exactly one of --key, --slot and --all") from error
+        raise click.UsageError("give exactly one of KEY, --slot and --all") from error
     location, store, mode = place.committing()
     found = request.run(location, store, mode, dry_run=True)
     missing = sorted(set(keys) - found.keys)
@@ -165,9 +174,9 @@ def retry(
     if found.objects and not dry_run:
         found = request.run(location, store, location.settle_commit_mode(mode, store))
         if not as_json:
-            say(f"requested: {_summary(found)}; the next batch reads them")
+            say(f"requested: {_summary(found)}; the next batch reads these objects")
     if found.left and not as_json:
-        say(f"{found.left} more objects did not fit: repeat the command when these have been read")
+        say(f"{found.left} more objects did not fit: repeat the command after the next batch")
     if as_json:
         print_json(asdict(found) | {"keys": len(found.keys), "missing": missing, "dry_run": dry_run})
     if keys and not found.objects:

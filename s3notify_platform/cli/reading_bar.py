@@ -1,4 +1,4 @@
-"""A bar while a round is read: objects, bytes, and an estimate."""
+"""A progress bar while a round is read: objects, bytes, and an estimate."""
 
 import atexit
 import sys
@@ -18,9 +18,9 @@ LOOK_SECONDS: Final = 0.5
 
 @contextmanager
 def reading_bar(spark: "SparkContext") -> Iterator[Callable[[Reading | None], None]]:
-    """What is called with what a round begins to read, and with None when it is read.
+    """A function that the caller calls with a `Reading` when a round begins to read, and with None afterwards.
 
-    Nothing is shown where stderr is no terminal.
+    Without a terminal at stderr, the function does nothing.
     """
     if not sys.stderr.isatty():
         yield lambda _: None
@@ -36,7 +36,9 @@ def reading_bar(spark: "SparkContext") -> Iterator[Callable[[Reading | None], No
         TextColumn("objects, {task.fields[read]}"),
         TimeRemainingColumn(),
     )
-    show_cursor = atexit.register(lambda: console.show_cursor(True))  # also if the process ends in the middle
+    show_cursor = atexit.register(
+        lambda: console.show_cursor(True)
+    )  # in case the process ends while the cursor is hidden
     with Progress(*columns, console=console, transient=True) as bar:
         shown = ReadingBar(bar)
         looking = Thread(target=shown.follow, args=[ended, lambda: share_done(spark)], daemon=True)
@@ -50,7 +52,7 @@ def reading_bar(spark: "SparkContext") -> Iterator[Callable[[Reading | None], No
 
 
 class ReadingBar:
-    """The bar of one batch after the other."""
+    """The bar; it shows one batch after the other."""
 
     def __init__(self, bar: "Progress") -> None:
         self._bar = bar
@@ -59,7 +61,7 @@ class ReadingBar:
         self._share = 0.0
 
     def begin(self, reading: Reading | None) -> None:
-        """A round begins to read; None: it has read."""
+        """Begin a new round; None: the round has been read."""
         self._reading, self._share = reading, 0.0
         if reading is None:
             self._bar.update(self._task, visible=False)
@@ -71,10 +73,13 @@ class ReadingBar:
         )
 
     def follow(self, ended: Event, share_done: Callable[[], float]) -> None:
-        """Show until `ended` how far the round is: the largest share of a job's tasks, since it may have several."""
+        """Update the bar until `ended`.
+
+        A round may have several jobs; the bar shows the largest share of finished tasks so far.
+        """
         from s3notify_platform.spark.failures import JOB_ERRORS
 
-        with suppress(*JOB_ERRORS, OSError):  # Java has ended, which the round says
+        with suppress(*JOB_ERRORS, OSError):  # Java has ended; the round reports the error
             while not ended.wait(LOOK_SECONDS):
                 if (reading := self._reading) is not None:
                     self._share = max(self._share, share_done())
@@ -84,7 +89,7 @@ class ReadingBar:
 
 
 def share_done(spark: "SparkContext") -> float:
-    """The share of tasks that have ended of all stages that run now; 0 if none does. No request."""
+    """The share of finished tasks in all running stages; 0 if no stage runs. No request."""
     tracker = spark.statusTracker()
     jobs = [tracker.getJobInfo(job) for job in tracker.getActiveJobsIds()]
     found = [tracker.getStageInfo(stage) for job in jobs if job for stage in job.stageIds]

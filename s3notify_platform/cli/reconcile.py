@@ -1,4 +1,4 @@
-"""`s3notify reconcile`: finish the work that killed writers left incomplete."""
+"""`s3notify reconcile`: finishes the incomplete work of killed writers."""
 
 from s3notify_platform.cli.common import (
     QueuePlace,
@@ -22,11 +22,11 @@ def reconcile(
     slots: int,
     metrics: str | None,
 ) -> None:
-    """Finish the work that killed writers of a bucket left incomplete, until SIGINT or SIGTERM.
+    """Finish the incomplete work of a bucket's killed writers, until SIGINT or SIGTERM.
 
-    Reservations of killed writers are resolved by HEAD, entries without a signal are signalled, and quota that
-    crashes left reserved is counted again. One such process is enough for a bucket; several are harmless, and any of
-    them may be killed.
+    The command resolves reservations of killed writers by HEAD requests, signals entries without a signal, and corrects
+    counts of quota after crashes. One process is enough for a bucket; several processes are harmless, and each may be
+    killed at any time. Dagster does the same by itself.
     """
     from s3notify_platform.channels.reconcile.reconciler_service import reconciler_over
 

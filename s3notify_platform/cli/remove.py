@@ -1,4 +1,4 @@
-"""`s3notify remove NAME`: remove a source, with all that was made for it."""
+"""`s3notify remove NAME`: deletes everything that the platform made for a source."""
 
 import click
 
@@ -7,17 +7,18 @@ from s3notify_platform.cli.configured import command
 from s3notify_platform.cli.tasks import carry_out, dry_run_option
 
 
-@command(short_help="Remove a source, and what was made for it.")
+@command(short_help="Delete a source's tables, signals, topic and records.")
 @source_options
 @yes_option
-@click.option("--force", is_flag=True, help="Also while a batch is open.")
+@click.option("--force", is_flag=True, help="Do it even while a batch is open.")
 @dry_run_option
 @json_option
 def remove(*, place: SourcePlace, yes: bool, force: bool, dry_run: bool, as_json: bool) -> None:
-    """Remove the source NAME: its tables, signals, topic and records. Its objects stay.
+    """Delete the tables, signals, topic and records of source NAME. The objects of the bucket stay.
 
-    What it would remove is shown first. Stop the source's sensor, runs, streams and writers before: while a batch is
-    open, it is refused. Safe to repeat, and to kill: until it is done, runs refuse the table. Then remove its YAML.
+    The command lists first what it will delete. Before, stop the source's sensor, runs, streams and writers; the
+    command is refused while a batch is open. Safe to repeat, and to kill: until the deletion is complete, runs refuse
+    the table. Delete the YAML of the source afterwards.
     """
     from s3notify_platform.maintenance.removal import Removal
 

@@ -2,10 +2,8 @@
 
 from datetime import datetime
 
-import click
-
 from s3notify_platform.cli.as_of import as_of, asset_option, at_option, slot_option, version_option
-from s3notify_platform.cli.common import SourcePlace, limit_option, source_options
+from s3notify_platform.cli.common import SourcePlace, json_lines_option, limit_option, source_options
 from s3notify_platform.cli.configured import command
 from s3notify_platform.cli.printing import say_rows
 from s3notify_platform.kernel.slots import Slot
@@ -17,10 +15,8 @@ from s3notify_platform.kernel.slots import Slot
 @slot_option
 @version_option
 @at_option
-@limit_option(None, "Rows at most; default: all.")
-@click.option(
-    "--json", is_flag=True, expose_value=False, help="No effect: the output is lines of JSON anyway."
-)
+@limit_option(None, "Print at most this many rows; default: all.")
+@json_lines_option
 def rows(
     *,
     place: SourcePlace,
@@ -30,11 +26,11 @@ def rows(
     at: datetime | None,
     limit: int | None,
 ) -> None:
-    """Print the rows of the source NAME, or of a slot, one JSON object a line, with the object that each came from.
+    """Print the rows of the table of source NAME, one JSON object a line. Each row names the object that it is from.
 
-    Any reader of Delta Lake tables reads the same, also at an earlier version: polars.scan_delta, deltalake.DeltaTable,
-    DuckDB's delta_scan, Spark. The role `viewer` of `s3notify init --print iam` is enough for that. `s3notify table
-    show` prints the table's URL.
+    Every reader of Delta Lake tables can read the table too, also as of an earlier version: polars.scan_delta,
+    deltalake.DeltaTable, DuckDB's delta_scan, Spark. `s3notify table show NAME` prints the table's URL, and `s3notify
+    init NAME --print iam --role viewer` prints the permissions that a reader needs.
     """
     from s3notify_platform.table.arrow_schema import arrow_schema
     from s3notify_platform.table.reading import read_slots

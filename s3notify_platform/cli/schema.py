@@ -1,4 +1,4 @@
-"""A source's pinned schema: its history, other types for its columns, and back to an earlier one."""
+"""`s3notify schema …`: the history of a table's schema, other types for columns, and the way back."""
 
 import json
 from collections.abc import Iterable
@@ -7,6 +7,7 @@ from typing import Final
 
 import click
 
+from s3notify_platform.cli.as_of import asset_option
 from s3notify_platform.cli.common import SourcePlace, json_option, source_options, yes_option
 from s3notify_platform.cli.configured import group
 from s3notify_platform.cli.printing import print_found, track
@@ -14,22 +15,21 @@ from s3notify_platform.cli.tasks import carry_out, dry_run_option
 
 SHOWN: Final = 20
 
-_asset = click.option("--asset", help="A slot asset of the source, instead of the source's own table.")
 
-
-@group()
+@group(short_help="Show, change or roll back the columns of a table.")
 def schema() -> None:
-    """See how the schema of a table has grown, give columns other types, and go back."""
+    """Show the history of a table's schema, change the types of columns, or go back to an earlier schema."""
 
 
-@schema.command(short_help="Print how the schema has changed.")
+@schema.command(short_help="Print the history of a schema.")
 @source_options
-@_asset
+@asset_option
 @json_option
 def show(*, place: SourcePlace, asset: str | None, as_json: bool) -> None:
-    """Print the versions that have changed the schema of the source NAME, the newest first: added columns, other types.
+    """Print the versions that changed the schema of source NAME, the newest first: added columns and changed types.
 
-    As far as versions are kept. The columns of one: --json. 1 LIST, and 1 GET for each version.
+    `--json` prints all columns of each version. `s3notify vacuum` deletes old versions. 1 LIST, and 1 GET for each
+    version.
     """
     from s3notify_platform.maintenance.schema_rollback import schema_history
 
@@ -50,13 +50,17 @@ def show(*, place: SourcePlace, asset: str | None, as_json: bool) -> None:
     print_found(found, as_json=as_json, nothing="no schema is pinned: nothing has been committed yet")
 
 
-@schema.command("set", short_help="Give columns other types.")
+@schema.command("set", short_help="Change the types of columns.")
 @source_options
 @click.argument("columns")
-@_asset
-@click.option("--of-transform", is_flag=True, help="Only the table's columns: a transform makes them.")
-@click.option("--read-again", is_flag=True, help="Have all objects that have the columns read again.")
-@click.option("--wait", is_flag=True, help="Wait, with a bar, until nothing is left to be read again.")
+@asset_option
+@click.option(
+    "--of-transform", is_flag=True, help="Change only columns of the table, which a transform makes."
+)
+@click.option("--read-again", is_flag=True, help="Read all objects with these columns again.")
+@click.option(
+    "--wait", is_flag=True, help="Wait, with a progress bar, until all such objects are read again."
+)
 @yes_option
 @dry_run_option
 @json_option
@@ -72,15 +76,15 @@ def set_types(
     dry_run: bool,
     as_json: bool,
 ) -> None:
-    """Give columns of the table of the source NAME other types: COLUMNS as DDL, like 'amount decimal(18,2)'.
+    """Change the types of columns in the table of source NAME. COLUMNS is DDL, like 'amount decimal(18,2)'.
 
-    It says first what that costs. Readers see the old types or the new ones, in one version. Values that are the same
-    in the new type, or texts of them, come from the table's own files, which are written again. Objects that have
-    others, or records in quarantine for such a column, are read again by the next batch; until then such a value is
-    null. Fields of a struct that are not named stay.
+    The command prints the cost first. One version changes all types, so that readers see the old types or the new ones.
+    Values that the new type can hold are converted in the table's own files, which are rewritten. Objects with other
+    values, or with quarantined records for such a column, are read again by the next batch; until then their values
+    are null. Fields of a struct that COLUMNS does not name keep their types.
 
-    Set the source's `schema` or `schema_hints` too, if they name the column. Runs may go on: one that has read by the
-    old type plans again. Safe to kill, and to repeat.
+    If the source's `schema` or `schema_hints` names the column, change that too. Runs may go on: a run that has read
+    with the old type plans again. Safe to repeat, and to kill.
 
     \b
     s3notify schema set orders 'amount decimal(18,2)' --dry-run
@@ -101,18 +105,25 @@ def set_types(
     carry_out(task, dry_run=dry_run, as_json=as_json, yes=yes)
 
 
-@schema.command(short_help="Go back to an earlier schema.")
+@schema.command(short_help="Return to an earlier schema.")
 @source_options
-@click.option("--to", "version", type=click.IntRange(1), required=True, help="Version, as `show` lists them.")
+@click.option(
+    "--to",
+    "version",
+    type=click.IntRange(1),
+    metavar="VERSION",
+    required=True,
+    help="A version that `s3notify schema show` lists.",
+)
 @dry_run_option
 @json_option
 def rollback(*, place: SourcePlace, version: int, dry_run: bool, as_json: bool) -> None:
-    """Give the table of the source NAME the schema of an earlier version again: later columns leave the table.
+    """Give the table of source NAME the schema of an earlier version again. Later columns leave the table.
 
-    For columns that bad data has added. Stop the source's runs before. It is refused as long as an object that is in
-    the table has a value in such a column; the message names objects: remove or correct them, and let the source take
-    that in. Nothing is rewritten, and what comes later can widen an inferred schema again: declare the source's schema
-    to prevent that.
+    This is the remedy for columns that bad data has added. Stop the source's runs before. The command is refused while
+    an object in the table has a value in such a column; the message names objects. Delete or correct these objects, and
+    let the source read the change. No file is rewritten. Later objects can add columns to an inferred schema again;
+    declare the source's schema to prevent that.
     """
     from s3notify_platform.maintenance.schema_rollback import SchemaRollbackTo
 

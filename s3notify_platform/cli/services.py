@@ -1,4 +1,4 @@
-"""Commands of the registered services: each runs one in the foreground; the service's settings are its options."""
+"""Commands that run a registered service in the foreground. The settings of the service are the options."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -8,27 +8,26 @@ import click
 
 from s3notify_platform.channels.registry import FRONT, SERVICES, ServiceKind
 from s3notify_platform.cli.common import (
-    Command,
     QueuePlace,
     check_keyspaces,
     keyspace_options,
     metrics_option,
-    option_of,
-    options,
     queue_options,
 )
 from s3notify_platform.cli.configured import OF_SERVICE, ConfiguredGroup, configured
 from s3notify_platform.cli.configured import command as configured_command
 from s3notify_platform.cli.ending import run_in_foreground
+from s3notify_platform.cli.help_pages import PLACE, SettingOption
+from s3notify_platform.cli.setting_options import Command, option_of, options
 from s3notify_platform.kernel.errors import UsageError
 from s3notify_platform.kernel.setting import named, values_in
 from s3notify_platform.local.project import ConfiguredSource
 
 
 class ServiceGroup(ConfiguredGroup):
-    """A group that also has the registered services of one direction as commands.
+    """A group that also has a command for each registered service of one direction.
 
-    A service's settings are imported only when its command is chosen, so that the group's own help is quick.
+    The settings of a service are imported only for its own command, so that the help of the group is fast.
     """
 
     def __init__(self, *args: Any, direction: Literal["inlet", "outlet"], **kwargs: Any) -> None:
@@ -105,7 +104,7 @@ def _command(kind: ServiceKind) -> click.Command:
 
 
 def _own(place: QueuePlace, given: Sequence[str]) -> tuple[str, ...]:
-    """Prefixes of the platform's own objects: those given, those of the sources in the YAML, the usual ones."""
+    """Prefixes of the platform's own objects: the given ones, the ones in the YAML, and the usual ones."""
     from s3notify_platform.table.own_objects import USUAL
 
     sources = [source.source() for source in configured()]
@@ -118,18 +117,17 @@ def _own(place: QueuePlace, given: Sequence[str]) -> tuple[str, ...]:
 
 
 def _check_apart(place: QueuePlace, keyspaces: Sequence[tuple[str, str]], own: tuple[str, ...]) -> None:
-    """`UsageError` if changes of the platform's own objects would be changes for a source."""
+    """`UsageError` if a source would read changes of the platform's own objects."""
     for signals, keys in keyspaces if place.platform().bucket == place.bucket else ():
         if signals.startswith(keys) and not signals.startswith(own):
             raise UsageError(
-                f"--keyspace {signals} {keys!r}: its source reads where its own objects are, and each batch would "
-                "report changes of its own, for ever: give its platform_prefix as --own-prefix, or name its YAML by "
-                "--defs"
+                f"--keyspace {signals} {keys!r}: the source would read its own objects, so that each batch would cause "
+                "the next one: give its platform_prefix as --own-prefix, or the folder of its YAML as --defs"
             )
 
 
 def _alone(sources: Sequence[ConfiguredSource]) -> dict[tuple[str, str], str]:
-    """The name of the source by its keyspace, where no other one has the same."""
+    """The name of each source by its keyspace. Keyspaces of several sources are left out."""
     counts = Counter(source.keyspace for source in sources)
     return {source.keyspace: source.name for source in sources if counts[source.keyspace] == 1}
 
@@ -138,6 +136,9 @@ _excluded = click.option(
     "--own-prefix",
     "own_prefixes",
     multiple=True,
-    help="Prefix of the platform's own objects, whose changes are ignored, besides _s3notify/, _s3notify-known/ and "
-    "those of the sources in the YAML. Repeatable.",
+    cls=SettingOption,
+    heading=PLACE,
+    rare=True,
+    help="Prefix of the platform's own objects, whose changes are ignored. Not needed for _s3notify/, _s3notify-known/ "
+    "and prefixes in the YAML. Repeatable.",
 )

@@ -1,4 +1,4 @@
-"""`s3notify signal KEY...`: signal objects that others wrote."""
+"""`s3notify signal KEY...`: signals objects that another program wrote."""
 
 import click
 
@@ -7,14 +7,14 @@ from s3notify_platform.cli.configured import command, configured
 from s3notify_platform.cli.printing import say, shown
 
 
-@command(short_help="Signal objects that others wrote.")
+@command(short_help="Signal objects that another program wrote.")
 @click.argument("keys", metavar="KEY...", nargs=-1, required=True)
 @key_with("prefix")
 def signal(keys: tuple[str, ...], *, place: SourcePlace) -> None:
-    """Signal objects KEY…, written by a program that does not signal: 1 PUT for each touched slot, 1 for the root.
+    """Signal the objects KEY, which were written by a program that does not signal.
 
-    Before that, a GET, and a HEAD if there is no table: keys outside of the source's prefix are refused, and so is a
-    source that has neither a table nor signals, unless it is in the YAML.
+    Keys outside of the source's prefix are refused. A source that is not in the YAML is refused if it has neither a
+    table nor signals. 1 GET, 1 PUT for each slot of the keys, and 1 PUT for the root; 1 HEAD if there is no table.
 
     \b
     s3notify signal raw/orders/2.jsonl

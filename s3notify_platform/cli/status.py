@@ -1,4 +1,4 @@
-"""`s3notify status`: where the sources stand, on one screen."""
+"""`s3notify status`: the state of all sources on one screen."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from s3notify_platform.cli.common import SOURCE, json_option, setting_option, settings_options
+from s3notify_platform.cli.common import SOURCE, json_option
 from s3notify_platform.cli.configured import command, configured, dagster_instance, find_code
 from s3notify_platform.cli.ending import stop_on_signals
 from s3notify_platform.cli.printing import in_one_line, print_json, printable, shown
+from s3notify_platform.cli.setting_options import setting_option, settings_options
 from s3notify_platform.kernel.errors import UsageError
 
 if TYPE_CHECKING:
@@ -26,26 +27,28 @@ if TYPE_CHECKING:
 REASONS_SHOWN = 5
 
 
-@command(short_help="Show where the sources stand.")
+@command(short_help="Show the state of the sources.")
 @click.argument("names", metavar="[NAME]...", nargs=-1)
-@setting_option("bucket", required=False, default=None)
+@setting_option("bucket", required=False, default=None, rare=True)
 @settings_options(*SOURCE[1:], "prefix")
-@click.option("--watch", is_flag=True, help="Show it again and again, until Ctrl-C.")
+@click.option("--watch", is_flag=True, help="Refresh the screen until Ctrl-C.")
 @click.option(
     "--every",
     type=click.FloatRange(min=0.5),
+    metavar="SECONDS",
     default=2.0,
     show_default=True,
-    help="Seconds between two looks, with --watch.",
+    help="Time between two refreshes, with --watch.",
 )
 @json_option
 def status(names: tuple[str, ...], *, watch: bool, every: float, as_json: bool, **place: Any) -> None:
-    """Show where the sources NAME stand, or all of the YAML: what waits, is in flight, was committed last, and fails.
+    """Show the state of the sources NAME; default: all sources in the YAML.
 
-    With one source also its slot map: a cell for each slot, coloured by the age of its last commit, higher with more
-    rows. Stale slots were made by other code than the YAML names now; nothing makes them again by itself. Reads only.
-    If DAGSTER_HOME names the Dagster instance, slots that the sensor tries again are shown too. Exit code 1 if a source
-    could not be read.
+    The columns are changes that wait, batches in flight, the last commit, rejected records, and failures. For one
+    source, a slot map is shown: the colour of a cell is the age of the slot's last commit, its height the number of
+    rows. Rows of stale slots were made by other code than the YAML names now; `s3notify backfill NAME --stale` reads
+    them again. If DAGSTER_HOME names a Dagster instance, slots that the sensor retries are shown too. Reads only. Exit
+    code 1 if a source could not be read.
     """
     from rich.console import Console, Group
     from rich.live import Live
@@ -80,14 +83,14 @@ def _looks(names: Sequence[str], place: dict[str, Any], sensors: "_Sensors") -> 
         find_code()
         codes = {name: source.code_versions for name, source in sources.items()}
         if unknown := sorted({*names} - sources.keys()):
-            raise UsageError(f"no source {unknown[0]!r}; there are: {', '.join(sources)}")
+            raise UsageError(f"no source {unknown[0]!r}; the YAML has: {', '.join(sources)}")
         found = [sources[name].source(**given) for name in names or sources]
     elif place["bucket"] and names:
         found = [build({**given, "name": name}) for name in names]
         for source in found:
             source.location.check_exists()
     else:
-        raise click.UsageError("give NAME and --bucket, or run it where defs/SOURCE/defs.yaml is")
+        raise click.UsageError("give NAME and --bucket, or run the command where defs/SOURCE/defs.yaml is")
     return [
         SourceLook(
             source,
@@ -101,12 +104,12 @@ def _looks(names: Sequence[str], place: dict[str, Any], sensors: "_Sensors") -> 
 
 @dataclass(frozen=True)
 class _Sensors:
-    """The sensors of sources in a Dagster instance; None: there is no instance."""
+    """The sensors of sources in a Dagster instance. `instance` is None if there is no instance."""
 
     instance: "dg.DagsterInstance | None"
 
     def state(self, source: "Source") -> "SensorState | None":
-        """The cursor of the source's sensor."""
+        """The cursor of the source's sensor; None without an instance."""
         if self.instance is None:
             return None
         from s3notify_platform.orchestration.sensor_views import sensor_state
@@ -114,7 +117,7 @@ class _Sensors:
         return sensor_state(self.instance, source.name, source.location.records())
 
     def is_paused(self, source: "Source") -> bool:
-        """Whether it is switched off."""
+        """True if the source's sensor is turned off."""
         if self.instance is None:
             return False
         from s3notify_platform.orchestration.pausing import is_paused
@@ -184,16 +187,19 @@ def _details(one: "SourceStatus", *, alone: bool) -> Iterator[str]:
         yield f"{one.name}: {in_one_line(one.error)}"
         return
     if one.paused:
-        yield f"{one.name} is paused: no batch is opened until `s3notify resume {one.name}`"
+        yield f"{one.name} is paused: no batch begins until `s3notify resume {one.name}`"
     if alone:
         yield f"{shown(one.place)}; table {one.table or 'not begun'}"
     if one.schema is not None and one.schema.warning:
         yield f"{one.name}: {one.schema.warning}"
     if one.without_records:
-        yield f"{one.name}: {one.without_records:,} objects gave no row and no reject: see s3notify explain KEY"
+        yield (
+            f"{one.name}: {one.without_records:,} objects gave neither rows nor rejected records: "
+            "see s3notify explain KEY"
+        )
     for each in one.following:
         behind = f", {each.behind} versions behind" if each.behind else ""
-        as_of = f"as of version {each.version}" if each.version >= 0 else "never made"
+        as_of = f"as of version {each.version}" if each.version >= 0 else "not made yet"
         yield f"{each.asset}: {each.rows:,} rows, {as_of}{behind}"
     for table, stale in one.stale.items():
         if stale:
@@ -219,7 +225,7 @@ def _topic(one: "TopicStats") -> str:
 
 
 def _age(seconds: float | None) -> str:
-    """A duration in its largest unit."""
+    """A duration in the largest unit that fits."""
     for unit, size in (("d", 86_400), ("h", 3600), ("min", 60)):
         if seconds is not None and seconds >= size:
             return f"{seconds / size:.0f} {unit}"

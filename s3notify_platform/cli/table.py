@@ -1,4 +1,4 @@
-"""A source's table: its upkeep, and what to do if it is refused."""
+"""`s3notify table …`: shows, checks and changes a table, and repairs a table that runs refuse."""
 
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -13,15 +13,15 @@ from s3notify_platform.cli.tasks import carry_out, dry_run_option
 from s3notify_platform.kernel.slots import SLOT_COUNT
 
 
-@group(short_help="See a table, keep it in order, resolve what runs refuse.")
+@group(short_help="Show, check, compact, migrate or repair a table.")
 def table() -> None:
-    """See a table and check it, bring it in order, go back, and resolve what runs refuse.
+    """Show, check, compact or migrate a table, go back to an earlier version, or repair a table that runs refuse.
 
-    A table is a Delta log, its files, and a record elsewhere by which a loss is noticed.
+    A table consists of a Delta log, its files, and a record elsewhere. With the record, a loss of the log is detected.
     """
 
 
-@table.command(short_help="Print where a table stands.")
+@table.command(short_help="Show URL, version, counts and settings of a table.")
 @source_options
 @asset_option
 @version_option
@@ -30,7 +30,7 @@ def table() -> None:
 def show(
     *, place: SourcePlace, asset: str | None, version: int | None, at: datetime | None, as_json: bool
 ) -> None:
-    """Print where the table of the source NAME stands: its URL, version, counts, settings, and who works on it."""
+    """Show the table of source NAME: its URL, version, counts and settings, and the process that holds it."""
     table = place.table(asset)
     found = as_of(table, version, at)
     known, _ = table.reader.known.read()
@@ -66,9 +66,10 @@ def show(
 @asset_option
 @json_option
 def check(*, place: SourcePlace, asset: str | None, as_json: bool) -> None:
-    """Check that the log, the packs and the object states of the source NAME say the same; reads all of its rows.
+    """Check that log, packs and object states of the table of source NAME agree. The command reads all rows.
 
-    Exit code 1 if they do not, with what differs. Runs may go on: the newest version is checked as it is.
+    Exit code 1 if they do not agree; the differences are printed. Runs may go on meanwhile: the command checks the
+    version that is the newest when it starts.
     """
     from s3notify_platform.table.check import check_table
 
@@ -93,10 +94,10 @@ def check(*, place: SourcePlace, asset: str | None, as_json: bool) -> None:
 @dry_run_option
 @json_option
 def compact(*, place: SourcePlace, asset: str | None, dry_run: bool, as_json: bool) -> None:
-    """Merge the small files of the source NAME, and those of which much is hidden. Readers see no change.
+    """Merge small files of the table of source NAME, and rewrite files with many hidden rows.
 
-    Batches keep the number of small files within a bound by themselves. Safe beside running batches, which come first,
-    and to repeat. Files that were merged stay until `s3notify vacuum`, for readers of earlier versions.
+    The rows do not change. Batches limit the number of small files by themselves. Safe to repeat, and safe beside
+    running batches, which have priority. Merged files stay for readers of earlier versions until `s3notify vacuum`.
     """
     from s3notify_platform.maintenance.compaction import Compaction
 
@@ -104,23 +105,28 @@ def compact(*, place: SourcePlace, asset: str | None, dry_run: bool, as_json: bo
     carry_out(Compaction(table=table), dry_run=dry_run, as_json=as_json)
 
 
-@table.command(short_help="Go back to an earlier version.")
+@table.command(short_help="Return to an earlier version.")
 @source_options
-@click.option("--to", "version", type=click.IntRange(0), help="Version, as `history` lists them.")
+@click.option(
+    "--to",
+    "version",
+    type=click.IntRange(0),
+    metavar="VERSION",
+    help="A version that `s3notify history` lists.",
+)
 @at_option
 @dry_run_option
 @json_option
 def rollback(
     *, place: SourcePlace, version: int | None, at: datetime | None, dry_run: bool, as_json: bool
 ) -> None:
-    """Make the table of the source NAME what it was as of an earlier version, schema included, by a new version.
+    """Give the table of source NAME the rows and the schema of an earlier version, in a new version.
 
-    Also the remedy after another engine has changed the table. Safe beside running batches; the versions in between
-    stay in the history, and one can go back to them too.
+    This is also the remedy after another engine has changed the table. Safe beside running batches. The versions in
+    between stay in the history, so that a rollback to them is possible too.
 
-    Objects that have changed since are read again by the next batch that lists: remove or correct those in the bucket
-    that should not come in. What came in with a wider schema widens it again: declare the source's schema to prevent
-    that.
+    The next batch that lists reads all objects that have changed since that version: delete or correct bad objects in
+    the bucket first. Such objects can add columns to the schema again; declare the source's schema to prevent that.
     """
     from s3notify_platform.maintenance.rollback import RollbackTo, version_of
 
@@ -133,16 +139,16 @@ def rollback(
     carry_out(RollbackTo(source=place.source(), version=version), dry_run=dry_run, as_json=as_json)
 
 
-@table.command("put-back", short_help="Put versions back that an overrun lease replaced.")
+@table.command("put-back", short_help="Restore versions after a lease was overrun.")
 @source_options
 @asset_option
 @dry_run_option
 @json_option
 def put_back(*, place: SourcePlace, asset: str | None, dry_run: bool, as_json: bool) -> None:
-    """Put versions of the source NAME back that a writer replaced whose lease had ended.
+    """Restore versions of the table of source NAME that a writer replaced after its lease had ended.
 
-    Only a table that is committed to under leases can need that; runs refuse it then, and name this command. Safe to
-    repeat, and beside writers. It does nothing where nothing was replaced.
+    This can happen only to a table whose commits use leases. Runs then refuse the table, and name this command. Safe to
+    repeat, and safe beside writers. Without such versions the command changes nothing.
     """
     from s3notify_platform.maintenance.put_back import PutBackReplaced
 
@@ -156,12 +162,12 @@ def put_back(*, place: SourcePlace, asset: str | None, dry_run: bool, as_json: b
 @dry_run_option
 @json_option
 def forget(*, place: SourcePlace, asset: str | None, dry_run: bool, as_json: bool) -> None:
-    """Accept that versions of a table, or its record, are missing: it goes on with what is left, under a new id.
+    """Accept that versions of the table of source NAME, or its record, are lost. The rest continues under a new id.
 
-    Runs refuse a table whose log ends before the version that its record names. To go on would hide that history,
-    quarantine, and rows of deleted objects are gone. Restore the table's objects if you can. If not, stop the source's
-    runs, and run this: the newest version that can be read is the newest one, all slots are compared with the bucket by
-    the next batch that lists, and cursors and streams begin again. Safe to repeat.
+    Runs refuse a table whose log ends before the version in its record, since history, quarantine and rows of deleted
+    objects are lost. If possible, restore the table's objects instead. If not, stop the source's runs, and run this
+    command: the newest readable version becomes the newest version, the next batch that lists compares all slots with
+    the bucket, and cursors and streams start again. Safe to repeat.
     """
     from s3notify_platform.maintenance.loss import ForgetVersions
 
@@ -170,36 +176,39 @@ def forget(*, place: SourcePlace, asset: str | None, dry_run: bool, as_json: boo
     carry_out(task, dry_run=dry_run, as_json=as_json)
 
 
-@table.command(short_help="Let many objects leave at once.")
+@table.command(short_help="Confirm the deletion of many objects at once.")
 @source_options
 @dry_run_option
 @json_option
 def confirm(*, place: SourcePlace, dry_run: bool, as_json: bool) -> None:
-    """Confirm that objects which have left the bucket leave the table too, however many.
+    """Confirm that the rows of all deleted objects leave the table of source NAME, however many objects there are.
 
-    A listing that lacks more than half of at least 100 objects (withdraw_share) is refused: it may be a bucket that was
-    emptied by mistake, or is not the right one. This lets them leave on top of the version that the table has now.
+    If more than half of at least 100 objects are missing in a listing (withdraw_share), runs refuse to withdraw their
+    rows: the bucket may be the wrong one, or was emptied by mistake. The confirmation is valid for the current version
+    of the table.
     """
     from s3notify_platform.maintenance.loss import ConfirmWithdrawal
 
     carry_out(ConfirmWithdrawal(location=place.existing()), dry_run=dry_run, as_json=as_json)
 
 
-@table.command(short_help="Rewrite a table for another prefix or other slots.")
+@table.command(short_help="Change the prefix or the number of slots.")
 @source_options
-@click.option("--to-prefix", "new_prefix", help="The source's new prefix, within or around the old one.")
-@click.option("--to-slots", type=click.IntRange(1, SLOT_COUNT), help="The new number of slots.")
+@click.option("--to-prefix", "new_prefix", help="New prefix of the source, within or around the old prefix.")
+@click.option("--to-slots", type=click.IntRange(1, SLOT_COUNT), metavar="N", help="New number of slots.")
 @dry_run_option
 @json_option
 def migrate(
     *, place: SourcePlace, new_prefix: str | None, to_slots: int | None, dry_run: bool, as_json: bool
 ) -> None:
-    """Make the table of a source one of another prefix, or of other slots. Safe to repeat.
+    """Change the table of source NAME to another prefix, or to another number of slots. Safe to repeat.
 
-    Stop the source's sensor and runs, run this, change the source's settings, and start it again. For another prefix
-    the table stays complete, and is compared with the bucket slot by slot. For other slots it is removed, with the slot
-    assets, and the next run takes all objects in again, but not those that have left the bucket (on_delete: keep);
-    writers must then signal by the new number of slots.
+    Stop the source's sensor and runs, run this command, change the source's settings, and start the source again.
+
+    With another prefix, the table stays complete; the next batches compare it with the bucket slot by slot. With
+    another number of slots, the table and the slot assets are deleted, and the next run reads all objects again. Rows
+    of objects that are no longer in the bucket (on_delete: keep) are lost. Writers must then signal with the new number
+    of slots.
     """
     from s3notify_platform.maintenance.migration import Migration
 

@@ -1,4 +1,4 @@
-"""`s3notify tag NAME`: tag the objects that are committed."""
+"""`s3notify tag NAME`: tags committed objects."""
 
 import click
 
@@ -8,22 +8,23 @@ from s3notify_platform.cli.printing import say
 from s3notify_platform.cli.tasks import carry_out, dry_run_option
 
 
-@command(short_help="Tag the objects that are committed.")
+@command(short_help="Tag committed objects for lifecycle rules.")
 @source_with("prefix", "committed_tags")
 @click.option(
-    "--again", is_flag=True, help="Look at all committed objects, not only at those of new commits."
+    "--again", is_flag=True, help="Check all committed objects, not only the objects of new commits."
 )
 @dry_run_option
 @json_option
 def tag(*, place: SourcePlace, again: bool, dry_run: bool, as_json: bool) -> None:
-    """Tag the objects that were committed since the last time, so that lifecycle rules may archive or delete them.
+    """Tag the objects of source NAME that were committed since the last time, for lifecycle rules of the bucket.
 
-    In Dagster {name}_tags does this after each batch, and `s3notify ingest` too, once committed_tags is set. Tagged is
-    exactly the version that was committed, whole and without rejects: the bucket needs versions. Tags of others stay.
-    With a rule that deletes, set on_delete: keep, or the rows leave with their objects.
+    The setting committed_tags has the tags. With it, Dagster's asset {name}_tags and `s3notify ingest` tag after each
+    batch by themselves. Only the committed version of an object is tagged, and only if all of its records are
+    committed; the bucket must have versioning. Other tags of an object stay. If a rule deletes objects, set on_delete:
+    keep, or the rows leave with their objects.
 
-    Safe to repeat. Exit code 1 if the store refused tags, with the reason; those that it refused among others that it
-    took are tried again with --again.
+    Safe to repeat. Exit code 1 if the store refused tags; the reason is printed. --again retries objects whose tags
+    were refused while others were accepted.
     """
     from s3notify_platform.maintenance.tagging import TagCommitted
 

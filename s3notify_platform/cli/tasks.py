@@ -1,4 +1,4 @@
-"""Commands that carry out a task of maintenance: what it would do, and what it did."""
+"""Shared by the commands that run a maintenance task."""
 
 from typing import TYPE_CHECKING
 
@@ -9,13 +9,14 @@ from s3notify_platform.cli.printing import print_json, printable, say
 if TYPE_CHECKING:
     from s3notify_platform.maintenance.task import Report, Task
 
-dry_run_option = click.option("--dry-run", is_flag=True, help="Only say what it would do.")
+dry_run_option = click.option("--dry-run", is_flag=True, help="Print what would be done, and change nothing.")
 
 
 def carry_out(task: "Task", *, dry_run: bool, as_json: bool, yes: bool = True) -> None:
-    """Print what the task would do (`dry_run`), or do it and print what it did; exit code 1 if something is left.
+    """Run the task and print its report; with `dry_run`, only print its plan. Exit code 1 if work is left.
 
-    Without `yes`, a task that asks is shown first, unless there is nothing to do. With `as_json` that goes to stderr.
+    Without `yes`, a task that needs a confirmation prints its plan and asks, unless there is nothing to do. With
+    `as_json`, plan and question go to stderr.
     """
     if dry_run:
         _show(task.plan(), dry_run=True, as_json=as_json)

@@ -12,19 +12,28 @@ from click.core import ParameterSource
 from s3notify_platform.channels.delivery.endpoint import Endpoint
 from s3notify_platform.cli.common import (
     QueuePlace,
+    json_lines_option,
     json_option,
     limit_option,
-    option_of,
-    options,
     queue_options,
-    setting_option,
     yes_option,
 )
 from s3notify_platform.cli.configured import configured, group
+from s3notify_platform.cli.help_pages import PUSH
 from s3notify_platform.cli.printing import print_found, print_json, print_table, say
+from s3notify_platform.cli.setting_options import option_of, options, setting_option
+from s3notify_platform.cli.topic_texts import (
+    age_seconds,
+    cell_of,
+    described,
+    document_of,
+    endpoint_url,
+    entry_document,
+    received_by,
+)
 from s3notify_platform.kernel.errors import UsageError
 from s3notify_platform.kernel.setting import named, settings_of
-from s3notify_platform.protocols.notification_queue import Entry, Rule, TopicSettings, owners_of
+from s3notify_platform.protocols.notification_queue import Rule, TopicSettings, owners_of
 from s3notify_platform.protocols.notification_queue.topic_settings import check_topic
 from s3notify_platform.protocols.notification_queue.topic_store import check_unserved
 
@@ -32,68 +41,82 @@ _ENDPOINT = settings_of(Endpoint)
 _OF_ENDPOINT = "push_"
 _TOPIC = named(TopicSettings)
 _OWN = ("bucket", "prefix", "rules", "shards", "signals", "ttl_seconds")
-"""Settings whose options are not called or given as they are."""
+"""Settings whose options have another name or another form."""
+
+_USUAL = ("capacity", "max_attempts", "without_rules", "url", "format", "secret_env", "login_env")
+"""Settings that `--help` shows."""
 
 
-@group(short_help="Create, watch and change topics of the queue.")
+@group(short_help="Create, list and change topics of the queue.")
 def topics() -> None:
-    """Topics of the notification queue: who receives changes, and how far behind they are.
+    """Topics of the notification queue. A topic passes changes on to a source or to an endpoint.
 
-    A topic with an endpoint gets S3 event messages in batches, with an id for each event and an HMAC:
+    A topic with an endpoint sends S3 event messages in batches, with an id for each event and an HMAC:
 
     \b
       s3notify topics create hooks --bucket BUCKET --prefix raw/ \\
         --url https://hooks.example.com/s3 --secret-env S3NOTIFY_PUSH_HOOKS
       S3NOTIFY_PUSH_HOOKS=… s3notify deliver --bucket BUCKET
 
-    Or to a broker: amqps://…, with the extra `amqp`, and kafkas://…, with `kafka`: a message for each event, which
-    leaves the queue once the broker has acknowledged it.
+    The endpoint may also be a broker: amqps://… (extra `amqp`) or kafkas://… (extra `kafka`). A broker gets one message
+    for each event. An event leaves the queue after the broker has acknowledged it.
 
-    Of the changes below --prefix it takes all, or those that one of its rules takes:
+    A topic receives all changes below --prefix, or only changes that match one of its rules:
 
     \b
-      --rule '{"suffix": ".csv", "events": ["ObjectCreated:*"]}' --rule '{"regex": "logs/[0-9]{4}/.*"}'
-      --rule '{"metadata": {"team": "sales"}}' --rule '{"tags": {"class": "public"}}'
+      --rule '{"suffix": ".csv", "events": ["ObjectCreated:*"]}'
+      --rule '{"regex": "logs/[0-9]{4}/.*"}'
+      --rule '{"metadata": {"team": "sales"}}'
+      --rule '{"tags": {"class": "public"}}'
 
-    Without a rule it takes all of them; with --without-rules none, nothing: so a notification ends, and what is queued
-    is delivered. A rule that can take nothing is refused. Its "id" is the `configurationId` of what it takes; without
-    one that is the sender's, else the topic's name.
+    With `--without-rules none`, a topic without rules receives nothing more, and its queued entries are delivered. A
+    rule that can never match is refused. The "id" of a rule becomes the `configurationId` of its events; default: the
+    sender's id, else the topic's name.
 
-    A rule by metadata takes what this package publishes and Ceph posts, one by tags what Ceph posts; neither takes
-    deletions but Ceph's, nor what comes from SQS or MinIO, whose events have none of both.
+    A rule by metadata matches changes that this package publishes or Ceph posts. A rule by tags matches changes that
+    Ceph posts. Events of SQS and MinIO have neither metadata nor tags. Only Ceph's deletions have them.
 
-    Records are passed on whole, as the inlet got them: region, source, user, request, response, metadata, tags and ids;
-    and the topic's --opaque-data.
+    Events are passed on complete, as the inlet received them: region, source, user, request, response, metadata, tags
+    and ids. The topic's --opaque-data is added.
 
-    Clients of S3, SNS and Ceph can do all this by `s3notify serve-notifications`.
+    Clients of S3, SNS and Ceph can manage topics through `s3notify serve-notifications`.
 
-    Delivery is at least once and unordered: an event may come again, and after a later one of its key. Keep the
-    greatest `sequencer` of each key (as hexadecimal numbers), and drop events that have no greater one. Sequencers are
-    of the clock of whoever wrote or reported the change: to be certain, look at the object.
+    Delivery is at least once and unordered: an event may be repeated, also after a later event of the same key. An
+    endpoint should store the greatest `sequencer` of each key (as a hexadecimal number), and drop events without a
+    greater one. A sequencer comes from the clock of the program that wrote or reported the change; for certainty, look
+    at the object.
 
-    A refused batch is split until the event at fault is alone; after --max-attempts or --ttl-hours it becomes a dead
-    letter. An endpoint that is down or slow does not delay others, and nothing is dropped for it: once its topic holds
-    --capacity entries, writers are refused until it is back, or its entries are dead letters.
+    A refused batch is split until the bad event is alone. After --max-attempts or --ttl-hours, that event becomes a
+    dead letter. An endpoint that is slow or down does not delay other endpoints, and loses no event: when its topic has
+    --capacity entries, writers are refused until the endpoint is back, or until its entries are dead letters.
     """  # noqa: D301 - click's own mark
 
 
 _settings_options = options(
-    click.option("--source-bucket", help=f"{_TOPIC['bucket'].help}; default for a new one: --bucket."),
+    click.option("--source-bucket", help=f"{_TOPIC['bucket'].help}; default for a new topic: --bucket."),
     click.option("--prefix", "key_prefix", help=f"{_TOPIC['prefix'].help}."),
     click.option(
         "--rule",
         "rules",
         multiple=True,
-        help=f"{_TOPIC['rules'].about.description}. With an update they replace all; '': none.",
+        help=f"{_TOPIC['rules'].about.description}. An update replaces all rules; '': no rules.",
     ),
-    *(option_of(setting, default=None) for name, setting in _TOPIC.items() if name not in _OWN),
+    *(
+        option_of(setting, rare=name not in _USUAL, default=None)
+        for name, setting in _TOPIC.items()
+        if name not in _OWN
+    ),
     click.option(
         "--ttl-hours",
         type=click.FloatRange(min=0),
+        metavar="HOURS",
         help=f"{_TOPIC['ttl_seconds'].about.description} (hours); 0: forever; default: 96.",
     ),
-    # Prefixed, since a source's YAML has a `format` too.
-    *(option_of(setting, prefix=_OF_ENDPOINT, default=None) for setting in _ENDPOINT),
+    # The prefix avoids a clash with `format` in a source's YAML.
+    *(
+        option_of(setting, prefix=_OF_ENDPOINT, heading=PUSH, rare=setting.name not in _USUAL, default=None)
+        for setting in _ENDPOINT
+    ),
 )
 
 
@@ -102,8 +125,8 @@ _table_option = click.option(
     "tables",
     multiple=True,
     metavar="ID",
-    help="Id of a table (`s3notify status --json`) that the topic serves: no other takes its entries, or removes it. "
-    "Repeatable: each entry goes to one of them. Default for a new topic: the first table that uses it.",
+    help="Id of a table (`s3notify status --json`) that the topic serves: no other table uses or removes the topic. "
+    "Repeatable: each entry goes to one of the tables. Default for a new topic: the first table that uses it.",
 )
 
 
@@ -112,8 +135,8 @@ _table_option = click.option(
 @queue_options
 @_settings_options
 @option_of(_TOPIC["shards"], default=None)
-@option_of(_TOPIC["signals"], default=None)
-@setting_option("slots", default=None)
+@option_of(_TOPIC["signals"], rare=True, default=None)
+@setting_option("slots", rare=True, default=None)
 @_table_option
 def create(
     topic: str,
@@ -125,9 +148,9 @@ def create(
     tables: tuple[str, ...],
     **settings: Any,
 ) -> None:
-    """Create TOPIC. Safe to repeat with the same settings. If it has others it stays as it is: the error names them.
+    """Create the topic TOPIC. Safe to repeat with the same settings; other settings of an existing topic are an error.
 
-    A source's topic has the source's name, and its slots and signals, which are taken from its YAML.
+    The topic of a source has the name of the source, and gets slots and signals from the source's YAML.
     """
     if settings["source_bucket"] is None:
         settings["source_bucket"] = place.bucket
@@ -140,7 +163,7 @@ def create(
     given: dict[str, Any] = {name: value for name, value in sizes.items() if value is not None}
     made = _changed(TopicSettings(**given), settings)
     place.queue().topics.create(topic, made, tables=tables)
-    say(f"topic {topic!r}: {_described(made)}, {made.slots} slots")
+    say(f"topic {topic!r}: {described(made)}, {made.slots} slots")
 
 
 @topics.command(short_help="Change settings of a topic.")
@@ -150,11 +173,12 @@ def create(
 @_table_option
 @yes_option
 def update(topic: str, *, place: QueuePlace, tables: tuple[str, ...], yes: bool, **settings: Any) -> None:
-    """Change the given settings of TOPIC. `--url ""` removes its endpoint: nothing is pushed any more.
+    """Change the given settings of the topic TOPIC. `--url ""` removes the endpoint: nothing more is sent.
 
-    To remove all its rules is asked about: it takes all changes of its prefix then; with `--without-rules none` it
-    takes no further ones, and what is queued is delivered. `--table` replaces all tables that it serves; `--table ''`:
-    none, so that the next one that uses it claims it.
+    The command asks before it removes all rules, since the topic then receives all changes below its prefix. With
+    `--without-rules none` it receives nothing more, and queued entries are delivered.
+
+    `--table` replaces all tables that the topic serves. After `--table ''`, the next table that uses it claims it.
     """
     queue = place.queue()
     found = queue.topics.get(topic).settings
@@ -162,22 +186,25 @@ def update(topic: str, *, place: QueuePlace, tables: tuple[str, ...], yes: bool,
     check_topic(topic, changed)
     if found.rules and not changed.rules and changed.without_rules == "all" and not yes:
         click.confirm(
-            f"Remove the {len(found.rules)} rules of {topic!r}, so that it takes {_taken(changed)}?",
+            f"Remove all {len(found.rules)} rules of topic {topic!r}, so that it receives {received_by(changed)}?",
             abort=True,
         )
     queue.topics.update(topic, changed, tables=tuple(filter(None, tables)) if tables else None)
-    say(f"topic {topic!r}: {_described(changed)}")
+    say(f"topic {topic!r}: {described(changed)}")
 
 
-@topics.command("list")
+@topics.command("list", short_help="List all topics and their settings.")
 @queue_options
 @json_option
 def list_topics(*, place: QueuePlace, as_json: bool) -> None:
-    """List all topics and their settings. One scan."""
+    """List all topics and their settings. 1 scan of the topics."""
     found = place.queue().topics.all()
     if as_json:
         print_json(
-            [{"name": t.name, "paused": t.paused, "tables": t.tables, **_document(t.settings)} for t in found]
+            [
+                {"name": t.name, "paused": t.paused, "tables": t.tables, **document_of(t.settings)}
+                for t in found
+            ]
         )
         return
     print_table(
@@ -187,7 +214,7 @@ def list_topics(*, place: QueuePlace, as_json: bool) -> None:
                 topic.name,
                 topic.settings.bucket or "any",
                 topic.settings.prefix,
-                f"{_url(topic.settings) or 'pulled'}{', paused' if topic.paused else ''}",
+                f"{endpoint_url(topic.settings) or 'pulled'}{', paused' if topic.paused else ''}",
                 topic.settings.shards,
                 topic.settings.capacity,
                 topic.settings.max_attempts,
@@ -198,12 +225,12 @@ def list_topics(*, place: QueuePlace, as_json: bool) -> None:
     )
 
 
-@topics.command(short_help="Depth, age and counts of each topic.")
+@topics.command(short_help="Print depth, age and counts of topics.")
 @click.argument("topics", metavar="[TOPIC]...", nargs=-1)
 @queue_options
 @json_option
 def stats(topics: tuple[str, ...], *, place: QueuePlace, as_json: bool) -> None:
-    """Print depth, age and counts of each topic, or of these. One scan of all entries."""
+    """Print depth, age and counts of the topics TOPIC; default: of all topics. 1 scan of all entries."""
     queue = place.queue()
     found = [queue.stats(name) for name in topics or [topic.name for topic in queue.topics.all()]]
     columns = {"Topic": "topic", "Depth": "depth", "Oldest s": "oldest_age_seconds", "Reserved": "reserved"}
@@ -211,15 +238,15 @@ def stats(topics: tuple[str, ...], *, place: QueuePlace, as_json: bool) -> None:
     print_found([asdict(one) for one in found], columns | {"Capacity": "capacity"}, as_json=as_json)
 
 
-@topics.command(short_help="Show one topic: settings, owners, depth and age of each shard.")
+@topics.command(short_help="Show the settings and shards of one topic.")
 @click.argument("topic")
 @queue_options
 @json_option
 def show(topic: str, *, place: QueuePlace, as_json: bool) -> None:
-    """Show TOPIC: its settings, whether it is paused, and of each shard who delivers it since when, depth and age.
+    """Show the topic TOPIC: its settings, if it is paused, and depth, age and worker of each shard.
 
-    One scan of its entries and dead letters, and at least 3 requests for each shard. `beat_seconds`: since the last
-    heartbeat of the owner; a worker that is silent for long is replaced, if another one runs.
+    `beat_seconds` is the time since the last heartbeat of the worker; another worker replaces a worker without
+    heartbeats. 1 scan of the topic's entries and dead letters, and at least 3 requests for each shard.
     """
     queue = place.queue()
     found, facts = queue.topics.get(topic), queue.stats(topic)
@@ -228,20 +255,20 @@ def show(topic: str, *, place: QueuePlace, as_json: bool) -> None:
         {
             "shard": shard,
             "worker": owner.worker or None,
-            "since_seconds": _age(owner.since_ms if owner.worker else None, now_ms),
-            "beat_seconds": _age(owner.beat_ms, now_ms),
+            "since_seconds": age_seconds(owner.since_ms if owner.worker else None, now_ms),
+            "beat_seconds": age_seconds(owner.beat_ms, now_ms),
             **asdict(stats),
         }
         for shard, (owner, stats) in enumerate(zip(owners_of(queue, found), facts.shards, strict=True))
     ]
-    document = {"name": topic, "tables": found.tables, **_document(found.settings), **asdict(facts)}
+    document = {"name": topic, "tables": found.tables, **document_of(found.settings), **asdict(facts)}
     document["shards"] = shards
     if as_json:
         print_json(document)
         return
-    say(f"topic {topic!r}: {_described(found.settings)}{'; paused' if found.paused else ''}")
+    say(f"topic {topic!r}: {described(found.settings)}{'; paused' if found.paused else ''}")
     lines = {name: value for name, value in document.items() if name not in ("name", "topic", "shards")}
-    print_table(("Setting or fact", "Value"), ((name, _text(value)) for name, value in lines.items()))
+    print_table(("Setting or fact", "Value"), ((name, cell_of(value)) for name, value in lines.items()))
     columns = {
         "Shard": "shard",
         "Worker": "worker",
@@ -252,50 +279,49 @@ def show(topic: str, *, place: QueuePlace, as_json: bool) -> None:
     print_found(shards, columns, as_json=False)
 
 
-@topics.command(short_help="Print what is pending, a line for each entry.")
+@topics.command(short_help="Print the pending entries of a topic.")
 @click.argument("topic")
 @queue_options
-@limit_option(None, "Entries at most; default: all.")
-@click.option(
-    "--json", is_flag=True, expose_value=False, help="No effect: the output is lines of JSON anyway."
-)
+@limit_option(None, "Print at most this many entries; default: all.")
+@json_lines_option
 def dump(topic: str, *, place: QueuePlace, limit: int | None) -> None:
-    """Print the entries of TOPIC that are not dead, one JSON object a line, as they are read.
+    """Print the pending entries of the topic TOPIC, one JSON object a line.
 
-    Shard by shard, old ones first. Nothing is taken out. One scan, which ends with the limit.
+    The order is by shard, and old entries first within a shard. The entries stay in the queue. 1 scan, which ends at
+    the limit.
     """
     for entry in islice(place.queue().pending(topic), limit):
-        say(json.dumps(_pending(entry), ensure_ascii=False))
+        say(json.dumps(entry_document(entry), ensure_ascii=False))
 
 
-@topics.command(short_help="Stop the delivery of a topic; entries stay.")
+@topics.command(short_help="Pause the delivery of a topic.")
 @click.argument("topic")
 @queue_options
 def pause(topic: str, *, place: QueuePlace) -> None:
-    """Stop the delivery of TOPIC until `resume`, whatever is restarted meanwhile.
+    """Pause the delivery of the topic TOPIC until `s3notify topics resume`, also across restarts.
 
-    Workers stop within a heartbeat, after the requests in flight. Entries stay, and new ones are accepted, up to its
-    capacity; none uses up attempts or time. Safe to repeat. 2 requests.
+    Workers stop within a heartbeat, after the requests in flight. Entries stay in the queue without losing attempts or
+    time, and new entries are accepted up to the capacity. Safe to repeat. 2 requests.
     """
     place.queue().topics.pause(topic)
     say(f"topic {topic!r}: paused")
 
 
-@topics.command(short_help="Deliver a topic again that was paused.")
+@topics.command(short_help="Resume the delivery of a paused topic.")
 @click.argument("topic")
 @queue_options
 def resume(topic: str, *, place: QueuePlace) -> None:
-    """Deliver TOPIC again; workers begin within a heartbeat. Safe to repeat. 2 requests."""
+    """Resume the delivery of the topic TOPIC; workers begin within a heartbeat. Safe to repeat. 2 requests."""
     place.queue().topics.pause(topic, paused=False)
-    say(f"topic {topic!r}: delivered again")
+    say(f"topic {topic!r}: resumed")
 
 
-@topics.command()
+@topics.command(short_help="List the dead letters of a topic.")
 @click.argument("topic")
 @queue_options
 @json_option
 def dead(topic: str, *, place: QueuePlace, as_json: bool) -> None:
-    """List the dead letters of TOPIC, with reasons. One scan."""
+    """List the dead letters of the topic TOPIC, with reasons. 1 scan."""
     found = [
         {
             "key": letter.event.key,
@@ -313,24 +339,25 @@ def dead(topic: str, *, place: QueuePlace, as_json: bool) -> None:
 
 @topics.command(short_help="Put dead letters back into the queue.")
 @click.argument("topic")
+@click.argument("keys", metavar="[KEY]...", nargs=-1)
 @queue_options
-@click.option("--key", "keys", multiple=True, help="Only dead letters of this object; repeatable.")
 def redrive(topic: str, *, place: QueuePlace, keys: tuple[str, ...]) -> None:
-    """Put the dead letters of TOPIC back into its queue, with attempts from 0."""
+    """Put the dead letters of the topic TOPIC back into its queue, with 0 attempts; with KEY, only of these objects."""
     moved = place.queue().redrive(topic, keys or None)
     if not isinstance(moved, int):
         raise click.ClickException(
-            f"topic {topic!r} is full: some dead letters may be back; repeat this in {moved.retry_after_seconds:g} s"
+            f"topic {topic!r} is full: some dead letters may be back in the queue; repeat the command in "
+            f"{moved.retry_after_seconds:g} s"
         )
     say(f"topic {topic!r}: {moved} dead letters put back")
 
 
-@topics.command(short_help="Remove dead letters for good.")
+@topics.command(short_help="Delete the dead letters of a topic.")
 @click.argument("topic")
 @queue_options
 @yes_option
 def purge(topic: str, *, place: QueuePlace, yes: bool) -> None:
-    """Remove the dead letters of TOPIC for good; says first how many there are. Entries that are pending stay.
+    """Delete the dead letters of the topic TOPIC, after printing their number and asking. Pending entries stay.
 
     2 scans, and 1 request for each letter.
     """
@@ -338,17 +365,17 @@ def purge(topic: str, *, place: QueuePlace, yes: bool) -> None:
     found = len(queue.dead(topic))
     say(f"topic {topic!r}: {found} dead letters")
     if found and not yes:
-        click.confirm("Remove them for good?", abort=True)
-    say(f"topic {topic!r}: {queue.purge(topic) if found else 0} dead letters removed")
+        click.confirm("Delete these dead letters?", abort=True)
+    say(f"topic {topic!r}: {queue.purge(topic) if found else 0} dead letters deleted")
 
 
-@topics.command()
+@topics.command(short_help="Delete a topic with its entries.")
 @click.argument("topic")
 @queue_options
-@click.option("--served", is_flag=True, help="Also a topic that serves tables, which then are without it.")
+@click.option("--served", is_flag=True, help="Delete the topic even if it serves tables.")
 @yes_option
 def delete(topic: str, *, place: QueuePlace, served: bool, yes: bool) -> None:
-    """Delete TOPIC with all its pending entries and dead letters. One that serves tables stays, without --served."""
+    """Delete the topic TOPIC with its entries and dead letters. A topic that serves tables needs --served."""
     topics = place.queue().topics
     found = topics.find(topic)
     if found is not None and not served:
@@ -356,13 +383,13 @@ def delete(topic: str, *, place: QueuePlace, served: bool, yes: bool) -> None:
     if not yes:
         tables = ", ".join(found.tables) if found else ""
         uses = f", which serves table {tables}," * bool(tables)
-        click.confirm(f"Delete topic {topic!r}{uses} and everything pending in it?", abort=True)
+        click.confirm(f"Delete topic {topic!r}{uses} and all its pending entries?", abort=True)
     topics.delete(topic, served=served)
     say(f"topic {topic!r}: deleted")
 
 
 def _changed(before: TopicSettings, options: Mapping[str, Any]) -> TopicSettings:
-    """The settings, changed by the options that were given."""
+    """The settings with the changes of the given options."""
     given = {name: value for name, value in options.items() if value is not None}
     names = {f"{_OF_ENDPOINT}{setting.name}": setting.name for setting in _ENDPOINT}
     endpoint = {name: given.pop(option) for option, name in names.items() if option in given}
@@ -381,63 +408,3 @@ def _changed(before: TopicSettings, options: Mapping[str, Any]) -> TopicSettings
     elif endpoint:
         raise UsageError(f"{', '.join(endpoint)}: an endpoint needs --url")
     return replace(before, **given)
-
-
-def _document(settings: TopicSettings) -> dict[str, Any]:
-    """The settings as JSON's values."""
-    return {**asdict(settings), "endpoint": json.loads(settings.endpoint or "null")}
-
-
-def _pending(entry: Entry) -> dict[str, Any]:
-    event = entry.event
-    return {
-        "id": entry.id,
-        "shard": entry.shard,
-        "slot": entry.slot,
-        "state": entry.state,
-        "bucket": event.bucket,
-        "key": event.key,
-        "event": event.event_name,
-        "version_id": event.version_id,
-        "configuration_id": event.configuration_id,
-        "etag": event.etag,
-        "size": event.size,
-        "sequencer": event.sequencer,
-        "time_ms": event.time_ms,
-        "metadata": event.metadata,
-        "tags": event.tags,
-        "details": event.details,
-        "attempts": entry.attempts,
-        "waited_seconds": entry.waited_seconds,
-        "last_error": entry.last_error,
-        "worker": entry.claim.worker if entry.claim else None,
-    }
-
-
-def _age(since_ms: int | None, now_ms: int) -> float | None:
-    return None if since_ms is None else max(0, now_ms - since_ms) / 1000
-
-
-def _text(value: object) -> object:
-    return json.dumps(value, ensure_ascii=False) if isinstance(value, dict | list | tuple) else value
-
-
-def _url(settings: TopicSettings) -> str:
-    if not settings.endpoint:
-        return ""
-    try:
-        return Endpoint.loads(settings.endpoint).url
-    except UsageError:
-        return settings.endpoint
-
-
-def _taken(settings: TopicSettings) -> str:
-    return f"{settings.bucket or 'any bucket'}/{settings.prefix}*"
-
-
-def _described(settings: TopicSettings) -> str:
-    rules = f", {len(settings.rules)} rules" if settings.rules else ""
-    what = f"{_taken(settings)}{rules}"
-    if not settings.rules and settings.without_rules == "none":
-        what = "nothing, until it has a rule"
-    return f"{what} to {_url(settings)}" if settings.endpoint else f"{what}, pulled"

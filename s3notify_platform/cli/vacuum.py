@@ -1,4 +1,4 @@
-"""`s3notify vacuum NAME`: remove old versions of a table."""
+"""`s3notify vacuum NAME`: deletes old versions of a table."""
 
 import click
 
@@ -9,23 +9,28 @@ from s3notify_platform.cli.printing import track
 from s3notify_platform.cli.tasks import carry_out, dry_run_option
 
 
-@command(short_help="Remove old versions, and files that none of the others name.")
+@command(short_help="Delete old versions of a table, and unused files.")
 @source_options
 @asset_option
 @click.option(
-    "--days", type=click.FloatRange(min=1), default=7.0, show_default=True, help="Days of history to keep."
+    "--days",
+    type=click.FloatRange(min=1),
+    metavar="DAYS",
+    default=7.0,
+    show_default=True,
+    help="Days of history to keep.",
 )
 @dry_run_option
 @json_option
 def vacuum(*, place: SourcePlace, asset: str | None, days: float, dry_run: bool, as_json: bool) -> None:
-    """Remove versions of the source NAME older than the history to keep, and files that no kept version names.
+    """Delete versions of the table of source NAME that are older than --days, and files that no other version needs.
 
-    Nobody can read further back than that. A version leaves by a later pass than the one that first finds its
-    successors' checkpoint, so run this regularly. Safe beside running batches. Do not let other engines vacuum the
-    table: they do not know all of its files.
+    Deleted versions can no longer be read. A version is deleted by a later vacuum than the one that first finds the
+    checkpoint after it, so run this command regularly. Safe beside running batches. Do not vacuum the table with
+    another engine, which does not know all of its files.
 
-    With --dry-run nothing is removed but the probe object that tells the store's time: it prints a name a line, then
-    counts and bytes.
+    --dry-run prints each name on a line, then counts and bytes. It writes and deletes only a probe object, which gives
+    the store's time.
     """
     from s3notify_platform.maintenance.vacuum import Vacuum
 

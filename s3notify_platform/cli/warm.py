@@ -1,4 +1,4 @@
-"""`s3notify warm`: the supervisor of warm runs."""
+"""`s3notify warm`: the supervisor of warm workers."""
 
 import os
 import sys
@@ -17,50 +17,59 @@ from s3notify_platform.cli.printing import say
     envvar="DAGSTER_HOME",
     required=True,
     type=click.Path(path_type=Path),
-    help="Dagster's home.",
+    metavar="FOLDER",
+    help="Dagster's home; default: DAGSTER_HOME.",
 )
 @click.option(
     "--workers",
     type=click.IntRange(1),
+    metavar="N",
     default=4,
     show_default=True,
-    help="Workers at most, each with a Spark of its own.",
+    help="Largest number of workers, each with its own Spark.",
 )
 @click.option(
     "--runs",
     type=click.IntRange(1),
+    metavar="N",
     default=200,
     show_default=True,
-    help="Runs after which a worker is replaced.",
+    help="Replace a worker after this many runs.",
 )
 @click.option(
     "--megabytes",
     type=click.IntRange(1),
+    metavar="N",
     default=2048,
     show_default=True,
-    help="Memory beyond which a worker is replaced, without Java's.",
+    help="Replace a worker that uses more memory than this, without Java's memory.",
 )
 @click.option("--until-input-ends", is_flag=True, hidden=True)
 def warm(home: Path, *, workers: int, runs: int, megabytes: int, until_input_ends: bool) -> None:
-    """Keep workers ready for the runs of slot assets, so that none waits for Python and Spark to start.
+    """Keep workers ready for Dagster's runs, so that no run waits for the start of Python and Spark.
 
-    Start it where the code server runs, with the same environment, and again when that changes. For runs, set
-    DAGSTER_EVENT_BATCH_SIZE=1000. In dagster.yaml (`s3notify dev` and `s3notify units` write more, see theirs):
+    Start this command where the code server runs, in the same environment, and restart it when the environment changes.
+    Set DAGSTER_EVENT_BATCH_SIZE=1000 for runs. Add to dagster.yaml:
 
     \b
-    run_launcher: {module: s3notify_platform.orchestration.warm, class: WarmRunLauncher}
-    run_coordinator: {module: s3notify_platform.orchestration.warm, class: PromptRunCoordinator}
+    run_launcher:
+      module: s3notify_platform.orchestration.warm
+      class: WarmRunLauncher
+    run_coordinator:
+      module: s3notify_platform.orchestration.warm
+      class: PromptRunCoordinator
     sensors: {use_threads: true, num_workers: 8}
 
-    The coordinator is Dagster's queue, with its settings, which a warm run passes by if nothing waits. Threads let
-    ticks watch side by side. Without this command, and while all workers are busy, each run has a process of its own.
+    `s3notify dev` and `s3notify units` write a complete dagster.yaml. The coordinator is Dagster's queue, with the same
+    settings; if no run waits, a warm run starts without the queue. Threads let sensors tick in parallel. If this
+    command does not run, or if all workers are busy, a run starts its own process.
     """  # noqa: D301 - click's own mark
     from dagster import DagsterInstance
 
     from s3notify_platform.orchestration.warm.supervisor import Limits, Supervisor
 
     if not (home := home.expanduser()).is_dir():
-        raise click.BadParameter(f"{str(home)!r} does not exist", param_hint="--home")
+        raise click.BadParameter(f"{str(home)!r} does not exist: name Dagster's home", param_hint="--home")
     limits = Limits(workers=workers, runs=runs, bytes=megabytes << 20)
     os.environ["DAGSTER_HOME"] = str(home.resolve())
     with stop_on_signals("warm") as stop, DagsterInstance.get() as instance:

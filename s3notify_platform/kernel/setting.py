@@ -1,9 +1,10 @@
-"""A declared setting: a dataclass field with an `About`, which states its name, type, default and description once.
+"""A declared setting: a field of a dataclass with an `About`. Name, type, default and description stand only there.
 
-The component, IO manager, command line, data source and services derive their fields and options from it. All of them
-read input by `values_in`, so a wrong name or value is refused with the same message everywhere.
+Component, IO manager, command line, data source and services derive their fields and options from the declaration.
+All of them convert and check given values by `values_in`, so that a wrong value gets the same message everywhere.
 """
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, MISSING, dataclass, fields
 from difflib import get_close_matches
@@ -15,15 +16,15 @@ from typing import Any, Final, Literal, get_args, get_origin, get_type_hints
 from s3notify_platform.kernel.errors import UsageError
 
 SHOWN_MAX: Final = 100
-"""Characters of a wrong value that an error message shows."""
+"""A message shows at most this many characters of a wrong value."""
 
 
 @dataclass(frozen=True, slots=True)
 class About:
-    """The description of a setting, and the limits of its values. `choices` are computed when they are needed.
+    """The description and the limits of a setting. `choices` is called only when the choices are needed.
 
-    `option`: the name of the command-line option, if it differs from the setting's name. `check` raises `UsageError`
-    for further values that are not allowed.
+    `description`: its first sentence must be enough for a short help page. `option`: the option on the command line, if
+    its name differs from the name of the setting. `check` raises `UsageError` for other values that are not allowed.
     """
 
     description: str
@@ -38,14 +39,14 @@ class About:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Later:
-    """A placeholder for a value that is not known yet, and is not checked. `why` names the value and the reason."""
+    """The placeholder of a value that is not known here. It is not checked. `why` names the value and the reason."""
 
     why: UsageError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Setting:
-    """A declared setting, or a group of settings. `default` is `dataclasses.MISSING` if a value is required."""
+    """A declared setting, or a group of settings. `default` is `dataclasses.MISSING` if the setting is required."""
 
     name: str
     kind: Any
@@ -54,13 +55,13 @@ class Setting:
 
     @property
     def base(self) -> Any:
-        """The setting's type, without None."""
+        """The type without None."""
         given = [kind for kind in get_args(self.kind) if kind is not NoneType]
         return given[0] if self.takes_none else self.kind
 
     @property
     def takes_none(self) -> bool:
-        """True if the value may be None."""
+        """True if None is allowed."""
         return NoneType in get_args(self.kind)
 
     @property
@@ -72,30 +73,39 @@ class Setting:
 
     @property
     def number(self) -> type[int] | type[float] | None:
-        """`int` or `float` if the setting is a number that cannot be None; else None."""
+        """`int` or `float` if the setting is a number that cannot be None."""
         return self.kind if self.kind in (int, float) else None
 
     @property
     def group(self) -> type | None:
-        """The dataclass that declares the group's settings, if this is a group; else None."""
+        """The dataclass that declares the settings of a group; None if the setting is no group."""
         return self.base if hasattr(self.base, "__dataclass_fields__") else None
 
     @property
     def help(self) -> str:
-        """Description, unit, limits and default on one line."""
+        """Description, unit, limits and default in one line."""
+        return self._help(self.about.description)
+
+    @property
+    def summary(self) -> str:
+        """`help` with only the first sentence of the description."""
+        return self._help(re.split(r"\. (?=[^a-z])", self.about.description)[0])
+
+    def _help(self, description: str) -> str:
         low, high = self.about.minimum, self.about.maximum
         limits = f"{low or 0:.15g} to {high:.15g}" if high is not None else f"at least {low:g}" if low else ""
         unit = ", ".join(filter(None, (self.about.unit, limits)))
-        about = f"{self.about.description} ({unit})" if unit else self.about.description
+        about = f"{description} ({unit})" if unit else description
         if isinstance(self.default, bool) or self.default is MISSING or self.default in (None, "", (), {}):
             return about
         shown = ", ".join(self.default) if isinstance(self.default, tuple) else self.default
+        shown = f"{shown:.15g}" if isinstance(shown, float) else shown
         return f"{about}; default: {shown}"
 
     def value(self, given: object, at: str = "") -> Any:
-        """Converts a text or a value to the setting's type: "7" becomes 7. `UsageError` if that is not possible.
+        """The given value, converted to the type of the setting: "7" becomes 7. `UsageError` if that is not possible.
 
-        The value of a group is given as a mapping of settings. `at`: the prefix of the setting's name in messages.
+        The value of a group is a mapping of the given settings. `at`: the text before the name in messages, like `s3.`.
         """
         if isinstance(given, Later) or (given is None and self.takes_none):
             return given
@@ -118,12 +128,12 @@ class Setting:
         return value
 
     def check(self, value: Any) -> None:
-        """Raises `UsageError` if a value of the right type is not allowed."""
+        """`UsageError` for a value of the right type that is not allowed."""
         if value is None:
             return
         if (choices := self.choices) and value not in choices:
             raise UsageError(f"{self.name}={value!r}: use one of {', '.join(choices)}")
-        if self.about.minimum is not None and not value >= self.about.minimum:  # refuses NaN, too
+        if self.about.minimum is not None and not value >= self.about.minimum:  # also true for NaN
             raise UsageError(f"{self.name}={value}: must be at least {self.about.minimum:g}")
         if self.about.maximum is not None and not value <= self.about.maximum:
             raise UsageError(f"{self.name}={value}: must be at most {self.about.maximum:.15g}")
@@ -193,10 +203,12 @@ _CONVERSIONS: Final[Mapping[Any, tuple[Callable[[Any], Any], str]]] = {
 
 
 def values_in(given: Mapping[str, object], known: Mapping[str, Setting], at: str = "") -> dict[str, Any]:
-    """Returns the given values, converted to the types of their settings. Settings with a default may be missing.
+    """The given values, converted to the types of their settings.
 
-    `known`: all settings by name. `at`: the prefix of names in messages, like `s3.`. `UsageError` has one line for each
-    wrong or missing value.
+    `UsageError` has a line for each value that is wrong or missing.
+
+    `known`: all settings by name. `at`: the text before names in messages, like `s3.`. Settings with a default may be
+    missing.
     """
     found: dict[str, Any] = {}
     problems: list[str] = []
@@ -216,7 +228,7 @@ def values_in(given: Mapping[str, object], known: Mapping[str, Setting], at: str
 
 
 def unknown(name: str, known: Sequence[str]) -> str:
-    """The message for a name that is not in `known`."""
+    """The error message for a name that is not in `known`."""
     near = get_close_matches(name, known, n=1)
     return f"{name}: there is no such setting; " + (
         f"did you mean {near[0]}?" if near else f"there are {', '.join(sorted(known))}"
@@ -250,11 +262,11 @@ def named(*declared: Any) -> Mapping[str, Setting]:
 
 
 def given_of(values: Mapping[str, Any], *declared: type) -> dict[str, Any]:
-    """The values that belong to settings of these dataclasses."""
+    """The values whose settings these dataclasses declare."""
     return {name: values[name] for name in named(*declared) if name in values}
 
 
 def check_settings(values: object, *declared: type) -> None:
-    """Raises `UsageError` for the first of these settings whose value in `values` is not allowed."""
+    """`UsageError` for the first of these settings whose value in `values` is not allowed."""
     for setting in settings_of(*declared):
         setting.check(getattr(values, setting.name))

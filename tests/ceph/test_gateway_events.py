@@ -77,7 +77,7 @@ def test_one_command_sets_up_events_of_a_gateway(project: Project, ceph: Ceph) -
         ran = project.init(*receiver, "--yes")
         assert ran.exit_code == 0, ran.output
         assert SECRET not in ran.output
-        assert "Nothing is to be done" in project.init(*receiver, "--yes").output
+        assert "Everything is there already" in project.init(*receiver, "--yes").output
         assert "sales" in configuration(project)
 
         (found,) = sources_of()
@@ -110,7 +110,7 @@ def test_a_changed_receiver_or_secret_is_found(project: Project, monkeypatch: py
     assert "(posts elsewhere)" in project.init("--receiver", "http://127.0.0.1:10/", "--yes").output
     monkeypatch.setenv("S3NOTIFY_RECEIVER_SECRET", "another-secret-of-length")
     assert "(posts elsewhere)" in project.init("--receiver", "http://127.0.0.1:10/", "--yes").output
-    assert "Nothing is to be done" in project.init("--receiver", "http://127.0.0.1:10/", "--yes").output
+    assert "Everything is there already" in project.init("--receiver", "http://127.0.0.1:10/", "--yes").output
     project.init("--remove", "--yes")
 
 

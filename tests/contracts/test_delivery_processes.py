@@ -214,11 +214,11 @@ def test_paused_topic_is_inspected_and_purged(place):
 
             assert "3 dead letters\n" in place.typed("purge", "t", code=1)
             assert place.stats("t")["dead"] == 3
-            assert place.typed("purge", "t", "--yes").endswith("3 dead letters removed\n")
+            assert place.typed("purge", "t", "--yes").endswith("3 dead letters deleted\n")
             assert (place.stats("t")["dead"], place.stats("t")["depth"]) == (0, 5)
             assert sorted(server.keys) == [f"k{n:04}" for n in range(100, 105)]
 
-            assert place.typed("resume", "t") == "topic 't': delivered again\n"
+            assert place.typed("resume", "t") == "topic 't': resumed\n"
             server.wait(lambda s: set(waiting) <= set(s.keys))
             until(lambda: place.typed("dump", "t") == "")
     assert set(server.seen.values()) == {1}
@@ -239,7 +239,7 @@ def test_dead_letters_are_shown_and_redriven(place):
             assert {letter["reason"] for letter in letters} == {"1 attempts: HTTP 400 no such column"}
             assert "no such column" in place.run("topics", "dead", "t")
             broken[0] = False
-            assert "1 dead letters" in place.run("topics", "redrive", "t", "--key", "k0001")
+            assert "1 dead letters" in place.run("topics", "redrive", "t", "k0001")
             assert "2 dead letters" in place.run("topics", "redrive", "t")
             server.wait(lambda s: len(s.keys) == 3)
             until(lambda: place.stats("t")["depth"] == 0)

@@ -80,8 +80,9 @@ class FrontSettings(ListeningSettings):
     \b
       aws --endpoint-url https://HOST:8087 sns create-topic --name hooks \\
         --attributes push-endpoint=https://hooks.example.com/s3
-      aws --endpoint-url https://HOST:8087 s3api put-bucket-notification-configuration \\
-        --bucket BUCKET --notification-configuration file://notification.json
+      aws --endpoint-url https://HOST:8087 s3api \\
+        put-bucket-notification-configuration --bucket BUCKET \\
+        --notification-configuration file://notification.json
 
     Topics that it makes are pushed by `s3notify deliver`, and take only changes that a notification names. The changes
     come from publishers and inlets, as for every topic. Topics that it did not make are neither shown nor changed. The

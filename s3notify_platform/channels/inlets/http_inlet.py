@@ -93,12 +93,14 @@ class HttpInletSettings(ListeningSettings):
     `s3notify init NAME --events --receiver https://HOST:PORT/` sets up Ceph, and prints commands for MinIO. By hand:
 
     \b
-    Ceph:   a topic, created by TLS, with push-endpoint=https://any:SECRET@HOST:PORT/ and
-              persistent=true, and the bucket's notification to it for s3:ObjectCreated:*,
+    Ceph:   a topic, created by TLS, with persistent=true and
+              push-endpoint=https://any:SECRET@HOST:PORT/
+            the bucket's notification to it for s3:ObjectCreated:*,
               s3:ObjectRemoved:* and s3:ObjectLifecycle:Expiration:Current
-    MinIO:  mc admin config set ALIAS notify_webhook:1 endpoint=https://HOST:PORT/ auth_token=SECRET
-              queue_dir=/var/lib/minio/events
-            mc event add ALIAS/BUCKET arn:minio:sqs::1:webhook --event put,delete,ilm --prefix raw/
+    MinIO:  mc admin config set ALIAS notify_webhook:1 endpoint=https://HOST:PORT/
+              auth_token=SECRET queue_dir=/var/lib/minio/events
+            mc event add ALIAS/BUCKET arn:minio:sqs::1:webhook
+              --event put,delete,ilm --prefix raw/
 
     `GET /health` answers 200 while the inlet serves. Malformed posts are answered 400, and kept: see
     `s3notify inlet poison`.

@@ -1,8 +1,8 @@
-"""What these tests share."""
+"""Shared fixtures."""
 
 import pytest
 
 
 @pytest.fixture(autouse=True)
 def _topics(briefly_known: None) -> None:
-    """No test waits for topics to be known."""
+    """Topics are cached only briefly, so that no test waits for a change."""

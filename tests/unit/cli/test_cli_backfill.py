@@ -1,4 +1,4 @@
-"""`s3notify backfill`: what people and machines read, and what is written, on a real server."""
+"""`s3notify backfill` on a real server: its output as text and JSON, and its writes."""
 
 import json
 import sys
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.server
 
 @pytest.fixture
 def backfill(ministack, monkeypatch):
-    """The command, on a table with two objects in one slot; `backfill.writer` is its slot's."""
+    """The command, on a table with two objects in one slot. `backfill.writer` is the writer of the slot."""
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
     config = ministack.config(ministack.make_bucket())
@@ -37,8 +37,8 @@ def backfill(ministack, monkeypatch):
         yield run
 
 
-def test_from_dry_run_to_new_rows(backfill):
-    """It says how much first, and writes nothing; then a version and a signal, and the next run does it."""
+def test_a_dry_run_writes_nothing_and_a_backfill_gives_new_rows(backfill):
+    """A backfill commits a version and moves a signal; the next run reads the objects again."""
     before = backfill.writer.snapshot.version
     result = backfill("--all", "--dry-run")
     assert result.output == "2 objects with 3 rows, in 1 slots, would be read again\n"
@@ -52,8 +52,8 @@ def test_from_dry_run_to_new_rows(backfill):
     assert backfill.writer.content() == content_of(backfill.bucket)
 
 
-def test_stale_slots(backfill, tmp_path, monkeypatch):
-    """Those that another transform has made than the one of the YAML, whose module is beside it."""
+def test_stale_selects_slots_of_another_transform(backfill, tmp_path, monkeypatch):
+    """The transform is in a module beside the YAML."""
     (tmp_path / "defs" / "orders").mkdir(parents=True)
     file = tmp_path / "defs" / "orders" / "defs.yaml"
     file.write_text("attributes: {name: orders, bucket: b, transform: stale_jobs.clean}")
@@ -75,15 +75,14 @@ def test_stale_slots(backfill, tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     "what", [[], ["--all", "--stale"], ["--all", "--slots", "7"], ["--slots", "9-7"], ["--slots", "a"]]
 )
-def test_it_wants_to_know_which(backfill, what):
-    """Nothing is read again by mistake."""
+def test_slots_must_be_selected_in_exactly_one_way(backfill, what):
+    """Otherwise a mistyped command would read the whole bucket again."""
     result = backfill(*what)
     assert result.exit_code == 2
     assert "--slots" in result.stderr
 
 
-def test_slots_beyond_the_source(backfill):
-    """They are named."""
+def test_a_slot_beyond_the_source_is_refused(backfill):
     result = backfill("--slots", "7", "--slot-count", "5")
     assert result.exit_code == 1
     assert "unknown slot" in result.stderr

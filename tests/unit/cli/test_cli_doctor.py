@@ -1,4 +1,4 @@
-"""`s3notify doctor`: what it says, and its exit code."""
+"""`s3notify doctor`: its output and its exit code."""
 
 import pytest
 from click.testing import CliRunner
@@ -19,8 +19,8 @@ def doctor(monkeypatch):
 
 
 @pytest.mark.server
-def test_a_good_store(doctor, ministack):
-    """Exit code 0, the mode, and what is lacking all the same."""
+def test_a_good_store_is_accepted(doctor, ministack):
+    """The output has the commit mode, and abilities that the store lacks."""
     bucket = ministack.make_bucket()
     result = doctor(
         "--bucket", bucket, "--endpoint-url", ministack.endpoint_url, "--platform-prefix", "scratch/"
@@ -32,8 +32,8 @@ def test_a_good_store(doctor, ministack):
 
 
 @pytest.mark.server
-def test_tags_need_versions(doctor, ministack):
-    """Told before a source's first commit; its slots could be committed, though."""
+def test_committed_tags_need_versioning(doctor, ministack):
+    """A user learns this before the first commit, which would succeed without versioning."""
     bucket = ministack.make_bucket()
     options = [
         "--bucket",
@@ -53,8 +53,7 @@ def test_tags_need_versions(doctor, ministack):
 
 
 @pytest.mark.server
-def test_a_missing_bucket(doctor, ministack):
-    """Exit code 1, and what to do."""
+def test_a_missing_bucket_is_named_with_the_remedy(doctor, ministack):
     result = doctor("--bucket", "no-such-bucket", "--endpoint-url", ministack.endpoint_url)
     assert result.exit_code == 1
     assert "no bucket 'no-such-bucket'" in result.output
@@ -63,14 +62,14 @@ def test_a_missing_bucket(doctor, ministack):
 
 @pytest.fixture
 def weak(ministack):
-    """A server that drops conditions, with the arguments that name a bucket of it."""
+    """Arguments that name a bucket of a server that ignores conditions."""
     with FaultProxy(ministack.endpoint_url, drops_conditions=True) as proxy:
         yield ["--bucket", ministack.make_bucket(), "--endpoint-url", proxy.url]
 
 
 @pytest.mark.server
-def test_a_store_without_conditions(doctor, ministack, weak):
-    """Exit code 1, and which tables would do; with them 0, and why."""
+def test_a_store_without_conditions_needs_tables(doctor, ministack, weak):
+    """The output names the missing tables; with them, the store is accepted."""
     result = doctor(*weak)
     assert result.exit_code == 1
     assert "name a DynamoDB lease_table (for slot commits) and a records_table" in result.output
@@ -96,8 +95,8 @@ def test_a_store_without_conditions(doctor, ministack, weak):
 
 
 @pytest.mark.server
-def test_the_choice_is_the_users(doctor, ministack):
-    """Leases on a store that could do without; never the other way round."""
+def test_a_user_may_choose_leases(doctor, ministack):
+    """Leases also work on a store that has conditions."""
     leases = ministack.table_config()
     create_lease_table(leases)
     good = ["--bucket", ministack.make_bucket(), "--endpoint-url", ministack.endpoint_url]
@@ -110,30 +109,28 @@ def test_the_choice_is_the_users(doctor, ministack):
 
 
 @pytest.mark.server
-def test_native_where_it_cannot_be(doctor, weak):
-    """Asked for, and refused with what is lacking."""
+def test_native_commits_are_refused_without_conditions(doctor, weak):
+    """A user who requests them reads what the store lacks."""
     result = doctor(*weak, "--commit", "native")
     assert result.exit_code == 1
     assert "native commits need" in result.output
 
 
-def test_nobody_there(doctor):
-    """Exit code 1, and the endpoint's name."""
+def test_an_endpoint_without_a_server_is_named(doctor):
     result = doctor("--bucket", "some-bucket", "--endpoint-url", "http://127.0.0.1:9")
     assert result.exit_code == 1
     assert "http://127.0.0.1:9 is unavailable" in result.output
 
 
-def test_help():
-    """The group names its commands."""
+def test_the_main_help_lists_doctor():
     result = CliRunner().invoke(main, ["--help"])
     assert result.exit_code == 0
     assert "doctor" in result.output
 
 
 @pytest.mark.server
-def test_a_topic_of_another_deployment(doctor, ministack):
-    """Named, with the setting that gives this source its own."""
+def test_a_topic_of_another_deployment_is_refused(doctor, ministack):
+    """The output names the setting that gives the source its own topic."""
     bucket = ministack.make_bucket()
     queue = NotificationQueue(queue_records(ministack.config(bucket)))
     queue.topics.create("orders", TopicSettings(slots=40), tables=("prod",))
@@ -146,8 +143,8 @@ def test_a_topic_of_another_deployment(doctor, ministack):
     assert doctor(*place, "--queue-prefix", "_s3notify/dev/queue/").exit_code == 0
 
 
-def test_without_credentials(doctor, monkeypatch, tmp_path):
-    """One line that says how to give them, and no traceback."""
+def test_missing_credentials_are_one_line(doctor, monkeypatch, tmp_path):
+    """The line says how to give credentials; there is no traceback."""
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE"):
         monkeypatch.delenv(name, raising=False)
     for name in ("AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE"):

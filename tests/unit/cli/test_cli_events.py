@@ -1,4 +1,4 @@
-"""`s3notify init NAME --events`, and what `doctor` says of it: from the command to a change in the queue."""
+"""`s3notify init NAME --events` and `s3notify doctor`, from the command to a change in the queue."""
 
 import json
 import re
@@ -40,7 +40,7 @@ def project(ministack: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.server
-def test_the_plan_is_shown_and_nothing_is_made_before_the_answer(project: Project) -> None:
+def test_nothing_is_created_before_the_answer(project: Project) -> None:
     before = project.file.read_text()
     ran = project.init(answer="n\n")
     assert ran.exit_code == 1
@@ -57,8 +57,8 @@ def test_the_plan_is_shown_and_nothing_is_made_before_the_answer(project: Projec
 
 
 @pytest.mark.server
-def test_one_command_and_a_new_file_is_in_the_table(project: Project) -> None:
-    """By the next run: the YAML says the inlet; `doctor` how fast; a second time nothing is done; all goes again."""
+def test_one_command_brings_new_objects_into_the_table(project: Project) -> None:
+    """It adds the inlet to the YAML. A repetition changes nothing, and --remove deletes everything."""
     before = project.file.read_text()
     ran = project.init(answer="y\n")
     assert ran.exit_code == 0, ran.output
@@ -84,43 +84,43 @@ def test_one_command_and_a_new_file_is_in_the_table(project: Project) -> None:
         source = found.source(commit="native")
         Ingest(jobs=LocalJobs(source=source), source=source).run(source.location.all_slots(), batch="1")
         assert [row["a"] for row in rows_of(source)] == [1]
-        told = project.run("doctor", "orders")
-        assert told.exit_code == 0, told.output
-        assert re.search(r"events: they arrive, \d+\.\d s after a write", told.output)
+        answer = project.run("doctor", "orders")
+        assert answer.exit_code == 0, answer.output
+        assert re.search(r"events: they arrive, \d+\.\d s after a write", answer.output)
         said = json.loads(project.run("doctor", "orders", "--json").output)
         assert said["events"]["fine"] is True
         assert 0 < said["events"]["seconds"] < 30
 
     again = project.init()
     assert again.exit_code == 0, again.output
-    assert "Nothing is to be done" in again.output
+    assert "Everything is there already" in again.output
     assert "= SQS queue" in again.output
     gone = project.init("--remove", answer="y\n")
     assert gone.exit_code == 0, gone.output
     assert project.queues() == []
     assert project.notifications() == {}
     assert project.file.read_text() == before
-    assert "Nothing is left" in project.init("--remove").output
+    assert "Nothing that this command creates is there" in project.init("--remove").output
     (listed,) = S3ObjectStore(project.server.config(project.bucket)).list("raw/").objects
-    assert listed.key == "raw/orders/1.jsonl", "and no probe"
+    assert listed.key == "raw/orders/1.jsonl", "the probe is deleted"
 
 
 @pytest.mark.server
 @pytest.mark.parametrize("by", ["sns", "eventbridge"])
-def test_the_other_ways(project: Project, by: str) -> None:
-    """The way that was taken is known later on."""
+def test_events_come_by_sns_or_eventbridge(project: Project, by: str) -> None:
+    """A later command finds the chosen way, and refuses another one."""
     ran = project.init("--by", by, "--yes")
     assert ran.exit_code == 0, ran.output
     with project.inlet():
-        told = project.run("doctor", "orders")
-    assert re.search(r"events: they arrive, \d+\.\d s after a write", told.output), told.output
+        answer = project.run("doctor", "orders")
+    assert re.search(r"events: they arrive, \d+\.\d s after a write", answer.output), answer.output
     assert f"by {by}:" in project.init().output
     other = project.init("--by", "sqs")
     assert other.exit_code == 1
     assert f"already arrive by {by}" in other.output
     gone = project.init("--remove", "--yes")
     assert gone.exit_code == 0, gone.output
-    assert ("goes on sending its events to EventBridge" in gone.output) is (by == "eventbridge")
+    assert ("still sends its events to EventBridge" in gone.output) is (by == "eventbridge")
     assert project.queues() == []
 
 
@@ -145,47 +145,47 @@ def _notification(project: Project) -> None:
     ("damage", "part"),
     [(_queue, "SQS queue"), (_policy, "policy of the queue"), (_notification, "notification '")],
 )
-def test_doctor_names_the_part_that_is_missing(
-    project: Project, damage: Callable[[Project], None], part: str
-) -> None:
-    """And the command that makes it again."""
+def test_doctor_names_a_missing_part(project: Project, damage: Callable[[Project], None], part: str) -> None:
+    """The line ends with the command that makes it again."""
     project.init("--yes")
     damage(project)
-    told = project.run("doctor", "orders")
-    assert told.exit_code == 1
-    (line,) = (line for line in told.output.splitlines() if line.startswith("events:"))
+    answer = project.run("doctor", "orders")
+    assert answer.exit_code == 1
+    (line,) = (line for line in answer.output.splitlines() if line.startswith("events:"))
     assert line.startswith(f"events: {part}")
     assert line.endswith("is missing: `s3notify init orders --events` makes it")
     assert project.init("--yes").exit_code == 0
 
 
 @pytest.mark.server
-def test_doctor_without_an_inlet_that_runs(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No error, since it is run before the first start; without events it says how to have them."""
-    told = project.run("doctor", "orders")
-    assert "events: none are set up; `s3notify init orders --events`" in told.output
+def test_doctor_accepts_an_inlet_that_does_not_run(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Users run it before the first start. Without events, it names the command that sets them up."""
+    answer = project.run("doctor", "orders")
+    assert "events: not set up; `s3notify init orders --events`" in answer.output
     project.init("--yes")
     monkeypatch.setattr(arrival, "PATIENCE_SECONDS", 0.5)
-    told = project.run("doctor", "orders")
-    assert told.exit_code == 0, told.output
-    assert re.search(r"events: they arrive in queue 's3notify-orders-\w+', where about \d+ wait", told.output)
-    assert "start `s3notify dev`" in told.output
+    answer = project.run("doctor", "orders")
+    assert answer.exit_code == 0, answer.output
+    assert re.search(
+        r"events: they arrive in queue 's3notify-orders-\w+', where about \d+ wait", answer.output
+    )
+    assert "start `s3notify dev`" in answer.output
 
 
 @pytest.mark.server
-def test_doctor_where_it_may_not_write(project: Project) -> None:
-    """Hidden files are read, so that a probe would be: the newest object is looked at."""
+def test_doctor_judges_by_the_newest_object(project: Project) -> None:
+    """A source that reads hidden files would read the probe, so that no probe is written."""
     project.init("--yes")
     (line,) = (line for line in project.file.read_text().splitlines() if "sqs:" in line)
     project.write(f"  hidden_files: read\n{line}\n")
-    told = project.run("doctor", "orders")
-    assert "no object is there to go by" in told.output, told.output
+    answer = project.run("doctor", "orders")
+    assert "the bucket has no object to judge by" in answer.output, answer.output
     project.client("s3").put_object(Bucket=project.bucket, Key="raw/orders/1.jsonl", Body=b"{}\n")
-    told = project.run("doctor", "orders")
-    assert "the newest object, 'raw/orders/1.jsonl', was not announced: write one" in told.output
+    answer = project.run("doctor", "orders")
+    assert "the newest object, 'raw/orders/1.jsonl', was not announced: write an object" in answer.output
     assert project.run("signal", "raw/orders/1.jsonl").exit_code == 0
-    told = project.run("doctor", "orders")
-    assert re.search(r"events: they arrive: the newest object, .* was announced \d+ s later", told.output)
+    answer = project.run("doctor", "orders")
+    assert re.search(r"events: they arrive: the newest object, .* was announced after \d+ s", answer.output)
     (listed,) = S3ObjectStore(project.server.config(project.bucket)).list("raw/").objects
     assert listed.key == "raw/orders/1.jsonl"
 
@@ -200,12 +200,12 @@ class _Refusing(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, *_arguments: object) -> None:
-        """Nothing."""
+        """Log nothing."""
 
 
 @pytest.mark.server
-def test_doctor_with_credentials_that_may_not_look(project: Project) -> None:
-    """As those of a run: the probe shows that events arrive all the same."""
+def test_doctor_needs_no_permission_to_read_the_setup(project: Project) -> None:
+    """A run has only such credentials; the probe still shows that events arrive."""
     project.init("--yes")
     text = project.file.read_text()
     with project.inlet(), ThreadingHTTPServer(("127.0.0.1", 0), _Refusing) as server:
@@ -213,16 +213,16 @@ def test_doctor_with_credentials_that_may_not_look(project: Project) -> None:
         url = f"endpoint_url: 'http://127.0.0.1:{server.server_address[1]}'}}"
         project.file.write_text(text.replace(f"endpoint_url: '{project.server.endpoint_url}'}}", url))
         assert project.file.read_text() != text
-        told = project.run("doctor", "orders")
+        answer = project.run("doctor", "orders")
         server.shutdown()
     project.file.write_text(text)
-    assert told.exit_code == 0, told.output
-    assert "events: they arrive, " in told.output
+    assert answer.exit_code == 0, answer.output
+    assert "events: they arrive, " in answer.output
 
 
 @pytest.mark.server
-def test_a_removal_that_was_killed_before_the_yaml(project: Project) -> None:
-    """The queue is gone already; repeated, the line goes too. A queue that a person has named stays in the YAML."""
+def test_a_killed_removal_is_completed_by_a_repetition(project: Project) -> None:
+    """The line in the YAML is removed after its queue is gone. A queue of other people stays in the YAML."""
     before = project.file.read_text()
     project.init("--yes")
     _queue(project)
@@ -237,7 +237,7 @@ def test_a_removal_that_was_killed_before_the_yaml(project: Project) -> None:
 
 
 @pytest.mark.server
-def test_a_yaml_that_is_written_in_one_line_is_left_to_a_person(project: Project) -> None:
+def test_a_yaml_in_one_line_is_left_to_the_user(project: Project) -> None:
     text = f"attributes: {{name: orders, bucket: {project.bucket}, prefix: raw/orders/, slots: 4, s3: "
     text += (
         f"{{endpoint_url: '{project.server.endpoint_url}'}}}}\ntype: s3notify_platform.S3NotifyComponent\n"
@@ -246,11 +246,11 @@ def test_a_yaml_that_is_written_in_one_line_is_left_to_a_person(project: Project
     ran = project.init("--yes")
     assert ran.exit_code == 0, ran.output
     assert project.file.read_text() == text
-    assert "Write into the source's YAML, among its attributes:\n  sqs: {queue_url: " in ran.output
+    assert "Add to the attributes in the source's YAML:\n  sqs: {queue_url: " in ran.output
 
 
 @pytest.mark.server
-def test_an_overlap_is_named_before_anything_is_made(project: Project) -> None:
+def test_an_overlapping_notification_is_named_first(project: Project) -> None:
     project.client("sqs").create_queue(QueueName=f"q-{project.bucket}")
     arn = f"arn:aws:sqs:us-east-1:000000000000:q-{project.bucket}"
     theirs = {"Id": "crawler", "QueueArn": arn, "Events": ["s3:ObjectCreated:*"]}
@@ -267,8 +267,8 @@ def test_an_overlap_is_named_before_anything_is_made(project: Project) -> None:
 
 
 @pytest.mark.server
-def test_templates(project: Project) -> None:
-    """Terraform's has the bucket's own; CloudFormation's says what makes the rest. Nothing is made."""
+def test_templates_are_only_printed(project: Project) -> None:
+    """CloudFormation cannot change an existing bucket; a message names the command for that part."""
     found = json.loads(project.init("--print", "terraform").stdout)
     assert found["resource"]["aws_s3_bucket_notification"]["s3notify_events"]["bucket"] == project.bucket
     ran = project.init("--print", "cloudformation", "--by", "sns")
@@ -277,10 +277,10 @@ def test_templates(project: Project) -> None:
     assert project.queues() == []
 
 
-def test_the_policy_of_the_inlet_covers_the_queue_that_the_yaml_says(
+def test_the_policy_of_the_inlet_covers_the_queue_in_the_yaml(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its name and account are those of its URL."""
+    """Name and account come from the URL of the queue."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("S3NOTIFY_DEFS", raising=False)
     file = tmp_path / "defs" / "orders" / "defs.yaml"
@@ -296,10 +296,10 @@ def test_the_policy_of_the_inlet_covers_the_queue_that_the_yaml_says(
     assert "sqs:ReceiveMessage" in ran.output
 
 
-def test_the_inlet_s_command_takes_its_settings_from_the_yaml(
+def test_the_inlet_command_takes_settings_from_the_yaml(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Those that all sources of the bucket have which have the inlet at all; the command line goes before."""
+    """All sources of the bucket that have the inlet must agree; the command line overrides them."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("S3NOTIFY_DEFS", raising=False)
     for name, bucket, more in (
@@ -331,14 +331,14 @@ def test_the_inlet_s_command_takes_its_settings_from_the_yaml(
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["orders", "--remove"], "are of --events"),
-        (["orders", "--by", "sns"], "are of --events"),
-        (["--events"], "needs the source's NAME"),
-        (["orders", "--events"], "needs the source's NAME, and its --bucket"),
+        (["orders", "--remove"], "need --events"),
+        (["orders", "--by", "sns"], "need --events"),
+        (["--events"], "needs the NAME of the source"),
+        (["orders", "--events"], "needs the NAME of the source, and --bucket"),
         (["orders", "--events", "--bucket", "b", "--event-queue", "a.fifo"], "FIFO"),
     ],
 )
-def test_what_does_not_go_together(
+def test_options_that_contradict_are_refused(
     arguments: list[str], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -356,10 +356,10 @@ class _Minio(BaseHTTPRequestHandler):
         self.end_headers()
 
     def log_message(self, *_arguments: object) -> None:
-        """Nothing."""
+        """Log nothing."""
 
 
-def test_on_minio_the_commands_are_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_commands_for_minio_are_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.setenv(name, "test")
@@ -376,5 +376,5 @@ def test_on_minio_the_commands_are_printed(tmp_path: Path, monkeypatch: pytest.M
         gone = CliRunner().invoke(main, [*given, "--remove"])
         assert "mc event remove ALIAS/b" in gone.output
         refused = CliRunner().invoke(main, [*given, "--by", "sns"])
-        assert "this is no AWS" in refused.output
+        assert "only AWS has a choice" in refused.output
         server.shutdown()

@@ -1,4 +1,4 @@
-"""`s3notify explain`: exit codes, text and JSON, on a real server."""
+"""`s3notify explain` on a real server: exit codes, text and JSON."""
 
 import json
 import subprocess
@@ -23,7 +23,7 @@ KEY = "raw/a b+c.jsonl"
 
 @pytest.fixture
 def ask(ministack, monkeypatch):
-    """The command, on a bucket with an object that is in the queue; `ask.source` is the source."""
+    """The command, on a bucket with an object whose entry is in the queue. `ask.source` is the source."""
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
     monkeypatch.delenv("DAGSTER_HOME", raising=False)
@@ -54,8 +54,8 @@ def commit(source, store, key, etag):
 
 
 @pytest.mark.server
-def test_exit_codes_and_text(ask):
-    """1 while it is on its way, 0 when the table holds the object as it is; the verdict is the first line."""
+def test_the_exit_code_is_0_after_the_commit(ask):
+    """Scripts wait for an object by the exit code. The first line of the text is the verdict."""
     result = ask()
     assert result.exit_code == 1
     assert result.stdout.startswith("waiting in the queue for ")
@@ -68,8 +68,8 @@ def test_exit_codes_and_text(ask):
 
 
 @pytest.mark.server
-def test_json(ask):
-    """One document, with the verdict and the facts."""
+def test_json_has_verdict_and_facts(ask):
+    """The output is one document."""
     result = ask(KEY, "--json")
     assert result.exit_code == 1
     document = json.loads(result.stdout)
@@ -78,8 +78,8 @@ def test_json(ask):
 
 
 @pytest.mark.server
-def test_unknown_and_wrong_keys(ask):
-    """An answer for a key that nobody knows, an error for one of another source; neither is 0."""
+def test_an_unknown_key_is_no_success(ask):
+    """An unknown key gets an answer, a key of another source an error; the exit code is 1 for both."""
     result = ask("raw/nobody")
     assert result.exit_code == 1
     assert result.stdout.startswith("unknown: no object")
@@ -89,8 +89,8 @@ def test_unknown_and_wrong_keys(ask):
 
 
 @pytest.mark.server
-def test_not_chosen(ask):
-    """Nothing is wrong with an object that the source does not read; unless rows of it are in the table."""
+def test_an_object_that_the_source_skips_is_settled(ask):
+    """The exit code is 0, unless the table has rows of the object."""
     key = next(key for n in range(9999) if slot_of(key := f"raw/_tmp/{n}") == slot_of(KEY))
     ask.objects.put(key, b"{}\n")
     reason = "not read by source 'orders': hidden_files is skip, and '_tmp' is hidden"
@@ -107,8 +107,8 @@ def test_not_chosen(ask):
 
 
 @pytest.mark.server
-def test_records_in_dynamodb(ministack, monkeypatch):
-    """Queue, rescan backlog and ack chains in a table; objects, signals and commits on the bucket."""
+def test_explain_reads_records_in_dynamodb(ministack, monkeypatch):
+    """Queue, rescan backlog and ack chains are in a table; objects, signals and commits are on the bucket."""
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
     monkeypatch.delenv("DAGSTER_HOME", raising=False)
@@ -132,8 +132,8 @@ def test_records_in_dynamodb(ministack, monkeypatch):
     assert "topic 'orders' (pulled): put queued" in result.stdout
 
 
-def test_it_loads_no_spark():
-    """Nor Dagster, unless there is an instance to ask."""
+def test_the_command_loads_neither_spark_nor_dagster():
+    """Dagster is imported only for an existing instance."""
     program = (
         "import sys, s3notify_platform.cli.explain, s3notify_platform.explain\n"
         "assert not {'pyspark', 'dagster'} & set(sys.modules)"

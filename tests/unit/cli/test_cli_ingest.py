@@ -1,4 +1,4 @@
-"""`s3notify ingest`: what it hands to the engine, and what its exit code says."""
+"""`s3notify ingest`: the arguments for the engine, and the exit code."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ ARGUMENTS = ["ingest", "orders", "--bucket", "landing", "--prefix", "raw/"]
 
 
 class Anything:
-    """Stands for Spark and for what ingests."""
+    """A stand-in for Spark and the engine: every attribute and call returns the object itself."""
 
     failing: dict[int, str]
     behind: str
@@ -32,7 +32,7 @@ class Anything:
 
 @pytest.fixture
 def started(moto_aws: None, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """The arguments that it was started with, and what it works with."""
+    """The arguments of the engine; `keeper` is the stand-in for the engine."""
     for bucket in ("landing", "own"):
         boto3.client("s3", region_name="us-east-1").create_bucket(Bucket=bucket)
     seen: dict[str, Any] = {"keeper": Anything()}
@@ -51,8 +51,8 @@ def started(moto_aws: None, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     return seen
 
 
-def test_options_and_trigger(started: dict[str, Any]) -> None:
-    """Options of the data source by name, the others by -o; polling by default, --once until all is taken."""
+def test_options_reach_the_source(started: dict[str, Any]) -> None:
+    """Settings have options, and -o gives any option of the data source. Polling is the default; --once ends."""
     given = [*ARGUMENTS, "--format", "jsonl", "-o", "slots=8", "-o", "platform_bucket=own"]
     assert CliRunner().invoke(main, [*given, "--list-seconds", "3"]).exit_code == 0
     assert (started["every_seconds"], started["sweep"], started["list_seconds"]) == (10.0, False, 3.0)
@@ -67,8 +67,8 @@ def test_options_and_trigger(started: dict[str, Any]) -> None:
     assert (started["every_seconds"], started["sweep"]) == (None, True)
 
 
-def test_exit_code_tells_of_slots_that_failed(started: dict[str, Any]) -> None:
-    """With --once, for whoever runs it from cron."""
+def test_failed_slots_give_exit_code_1(started: dict[str, Any]) -> None:
+    """A cron job with --once relies on it."""
     started["keeper"].failing = {3: "why"}
     result = CliRunner().invoke(main, [*ARGUMENTS, "--once"])
     assert result.exit_code == 1
@@ -76,8 +76,8 @@ def test_exit_code_tells_of_slots_that_failed(started: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("more", [["-o", "slots"], ["--conf", "=x"], ["--transform", "no.such"]])
-def test_what_makes_no_sense_is_refused(started: dict[str, Any], more: list[str]) -> None:
-    """Before Spark starts, or with its reason."""
+def test_wrong_options_are_refused_before_spark_starts(started: dict[str, Any], more: list[str]) -> None:
+    """A user does not wait for Spark to read the error."""
     result = CliRunner().invoke(main, [*ARGUMENTS, *more])
     assert result.exit_code
     assert "source" not in started

@@ -1,4 +1,4 @@
-"""`s3notify quarantine`: what people and machines read, exit codes, and what is written, on a real server."""
+"""`s3notify quarantine` on a real server: output, exit codes and writes."""
 
 import base64
 import json
@@ -25,7 +25,10 @@ BAD, REJECTED = KEYS
 
 @pytest.fixture
 def quarantine(ministack, monkeypatch):
-    """The command, on a table with a failing object and one with rejects; `quarantine.writer` is its slot's."""
+    """The command, on a table with a failing object and an object with rejected records, both in one slot.
+
+    `quarantine.writer` is the writer of the slot.
+    """
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
     config = ministack.config(ministack.make_bucket())
@@ -50,8 +53,8 @@ def quarantine(ministack, monkeypatch):
         yield run
 
 
-def test_list(quarantine):
-    """A line for each slot, kind and reason, and the sums."""
+def test_list_counts_by_slot_and_reason(quarantine):
+    """The last line has the sums."""
     result = quarantine("list")
     assert result.exit_code == 0, result.output
     assert "1 failing objects, 3 rejected records, in 1 slots" in result.stdout
@@ -66,17 +69,16 @@ def test_list(quarantine):
     assert "; 1 more lines" in cut.stdout
 
 
-def test_list_of_other_slots(quarantine):
-    """Nothing there; and a slot that does not exist."""
+def test_list_of_other_slots_is_empty_or_refused(quarantine):
     result = quarantine("list", "--slot", "8")
     assert "0 failing objects, 0 rejected records" in result.stdout
     result = quarantine("list", "--slot", "1000")
-    assert result.exit_code == 1
-    assert "unknown slot" in result.stderr
+    assert result.exit_code == 2
+    assert "'--slot': 1000 is not in the range" in result.stderr
 
 
-def test_show(quarantine):
-    """Reasons, offsets and bytes; nothing that a terminal would obey."""
+def test_show_prints_reasons_offsets_and_bytes(quarantine):
+    """Control characters are escaped, so that a record cannot change the terminal."""
     result = quarantine("show", REJECTED, "--limit", "2")
     assert result.exit_code == 0, result.output
     assert "\x1b" not in result.stdout
@@ -89,11 +91,11 @@ def test_show(quarantine):
     assert base64.b64decode(document["records"][0]["raw_base64"]) == b"raw"
     result = quarantine("show", "raw/nobody")
     assert result.exit_code == 1
-    assert "nothing of it is in quarantine" in result.stderr
+    assert "nothing of this object is in quarantine" in result.stderr
 
 
-def test_retry(quarantine):
-    """Said before and after; a version with the keys, then the signal; a dry run writes nothing."""
+def test_retry_requests_the_objects(quarantine):
+    """The request is a version with the keys, then a signal. A dry run writes nothing."""
     before = quarantine.writer.snapshot.version
     result = quarantine("retry", "--slot", str(SLOT), "--dry-run")
     counts = "1 failing objects, 3 rejected records of 1 objects, in 1 slots"
@@ -103,7 +105,9 @@ def test_retry(quarantine):
     assert quarantine.store.head(signal) is None
     result = quarantine("retry", "--slot", str(SLOT))
     assert result.exit_code == 0, result.output
-    assert result.output == f"in quarantine: {counts}\nrequested: {counts}; the next batch reads them\n"
+    assert (
+        result.output == f"in quarantine: {counts}\nrequested: {counts}; the next batch reads these objects\n"
+    )
     assert quarantine.writer.pending == sorted(KEYS)
     assert quarantine.store.head(signal) is not None
     assert "2 of them requested before" in quarantine("retry", "--slot", str(SLOT)).stdout
@@ -112,13 +116,13 @@ def test_retry(quarantine):
     assert quarantine.writer.failing == []
 
 
-def test_retry_of_keys_and_reasons(quarantine):
-    """Those alone; keys that are not in quarantine are named, and none at all is exit code 1."""
-    result = quarantine("retry", "--key", BAD, "--key", "raw/nobody", "--json")
+def test_retry_selects_by_key_and_by_reason(quarantine):
+    """Keys that are not in quarantine are named. If no key is in quarantine, the exit code is 1."""
+    result = quarantine("retry", BAD, "raw/nobody", "--json")
     document = json.loads(result.stdout)
     assert (document["failing"], document["rejected"], document["missing"]) == (1, 0, ["raw/nobody"])
     assert quarantine.writer.pending == [BAD]
-    result = quarantine("retry", "--key", "raw/nobody")
+    result = quarantine("retry", "raw/nobody")
     assert result.exit_code == 1
     assert "not in quarantine: raw/nobody" in result.stderr
     result = quarantine("retry", "--slot", str(SLOT), "--reason", "bad")
@@ -126,16 +130,15 @@ def test_retry_of_keys_and_reasons(quarantine):
     assert quarantine.writer.pending == sorted(KEYS)
 
 
-@pytest.mark.parametrize("what", [[], ["--all", "--slot", "7"], ["--key", "a", "--all"], ["--reason", "x"]])
-def test_retry_wants_to_know_what(quarantine, what):
-    """Nothing is read again by mistake."""
+@pytest.mark.parametrize("what", [[], ["--all", "--slot", "7"], ["a", "--all"], ["--reason", "x"]])
+def test_retry_needs_exactly_one_selection(quarantine, what):
+    """Otherwise a mistyped command would read everything again."""
     result = quarantine("retry", *what)
     assert result.exit_code == 2
-    assert "--key, --slot and --all" in result.stderr
+    assert "KEY, --slot and --all" in result.stderr
 
 
-def test_it_loads_no_spark():
-    """Nor Dagster."""
+def test_the_command_loads_neither_spark_nor_dagster():
     program = (
         "import sys, s3notify_platform.cli.quarantine, s3notify_platform.table.quarantined, "
         "s3notify_platform.source.source\n"

@@ -1,4 +1,4 @@
-"""`s3notify reconcile`: the service of a bucket's queue, from the command line, on a real server."""
+"""`s3notify reconcile` on a real server."""
 
 import os
 import signal
@@ -12,8 +12,8 @@ from s3notify_platform.stores.open_store import queue_records
 
 
 @pytest.mark.server
-def test_it_runs_until_it_is_stopped(ministack):
-    """It says what it did, and ends with its counts. A keyspace that may be mistyped is named, and served."""
+def test_reconcile_runs_until_a_signal(ministack):
+    """At the end it prints its counts. A keyspace without a signal gets a warning, and is served."""
     config = ministack.config(ministack.make_bucket())
     queue = NotificationQueue(queue_records(config))
     queue.topics.create("t", TopicSettings(shards=1))
@@ -22,7 +22,7 @@ def test_it_runs_until_it_is_stopped(ministack):
     command += ["--endpoint-url", config.endpoint_url, "--keyspace", "ks/", "raw/"]
     keys = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test"}
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=os.environ | keys) as process:
-        assert "--keyspace ks/: nothing was signalled there yet" in process.stderr.readline()
+        assert "--keyspace ks/: no signal is there yet" in process.stderr.readline()
         assert "running" in process.stderr.readline()
         process.send_signal(signal.SIGTERM)
         _, printed = process.communicate(timeout=30)

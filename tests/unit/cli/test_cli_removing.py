@@ -1,4 +1,4 @@
-"""`s3notify vacuum --dry-run` and `s3notify erase`: what is removed is said, or refused, before anybody is asked."""
+"""Commands that delete print their plan, or refuse, before they ask or write."""
 
 import json
 from collections.abc import Callable
@@ -19,7 +19,7 @@ Run = Callable[..., Result]
 
 @pytest.fixture
 def place(ministack: S3Server, monkeypatch: pytest.MonkeyPatch) -> Place:
-    """An object that was ingested twice."""
+    """A source with one object, which was ingested twice."""
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.setenv(name, "test")
     made = Place(ministack)
@@ -36,13 +36,13 @@ def run(place: Place) -> Run:
     return lambda *given, text=None: CliRunner().invoke(main, [*given, *options], input=text)
 
 
-def test_vacuum_says_what_it_would_remove(place: Place, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Names, counts and bytes, as lines and as JSON; nothing is removed, and the pass after it removes just that."""
+def test_vacuum_prints_its_plan(place: Place, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A dry run prints names, counts and bytes, and deletes nothing. The next vacuum deletes exactly these objects."""
     month_ms = 30 * 86_400_000
     monkeypatch.setattr(vacuum, "store_now_ms", lambda *_: SYSTEM_CLOCK.wall_ms() + month_ms)
     table = place.source.table()
     table.committer.checkpoint(place.snapshot())
-    assert run("vacuum", "orders").exit_code == 0, "it leaves a mark of the checkpoint"
+    assert run("vacuum", "orders").exit_code == 0, "the first pass records the checkpoint"
     place.store.put(f"{table.layout.data}garbage.parquet", b"of a run that was killed")
     before = {key: len(key) for key in place.objects()}
     shown = run("vacuum", "orders", "--dry-run")
@@ -85,7 +85,7 @@ def test_vacuum_says_what_it_would_remove(place: Place, run: Run, monkeypatch: p
     ids=lambda given: "-".join(given[:2]),
 )
 def test_a_dry_run_changes_nothing(place: Place, run: Run, given: tuple[str, ...]) -> None:
-    """Every task of maintenance says what it would do, to people and to machines, and asks nobody."""
+    """Every maintenance task prints its plan as text and as JSON, and asks no question."""
     before = place.objects()
     said = run(*given, "--dry-run")
     assert said.exit_code == 0, said.output
@@ -95,7 +95,7 @@ def test_a_dry_run_changes_nothing(place: Place, run: Run, given: tuple[str, ...
 
 
 def test_erase_refuses_before_it_asks(place: Place, run: Run) -> None:
-    """An object that is there, or is none of the source; one that is gone is asked about, with what it costs."""
+    """Objects in the bucket and keys of other sources are refused. For a deleted object, the question has the cost."""
     for key, said in (("raw/a", "delete the object first"), ("other/a", "reads keys below 'raw/'")):
         refused = run("erase", key, "--name", "orders", "--prefix", "raw/", text="y\n")
         assert refused.exit_code == 1
@@ -118,7 +118,7 @@ def test_erase_refuses_before_it_asks(place: Place, run: Run) -> None:
 
 
 def test_erase_says_when_to_repeat(place: Place, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Exit code 1 as long as files hold it that a run may be writing; the repetition that finds nothing is the last."""
+    """The exit code is 1 while files of a possible run hold the object. A repetition that finds nothing is the last."""
     place.store.delete("raw/a")
     given = ("erase", "raw/a", "--name", "orders", "--prefix", "raw/", "--yes")
     first = run(*given)

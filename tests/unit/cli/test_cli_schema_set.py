@@ -1,4 +1,4 @@
-"""`s3notify schema set`, on a real server: what it costs, what it does, and what the next batches make of it."""
+"""`s3notify schema set` on a real server: its cost, its effect, and the batches after it."""
 
 import json
 from collections.abc import Callable
@@ -31,7 +31,7 @@ Run = Callable[..., Result]
 
 @pytest.fixture
 def place(ministack: S3Server, monkeypatch: pytest.MonkeyPatch) -> Place:
-    """A source whose first sample was of integers: two objects have none besides."""
+    """A source whose column `a` was inferred as integer; later objects have texts and decimals in it."""
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.setenv(name, "test")
     made = Place(ministack)
@@ -51,7 +51,7 @@ def run(place: Place) -> Run:
 
 
 def batch(place: Place, kind: pa.DataType) -> BatchResult:
-    """A batch over all slots, that reads by this type."""
+    """Run a batch over all slots that reads the column with this type."""
     source = place.source
     jobs = LocalJobs(source=source, kind=kind, inferred=True)
     return Ingest(jobs=jobs, source=source).run(source.location.all_slots(), batch="b")
@@ -73,8 +73,8 @@ def reasons(place: Place) -> set[str]:
     return {row["reason"] for row in place.rows(rejects=True)}
 
 
-def test_the_reject_names_the_command(place: Place, run: Run) -> None:
-    """Which then lets those records in; so does the plan say, and a dry run changes nothing."""
+def test_a_reject_names_the_command_that_accepts_it(place: Place, run: Run) -> None:
+    """The command then accepts the rejected records, as its plan says. A dry run changes nothing."""
     assert reasons(place) == {
         "a: 'x' does not fit int64; if it is text: `s3notify schema set orders 'a string'`",
         "a: '1.25' does not fit int64; if it is text: `s3notify schema set orders 'a string'`",
@@ -98,8 +98,8 @@ def test_the_reject_names_the_command(place: Place, run: Run) -> None:
     assert {json.loads(line)["a"] for line in earlier} == {1, 2, 3, 10**17}
 
 
-def test_what_does_not_fit_is_read_again(place: Place, run: Run) -> None:
-    """Only that object, besides those that are retried; signals move for just these slots."""
+def test_only_objects_that_do_not_fit_are_read_again(place: Place, run: Run) -> None:
+    """Quarantined objects are retried too. Signals move only for the slots of these objects."""
     watcher = Watcher(place.store, prefix=place.source.location.keyspace_prefix, slots=4)
     watcher.poll()
     planned = of(run("schema", "set", "orders", "a decimal(18,2)", "--dry-run", "--json"))
@@ -123,7 +123,7 @@ def test_what_does_not_fit_is_read_again(place: Place, run: Run) -> None:
     assert (again["became"], again["columns"]) == (None, {})
 
 
-def test_it_asks(place: Place, run: Run) -> None:
+def test_schema_set_asks_first(place: Place, run: Run) -> None:
     before = place.snapshot().version
     refused = run("schema", "set", "orders", "a string", text="n\n")
     assert (refused.exit_code, "Change these columns?" in refused.output) == (1, True)
@@ -135,8 +135,8 @@ def test_it_asks(place: Place, run: Run) -> None:
     )
 
 
-def test_killed_after_its_version(place: Place, run: Run) -> None:
-    """A repetition moves the signals, and has the quarantine read again."""
+def test_a_killed_command_is_completed_by_a_repetition(place: Place, run: Run) -> None:
+    """The repetition moves the signals and retries the quarantine, although the types are changed already."""
     table = place.source.table()
     base = table.newest()
     assert isinstance(base, Snapshot)
@@ -152,8 +152,8 @@ def test_killed_after_its_version(place: Place, run: Run) -> None:
     assert values(place) == {"a": [1, 2], "text": [3], "price": [Decimal("1.25")]}
 
 
-def test_it_waits(place: Place, run: Run) -> None:
-    """Until a batch has read again what it asked for."""
+def test_wait_ends_after_the_batch(place: Place, run: Run) -> None:
+    """A script may rely on the new values after the command."""
     watcher = Watcher(place.store, prefix=place.source.location.keyspace_prefix, slots=4)
     watcher.poll()
     big = slot_of("raw/price", 4)
@@ -173,7 +173,7 @@ def test_it_waits(place: Place, run: Run) -> None:
         reading.result()
 
 
-def test_it_is_shown(run: Run) -> None:
+def test_schema_show_lists_the_change(run: Run) -> None:
     of(run("schema", "set", "orders", "a string", "--yes", "--json"))
     newest, first = of(run("schema", "show", "orders", "--json"))
     assert (newest["changed"], newest["added"]) == ({"a": "bigint → string"}, {})
@@ -187,13 +187,13 @@ def test_it_is_shown(run: Run) -> None:
         ("nope bigint", "no column 'nope'"), ("_key binary", "is the platform's"), ("a int, A int", "is there twice"),
     ],
 )  # fmt: skip
-def test_wrong_columns(run: Run, columns: str, error: str) -> None:
+def test_wrong_columns_are_refused(run: Run, columns: str, error: str) -> None:
     refused = run("schema", "set", "orders", columns, "--yes")
     assert (refused.exit_code, error in refused.output) == (1, True), refused.output
 
 
-def test_a_slot_asset_follows(place: Place, run: Run) -> None:
-    """Its slots are made again where values are not the same; those of the source are signalled for it."""
+def test_the_types_of_a_slot_asset_can_change(place: Place, run: Run) -> None:
+    """Slots with values that do not fit are computed again; their slots of the source are signalled."""
     rows = pa.table({"_slot": pa.array([1, 2], pa.int32()), "a": [10**17, 1]})
     derive(place.source, "daily", rows, {Slot(1): 1, Slot(2): 1})
     watcher = Watcher(place.store, prefix=place.source.location.keyspace_prefix, slots=4)
@@ -206,8 +206,8 @@ def test_a_slot_asset_follows(place: Place, run: Run) -> None:
     assert [*watcher.poll().changed] == [1]
 
 
-def test_going_back(place: Place, run: Run) -> None:
-    """As a whole; the schema alone would be another one than that of the files."""
+def test_changed_types_need_a_rollback_of_the_table(place: Place, run: Run) -> None:
+    """A rollback of the schema alone would contradict the files, and is refused."""
     of(run("schema", "set", "orders", "a string", "--yes", "--json"))
     refused = run("schema", "rollback", "orders", "--to", "1")
     assert (refused.exit_code, "older than the present type" in refused.output) == (1, True)
@@ -216,8 +216,8 @@ def test_going_back(place: Place, run: Run) -> None:
     assert of(run("table", "check", "orders", "--json"))["ok"]
 
 
-def test_doctor_refuses_other_types(place: Place, tmp_path: Path) -> None:
-    """Of the source's YAML, with the command that was meant."""
+def test_doctor_refuses_other_types_in_the_yaml(place: Place, tmp_path: Path) -> None:
+    """The error names the command that changes the table."""
     config = place.store.config
     folder = tmp_path / "defs" / "orders"
     folder.mkdir(parents=True)

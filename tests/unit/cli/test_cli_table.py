@@ -1,4 +1,4 @@
-"""`s3notify table`, `history`, `rows`, `schema` and `vacuum`, on a real server: what is there, going back, a loss."""
+"""`s3notify table`, `history`, `rows`, `changes`, `schema` and `vacuum` on a real server."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -30,7 +30,7 @@ SLOT = slot_of("raw/a", 4)
 
 @pytest.fixture(params=[False, True], ids=["bucket", "table"])
 def place(ministack: S3Server, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Place:
-    """A source with two versions, on a bucket alone and with a records table."""
+    """A source with two versions, once with all records on the bucket and once with a records table."""
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.setenv(name, "test")
     records = ministack.table_config() if request.param else None
@@ -60,8 +60,8 @@ def of(answer: Result) -> Any:
     return json.loads(answer.stdout)
 
 
-def test_history(run: Run) -> None:
-    """Of the table, and of a slot with its counts then; newest first."""
+def test_history_lists_versions_newest_first(run: Run) -> None:
+    """With --slot, it lists the versions that changed the slot, with its counts."""
     found = of(run("history", "orders", "--json"))
     assert [one["version"] for one in found] == [2, 1, 0]
     assert [one["batch"] for one in found] == ["second", "first", ""]
@@ -70,7 +70,7 @@ def test_history(run: Run) -> None:
     assert [(one["version"], one["objects"], one["rows"]) for one in of_slot] == [(2, 1, 2), (1, 1, 1)]
     assert len(of(run("history", "orders", "--limit", "1", "--json"))) == 1
     untouched = next(str(slot) for slot in range(4) if slot not in {SLOT, slot_of("raw/b", 4)})
-    assert "no version that is kept changed slot" in run("history", "orders", "--slot", untouched).output
+    assert "no version in the history changed slot" in run("history", "orders", "--slot", untouched).output
     other = run("history", "ordres")
     assert (other.exit_code, "'ordres' has no table" in other.output) == (1, True)
 
@@ -80,8 +80,8 @@ def values(answer: Result) -> list[int]:
     return sorted(json.loads(line)["a"] for line in answer.stdout.splitlines())
 
 
-def test_rows(run: Run) -> None:
-    """Of the table or a slot; now, at a version, at a time."""
+def test_rows_of_a_table_or_a_slot(run: Run) -> None:
+    """The newest version is the default; --version and --at select another one."""
     assert values(run("rows", "orders")) == [2, 10, 11]
     assert values(run("rows", "orders", "--slot", str(SLOT))) == [10, 11]
     assert values(run("rows", "orders", "--version", "1")) == [1, 2]
@@ -96,8 +96,8 @@ def test_rows(run: Run) -> None:
         assert (gone.exit_code, "kept" in gone.output) == (1, True)
 
 
-def test_changes(run: Run) -> None:
-    """Of the second version: an object that was overwritten."""
+def test_changes_of_an_overwritten_object(run: Run) -> None:
+    """The old rows are deleted, and the new rows inserted."""
     answer = run("changes", "orders", "--since", "1")
     assert answer.exit_code == 0, answer.output
     found = [json.loads(line) for line in answer.stdout.splitlines()]
@@ -116,8 +116,8 @@ def test_changes(run: Run) -> None:
     assert (gone.exit_code, "versions 0 to 2 are kept" in gone.output) == (1, True)
 
 
-def test_show(place: Place, run: Run) -> None:
-    """Counts, settings, and where other engines find it; also at an earlier version, and of a slot asset."""
+def test_show_prints_counts_settings_and_url(place: Place, run: Run) -> None:
+    """It also shows an earlier version, or a slot asset."""
     shown = of(run("table", "show", "orders", "--json"))
     wanted: Mapping[str, Any] = {
         "url": f"s3://{place.store.config.bucket}/_s3notify/orders/table/", "version": 2, "rows": 3, "objects": 2,
@@ -132,8 +132,8 @@ def test_show(place: Place, run: Run) -> None:
     assert "_s3notify/orders/table/" in run("table", "show", "orders").output
 
 
-def test_schema(place: Place, run: Run) -> None:
-    """The version that brought the column; back to it, where nothing leaves."""
+def test_schema_show_and_rollback(place: Place, run: Run) -> None:
+    """A rollback to the current columns keeps all rows."""
     found = of(run("schema", "show", "orders", "--json"))
     assert [(one["version"], one["columns"]) for one in found] == [(1, 1)]
     assert [column["name"] for column in found[0]["rows"]["fields"]] == ["a"]
@@ -147,8 +147,8 @@ def test_schema(place: Place, run: Run) -> None:
     assert place.values() == {10: 1, 11: 1, 2: 1}
 
 
-def test_check(place: Place, run: Run) -> None:
-    """A whole table, and one that lost a pack; `doctor --deep` says the same."""
+def test_check_finds_a_lost_pack(place: Place, run: Run) -> None:
+    """`s3notify doctor --deep` finds it too."""
     good = run("table", "check", "orders")
     assert (good.exit_code, "0 problems" in good.output) == (0, True), good.output
     assert of(run("table", "check", "orders", "--json"))["ok"]
@@ -166,8 +166,8 @@ def test_check(place: Place, run: Run) -> None:
         assert pack in bad.output
 
 
-def test_compact(place: Place, run: Run) -> None:
-    """Says what it would merge, and merges just that; rows stay."""
+def test_compact_merges_what_its_plan_names(place: Place, run: Run) -> None:
+    """The rows stay the same."""
     for number in range(3):
         place.put(f"c{number}", number)
         place.run(str(number))
@@ -183,8 +183,8 @@ def test_compact(place: Place, run: Run) -> None:
     assert "merged 0 packs" in run("table", "compact", "orders").output
 
 
-def test_rollback(place: Place, run: Run) -> None:
-    """Said first, then done; to a version or a time, never both; one that is not kept is refused."""
+def test_rollback_to_a_version_or_a_time(place: Place, run: Run) -> None:
+    """A dry run prints the plan. Both options at once, and deleted versions, are refused."""
     before = place.objects()
     said = run("table", "rollback", "orders", "--to", "1", "--dry-run")
     assert said.exit_code == 0, said.output
@@ -206,13 +206,13 @@ def test_rollback(place: Place, run: Run) -> None:
     assert (gone.exit_code, "version 99" in gone.output) == (1, True)
 
 
-def test_put_back_where_nothing_was_replaced(run: Run) -> None:
+def test_put_back_without_replaced_versions_does_nothing(run: Run) -> None:
     answer = run("table", "put-back", "orders")
     assert (answer.exit_code, answer.output) == (0, "no version was replaced\n")
 
 
-def test_forget(place: Place, run: Run) -> None:
-    """A version is lost: the table goes on with the one before, and all slots are compared. Then all of it is lost."""
+def test_forget_continues_after_a_loss(place: Place, run: Run) -> None:
+    """First one version is lost, then the whole table. All slots are compared with the bucket afterwards."""
     layout, location = place.source.location.layout, place.source.location
     assert "nothing is missing" in run("table", "forget", "orders").output
     watcher = Watcher(place.store, prefix=location.keyspace_prefix)
@@ -228,7 +228,7 @@ def test_forget(place: Place, run: Run) -> None:
     assert (answer.exit_code, "continues from version 1 with the id" in answer.output) == (0, True), (
         answer.output
     )
-    assert [*watcher.poll().changed] == [0], "so that whoever polls begins a batch"
+    assert [*watcher.poll().changed] == [0], "the next poll begins a batch"
     assert set(RescanBacklog(location.records()).read().slots) == set(range(4))
     assert place.source.open_table(expected=was).id != was
     assert place.values() == {1: 1, 2: 1}
@@ -248,8 +248,8 @@ def test_forget(place: Place, run: Run) -> None:
     assert (other.exit_code, "'ordres' has no table" in other.output) == (1, True)
 
 
-def test_a_slot_asset_is_forgotten_by_itself(place: Place, run: Run) -> None:
-    """The refusal names the command."""
+def test_forget_repairs_a_single_slot_asset(place: Place, run: Run) -> None:
+    """The error of the damaged slot asset names the command."""
     derive(place.source, "daily", pa.table({"_slot": pa.array([1], pa.int32())}), {Slot(1): 1})
     place.store.delete(place.source.location.table_layout("daily").version(1))
     with pytest.raises(CorruptError, match="--asset daily"):
@@ -260,8 +260,8 @@ def test_a_slot_asset_is_forgotten_by_itself(place: Place, run: Run) -> None:
     assert place.values() == {10: 1, 11: 1, 2: 1}
 
 
-def test_vacuum_refuses_a_table_with_a_part_missing(place: Place, run: Run) -> None:
-    """It would take what is left."""
+def test_vacuum_refuses_a_damaged_table(place: Place, run: Run) -> None:
+    """It would delete files that a repair needs."""
     assert run("vacuum", "orders").exit_code == 0
     place.store.delete(place.source.location.layout.version(2))
     left = place.objects()
@@ -271,8 +271,8 @@ def test_vacuum_refuses_a_table_with_a_part_missing(place: Place, run: Run) -> N
     assert place.objects() == left
 
 
-def test_migrate_and_confirm(place: Place, run: Run) -> None:
-    """What changes is printed, what is like that already is said; a prefix elsewhere is refused."""
+def test_migrate_and_confirm_print_the_change(place: Place, run: Run) -> None:
+    """A migration to the same settings changes nothing. An unrelated prefix is refused."""
     assert "confirmed for version 2" in run("table", "confirm", "orders").output
     assert place.source.open_table().known.confirmed == 2
     assert run("table", "migrate", "orders").exit_code == 2
@@ -288,8 +288,8 @@ def test_migrate_and_confirm(place: Place, run: Run) -> None:
         place.source.open_table()
 
 
-def test_erase(place: Place, run: Run) -> None:
-    """Refused while the object is there, before it asks; messages that name it leave the poison."""
+def test_erase_deletes_poison_messages_too(place: Place, run: Run) -> None:
+    """Only messages that name the object are deleted. An object in the bucket is refused before the question."""
     place.store.put("raw/a b", b"1")
     poison = PoisonStore(place.source.location.queue())
     poison.keep(b'{"key": "raw/a+b"}', origin="sqs", reason="r")
@@ -306,8 +306,8 @@ def test_erase(place: Place, run: Run) -> None:
     assert [message.body for message in poison.all()] == [b"another"]
 
 
-def test_tag(place: Place, run: Run) -> None:
-    """Says what there was to do, and without tags or versions, or for tags that cannot be, what to set."""
+def test_tag_needs_tags_and_versioning(place: Place, run: Run) -> None:
+    """Each error names the setting that is missing or wrong."""
     given = ("tag", "orders", "--prefix", "raw/")
     tags = (*given, "--committed-tags", "archive=yes")
     without = run(*given)

@@ -1,4 +1,4 @@
-"""`s3notify topics`: what is declared is an option, has its effect, and is refused where it cannot be."""
+"""`s3notify topics`: every declared setting is an option, has an effect, and refuses wrong values."""
 
 import dataclasses
 import json
@@ -44,12 +44,12 @@ VALUES: dict[str, Any] = {
     "signals": "root",
     "without_rules": "none",
 }
-"""Values that are no defaults. Numbers that are not here get one more than their default."""
+"""Values that differ from the defaults. Other settings are numbers, and get their default plus one."""
 
 
 @pytest.fixture
 def queue(monkeypatch: pytest.MonkeyPatch) -> NotificationQueue:
-    """That of bucket `b`, in memory."""
+    """The queue of bucket `b`, in memory."""
     records = MemoryRecordStore()
     monkeypatch.setattr(opening, "queue_records", lambda *_: records)
     return NotificationQueue(records)
@@ -76,7 +76,7 @@ def flag_of(setting: Setting) -> str:
 
 @pytest.mark.parametrize("setting", SETTINGS, ids=lambda setting: setting.name)
 def test_every_setting_is_an_option(setting: Setting) -> None:
-    """Of both commands, with its description; shards and signals cannot be changed."""
+    """Both commands have it, with its description; `update` has no option for shards and signals."""
     for name in ("create", "update"):
         command = topics.get_command(click.Context(topics), name)
         assert command is not None
@@ -91,7 +91,7 @@ def test_every_setting_is_an_option(setting: Setting) -> None:
 
 
 def test_every_option_has_its_effect(queue: NotificationQueue) -> None:
-    """The topic has the values that were given, and an update changes no other."""
+    """The topic gets the given values, and an update changes no other value."""
     arguments: list[str] = []
     for setting in SETTINGS:
         value = value_of(setting)
@@ -117,8 +117,8 @@ def test_every_option_has_its_effect(queue: NotificationQueue) -> None:
     assert queue.topics.get("t").settings.rules == ()
 
 
-def test_a_topic_with_other_settings_stays(queue: NotificationQueue) -> None:
-    """The error names them, and the command that changes them."""
+def test_create_does_not_change_an_existing_topic(queue: NotificationQueue) -> None:
+    """The error names the settings that differ, and the command that changes them."""
     done("create", "t", "--capacity", "20")
     done("create", "t", "--capacity", "20")
     ran = run("create", "t", "--capacity", "30", "--stale-seconds", "60")
@@ -129,8 +129,8 @@ def test_a_topic_with_other_settings_stays(queue: NotificationQueue) -> None:
     assert [(one["name"], one["capacity"]) for one in listed] == [("t", 20)]
 
 
-def test_show(queue: NotificationQueue) -> None:
-    """Owners and since when, depth and oldest age of each shard, and that it is paused."""
+def test_show_prints_the_shards(queue: NotificationQueue) -> None:
+    """Each shard has its worker, depth and oldest age."""
     done("create", "t", "--shards", "2", "--capacity", "10", "--url", "https://hooks.example.com/")
     worker = Worker(queue, name="w")
     worker.balance()
@@ -158,7 +158,7 @@ def test_show(queue: NotificationQueue) -> None:
 
 
 def test_dump_prints_lines_as_it_reads(queue: NotificationQueue, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An object for each entry; nothing is taken out, and no more is read than is printed."""
+    """The entries stay in the queue, and --limit also limits the reading."""
     done("create", "t", "--shards", "1")
     for n in range(5):
         queue.push("t", Event(key=f"k\n{n}", bucket="b", size=n))
@@ -180,8 +180,8 @@ def test_dump_prints_lines_as_it_reads(queue: NotificationQueue, monkeypatch: py
     assert queue.stats("t").depth == 6
 
 
-def test_pause_and_resume(queue: NotificationQueue) -> None:
-    """Kept with the topic; as often as one likes; not for one that is pulled."""
+def test_pause_and_resume_may_be_repeated(queue: NotificationQueue) -> None:
+    """The state is stored with the topic. A topic without an endpoint has no delivery to pause."""
     done("create", "hooks", "--url", "https://hooks.example.com/")
     for command, paused in (("pause", True), ("pause", True), ("resume", False), ("resume", False)):
         done(command, "hooks")
@@ -196,8 +196,8 @@ def test_pause_and_resume(queue: NotificationQueue) -> None:
     assert run("pause", "none").exit_code == 1
 
 
-def test_purge(queue: NotificationQueue) -> None:
-    """It says how many first, and asks; only dead letters go."""
+def test_purge_asks_and_deletes_only_dead_letters(queue: NotificationQueue) -> None:
+    """The question follows the number of dead letters."""
     done("create", "t", "--shards", "1", "--max-attempts", "1", "--url", "https://hooks.example.com/")
     queue.push_many("t", [Event(key=f"k{n}") for n in range(3)])
     worker = Worker(queue)
@@ -209,33 +209,33 @@ def test_purge(queue: NotificationQueue) -> None:
         assert ran.exit_code == 1
         assert "2 dead letters" in ran.output
     assert queue.stats("t").dead == 2
-    assert "2 dead letters removed" in done("purge", "t", "--yes")
+    assert "2 dead letters deleted" in done("purge", "t", "--yes")
     assert (queue.stats("t").dead, queue.stats("t").depth) == (0, 1)
-    assert "0 dead letters removed" in done("purge", "t")
+    assert "0 dead letters deleted" in done("purge", "t")
 
 
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--max-event-bytes", "70000"], "max_event_bytes=70000: must be at most 65536"),
-        (["--retry-seconds", "-1"], "retry_seconds=-1.0: must be at least 0"),
-        (["--stale-seconds", "0"], "stale_seconds=0.0: must be at least 1"),
+        (["--max-event-bytes", "70000"], "--max-event-bytes=70000: must be at most 65536"),
+        (["--retry-seconds", "-1"], "--retry-seconds=-1.0: must be at least 0"),
+        (["--stale-seconds", "0"], "--stale-seconds=0.0: must be at least 1"),
         (["--capacity", "4"], "8 shards are more than its capacity"),
-        (["--url", "https://h/", "--concurrency", "0"], "concurrency=0: must be at least 1"),
+        (["--url", "https://h/", "--concurrency", "0"], "--concurrency=0: must be at least 1"),
         (["--url", "ftp://h/"], "give https://host/path"),
         (["--url", "https://h/", "--opaque-data", "x" * 1025], "at most 1024 printable"),
         (["--rule", '{"regex": "(a"}'], "missing )"),
     ],
 )
-def test_what_cannot_be_is_refused(queue: NotificationQueue, arguments: list[str], said: str) -> None:
-    """Before anything is written."""
+def test_wrong_values_are_refused(queue: NotificationQueue, arguments: list[str], said: str) -> None:
+    """Nothing is written."""
     ran = run("create", "t", *arguments)
-    assert (ran.exit_code, queue.topics.all()) == (1, ()), ran.output
+    assert (ran.exit_code in {1, 2}, queue.topics.all()) == (True, ()), ran.output
     assert said in ran.output
 
 
-def test_a_sources_topic_has_its_slots_and_signals(queue: NotificationQueue, tmp_path: Path) -> None:
-    """As its YAML says, whatever other sources have; the command line goes before."""
+def test_a_topic_of_a_source_gets_slots_and_signals(queue: NotificationQueue, tmp_path: Path) -> None:
+    """They come from the YAML of this source, not of other sources; the command line overrides them."""
     for name, slots, signals in (("orders", 40, "root"), ("clicks", 7, "slots")):
         (tmp_path / name).mkdir()
         attributes = {"name": name, "bucket": "b", "slots": slots, "signals": signals}
@@ -248,8 +248,8 @@ def test_a_sources_topic_has_its_slots_and_signals(queue: NotificationQueue, tmp
     assert found == {"orders": (40, "root"), "copies": (1000, "slots"), "clicks": (9, "root")}
 
 
-def test_the_tables_that_a_topic_serves(queue: NotificationQueue) -> None:
-    """Named when it is created or changed, shown, and left alone by other changes."""
+def test_a_topic_keeps_the_tables_that_it_serves(queue: NotificationQueue) -> None:
+    """Other updates do not change them."""
     done("create", "orders", "--table", "one")
     done("update", "orders", "--capacity", "99")
     assert json.loads(done("list", "--json"))[0]["tables"] == ["one"]
@@ -259,8 +259,8 @@ def test_the_tables_that_a_topic_serves(queue: NotificationQueue) -> None:
     assert queue.topics.get("orders").tables == ()
 
 
-def test_a_topic_that_serves_tables_is_not_deleted_unawares(queue: NotificationQueue) -> None:
-    """Nor by --yes: a flag of its own says so, and the error names it and the tables; its entries stay."""
+def test_deleting_a_topic_that_serves_tables_needs_a_flag(queue: NotificationQueue) -> None:
+    """`--yes` is not enough: the tables would lose entries. The error names the flag and the tables."""
     done("create", "orders", "--table", "one", "--table", "two")
     queue.push("orders", Event(key="a"))
     refused = run("delete", "orders", "--yes")
@@ -274,8 +274,8 @@ def test_a_topic_that_serves_tables_is_not_deleted_unawares(queue: NotificationQ
     assert queue.topics.all() == ()
 
 
-def test_a_topic_that_serves_none_is_deleted_as_ever(queue: NotificationQueue) -> None:
-    """Also one that no longer serves any; `--served` changes nothing."""
+def test_a_topic_without_tables_is_deleted(queue: NotificationQueue) -> None:
+    """`--served` makes no difference."""
     for flags in ((), ("--served",)):
         done("create", "hooks")
         done("delete", "hooks", "--yes", *flags)
@@ -283,8 +283,8 @@ def test_a_topic_that_serves_none_is_deleted_as_ever(queue: NotificationQueue) -
 
 
 @pytest.mark.parametrize("command", [["topics"], ["deliver"]])
-def test_help_says_how_delivery_is_ordered(command: list[str]) -> None:
-    """And what to do."""
+def test_help_explains_the_order_of_delivery(command: list[str]) -> None:
+    """An endpoint that ignores it would apply an old event last."""
     shown = " ".join(CliRunner().invoke(main, [*command, "--help"]).output.split()).lower()
     for word in ("at least once", "unordered", "sequencer"):
         assert word in shown
@@ -297,8 +297,8 @@ def test_help_says_how_delivery_is_ordered(command: list[str]) -> None:
         ('{"bucket": "b9"}', "its rule for bucket 'b9' takes nothing: the topic has bucket 'b'"),
     ],
 )
-def test_rules_that_can_never_match(queue: NotificationQueue, rule: str, said: str) -> None:
-    """Refused when a topic is made, and when its rules or its prefix change; one around the prefix is none."""
+def test_rules_that_can_never_match_are_refused(queue: NotificationQueue, rule: str, said: str) -> None:
+    """They are refused for a new topic, and when rules or prefix change. A prefix around the topic's can match."""
     ran = run("create", "t", "--prefix", "raw/", "--rule", rule)
     assert ran.exit_code == 1
     assert said in ran.stderr
@@ -319,13 +319,13 @@ def test_rules_that_can_never_match(queue: NotificationQueue, rule: str, said: s
     assert queue.topics.get("t").settings.prefix == "raw/"
 
 
-def test_to_remove_all_rules_is_asked_about(queue: NotificationQueue) -> None:
-    """The topic takes more then; what it takes is said. Other rules, and a topic without any, are not asked about."""
+def test_removing_all_rules_needs_a_confirmation(queue: NotificationQueue) -> None:
+    """The topic receives more changes then; the question names them. Other updates ask no question."""
     done("create", "t", "--prefix", "raw/", "--rule", '{"suffix": ".csv"}')
     ran = run("update", "t", "--rule", "", given="n\n")
     assert ran.exit_code == 1
-    assert "Remove the 1 rules of 't', so that it takes b/raw/*?" in ran.output
-    assert run("update", "t", "--rule", "").exit_code == 1, "nobody answers"
+    assert "Remove all 1 rules of topic 't', so that it receives b/raw/*?" in ran.output
+    assert run("update", "t", "--rule", "").exit_code == 1, "no answer is no confirmation"
     assert len(queue.topics.get("t").settings.rules) == 1
     done("update", "t", "--rule", '{"suffix": ".json"}')
     done("update", "t", "--rule", "", "--yes")

@@ -1,4 +1,4 @@
-"""The shell's completion, and the version that the program says."""
+"""Completion in the shell, and `--version`."""
 
 from importlib.metadata import version
 
@@ -9,7 +9,7 @@ from click.testing import CliRunner
 from s3notify_platform.cli.main import main
 
 
-def test_version() -> None:
+def test_version_is_the_version_of_the_package() -> None:
     assert CliRunner().invoke(main, ["--version"]).output == f"{version('s3notify-platform')}\n"
 
 
@@ -21,7 +21,7 @@ def test_version() -> None:
         (["ingest"], "--colum", {"--column-names"}),
     ],
 )
-def test_completion(words: list[str], begun: str, found: set[str]) -> None:
-    """Commands and options, also where no source is configured."""
+def test_commands_and_options_are_completed(words: list[str], begun: str, found: set[str]) -> None:
+    """No source needs to be configured, and options that only `--help-all` shows are completed too."""
     complete = ShellComplete(main, {}, "s3notify", "_S3NOTIFY_COMPLETE")
     assert {item.value for item in complete.get_completions(words, begun)} == found

@@ -1,4 +1,4 @@
-"""Commands find a source in the project's YAML, and need nothing but its name; flags go before it."""
+"""Commands take their options from the project's YAML, so that the name of a source is enough."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -31,7 +31,7 @@ Run = Callable[..., Result]
 
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """Writes `defs/NAME/defs.yaml` where the commands run."""
+    """A function that writes `defs/NAME/defs.yaml` into the folder where the commands run."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("S3NOTIFY_DEFS", raising=False)
     monkeypatch.delenv("DAGSTER_HOME", raising=False)
@@ -51,7 +51,7 @@ def run(*arguments: str) -> Result:
 
 @pytest.fixture
 def bucket(ministack: S3Server, project: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> S3Config:
-    """The bucket of a source `orders`, whose YAML names the variables with its keys; no others are set."""
+    """The bucket of a source `orders`. Its YAML names the environment variables with its keys; no others are set."""
     config = ministack.config(ministack.make_bucket())
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.delenv(name, raising=False)
@@ -73,7 +73,7 @@ def bucket(ministack: S3Server, project: Callable[..., None], monkeypatch: pytes
 
 @pytest.mark.server
 def test_a_key_is_enough(bucket: S3Config) -> None:
-    """Signalled by the source's own number of slots, and explained."""
+    """The number of slots comes from the YAML, so that the right slot is signalled."""
     store = S3ObjectStore(bucket)
     store.put("raw/orders/1.jsonl", b"{}\n")
     ran = run("signal", "raw/orders/1.jsonl")
@@ -81,13 +81,13 @@ def test_a_key_is_enough(bucket: S3Config) -> None:
     slot = slot_of("raw/orders/1.jsonl", 16)
     assert ran.output == f"signalled 1 objects: the root and slots {slot} of 'orders'\n"
     assert store.head(f"_s3notify/orders/keyspace/{slot}") is not None
-    told = json.loads(run("explain", "raw/orders/1.jsonl", "--json").stdout)
-    assert told["slot"] == slot
+    answer = json.loads(run("explain", "raw/orders/1.jsonl", "--json").stdout)
+    assert answer["slot"] == slot
 
 
 @pytest.mark.server
 def test_a_name_is_enough(bucket: S3Config) -> None:
-    """Where the source has no table yet, that is said, with its place."""
+    """For a source without a table, the error names the bucket."""
     ran = run("quarantine", "list", "orders")
     assert ran.exit_code == 1
     assert f"source 'orders' has no table in bucket '{bucket.bucket}'" in ran.stderr
@@ -114,8 +114,8 @@ def test_a_name_is_enough(bucket: S3Config) -> None:
         ["signal", "raw/x", "--name", "order"],
     ],
 )
-def test_a_name_that_does_not_exist(bucket: S3Config, command: list[str]) -> None:
-    """Neither in the YAML, nor, if all is given by flags, in the bucket: an error that says so."""
+def test_an_unknown_name_is_refused(bucket: S3Config, command: list[str]) -> None:
+    """The error says where the name was searched: in the YAML, or, with --bucket, in the bucket."""
     ran = run(*command)
     assert (ran.exit_code, ran.stdout) == (1, "")
     assert "no source 'order'; defs has: orders" in ran.stderr
@@ -127,8 +127,10 @@ def test_a_name_that_does_not_exist(bucket: S3Config, command: list[str]) -> Non
     assert "source 'order' has no table in bucket" in ran.stderr
 
 
-def test_several_sources(project: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:
-    """A key tells the source by its prefix; else one has to be named."""
+def test_a_key_identifies_one_of_several_sources(
+    project: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A command without a key needs the name of the source."""
     project("a", "bucket: b\nprefix: raw/a/")
     project("c", "bucket: b\nprefix: raw/c/")
     seen: list[Any] = []
@@ -151,8 +153,8 @@ def test_several_sources(project: Callable[..., None], monkeypatch: pytest.Monke
     assert "name one of: a, c" in ran.stderr
 
 
-def test_without_a_project(project: Callable[..., None], tmp_path: Path) -> None:
-    """What is missing is named, and where it was looked for; so is a variable that is not set."""
+def test_missing_values_are_named_with_their_place(project: Callable[..., None], tmp_path: Path) -> None:
+    """This covers missing options, missing folders, and environment variables that are not set."""
     ran = run("explain", "raw/1")
     assert ran.exit_code == 2
     assert "Missing option '--name'" in ran.stderr
@@ -169,15 +171,15 @@ def test_without_a_project(project: Callable[..., None], tmp_path: Path) -> None
 def test_only_what_a_command_needs_is_evaluated(
     project: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A description with a name that only the project knows, and parts that are empty, are no matter."""
+    """Expressions in other attributes, and empty attributes, do no harm."""
     project("orders", 'bucket: b\nprefix: raw/\ndescription: "{{ mine.text }}"\nspark:\ns3:\nrunning: false')
     monkeypatch.setattr("s3notify_platform.cli.common.SourcePlace.location", lambda place: (_ for _ in ()).throw(
         UsageError(f"reached {place.bucket}")))  # fmt: skip
     assert "reached b" in run("history", "--slot", "1").stderr
 
 
-def test_keys_of_no_source(project: Callable[..., None]) -> None:
-    """Also those of several: one command is about one source."""
+def test_keys_without_a_common_source_are_refused(project: Callable[..., None]) -> None:
+    """A command works on one source, and would signal the wrong slots for the other keys."""
     project("orders", "bucket: b\nprefix: raw/")
     project("clicks", "bucket: b\nprefix: clicks/")
     for keys in (["elsewhere/1"], ["raw/1", "clicks/1"]):
@@ -186,7 +188,7 @@ def test_keys_of_no_source(project: Callable[..., None]) -> None:
         assert "no source that reads all of these keys; defs has: clicks, orders" in ran.stderr
 
 
-def test_a_file_that_is_no_yaml(project: Callable[..., None], tmp_path: Path) -> None:
+def test_a_file_with_wrong_yaml_is_named(project: Callable[..., None], tmp_path: Path) -> None:
     project("orders", "bucket: [")
     ran = run("history", "orders", "--slot", "1")
     assert ran.exit_code == 1
@@ -200,7 +202,7 @@ GIVEN = {
     "into": "units", "home": ".", "slot": "1", "chosen": "1", "set_queue_url": "https://queue", "version": "1",
     "columns": "amount string", "since": "0",
 }  # fmt: skip
-"""What commands take beside what YAML has."""
+"""Values for arguments and options that a YAML does not have."""
 
 
 def commands(
@@ -217,7 +219,7 @@ def commands(
 
 
 def test_every_command_takes_a_yaml_with_every_setting(project: Callable[..., None], tmp_path: Path) -> None:
-    """No option has the name of a setting that means something else."""
+    """A parameter with the name of a setting, but another meaning, would get the value of the setting."""
     attributes = {
         setting.name: OTHERS.get(setting.name, setting.default)
         for setting in settings_of(*UNGROUPED)
@@ -248,10 +250,10 @@ def test_every_command_takes_a_yaml_with_every_setting(project: Callable[..., No
 
 
 @pytest.mark.parametrize(("given", "region"), [({}, "eu-central-1"), ({"region": "eu-west-1"}, "eu-west-1")])
-def test_tables_are_where_the_runs_look(
+def test_commands_and_dagster_use_the_same_tables(
     project: Callable[..., None], given: dict[str, str], region: str
 ) -> None:
-    """In the bucket's region, if `dynamodb` names no other: for commands, and in Dagster."""
+    """The tables are in the region of the bucket, unless `dynamodb` names another region."""
     tables = {"records_table": "t", **given}
     project(
         "orders",
@@ -272,8 +274,8 @@ def test_tables_are_where_the_runs_look(
     assert io.source.location.records_table.region == region
 
 
-def test_a_home_where_dagster_has_not_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its storage is not made beside whoever starts Dagster there: made by two at once, it cannot be opened again."""
+def test_a_command_does_not_create_dagster_s_storage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A storage that two processes create at once cannot be opened again."""
     home = tmp_path / "home"
     home.mkdir()
     monkeypatch.setenv("DAGSTER_HOME", str(home))
@@ -288,8 +290,8 @@ def test_a_home_where_dagster_has_not_run(tmp_path: Path, monkeypatch: pytest.Mo
         assert found is not None
 
 
-def test_sources_of_a_project_leave_each_other_s_objects_alone(project: Callable[..., None]) -> None:
-    """One that reads the whole bucket, wherever others keep their own in it; another bucket's prefixes do not count."""
+def test_a_source_does_not_read_objects_of_the_platform(project: Callable[..., None]) -> None:
+    """This covers the prefixes of all sources in the project, if they are in the same bucket."""
     project("whole", "bucket: b\nother_platform_prefixes: of/another/project/")
     project(
         "clicks",
@@ -314,14 +316,14 @@ def test_sources_of_a_project_leave_each_other_s_objects_alone(project: Callable
         ("hidden_files: read", "raw/orders/_1.csv", True),
     ],
 )
-def test_explain_knows_what_the_file_chooses(
+def test_explain_knows_the_choice_in_the_yaml(
     bucket: S3Config, tmp_path: Path, setting: str, key: str, chosen: bool
 ) -> None:
     file = tmp_path / "defs" / "orders" / "defs.yaml"
     file.write_text(f"{file.read_text()}  {setting}\n")
     S3ObjectStore(bucket).put(key, b"{}\n")
     run("signal", key)
-    told = run("explain", key)
-    assert (told.exit_code, told.stdout.startswith("not read")) == ((1, False) if chosen else (0, True)), (
-        told.output
-    )
+    answer = run("explain", key)
+    assert (answer.exit_code, answer.stdout.startswith("not read")) == (
+        (1, False) if chosen else (0, True)
+    ), answer.output

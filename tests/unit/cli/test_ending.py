@@ -1,4 +1,4 @@
-"""How commands end: drained on a signal, within a time, and by `leave`, not by the interpreter's teardown."""
+"""How commands end: drained after a signal, within a time limit, and without the teardown of the interpreter."""
 
 import signal
 import subprocess
@@ -42,8 +42,8 @@ def until_printed(process, text):
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_service_drains(number):
-    """It ends its work in progress, prints its counts, and ends with 0."""
+def test_a_service_drains_after_a_signal(number):
+    """It finishes its work in progress, prints its counts, and ends with exit code 0."""
     with started(SERVICE, "good", "60") as process:
         until_printed(process, "ready")
         process.send_signal(number)
@@ -51,8 +51,8 @@ def test_a_service_drains(number):
     assert process.returncode == 0
 
 
-def test_what_does_not_drain_ends_all_the_same():
-    """Within the time, with exit code 0 and a line that says so."""
+def test_a_service_that_does_not_drain_is_ended():
+    """It ends within the time limit with exit code 0, and a line names it."""
     with started(SERVICE, "stuck", "0.2") as process:
         until_printed(process, "ready")
         process.send_signal(signal.SIGTERM)
@@ -60,8 +60,7 @@ def test_what_does_not_drain_ends_all_the_same():
     assert process.returncode == 0
 
 
-def test_a_second_signal_ends_at_once():
-    """For whoever cannot wait."""
+def test_a_second_signal_ends_a_service_at_once():
     with started(SERVICE, "stuck", "60") as process:
         until_printed(process, "ready")
         process.send_signal(signal.SIGTERM)
@@ -85,15 +84,15 @@ leave(3)
 """
 
 
-def test_nothing_is_torn_down():
-    """What is registered runs, what is printed arrives, and the exit code is the command's."""
+def test_leave_skips_the_teardown():
+    """Functions of `atexit` run, all output is flushed, and the exit code is kept."""
     ran = subprocess.run([sys.executable, "-c", LEAVING], capture_output=True, text=True, check=False)
     assert (ran.returncode, ran.stdout) == (3, "printed\nat exit\n")
 
 
 @pytest.mark.parametrize("code", [0, 2])
-def test_the_commands_end_so(code):
-    """`--help`, and an option that there is not."""
+def test_exit_codes_of_click_are_kept(code):
+    """`--help` ends with 0, an unknown option with 2."""
     more = ["--help"] if not code else ["--no-such"]
     ran = subprocess.run(
         [sys.executable, "-m", "s3notify_platform.cli", *more], capture_output=True, text=True, check=False
@@ -115,14 +114,14 @@ leave(0)
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("_share", range(6))
-def test_arrow_does_not_abort_what_is_done(_share):
-    """Without `leave`, about one of ten of these ends with SIGABRT: 60 in all, few enough in each for any machine."""
+def test_arrow_does_not_abort_a_finished_command(_share):
+    """Without `leave`, about one of ten processes ends with SIGABRT. Each share of the test runs 10 of 60."""
     ended = [subprocess.run([sys.executable, "-c", ARROW], check=False).returncode for _ in range(10)]
     assert ended == [0] * 10
 
 
-def test_messages_that_nobody_reads_end_no_service():
-    """Its stderr is a closed pipe: it drains as it does else."""
+def test_a_closed_stderr_does_not_end_a_service():
+    """It drains as usual, although its messages are lost."""
     with started(SERVICE, "good", "60") as process:
         until_printed(process, "ready")
         process.stderr.close()

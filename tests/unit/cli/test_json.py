@@ -1,4 +1,4 @@
-"""`--json`: every reading command has it, and prints JSON, one document or one a line, on a real store."""
+"""`--json`: every reading command has it, and prints one JSON document or one a line, on a real server."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -34,7 +34,7 @@ READING: Mapping[tuple[str, ...], list[str]] = {
     ("topics", "show"): ["orders"],
     ("topics", "stats"): [],
 }
-"""Each with its arguments."""
+"""The commands that read, with arguments for the test."""
 
 OTHERS = {
     "backfill", "deliver", "demo", "dev", "erase", "guide", "ingest", "init", "pause", "reconcile", "remove", "resume",
@@ -44,7 +44,7 @@ OTHERS = {
     "topics create", "topics delete", "topics pause", "topics purge", "topics redrive",
     "topics resume", "topics update",
 }  # fmt: skip
-"""They change something, or run until they are stopped."""
+"""The commands that change something, or run until a signal."""
 
 
 def commands(group: click.Group, at: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
@@ -57,14 +57,14 @@ def commands(group: click.Group, at: tuple[str, ...] = ()) -> Iterator[tuple[str
             yield (*at, name)
 
 
-def test_no_command_is_forgotten() -> None:
-    """A new command is one that reads, and takes --json, or is named as another."""
+def test_every_command_is_listed_here() -> None:
+    """A new command goes to `READING`, and takes --json, or to `OTHERS`."""
     assert {" ".join(command) for command in commands(main)} == OTHERS | {" ".join(c) for c in READING}
 
 
 @pytest.fixture(scope="module")
 def place(ministack: S3Server) -> Place:
-    """A table, a topic with an entry, an object in quarantine, and poison."""
+    """A table, a topic with an entry, an object in quarantine, and a poison message."""
     made = Place(ministack)
     made.put("good", 1, 2)
     made.store.put("raw/bad", b"nothing of this is JSON\n")
@@ -78,7 +78,9 @@ def place(ministack: S3Server) -> Place:
 
 @pytest.mark.server
 @pytest.mark.parametrize("command", READING, ids=" ".join)
-def test_json(place: Place, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...]) -> None:
+def test_a_reading_command_prints_json(
+    place: Place, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...]
+) -> None:
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.setenv(name, "test")
     config = place.store.config
@@ -89,7 +91,7 @@ def test_json(place: Place, monkeypatch: pytest.MonkeyPatch, command: tuple[str,
     ran = CliRunner().invoke(main, [*command, *READING[command], *given, "--json"])
     assert ran.exit_code == 0, ran.output
     found = _values(ran.stdout)
-    assert found, "something is there to be shown"
+    assert found, "the command has something to print"
     assert all(isinstance(value, dict | list) for value in found)
 
 

@@ -1,4 +1,4 @@
-"""What comes from outside reaches a terminal only as text."""
+"""Texts from outside reach a terminal without control characters."""
 
 import json
 
@@ -15,15 +15,15 @@ SHOWN = r"a\u001b[2Jb\u009b31mc\u202ed\r\u0007e\udc80f"
 
 
 @pytest.mark.parametrize("err", [False, True])
-def test_lines(capsys, err):
-    """Escapes are shown as escapes; line ends of ours stay."""
+def test_lines_are_escaped(capsys, err):
+    """Line ends stay."""
     printing.say(f"{HOSTILE}\nnext", err=err)
     captured = capsys.readouterr()
     assert (captured.err if err else captured.out) == f"{SHOWN}\nnext\n"
 
 
-def test_tables(capsys, monkeypatch):
-    """In cells, heads and title, where line ends would also break rows."""
+def test_tables_are_escaped(capsys, monkeypatch):
+    """Line ends are escaped too, since they would break rows."""
     monkeypatch.setenv("COLUMNS", "200")
     printing.print_table(("Key",), [[f"{HOSTILE}\n"], ["[bold]x"]], title=HOSTILE)
     out = capsys.readouterr().out
@@ -33,8 +33,8 @@ def test_tables(capsys, monkeypatch):
     assert "\x1b[2J" not in out
 
 
-def test_json_stays_json(capsys):
-    """Escapes are those of JSON, in documents and in lines."""
+def test_escaped_json_stays_json(capsys):
+    """Documents and lines can still be parsed."""
     printing.print_json({"key": HOSTILE})
     printing.say(json.dumps({"key": HOSTILE}, ensure_ascii=False))
     document, _, line = capsys.readouterr().out.partition("\n}\n")
@@ -42,8 +42,8 @@ def test_json_stays_json(capsys):
     assert "\x9b" not in document + line
 
 
-def test_as_received_into_a_pipe_only(capfd, monkeypatch):
-    """A message can be saved as it came; a terminal gets it escaped."""
+def test_a_pipe_gets_a_message_unchanged(capfd, monkeypatch):
+    """A terminal gets it escaped."""
     printing.say_as_received(b"\x1b[2J\n")
     assert capfd.readouterr().out == "\x1b[2J\n"
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)
@@ -52,8 +52,8 @@ def test_as_received_into_a_pipe_only(capfd, monkeypatch):
 
 
 @pytest.mark.parametrize("kind", [UsageError, click.ClickException])
-def test_errors(monkeypatch, kind):
-    """Also those that quote what the bucket answered."""
+def test_errors_are_escaped(monkeypatch, kind):
+    """An error may quote an answer of the bucket."""
 
     def fail(*_, **__):
         raise kind(f"refused: {HOSTILE}")
@@ -64,14 +64,13 @@ def test_errors(monkeypatch, kind):
     assert ran.stderr == f"Error: refused: {SHOWN}\n"
 
 
-def test_what_nobody_expected(capsys):
-    """A traceback."""
+def test_tracebacks_are_escaped(capsys):
     printing.say_traceback(ValueError(HOSTILE))
     assert f"ValueError: {SHOWN}" in capsys.readouterr().err
 
 
-def test_long_work(capsys, monkeypatch):
-    """A bar on a terminal, which is gone when the work is done; nothing elsewhere. The items are the same."""
+def test_a_progress_bar_is_shown_only_on_a_terminal(capsys, monkeypatch):
+    """The items are the same with and without the bar."""
     assert list(printing.track(iter("abc"), 3, "removing")) == ["a", "b", "c"]
     assert capsys.readouterr() == ("", "")
     monkeypatch.setenv("FORCE_COLOR", "1")

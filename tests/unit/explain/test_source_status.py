@@ -268,7 +268,7 @@ def test_objects_without_records_are_counted(source: Source) -> None:
     assert "no row and no reject" not in run().stdout
     commit(source, rows=0, etag="2")
     assert json.loads(run("--json").stdout)[0]["without_records"] == 1
-    assert "orders: 1 objects gave no row and no reject: see s3notify explain KEY" in run().stdout
+    assert "orders: 1 objects gave neither rows nor rejected records: see s3notify explain KEY" in run().stdout
 
 
 @pytest.mark.server
@@ -290,4 +290,4 @@ def test_an_unreadable_source_does_not_hide_the_others(
     assert "127.0.0.1:9 is unavailable" in elsewhere[0]["error"], "a flag overrides the file"
     ran = run("order")
     assert ran.exit_code == 1
-    assert "no source 'order'; there are: gone, orders" in ran.stderr
+    assert "no source 'order'; the YAML has: gone, orders" in ran.stderr
