@@ -268,7 +268,9 @@ def test_objects_without_records_are_counted(source: Source) -> None:
     assert "no row and no reject" not in run().stdout
     commit(source, rows=0, etag="2")
     assert json.loads(run("--json").stdout)[0]["without_records"] == 1
-    assert "orders: 1 objects gave neither rows nor rejected records: see s3notify explain KEY" in run().stdout
+    assert (
+        "orders: 1 objects gave neither rows nor rejected records: see s3notify explain KEY" in run().stdout
+    )
 
 
 @pytest.mark.server
