@@ -212,8 +212,8 @@ def forget(committer: Committer, backlog: Callable[[], None]) -> Forgotten:
     """Accept that versions or the record are missing. The table goes on under a new id, with the versions that remain.
 
     Version numbers are used again, so cursors and streams with the former id begin again. `backlog`: has every slot
-    compared with the bucket by a listing; it is called first. Stop the source's runs before the call. Safe to repeat:
-    until the call has ended, the table is refused.
+    compared with the bucket by a listing; it is called first. Stop the source's runs before the call. Safe to repeat.
+    The table is refused until a call has succeeded.
 
     Requests: 1 LIST and 1 DELETE for each version beyond a gap, and the requests of `open` and of a commit.
     """

@@ -137,7 +137,7 @@ class Share(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inserts:
-    """Rows that were added, in the order of versions. `left`: objects that lost rows, and the last such version."""
+    """Rows that were added, by version. `left`: objects that lost rows, with the last version that removed some."""
 
     parts: tuple[Brought, ...]
     left: pa.RecordBatch = field(default_factory=lambda: NO_REASONS)

@@ -127,7 +127,7 @@ def process(table, monkeypatch):
 
 
 def test_new_object_reads_neither_states_nor_packs(process):
-    """Otherwise each new object would cost more requests than its round."""
+    """Otherwise each new object would cost requests of its own."""
     assert process.round(["raw/new.json"], "e1") == {**PROBE, "PUT data": 1, **VERSION}
 
 
