@@ -297,7 +297,7 @@ class Comparison:
             yield self._planned(each, listed[each.slot].states, listed[each.slot])
 
     def followed(self, found: _Found, states: Mapping[str, ObjectState]) -> SlotPlan:
-        """The plan of a slot by its entries, without a listing. `states`: the states of the named keys."""
+        """The plan of a slot by its entries, without a listing. `states`: the states that the comparison needs."""
         return self._planned(found, states, None)
 
     def _planned(self, found: _Found, states: Mapping[str, ObjectState], listed: Listed | None) -> SlotPlan:
