@@ -5,7 +5,7 @@
 | path | S | the object's key; this is the partition key |
 | etag | S | `*`, or the ETag with its quotes; this is the sort key |
 | generation | N | the lease's generation |
-| timeout | N | milliseconds; 0: the commit is done |
+| timeout | N | milliseconds; 0 means that the commit is done |
 | ttl | N | unix seconds; this is the table's TTL attribute |
 | writer | S | our own: the id of the lease's writer, as a string, since object_store can parse only S and N |
 
