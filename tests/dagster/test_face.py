@@ -24,7 +24,7 @@ CHECKS = (COMPLETE, SETTLED, SCHEMA)
 
 
 def test_a_source_is_three_assets_two_jobs_and_two_automations(site: Site) -> None:
-    """Only its own table may have a run of its own; other assets would fill the UI with runs."""
+    """Only the source's own table may have runs; runs of its other assets would fill the UI."""
     repository = site.defs.get_repository_def()
     graph = site.defs.resolve_asset_graph()
     assert len(graph.get_all_asset_keys()) <= 3
@@ -241,8 +241,8 @@ def requested(site: Site, cursor: dict[str, Any]) -> tuple[Sequence[dg.RunReques
 
 
 def test_the_sweep_is_requested_when_it_is_due(site_of: Callable[..., Site]) -> None:
-    """The first tick must request none. Several missed sweeps count once, and the run must have the tags of
-    the source.
+    """The first tick must request no sweep. Several missed sweeps count once, and the run must have the tags of the
+    source.
     """
     site = site_of(run_tags={"team": "sales"}, sweep_cron="0 3 * * *")
     site.settle()

@@ -176,7 +176,9 @@ def test_repeated_late_and_reordered_entries_are_harmless(site: Site) -> None:
 
 @pytest.mark.thorough
 def test_changes_of_an_unqueued_writer_are_found_by_listings(watched: Site, proxy: FaultProxy) -> None:
-    """One LIST serves all such slots of a batch. As long as such writers are active, every batch lists."""
+    """One LIST serves all slots of unqueued writers in a batch. As long as unqueued writers are active, every batch
+    lists.
+    """
     site = watched
     site.write_unqueued(3, 4)
     site.settle()

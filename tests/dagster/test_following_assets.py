@@ -52,7 +52,7 @@ def materialize(site: Site, **how: Any) -> dg.ExecuteInProcessResult:
 
 
 def test_each_batch_updates_the_newest_rows(site: Site) -> None:
-    """The run must report it, unless the batch changed no key."""
+    """The run must report the update, unless the batch changed no key."""
     slots = {put(site, 1, (1, 1.0), (2, 5.0)), put(site, 2, (1, 3.0))}
     assert site.run(sorted(slots)).success
     assert shown(site) == {1: 3.0, 2: 5.0}

@@ -105,7 +105,7 @@ def test_a_failing_slot_fails_alone(site_of: Callable[..., Site]) -> None:
 
 @pytest.mark.thorough
 def test_a_range_of_partitions_reports_only_what_is_committed(site_of: Callable[..., Site]) -> None:
-    """The UI and backfills start such runs, and Dagster plans the whole range."""
+    """The UI and backfills start runs of a range, and Dagster plans the whole range."""
     site = site_of(transform=f"{TRANSFORMS}.unlucky")
     site.write(12, 13, 14, 5)
     result = site.run(tags={START: "11", END: "14"})
@@ -116,7 +116,7 @@ def test_a_range_of_partitions_reports_only_what_is_committed(site_of: Callable[
 
 @pytest.mark.thorough
 def test_a_single_partition_is_a_run_for_one_slot(site: Site) -> None:
-    """The partition's own page starts such runs."""
+    """The partition's own page in the UI starts runs for one slot."""
     site.write(4, 5)
     assert site.run(partition_key="5").success
     assert site.grid() == {"materialized": {5}, "failed": set(), "running": set()}
