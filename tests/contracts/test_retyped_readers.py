@@ -80,8 +80,9 @@ def read(engine: str, uri: str) -> list[Any]:
 
 ALL: Final = {"int to bigint", "float to double"}
 NONE: Final = {"timestamp to string"}
-"""Widenings where every engine reads old files, but formats the texts differently. Polars cannot read the other
-ones.
+"""Widenings where every engine reads old files, but formats the texts differently.
+
+Polars cannot read the other ones.
 """
 
 
