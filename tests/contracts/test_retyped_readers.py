@@ -80,7 +80,10 @@ def read(engine: str, uri: str) -> list[Any]:
 
 ALL: Final = {"int to bigint", "float to double"}
 NONE: Final = {"timestamp to string"}
-"""Widenings where every engine reads old files, but with its own texts. Polars cannot read the other ones."""
+"""Widenings where every engine reads old files, but formats the texts differently.
+
+Polars cannot read the other ones.
+"""
 
 
 @pytest.mark.parametrize("name", WIDENINGS)

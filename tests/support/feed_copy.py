@@ -86,7 +86,10 @@ class FeedCopy:
 
 
 def _row(row: dict[str, Any]) -> Row:
-    """A row without null columns, which the table may have got later. A number is the same in any numeric type."""
+    """A row without its null columns, since the table may have got these columns later.
+
+    A number is the same in any numeric type.
+    """
     return tuple((name, _plain(value)) for name, value in sorted(row.items()) if value is not None)
 
 

@@ -1,16 +1,16 @@
-// A stand-in for the npm package xor-ack-dynamodb, which the npm registry no longer has: not its source, but its
-// wire behaviour as it is documented, written over the same SDK (aws-sdk 2, DocumentClient).
+// A stand-in for the npm package xor-ack-dynamodb, which the npm registry no longer has. It is not the package's
+// source, but has its documented behaviour on the wire, with the same SDK (aws-sdk 2, DocumentClient).
 //
 //   create  put {key, stamp} if the key is absent
-//   stamp   consistent get, XOR; then delete if the result is zero, else put {key, stamp}: the whole item, so
-//           whatever else stood in it is lost. Both under "the key exists, and the stamp is the one that was read".
-//           A missing item is not looked for: reading its stamp is a TypeError
+//   stamp   consistent get, XOR; then delete if the result is zero, else put {key, stamp}. The put replaces the whole
+//           item, so its other attributes are lost. Both need "the key exists, and the stamp is the one that was read".
+//           A missing item is not checked: reading its stamp is a TypeError
 //   delete  delete if the key exists
 //
-// A refused condition is an error of code "Conflict", a wrong argument one of code "Bad Request".
+// A refused condition is an error with the code "Conflict", a wrong argument one with the code "Bad Request".
 //
-// Reads one JSON command a line, {id, op, tag, ...}; commands run at once, as they come; answers as they are ready.
-// Beside the three: `stampAll {stamps}` stamps all at once, each tried again until it is not stale.
+// Reads one JSON command a line, {id, op, tag, ...}; commands run concurrently, and answers are written when ready.
+// A fourth command, `stampAll {stamps}`, stamps all at once and retries each stamp until it is not stale.
 
 "use strict";
 

@@ -1,7 +1,7 @@
-//! The crate vnotify as a writer and reader. Lines of JSON come in, each is answered by one.
+//! The crate vnotify as a writer and reader. Each line of JSON on stdin is answered by one line.
 //!
-//! First its place: endpoint, region, id, secret, bucket, prefix, shards. Then `{"put": KEY, "body": TEXT}`, answered
-//! by null; `{"get": KEY}` and `{"try_get": KEY}`, answered by the body, or null.
+//! The first line is the place: endpoint, region, id, secret, bucket, prefix, shards. Further lines are
+//! `{"put": KEY, "body": TEXT}`, answered by null; `{"get": KEY}` and `{"try_get": KEY}`, answered by the body, or null.
 
 use std::time::Duration;
 
