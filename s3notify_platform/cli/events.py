@@ -240,7 +240,7 @@ def _removed(parts: "tuple[Part, ...]", asked: Asked) -> "list[Part]":
     for each in plan:
         say(f"  - {each.state}")
     if not plan:
-        say("Nothing that this command creates is there.")
+        say("Nothing is left to delete.")
         return []
     _confirm("Remove this?", asked)
     _each(plan, "remove", "removed")

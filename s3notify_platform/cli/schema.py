@@ -55,7 +55,7 @@ def show(*, place: SourcePlace, asset: str | None, as_json: bool) -> None:
 @click.argument("columns")
 @asset_option
 @click.option(
-    "--of-transform", is_flag=True, help="Change only columns of the table, which a transform makes."
+    "--of-transform", is_flag=True, help="Change only the table's columns; use it if a transform makes them."
 )
 @click.option("--read-again", is_flag=True, help="Read all objects with these columns again.")
 @click.option(

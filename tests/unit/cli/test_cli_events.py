@@ -100,7 +100,7 @@ def test_one_command_brings_new_objects_into_the_table(project: Project) -> None
     assert project.queues() == []
     assert project.notifications() == {}
     assert project.file.read_text() == before
-    assert "Nothing that this command creates is there" in project.init("--remove").output
+    assert "Nothing is left to delete" in project.init("--remove").output
     (listed,) = S3ObjectStore(project.server.config(project.bucket)).list("raw/").objects
     assert listed.key == "raw/orders/1.jsonl", "the probe is deleted"
 
