@@ -81,13 +81,13 @@ def test_a_registered_service_has_a_command(toy, monkeypatch):
     assert "no source is signalled" in result.stderr
     assert [inlet.name for inlet in ran] == ["toy"]
     for option, value, why in (
-        ("--visibility-seconds", "2", "visibility_seconds=2: must be at least 3"),
-        ("--pause-seconds", "0", "pause_seconds=0.0: must be at least 0.1"),
-        ("--pause-seconds", "61", "pause_seconds=61.0: must be at most 60"),
-        ("--tries", "often", "tries='often': give a whole number"),
+        ("--visibility-seconds", "2", "--visibility-seconds=2: must be at least 3"),
+        ("--pause-seconds", "0", "--pause-seconds=0.0: must be at least 0.1"),
+        ("--pause-seconds", "61", "--pause-seconds=61.0: must be at most 60"),
+        ("--tries", "often", "--tries='often': give a whole number"),
     ):
         result = CliRunner().invoke(main, [*options, option, value])
-        assert result.exit_code == 1
+        assert result.exit_code == 2
         assert why in result.stderr
     helped = CliRunner().invoke(main, ["inlet", "toy", "--help"]).stdout
     assert "(0.1 to 60)" in " ".join(helped.split())

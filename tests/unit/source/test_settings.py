@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -179,7 +180,7 @@ def write(folder: Path, attributes: dict[str, Any]) -> ConfiguredSource:
 
 
 def of_flags(given: dict[str, Any]) -> Source:
-    """The source that `s3notify ingest` makes of flags."""
+    """The source that `s3notify ingest` builds from flags. Errors name the setting in place of its option."""
     command = main.get_command(click.Context(main), "ingest")
     assert command is not None
     arguments = [str(given["name"])]
@@ -196,7 +197,8 @@ def of_flags(given: dict[str, Any]) -> Source:
         patched.setattr("s3notify_platform.local.java.java_environment", dict)
         ran = CliRunner().invoke(main, ["ingest", *arguments])
     if not seen:
-        raise UsageError(ran.stderr.strip().removeprefix("Error: "))
+        said = ran.stderr.rpartition("Error: ")[2].strip()
+        raise UsageError(re.sub(r"^--([a-z-]+)", lambda found: found[1].replace("-", "_"), said))
     return seen[0].source
 
 
@@ -324,7 +326,7 @@ def test_contradicting_lease_settings_are_refused(setting: str, value: Any) -> N
 @pytest.mark.parametrize("command", ["ingest", "vacuum"])
 def test_the_times_of_leases_are_in_the_help(command: str) -> None:
     """Users choose lease times with this help, so the limits must be in it."""
-    said = " ".join(CliRunner().invoke(main, [command, "--help"]).output.split())
+    said = " ".join(CliRunner().invoke(main, [command, "--help-all"]).output.split())
     assert all(f"--{name.replace('_', '-')}" in said for name in TIMES)
     assert "A lease cannot cancel a write" in said
 

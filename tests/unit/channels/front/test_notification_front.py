@@ -299,5 +299,5 @@ def test_the_front_has_a_command(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "Put, Get and DeleteBucketNotificationConfiguration" in shown
     assert "--secret " not in shown
     result = CliRunner().invoke(main, [*given, "--on-put", "add"])
-    assert result.exit_code == 1
-    assert "use one of replace, merge" in result.stderr
+    assert result.exit_code == 2
+    assert "--on-put='add': use one of replace, merge" in result.stderr
