@@ -68,7 +68,7 @@ class ObjectStoreSuite:
     def store(self) -> Iterator[ObjectStore]:
         raise NotImplementedError
 
-    def test_round_trip(self, store):
+    def test_put_and_get_round_trip(self, store):
         """GET and HEAD return body, metadata, size and ETag as written; a missing object is None."""
         assert store.get("a") is None
         assert store.head("a") is None
@@ -85,7 +85,7 @@ class ObjectStoreSuite:
         assert head.metadata == {"writer": "w1"}
         assert head.modified_ms > 0
 
-    def test_empty_body(self, store):
+    def test_empty_body_is_an_object(self, store):
         """An object of 0 bytes is an object."""
         store.put("empty", b"")
         assert store.get("empty").body == b""
@@ -98,7 +98,7 @@ class ObjectStoreSuite:
         assert '"' not in first
         assert [meta.etag for meta in store.list("").objects] == [second]
 
-    def test_get_conditions(self, store):
+    def test_get_evaluates_conditions(self, store):
         """`if_match` pins a version; `if_none_match` saves the transfer of the body."""
         first = store.put("a", b"1").etag
         second = store.put("a", b"2").etag
@@ -108,7 +108,7 @@ class ObjectStoreSuite:
         assert store.get("a", if_none_match=first).body == b"2"
         assert store.get("gone", if_match=first) is None
 
-    def test_get_range(self, store):
+    def test_get_returns_a_range(self, store):
         """A range is returned as far as the object has it; a missing object is None."""
         assert store.get_range("a", 0, 5) is None
         store.put("a", b"0123456789")
@@ -118,7 +118,7 @@ class ObjectStoreSuite:
         assert store.get_range("a", 8, 20) == b"89"
         assert store.get_range("a", 10, 20) == b""
 
-    def test_create_if_absent(self, store):
+    def test_create_if_absent_creates_once(self, store):
         """The second create conflicts and changes nothing; after a delete the object may be created again."""
         assert isinstance(store.put("a", b"1", precondition=ABSENT), Written)
         assert store.put("a", b"2", precondition=ABSENT) == Conflict()
@@ -126,7 +126,7 @@ class ObjectStoreSuite:
         store.delete("a")
         assert isinstance(store.put("a", b"3", precondition=ABSENT), Written)
 
-    def test_put_if_match(self, store):
+    def test_put_if_match_needs_the_current_etag(self, store):
         """The put is applied only under the current ETag, and not to a missing object."""
         first = store.put("a", b"1").etag
         second = store.put("a", b"2", precondition=IfMatch(etag=first))
@@ -136,14 +136,14 @@ class ObjectStoreSuite:
         assert store.get("a").body == b"2"
         assert store.get("gone") is None
 
-    def test_delete(self, store):
+    def test_delete_removes_an_object(self, store):
         """A delete removes the object; deleting a missing object is no error."""
         store.put("a", b"1")
         assert store.delete("a") == Written(etag=None)
         assert store.get("a") is None
         assert store.delete("a") == Written(etag=None)
 
-    def test_delete_if_match(self, store):
+    def test_delete_if_match_needs_the_current_etag(self, store):
         """The delete needs the current ETag, and conflicts if the object is missing.
 
         If a server ignores this, the probe must say so.
@@ -158,7 +158,7 @@ class ObjectStoreSuite:
             assert store.get("a") is None
             assert store.delete("a", precondition=IfMatch(etag=second)) == Conflict()
 
-    def test_copy(self, store):
+    def test_copy_keeps_body_and_metadata(self, store):
         """Body and metadata are copied; a missing source is named in the error; a copy onto itself is refused."""
         store.put("a", b"1", metadata={"writer": "w1"})
         assert isinstance(store.copy("a", "b"), Written)
@@ -169,7 +169,7 @@ class ObjectStoreSuite:
         with pytest.raises(UsageError, match="itself"):
             store.copy("a", "a")
 
-    def test_copy_with_metadata(self, store):
+    def test_copy_adds_metadata(self, store):
         """The given metadata is added to the source's, which keeps its own; a missing source is named in the error."""
         store.put("a", b"1", metadata={"kept": "k", "writer": "w1"})
         assert isinstance(store.copy("a", "b", metadata={"writer": "w2"}), Written)
@@ -179,7 +179,7 @@ class ObjectStoreSuite:
         with pytest.raises(NotFoundError, match="gone"):
             store.copy("gone", "c", metadata={"writer": "w2"})
 
-    def test_copy_if_absent(self, store):
+    def test_copy_if_absent_creates_once(self, store):
         """The target is created once. If the server ignores this, the probe must say so."""
         store.put("a", b"1")
         store.put("b", b"2")
@@ -203,7 +203,7 @@ class ObjectStoreSuite:
             with pytest.raises(NotFoundError):
                 store.send_part("large", upload, 1, b"a")
 
-    def test_upload_of_one_part(self, store):
+    def test_upload_may_have_one_part(self, store):
         """The last part may have any size; so may a single part."""
         upload = store.begin_upload("large")
         assert isinstance(
@@ -211,7 +211,7 @@ class ObjectStoreSuite:
         )
         assert store.get("large").body == b"a"
 
-    def test_abort_upload(self, store):
+    def test_aborted_upload_cannot_continue(self, store):
         """An aborted upload cannot continue, a second abort is no error, and the key's other uploads stay."""
         gone, other = store.begin_upload("large"), store.begin_upload("large")
         etag = store.send_part("large", gone, 1, b"a")
@@ -237,7 +237,7 @@ class ObjectStoreSuite:
         assert store.empty_uploads(key) == ()
         assert store.empty_uploads("other") == ()
 
-    def test_upload_if_absent(self, store):
+    def test_upload_if_absent_creates_once(self, store):
         """The upload completes only if the object does not exist; a refused upload still exists.
 
         If a server ignores this, that is a finding.
@@ -254,7 +254,7 @@ class ObjectStoreSuite:
             again = store.complete_upload("large", upload, [etag], precondition=ABSENT)
             assert isinstance(again, Written)
 
-    def test_upload_if_match(self, store):
+    def test_upload_if_match_needs_the_expected_etag(self, store):
         """The upload completes only if the object has the expected ETag."""
         first = store.put("large", b"1").etag
         second = store.put("large", b"2").etag
@@ -270,7 +270,7 @@ class ObjectStoreSuite:
             assert isinstance(written, Written)
             assert store.get("large").body == b"new"
 
-    def test_copy_by_parts(self, store):
+    def test_parts_are_copied_by_the_store(self, store):
         """The store itself copies ranges of the source, and never of a version other than the expected one."""
         store.put("source", b"a" * PART + b"end", metadata={"writer": "w1"})
         source = store.source("", "source")
@@ -290,7 +290,7 @@ class ObjectStoreSuite:
             with pytest.raises(ConflictError):
                 store.copy(source, "copied", metadata={})
 
-    def test_copy_of_a_source(self, store):
+    def test_copy_may_replace_metadata(self, store):
         """The copy has only the given metadata; a missing source is None."""
         store.put("source", b"1", metadata={"kept": "not"})
         assert isinstance(store.copy(store.source("", "source"), "b", metadata={"writer": "w2"}), Written)
@@ -299,7 +299,7 @@ class ObjectStoreSuite:
         assert store.source("", "gone") is None
 
     @pytest.mark.parametrize("kind", ODD_KEYS)
-    def test_odd_keys(self, store, kind):
+    def test_odd_keys_are_returned_unchanged(self, store, kind):
         """GET, LIST and COPY return any key unchanged."""
         key = ODD_KEYS[kind]
         target = key[:-1] + "z"
@@ -317,12 +317,12 @@ class ObjectStoreSuite:
         assert store.get(key) is None
 
     @pytest.mark.parametrize("key", ["", "x" * 1025])
-    def test_impossible_keys(self, store, key):
+    def test_impossible_keys_are_refused(self, store, key):
         """No store can hold these keys, so no request is sent."""
         with pytest.raises(UsageError, match="bytes"):
             store.put(key, b"")
 
-    def test_list_pages(self, store):
+    def test_list_returns_each_object_once(self, store):
         """Every object is listed once, in order, for any page size; `start_after` is exclusive."""
         keys = [f"p/{number:02}" for number in range(11)]
         for key in reversed(keys):
@@ -341,7 +341,7 @@ class ObjectStoreSuite:
         assert store.list("nothing/").objects == ()
         assert store.list("p/", limit=11).next_token is None
 
-    def test_list_beyond_a_page(self, store):
+    def test_list_continues_after_1000_keys(self, store):
         """1001 keys make two pages, and no key is lost or doubled."""
         keys = [f"many/{number % 7} {number}" for number in range(1001)]
         with ThreadPoolExecutor(8) as pool:
@@ -351,7 +351,7 @@ class ObjectStoreSuite:
         assert first.next_token is not None
         assert sorted(meta.key for meta in list_all(store, "many/")) == sorted(keys)
 
-    def test_list_order(self, store):
+    def test_list_orders_keys_by_bytes(self, store):
         """Keys are in the order of their UTF-8 bytes, even around a `/`."""
         keys = sorted(["1", "1-a", "1/x", "10", "A", "_", "a", "é", "\U0001f642"])
         for key in keys:
@@ -361,7 +361,7 @@ class ObjectStoreSuite:
         assert (seen == sorted(seen)) == self.traits.ordered
 
     @pytest.mark.parametrize("limit", [0, 1001])
-    def test_list_limit(self, store, limit):
+    def test_list_limit_is_bounded(self, store, limit):
         """A page has 1 to 1000 objects."""
         with pytest.raises(UsageError, match="limit"):
             store.list("", limit=limit)

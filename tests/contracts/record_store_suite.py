@@ -23,7 +23,7 @@ class RecordStoreSuite:
         if self.writers < 2:
             pytest.skip("this server lets two writers win under a race")
 
-    def test_create_once(self, records):
+    def test_record_is_created_once(self, records):
         """The second create conflicts; partitions are separate."""
         assert records.read("p", "a") is None
         assert isinstance(records.create("p", "a", b"1"), Written)
@@ -83,7 +83,7 @@ class RecordStoreSuite:
         assert records.read("p", "a") is None
         assert list(records.scan("p")) == []
 
-    def test_create_after_remove(self, records):
+    def test_removed_key_may_be_created_again(self, records):
         """A removed key may be created again; the old versions stay invalid."""
         records.create("p", "a", b"1")
         old = records.read("p", "a").version
@@ -93,7 +93,7 @@ class RecordStoreSuite:
         assert records.remove("p", "a", expected=old) == Conflict()
         assert records.create("p", "a", b"2") == Conflict()
 
-    def test_scan_in_key_order(self, records):
+    def test_scan_returns_records_in_key_order(self, records):
         """A scan returns all records of one partition, with unchanged keys in the order of their bytes."""
         keys = [
             "a",
@@ -122,7 +122,7 @@ class RecordStoreSuite:
         assert list(records.scan("none")) == []
 
     @pytest.mark.parametrize("prefix", ["", "0", "042.", "a b", "é", "none", "a%"])
-    def test_scan_below_a_prefix(self, records, prefix):
+    def test_scan_returns_keys_with_a_prefix(self, records, prefix):
         """Only keys with the prefix are returned, in order; prefixes that need quoting, and counters, are included."""
         keys = ["0", "04", "042", "042.a", "042.b", "042x", "043.a", "a", "a b", "a bc", "a%b", "éa", "e"]
         for key in keys:
@@ -132,7 +132,7 @@ class RecordStoreSuite:
         assert found == sorted(key for key in [*keys, "042.n"] if key.startswith(prefix))
         assert list(records.scan("q", prefix=prefix)) == []
 
-    def test_scan_of_wanted_records(self, records):
+    def test_scan_returns_wanted_records(self, records):
         """Only wanted records below the prefix are returned; `wanted` gets unquoted names."""
         for key in ["a.1", "a.2", "b.1", "é.1"]:
             records.create("p", key, key.encode())
@@ -142,7 +142,7 @@ class RecordStoreSuite:
             "a.2"
         ]
 
-    def test_scan_with_known_records(self, records):
+    def test_scan_accepts_known_records(self, records):
         """The result is the same as without known records: changed and new
         records are read, and removed ones are left out.
         """
@@ -161,7 +161,7 @@ class RecordStoreSuite:
             ("e", b"new"),
         ]
 
-    def test_scan_of_keys(self, records):
+    def test_scan_may_return_keys_only(self, records):
         """A scan of keys returns no values, but the versions that removals expect."""
         versions = {}
         for key in ("a.1", "a.2", "b.1"):
@@ -181,7 +181,7 @@ class RecordStoreSuite:
         del scan
         assert sum(1 for _ in records.scan("p")) == 50
 
-    def test_a_counter_has_a_version(self, records):
+    def test_counter_has_a_version(self, records):
         """A counter is read as a decimal number, and each addition changes its version."""
         records.add("p", "n", 3)
         first = records.read("p", "n")
@@ -192,7 +192,7 @@ class RecordStoreSuite:
         assert isinstance(records.remove("p", "n", expected=second.version), Written)
         assert records.add("p", "n", 1) == 1
 
-    def test_add(self, records):
+    def test_additions_stay_within_the_bounds(self, records):
         """A counter starts at 0, never goes below 0 or above the ceiling, and a refused addition changes nothing."""
         assert records.add("p", "n", 3) == 3
         assert records.add("p", "n", 2, ceiling=5) == 5
@@ -204,7 +204,7 @@ class RecordStoreSuite:
         assert records.add("p", "fresh", 6, ceiling=5) == Conflict()
         assert records.read("p", "fresh") is None
 
-    def test_add_to_a_record_without_a_number(self, records):
+    def test_addition_to_another_record_is_refused(self, records):
         """A record that is not a counter is not overwritten."""
         records.create("p", "a", b"text")
         with pytest.raises(CorruptError, match="text"):
@@ -229,7 +229,7 @@ class RecordStoreSuite:
         assert sorted(total for total in totals if isinstance(total, int)) == list(range(1, 11))
         assert totals.count(Conflict()) == self.writers - 10
 
-    def test_concurrent_create_and_remove(self, records):
+    def test_created_record_is_removed_at_most_once(self, records):
         """Each successful create is removed at most once, in any interleaving."""
         self.needs_several_writers()
         removed = []

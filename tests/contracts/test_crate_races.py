@@ -177,7 +177,7 @@ def test_done_mark_refuses_a_crate_that_waited_for_the_lease(both):
     assert both.store.get("fence").body == b"ours"
 
 
-def test_crate_waits_for_our_lease(both):
+def test_crate_waits_for_the_platforms_lease(both):
     """If the holder is gone, the crate takes over after 3 times the lease's timeout, with generation + 1."""
     ours = CommitLease(
         path="gone/ours", etag="*", generation=4, timeout_ms=300, ttl=2_000_000_000, writer="us"

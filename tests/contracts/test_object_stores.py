@@ -46,7 +46,8 @@ class TestConditionalOverNoConditions(ObjectStoreSuite):
         store = IgnoringStore(MemoryObjectStore(), {"create", "match", "delete", "copy"})
         return ConditionalStore(store, DynamoCommit(store, RecordLeases(MemoryRecordStore())))
 
-    test_upload_if_absent = test_upload_if_match = refuses_conditional_uploads
+    test_upload_if_absent_creates_once = refuses_conditional_uploads
+    test_upload_if_match_needs_the_expected_etag = refuses_conditional_uploads
 
 
 class TestMoto(ObjectStoreSuite):
@@ -91,7 +92,8 @@ class TestLeasedOverNoConditions(ObjectStoreSuite):
             bucket = replace(ministack.config(ministack.make_bucket()), endpoint_url=proxy.url)
             yield leased_store(bucket, leases)
 
-    test_upload_if_absent = test_upload_if_match = refuses_conditional_uploads
+    test_upload_if_absent_creates_once = refuses_conditional_uploads
+    test_upload_if_match_needs_the_expected_etag = refuses_conditional_uploads
 
 
 @pytest.mark.server

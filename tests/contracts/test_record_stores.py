@@ -81,7 +81,7 @@ class TestDynamoInMoto(RecordStoreSuite):
 class DynamoSuite(RecordStoreSuite):
     """Additional properties of DynamoDB."""
 
-    def test_scopes_share_a_table(self, records, config):
+    def test_scopes_of_one_table_are_separate(self, records, config):
         """Two sources with one table do not see each other's records."""
         other = DynamoRecordStore(config, scope="other/")
         records.create("p", "a", b"1")
@@ -111,7 +111,7 @@ class DynamoSuite(RecordStoreSuite):
                 nowhere.create(partition, key, body)
         nowhere.close()
 
-    def test_scan_in_pages(self, records):
+    def test_scan_continues_over_pages(self, records):
         """More than a megabyte needs several pages."""
         for number in range(12):
             records.create("p", f"{number:02}", b"x" * 150_000)

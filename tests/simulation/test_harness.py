@@ -159,7 +159,7 @@ def test_simulation_runs_with_all_seeds(monkeypatch):
     assert len(seen) == SEEDS_LEAST
 
 
-def test_a_failure_says_how_to_replay_it(monkeypatch):
+def test_failure_says_how_to_replay_it(monkeypatch):
     """The message has one command, for the first seed that fails."""
     seen = []
 
@@ -175,5 +175,5 @@ def test_a_failure_says_how_to_replay_it(monkeypatch):
     assert seen == [0, 1, 2]
     assert caught.value.__notes__[0] == (
         "replay: SIM_SEED=2 python -m pytest "
-        "'tests/simulation/test_harness.py::test_a_failure_says_how_to_replay_it'"
+        "'tests/simulation/test_harness.py::test_failure_says_how_to_replay_it'"
     )

@@ -262,7 +262,7 @@ def test_sizes_are_accepted_in_the_notation_of_spark(given: str, size: int) -> N
     assert reading_of({"bucket": "b", "maxBytesPerTrigger": given}).source.input.max_bytes == size
 
 
-def test_a_path_names_bucket_and_prefix() -> None:
+def test_path_names_bucket_and_prefix() -> None:
     """The path is accepted in the usual spellings."""
     source = reading_of({"path": "s3a://acme/raw/orders/", "platform_bucket": "own"}).source
     assert (source.input.bucket.bucket, source.input.prefix, source.location.platform.bucket) == (

@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.server]
 
 
 @pytest.mark.parametrize("spread", [False, True])
-def test_create_overwrite_delete_and_empty(
+def test_each_change_of_an_object_is_one_commit(
     lake: Lake, monkeypatch: pytest.MonkeyPatch, *, spread: bool
 ) -> None:
     """Each change of an object removes its old rows and adds its new ones, in one commit.

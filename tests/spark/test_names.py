@@ -106,7 +106,7 @@ def test_safe_names_apply_to_parquet_columns(lake_of: Callable[..., Lake]) -> No
     assert objects.select("a_b", "l").toArrow().to_pylist() == [row]
 
 
-def test_names_within_a_batch(lake_of: Callable[..., Lake]) -> None:
+def test_names_of_a_batch_stay_when_the_schema_grows(lake_of: Callable[..., Lake]) -> None:
     """If the schema is widened again, the names that rows of the batch were already stored with must stay."""
     lake = lake_of(column_names="safe")
     jobs = SparkJobs(lake.spark, lake.source)

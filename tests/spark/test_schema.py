@@ -32,7 +32,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.server]
         ("v variant", "variant is not supported"),
     ],
 )
-def test_schemas_that_do_not_parse(
+def test_invalid_schemas_are_refused(
     spark: SparkSession, lake_of: Callable[..., Lake], schema: str, reason: str
 ) -> None:
     lake = lake_of()

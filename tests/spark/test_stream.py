@@ -260,7 +260,7 @@ def test_stream_begins_after_a_version(place: Place) -> None:
         query_of(place, since=9).batch()
 
 
-def test_stream_of_some_slots_and_columns(place: Place) -> None:
+def test_stream_returns_chosen_slots_and_columns(place: Place) -> None:
     """The column `_key` may be missing, although removed rows are found by it."""
     ingest(place, **{f"o{n}": (n,) for n in range(12)})
     reader = changes_reader(place.source, columns=pa.schema([COLUMNS.field("a")]), only="1,3")

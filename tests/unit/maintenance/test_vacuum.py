@@ -141,7 +141,7 @@ def test_process_that_slept_below_the_cut_opens_the_table_again(table, store, cl
         table.committer.commit(Counts(base=kept, slots=(1,), clock=clock), kept)
 
 
-def test_time_travel_by_time(table, clock):
+def test_version_is_found_by_its_time(table, clock):
     commit(table, 1)
     then = clock.wall_ms()
     clock.sleep(10)
