@@ -44,12 +44,14 @@ def doctor(
     Named tables, and whether the topic of NAME is for this source, are checked too. If its YAML has an inlet, a hidden
     object is written below its prefix to see whether, and how fast, the bucket's events arrive; where that may not be,
     the newest object is looked at. Before all that, the YAML of its sources is: keys, types, formats, schema, cron.
+    Installed packages of Dagster whose versions do not go together are named, with the line to type.
     About 50 requests, with events 30 more. Exit code 0 if the platform can run like this, 1 if not, or if events do not
     arrive, with the reason. With --deep the tables of NAME are read, too, and checked against their logs.
     """
     from contextlib import closing
 
     from s3notify_platform.deploy import Tables, examine_tables
+    from s3notify_platform.local.dagster_versions import installed_versions
     from s3notify_platform.stores.open_store import open_tags
     from s3notify_platform.stores.probe import choose_commit, probe
     from s3notify_platform.stores.s3 import S3ObjectStore
@@ -82,7 +84,8 @@ def doctor(
         tables |= of_source
     except S3NotifyError as error:
         refusal = str(error)
-    usable = not refusal and not any(tables.values())
+    versions = installed_versions()
+    usable = not (refusal or versions.refused or any(tables.values()))
     events = examine_events(place) if name and usable else None
     if as_json:
         print_json(
@@ -94,6 +97,7 @@ def doctor(
                 "commit": decision and decision.commit,
                 "reason": decision and decision.reason,
                 "refused": refusal,
+                "versions": versions.problem,
                 "events": events and asdict(events),
             }
         )
@@ -103,6 +107,8 @@ def doctor(
         if decision:
             say(f"commit: {decision.commit} ({decision.reason})")
             say(f"records: {f'table {records_table!r}' if records_table else 'on the bucket'}")
+        if versions.problem:
+            say(f"versions: {versions.problem}")
         _say_events(name, refusal, events)
     if not usable or (events and not events.fine):
         sys.exit(1)

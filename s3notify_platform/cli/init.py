@@ -1,5 +1,7 @@
 """`s3notify init`: DynamoDB tables; what announces a bucket's changes; templates of both; IAM policies."""
 
+import shlex
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -9,6 +11,7 @@ from s3notify_platform.cli.common import SourcePlace, setting_option, settings_o
 from s3notify_platform.cli.configured import command
 from s3notify_platform.cli.events import Asked, event_options, queue_on_aws, set_up_events
 from s3notify_platform.cli.printing import print_json, say
+from s3notify_platform.kernel.errors import UsageError
 from s3notify_platform.kernel.setting import given_of, named
 from s3notify_platform.source.settings import LocationSettings, S3Settings
 
@@ -19,7 +22,27 @@ if TYPE_CHECKING:
 _OF_BUCKET = tuple(name for name in named(S3Settings) if name != "region")
 
 
-@command(short_help="Set up events or DynamoDB tables; print templates or IAM policies.")
+def _check_given(template: str | None, *, table: str | None, place: str | None) -> None:
+    if template == "iam":
+        if not place:
+            raise click.UsageError("--print iam needs the source's NAME, and its --bucket")
+    elif not table:
+        raise click.UsageError("name a table: --records-table, --lease-table, or both; or --events")
+
+
+def _write_home(home: Path) -> None:
+    """`UsageError` if a `dagster.yaml` is there that lacks lines for warm runs, with these lines."""
+    from s3notify_platform.local.dagster_home import prepare_home
+
+    found = prepare_home(home)
+    if found.missing:
+        instead = f", in place of its own {', '.join(found.others)}" if found.others else ""
+        raise UsageError(f"{found.path} is not changed; for warm runs it needs{instead}:\n\n{found.missing}")
+    say(f"{found.path} {'is written' if found.written else 'has it all already'}. Then type:")
+    say(f"export DAGSTER_HOME={shlex.quote(str(found.path.parent))}; dg dev")
+
+
+@command(short_help="Set up events, DynamoDB tables or a DAGSTER_HOME; print templates or policies.")
 @event_options
 @settings_options("records_table", "lease_table", "dynamodb_endpoint_url", "dynamodb_region")
 @setting_option("region", help="Region of tables, bucket and queue; default: AWS_REGION, or the profile's.")
@@ -52,8 +75,14 @@ _OF_BUCKET = tuple(name for name in named(S3Settings) if name != "region")
     help="iam, events: name of the SQS queue that the bucket's events go to; default: the one in the YAML, or, for "
     "events, one that is made.",
 )
+@click.option(
+    "--dagster-home",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Write a dagster.yaml into this folder, by which `dg dev` alone has warm runs; a file that is there stays.",
+)
 def init(
     *,
+    dagster_home: Path | None,
     records_table: str | None,
     lease_table: str | None,
     dynamodb_endpoint_url: str | None,
@@ -100,7 +129,16 @@ def init(
     Roles: writer; publisher (a writer that queues); run (`s3notify dev` without inlets and outlets); reader; viewer
     (another engine); sweep (checks, vacuum and compact); inlet; outlet. With --platform-bucket the source bucket is
     only read.
+
+    \b
+    In a Dagster project, a home whose runs find Spark started already (else each run starts it, 5 to 20 seconds):
+      s3notify init --dagster-home ~/dagster && export DAGSTER_HOME=~/dagster && dg dev
     """  # noqa: D301 - click's own mark
+    if dagster_home is not None:
+        if events or template or name:
+            raise click.UsageError("--dagster-home goes alone: give the others in another command")
+        _write_home(dagster_home.expanduser())
+        return
     if events:
         asked = Asked(
             by=by,
@@ -131,10 +169,7 @@ def init(
         or default_region(),
         endpoint_url=dynamodb_endpoint_url,
     )
-    if template != "iam" and not (records_table or lease_table):
-        raise click.UsageError("name a table: --records-table, --lease-table, or both; or --events")
-    if template == "iam" and not (name and places["bucket"]):
-        raise click.UsageError("--print iam needs the source's NAME, and its --bucket")
+    _check_given(template, table=records_table or lease_table, place=name and places["bucket"])
     match template:
         case None:
             for each, created in provision.create_tables(tables).items():
