@@ -124,5 +124,9 @@ class SensorView:
     failing: Failing | None = None
     trace: str = ""
     """The traceback with which the slot failed, if nobody foresaw the error."""
+    on: bool = True
+    """Whether the sensor is switched on; off after `s3notify pause`."""
+    ticked_ms: int = 0
+    """When it ticked last; 0: not known."""
     reported: tuple[tuple[int, int], ...] = ()
     """The slot's last data versions in Dagster's event log, and when each was reported."""

@@ -103,7 +103,7 @@ def test_not_chosen(ask):
     commit(ask.source, ask.platform, key, meta.etag)
     result = ask(key)
     assert result.exit_code == 1
-    assert result.stdout.startswith(f"{reason}; its 1 rows leave with the next listing\n")
+    assert result.stdout.startswith(f"{reason}; its 1 rows leave when a batch lists the source\n")
 
 
 @pytest.mark.server
