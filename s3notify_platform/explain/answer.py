@@ -164,7 +164,8 @@ class Answer:
         if not self.sensor.on:
             return f"the source is paused, until `s3notify resume {self.source}`"
         if self.sensor.ticked_ms and self.asked_ms - self.sensor.ticked_ms > SILENT_MS:
-            return f"the source's sensor has not ticked for {self.ago(self.sensor.ticked_ms)}: does Dagster's daemon run?"
+            silent = self.ago(self.sensor.ticked_ms)
+            return f"the source's sensor has not ticked for {silent}: does Dagster's daemon run?"
         return ""
 
     @property
