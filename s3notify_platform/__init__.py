@@ -94,10 +94,18 @@ def __getattr__(name: str) -> Any:
         try:
             return getattr(import_module("s3notify_platform.orchestration"), name)
         except ModuleNotFoundError as error:
-            raise ImportError(remedy(error) or str(error), name=error.name) from error
+            raise ImportError(remedy(error) or _why(error), name=error.name) from error
+        except ImportError as error:
+            raise ImportError(_why(error), name=error.name) from error
         except AttributeError as error:  # would be taken for a missing name
             raise ImportError(f"s3notify_platform.orchestration cannot be imported: {error}") from error
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def _why(error: ImportError) -> str:
+    from s3notify_platform.local.dagster_versions import installed_versions
+
+    return f"{error}. {problem}" if (problem := installed_versions().problem) else str(error)
 
 
 def __dir__() -> list[str]:

@@ -41,9 +41,10 @@ def doctor(
 ) -> None:
     """Check that the bucket and the permissions suffice for the source NAME, and print how tables are committed there.
 
-    The checks are: the YAML (keys, types, formats, schema, cron); the store's abilities; the DynamoDB tables; the topic
-    of NAME. If the YAML has an inlet, the command measures how fast the bucket's events arrive: it writes a hidden
-    object below the source's prefix, or looks at the newest object if it may not write there.
+    The checks are: the versions of Dagster's packages; the YAML (keys, types, formats, schema, cron); the store's
+    abilities; the DynamoDB tables; the topic of NAME. If the YAML has an inlet, the command measures how fast the
+    bucket's events arrive: it writes a hidden object below the source's prefix, or looks at the newest object if it may
+    not write there. With --deep, the tables of NAME are read and checked against their logs.
 
     Probe objects are deleted again. They are below the platform prefix of NAME, or below .s3notify-probe-… without
     NAME. About 50 requests, and 30 more for events.
@@ -53,6 +54,7 @@ def doctor(
     from contextlib import closing
 
     from s3notify_platform.deploy import Tables, examine_tables
+    from s3notify_platform.local.dagster_versions import installed_versions
     from s3notify_platform.stores.open_store import open_tags
     from s3notify_platform.stores.probe import choose_commit, probe
     from s3notify_platform.stores.s3 import S3ObjectStore
@@ -85,7 +87,8 @@ def doctor(
         tables |= of_source
     except S3NotifyError as error:
         refusal = str(error)
-    usable = not refusal and not any(tables.values())
+    versions = installed_versions()
+    usable = not (refusal or versions.refused or any(tables.values()))
     events = examine_events(place) if name and usable else None
     if as_json:
         print_json(
@@ -97,6 +100,7 @@ def doctor(
                 "commit": decision and decision.commit,
                 "reason": decision and decision.reason,
                 "refused": refusal,
+                "versions": versions.problem,
                 "events": events and asdict(events),
             }
         )
@@ -106,6 +110,8 @@ def doctor(
         if decision:
             say(f"commit: {decision.commit} ({decision.reason})")
             say(f"records: {f'table {records_table!r}' if records_table else 'on the bucket'}")
+        if versions.problem:
+            say(f"versions: {versions.problem}")
         _say_events(name, refusal, events)
     if not usable or (events and not events.fine):
         sys.exit(1)

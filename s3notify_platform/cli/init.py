@@ -1,5 +1,7 @@
 """`s3notify init`: events of a bucket, DynamoDB tables, templates of both, and IAM policies."""
 
+import shlex
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -11,6 +13,7 @@ from s3notify_platform.cli.events import Asked, event_options, queue_on_aws, set
 from s3notify_platform.cli.help_pages import CONNECTION, EVENTS, SettingOption
 from s3notify_platform.cli.printing import print_json, say
 from s3notify_platform.cli.setting_options import setting_option, settings_options
+from s3notify_platform.kernel.errors import UsageError
 from s3notify_platform.kernel.setting import given_of, named
 from s3notify_platform.source.settings import LocationSettings, S3Settings
 
@@ -21,7 +24,27 @@ if TYPE_CHECKING:
 _OF_BUCKET = tuple(name for name in named(S3Settings) if name != "region")
 
 
-@command(short_help="Set up events and tables; print IAM policies.")
+def _check_given(template: str | None, *, table: str | None, place: str | None) -> None:
+    if template == "iam":
+        if not place:
+            raise click.UsageError("--print iam needs the NAME of the source, and --bucket")
+    elif not table:
+        raise click.UsageError("give --events, or name a table: --records-table, --lease-table, or both")
+
+
+def _write_home(home: Path) -> None:
+    """Writes `dagster.yaml`. `UsageError` with the missing lines if there is one without lines for warm runs."""
+    from s3notify_platform.local.dagster_home import prepare_home
+
+    found = prepare_home(home)
+    if found.missing:
+        instead = f", in place of its own {', '.join(found.others)}" if found.others else ""
+        raise UsageError(f"{found.path} is not changed; for warm runs it needs{instead}:\n\n{found.missing}")
+    say(f"{found.path} {'is written' if found.written else 'has all lines already'}. Then type:")
+    say(f"export DAGSTER_HOME={shlex.quote(str(found.path.parent))}; dg dev")
+
+
+@command(short_help="Set up events, tables, a DAGSTER_HOME; print IAM policies.")
 @click.argument("name", required=False)
 @event_options
 @click.option(
@@ -66,8 +89,14 @@ _OF_BUCKET = tuple(name for name in named(S3Settings) if name != "region")
     heading=EVENTS,
     help="Name of the SQS queue for the bucket's events; default: the queue in the YAML, else a new one.",
 )
+@click.option(
+    "--dagster-home",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Write a dagster.yaml into this folder, by which `dg dev` alone has warm runs; a file that is there stays.",
+)
 def init(
     *,
+    dagster_home: Path | None,
     records_table: str | None,
     lease_table: str | None,
     dynamodb_endpoint_url: str | None,
@@ -118,7 +147,16 @@ def init(
     queues changes); writer (writes objects and signals them); reader (rows, quarantine and signals); viewer (another
     engine that reads the table); sweep (checks, vacuum and compact). With --platform-bucket, the bucket of the objects
     is only read.
+
+    \b
+    A DAGSTER_HOME whose runs find Spark started (else each run starts it, 5 to 20 s).
+      s3notify init --dagster-home ~/dagster
     """  # noqa: D301 - click's own mark
+    if dagster_home is not None:
+        if events or template or name:
+            raise click.UsageError("--dagster-home goes alone: give the others in another command")
+        _write_home(dagster_home.expanduser())
+        return
     if events:
         asked = Asked(
             by=by,
@@ -149,10 +187,7 @@ def init(
         or default_region(),
         endpoint_url=dynamodb_endpoint_url,
     )
-    if template != "iam" and not (records_table or lease_table):
-        raise click.UsageError("give --events, or name a table: --records-table, --lease-table, or both")
-    if template == "iam" and not (name and places["bucket"]):
-        raise click.UsageError("--print iam needs the NAME of the source, and --bucket")
+    _check_given(template, table=records_table or lease_table, place=name and places["bucket"])
     match template:
         case None:
             for each, created in provision.create_tables(tables).items():

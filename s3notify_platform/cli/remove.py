@@ -1,26 +1,49 @@
 """`s3notify remove NAME`: deletes everything that the platform made for a source."""
 
+from typing import Final
+
 import click
 
 from s3notify_platform.cli.common import SourcePlace, json_option, source_options, yes_option
-from s3notify_platform.cli.configured import command
+from s3notify_platform.cli.configured import command, dagster_instance
 from s3notify_platform.cli.tasks import carry_out, dry_run_option
+from s3notify_platform.kernel.errors import UsageError
+
+TICKS_SECONDS: Final = 60.0
+"""A sensor that ticked within this time would make the source again."""
 
 
 @command(short_help="Delete a source's tables, signals, topic and records.")
 @source_options
 @yes_option
-@click.option("--force", is_flag=True, help="Do it even while a batch is open.")
+@click.option("--force", is_flag=True, help="Do it even while a batch is open or the sensor is on.")
 @dry_run_option
 @json_option
 def remove(*, place: SourcePlace, yes: bool, force: bool, dry_run: bool, as_json: bool) -> None:
     """Delete the tables, signals, topic and records of source NAME. The objects of the bucket stay.
 
-    The command lists first what it will delete. Before, stop the source's sensor, runs, streams and writers; the
-    command is refused while a batch is open. Safe to repeat, and to kill: until the deletion is complete, runs refuse
-    the table. Delete the YAML of the source afterwards.
+    The command lists first what it will delete. Before, stop the source's sensor (`s3notify pause NAME`), runs, streams
+    and writers; the command is refused while a batch is open, or while the sensor of this DAGSTER_HOME is on. Safe to
+    repeat, and to kill: until the deletion is complete, runs refuse the table. Delete the YAML afterwards.
     """
     from s3notify_platform.maintenance.removal import Removal
 
+    if not (force or dry_run):
+        _check_stopped(str(place.settings["name"]))
     task = Removal(location=place.location(), force=force)
     carry_out(task, dry_run=dry_run, as_json=as_json, yes=yes)
+
+
+def _check_stopped(name: str) -> None:
+    """`UsageError` while the sensor of the source ticks: it would make topic and table again, and load everything."""
+    with dagster_instance() as instance:
+        if instance is None:
+            return
+        from s3notify_platform.orchestration.pausing import seconds_since_tick
+
+        since = seconds_since_tick(instance, name)
+    if since is not None and since < TICKS_SECONDS:
+        raise UsageError(
+            f"{name}_sensor ticked {since:.0f} s ago, and would load the source again: `s3notify pause {name}` first. "
+            "If that sensor is of another environment, unset DAGSTER_HOME"
+        )

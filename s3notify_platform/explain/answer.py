@@ -46,6 +46,12 @@ Kind = Literal[
     "refused",
 ]  # fmt: skip
 
+SILENT_MS: Final = 300_000
+"""A sensor that did not tick for so long is said to be silent."""
+
+_BY_BATCH: Final = ("failing", "waiting", "rescan", "signalled")
+"""Verdicts about changes that nothing but another batch commits."""
+
 STATE_WORDS: Final = {"reserved": "reserved", "committed": "queued", "dead": "dead letter"}
 """Names of an entry's states as shown. Its state "committed" is shown as "queued", because people would think of the
 table.
@@ -151,7 +157,20 @@ class Answer:
         if self.refused:
             return Verdict("failing", f"runs refuse the table: {self.refused}; {meanwhile}")
         pending = _pending(self, entries)
-        return Verdict(pending.kind, f"{pending.text}; {meanwhile}")
+        stopped = f"; {self.stopped}" if self.stopped and pending.kind in _BY_BATCH else ""
+        return Verdict(pending.kind, f"{pending.text}; {meanwhile}{stopped}")
+
+    @property
+    def stopped(self) -> str:
+        """Why the source's sensor opens no batch now; "" if it ticks, or nothing is known of it."""
+        if self.sensor is None:
+            return ""
+        if not self.sensor.on:
+            return f"the source is paused, until `s3notify resume {self.source}`"
+        if self.sensor.ticked_ms and self.asked_ms - self.sensor.ticked_ms > SILENT_MS:
+            silent = self.ago(self.sensor.ticked_ms)
+            return f"the source's sensor has not ticked for {silent}: does Dagster's daemon run?"
+        return ""
 
     @property
     def lines(self) -> tuple[str, ...]:
@@ -163,6 +182,8 @@ class Answer:
         facts = asdict(self)
         facts.pop("sensor")
         facts.pop("failed")
+        facts["sensor_on"] = self.sensor.on if self.sensor else None
+        facts["ticked_ms"] = self.sensor.ticked_ms if self.sensor else None
         facts["reported_ms"] = self.reported_ms
         facts["failing"] = {**asdict(self.failing), "trace": self.trace} if self.failing else None
         return {"verdict": self.verdict.kind, "text": self.verdict.text, **facts}
@@ -199,7 +220,7 @@ def _not_chosen(found: Answer, held: CommittedVersion | None) -> Verdict:
     text = f"not read by source {found.source!r}: {found.not_chosen}"
     if held is None:
         return Verdict("not_chosen", text)
-    return Verdict("rescan", f"{text}; the next listing withdraws its {held.rows} rows")
+    return Verdict("rescan", f"{text}; its {held.rows} rows leave when a batch lists the source")
 
 
 def _refused(found: Answer, held: CommittedVersion | None) -> Verdict:
@@ -243,19 +264,21 @@ def _pending(found: Answer, entries: list[Notice]) -> Verdict:
     compared = found.rescans or found.next_batch == "everything"
     failing = found.failing
     if failing is not None and (ready or (compared and not entries)):
-        again = f"requested again in {duration(failing.not_before_ms - found.asked_ms)}"
+        left_ms = failing.not_before_ms - found.asked_ms
+        again = f"due again in {duration(left_ms)}" if left_ms > 0 else "due again now"
         if isinstance(failing, Failing) and failing.parked:
-            again = f"parked, {again} or as soon as the slot changes"
+            again = f"parked, {again}, or when the slot changes"
         text = f"failing: {failing.attempts} attempts, {again}: {cut(failing.reason)}"
         return Verdict("failing", text)
     since = found.ago(min((notice.since_ms for notice in ready or entries if notice.since_ms), default=0))
     if ready:
-        silent = ", and its slot was not signalled yet: its writer or the reconciler will signal it"
+        silent = ", and its slot was not signalled yet; its writer or a reconciler has to signal it"
         text = f"waiting in the queue for {since}"
         return Verdict("waiting", text + (silent if found.signal_taken or found.signal is None else ""))
     if entries:
         text = (
-            f"being written: reserved in the queue for {since}; if its writer was killed, a HEAD resolves it"
+            f"being written: reserved in the queue for {since}; if its writer was killed, a reconciler has to "
+            "resolve it"
         )
         return Verdict("writing", text)
     if dead := [notice for notice in found.notices if notice.state == "dead"]:
@@ -275,7 +298,7 @@ def _unannounced(found: Answer) -> Verdict:
     signal, now = found.signal, found.object
     among = " among those read" if any(topic.cut for topic in found.topics if topic.own) else ""
     no_entry = f"not announced: no entry{among}, and"
-    sweep = "the sweep will find it"
+    sweep = "only a sweep finds it"
     if signal is None:
         return Verdict("unseen", f"{no_entry} slot {found.slot} was never signalled; {sweep}")
     if now is not None and signal.modified_ms < now.modified_ms:
@@ -284,7 +307,7 @@ def _unannounced(found: Answer) -> Verdict:
             f"{no_entry} the slot's signal is older than the object: its writer does not signal, "
             f"or an inlet has not reported it yet; {sweep}",
         )
-    lists = "the next batch lists its slot, once a listing is due"
+    lists = "a batch that lists its slot finds it"
     if not signal.queued and (batch := next(iter(found.batches), None)):
         return Verdict("signalled", f"signalled without an entry: batch {batch.id} reads entries; {lists}")
     if found.signal_taken if found.signal_taken is not None else found.has_taken(signal):
@@ -348,7 +371,15 @@ def _facts(found: Answer) -> Iterator[str]:
         yield from cut_lines(found.trace)
     if found.rescans:
         yield "rescan: the slot waits for one"
+    yield f"sensor: {_sensor_fact(found)}"
     yield from _table_facts(found)
+
+
+def _sensor_fact(found: Answer) -> str:
+    if (sensor := found.sensor) is None:
+        return "nothing is known of it here; DAGSTER_HOME names the Dagster that has it. `s3notify ingest` needs none"
+    last = f"last tick {found.ago(sensor.ticked_ms)} ago" if sensor.ticked_ms else "no tick yet"
+    return f"{'on' if sensor.on else f'off, until `s3notify resume {found.source}`'}, {last}"
 
 
 def _signal_fact(found: Answer) -> str:

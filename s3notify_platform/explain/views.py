@@ -124,5 +124,9 @@ class SensorView:
     failing: Failing | None = None
     trace: str = ""
     """The traceback of the slot's failure, if the error was unforeseen."""
+    on: bool = True
+    """True if the sensor is switched on; `s3notify pause` switches it off."""
+    ticked_ms: int = 0
+    """The time of its last tick, in Unix milliseconds; 0 if unknown."""
     reported: tuple[tuple[int, int], ...] = ()
     """The slot's last data versions in Dagster's event log, and the time of each report."""

@@ -10,11 +10,18 @@ inputs of all its parts. `warm` has the run launcher that hands runs over to wor
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
+import dagster
+
+from s3notify_platform.local.dagster_versions import check_minor
+
 if TYPE_CHECKING:
     from s3notify_platform.orchestration.changes_input import Changes
     from s3notify_platform.orchestration.component import S3NotifyComponent
     from s3notify_platform.orchestration.io_manager import SlotIOManager
     from s3notify_platform.orchestration.source_assets import SlotAsset, s3_slot_asset
+
+# Before anything of Dagster is imported that another version of it has not.
+check_minor(dagster.__version__)
 
 __all__ = ["Changes", "S3NotifyComponent", "SlotAsset", "SlotIOManager", "s3_slot_asset"]
 

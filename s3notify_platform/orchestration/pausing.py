@@ -14,6 +14,7 @@ from s3notify_platform.orchestration.dagster_internals import (
     InstigatorState,
     InstigatorStatus,
     InstigatorType,
+    SensorInstigatorData,
 )
 
 LOOKS: Final = 5
@@ -24,6 +25,21 @@ LOOK_SECONDS: Final = 0.5
 def is_paused(instance: dg.DagsterInstance, source: str) -> bool:
     """True if the sensor of a source is off in at least one code location. One read of the instance's sensors."""
     return not all(state.is_running for state in _known(instance, source))
+
+
+def seconds_since_tick(
+    instance: dg.DagsterInstance, source: str, *, clock: Clock = SYSTEM_CLOCK
+) -> float | None:
+    """Seconds since the sensor of a source ticked last, in any code location where it is on; None if it is off or did
+    not tick yet. One read of the instance's sensors.
+    """
+    ticks = [
+        data.last_tick_timestamp
+        for state in _known(instance, source)
+        if state.is_running and isinstance(data := state.instigator_data, SensorInstigatorData)
+    ]
+    last = max((at for at in ticks if at), default=None)
+    return None if last is None else max(0.0, clock.wall_ms() / 1000 - last)
 
 
 def _known(instance: dg.DagsterInstance, source: str) -> list[InstigatorState]:

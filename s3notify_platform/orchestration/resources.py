@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+from importlib.metadata import version
 from typing import Any, Final
 
 import dagster as dg
@@ -15,6 +16,7 @@ from pyspark.sql import SparkSession
 from s3notify_platform.kernel.errors import UsageError
 from s3notify_platform.kernel.limits import SESSIONS_MAX
 from s3notify_platform.kernel.setting import named, settings_of
+from s3notify_platform.local.dagster_versions import check_pair
 from s3notify_platform.local.java import java_environment
 from s3notify_platform.orchestration.session_places import take_place
 from s3notify_platform.orchestration.setting_fields import Checked, fields_of
@@ -23,6 +25,8 @@ from s3notify_platform.source.settings import DynamoSettings, S3Settings
 from s3notify_platform.spark.session import has_java, prepare_environment, session_conf
 from s3notify_platform.spark.warm_sessions import is_replaced
 from s3notify_platform.stores.credentials import session_of
+
+check_pair(dg.__version__, version("dagster-pyspark"))
 
 
 class SlotSpark(PySparkResource):

@@ -13,7 +13,7 @@ from threading import BoundedSemaphore
 from typing import Final
 
 import dagster as dg
-from dagster import RunsFilter
+from dagster import DefaultRunLauncher, RunsFilter
 
 from s3notify_platform.engine.batch.batches import EVERYTHING, BatchRequest, SensorState
 from s3notify_platform.engine.batch.run_pulse import RunView
@@ -127,7 +127,7 @@ def build_sensor(
         if not context.cursor:
             return dg.SensorResult(
                 cursor=cursors.dumps(planner.first(), ""),
-                skip_reason="first tick: the next one compares the whole source",
+                skip_reason=f"first tick: the next one compares the whole source{_cold(instance)}",
             )
 
         def look(state: SensorState) -> Tick:
@@ -151,6 +151,16 @@ def build_sensor(
         return _result(context, tick, requests, cursors.dumps(tick.state, context.cursor))
 
     return poll_keyspace
+
+
+def _cold(instance: dg.DagsterInstance) -> str:
+    """How to have warm runs, where Dagster's default launcher starts each run; it is said once, by the first tick."""
+    if type(instance.run_launcher) is not DefaultRunLauncher:
+        return ""
+    return (
+        ". Each run starts Python and Spark, which takes 5 to 20 s: `s3notify init --dagster-home FOLDER` writes a "
+        "dagster.yaml by which they stay started"
+    )
 
 
 def _opened(io: SlotIOManager, expected: str, *, transformed: bool) -> OpenTable:

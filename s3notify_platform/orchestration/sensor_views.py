@@ -13,6 +13,7 @@ from s3notify_platform.kernel.ports import RecordStore
 from s3notify_platform.kernel.slots import Slot, slot_of
 from s3notify_platform.orchestration.dagster_internals import (
     DATA_VERSION_TAG,
+    InstigatorState,
     InstigatorType,
     SensorInstigatorData,
 )
@@ -30,14 +31,15 @@ REPORTS_MAX: Final = 20
 def sensor_view(instance: dg.DagsterInstance, source: Source, key: str) -> SensorView | None:
     """The sensor's knowledge of the key's slot; None if the sensor has no cursor yet.
 
-    If several code locations have a sensor of this name, the sensor that ticked last counts. One read of the instance's
-    sensors, one of the slot's last materializations, and one of the runs of each open batch. A failing slot also costs
-    one read of the failed runs, and one for each of these runs.
+    If several code locations have a sensor of this name, the sensor that ticked last counts. Two reads of the
+    instance's sensors, one of the slot's last materializations, and one of the runs of each open batch. A failing slot
+    also costs one read of the failed runs, and one for each of these runs.
     """
     state = sensor_state(instance, source.name, source.location.records())
     if state is None:
         return None
     slot = slot_of(key, source.location.slots)
+    sensors = _sensors(instance, source.name)
 
     def runs_of(batch: str) -> tuple[str, ...]:
         runs = instance.get_runs(filters=RunsFilter(tags={BATCH_TAG: batch}), limit=RUNS_MAX)
@@ -57,6 +59,8 @@ def sensor_view(instance: dg.DagsterInstance, source: Source, key: str) -> Senso
         ),
         failing=(failing := state.failing.get(slot) or state.failing.get(EVERYTHING)),
         trace=_trace_of(instance, source.name, slot) if failing else "",
+        on=all(one.is_running for one, _ in sensors),
+        ticked_ms=int(1000 * max(data.last_tick_timestamp or 0 for _, data in sensors)),
         reported=tuple(
             (int(generation), int(1000 * record.timestamp))
             for record in reported
@@ -81,17 +85,22 @@ def _trace_of(instance: dg.DagsterInstance, source: str, slot: Slot) -> str:
     return ""
 
 
+def _sensors(instance: dg.DagsterInstance, source: str) -> list[tuple[InstigatorState, SensorInstigatorData]]:
+    """The sensor of a source in each code location that has it."""
+    return [
+        (state, state.instigator_data)
+        for state in instance.all_instigator_state(instigator_type=InstigatorType.SENSOR)
+        if state.instigator_name == f"{source}_sensor"
+        and isinstance(state.instigator_data, SensorInstigatorData)
+    ]
+
+
 def sensor_state(instance: dg.DagsterInstance, source: str, records: RecordStore) -> SensorState | None:
     """The cursor of a source's sensor; None if it has no cursor yet.
 
     One read of the instance's sensors, and the requests of `ShortCursor` to `records`, the source's records.
     """
-    found = [
-        state.instigator_data
-        for state in instance.all_instigator_state(instigator_type=InstigatorType.SENSOR)
-        if state.instigator_name == f"{source}_sensor"
-        and isinstance(state.instigator_data, SensorInstigatorData)
-    ]
+    found = [data for _, data in _sensors(instance, source)]
     for data in sorted(found, key=lambda data: -(data.last_tick_timestamp or 0)):
         try:
             if data.cursor:

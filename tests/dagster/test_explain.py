@@ -117,7 +117,7 @@ def test_a_failing_slot_is_explained_with_its_reason(site_of: Callable[..., Site
     verdict, text = asked(site, site.key(13))
     assert verdict == "failing"
     assert "13 is unlucky" in text
-    assert "requested again in" in text
+    assert "due again" in text
 
 
 def test_the_traceback_of_a_failed_slot_is_shown_once(site_of: Callable[..., Site]) -> None:

@@ -16,8 +16,8 @@
 | time_to_live, max_retries, retry_sleep_duration | seconds, deliveries, seconds; `None` means this package's default |
 | login-env, secret-env | our own: names of the worker's variables (`Endpoint`), in place of secrets |
 
-Other attributes are refused. A topic with persistent=false is refused, too: an event is reported after its write, so
-the write cannot wait for its delivery.
+Other attributes are refused, and so is persistent=false. With it, Ceph's write waits until the endpoint has the event.
+Here the write goes to the store itself, and its event is reported afterwards, so no write can wait for an endpoint.
 """
 
 from collections.abc import Mapping
@@ -70,7 +70,9 @@ def settings_of(given: Mapping[str, str], before: TopicSettings = _PLAIN) -> Top
     flags = {name: _flag(name, given[name]) for name in _BOOLEANS if name in given}
     if not flags.get("persistent", True):
         raise UsageError(
-            "persistent: only true is possible, since an event is reported after its write, which cannot wait"
+            "persistent: each topic here is a queue, and `s3notify deliver` sends its events after the write is done. "
+            "The write goes to the store itself, so nothing here could make it wait for the endpoint: leave persistent "
+            "out, or set it to true"
         )
     ttl = _number(given, "time_to_live")
     attempts, retry = _number(given, "max_retries"), _number(given, "retry_sleep_duration")

@@ -1,12 +1,18 @@
 """The run launcher: hands runs over to the home's supervisor, and leaves all others to Dagster's default launcher."""
 
+import os
+import subprocess
+import sys
+import threading
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Final, Self
 
-from dagster import DagsterRun, DefaultRunLauncher, serialize_value
+from dagster import DagsterRun, DefaultRunLauncher, Field, serialize_value
 
+from s3notify_platform.kernel.clock import SYSTEM_CLOCK
+from s3notify_platform.local.dagster_dev import EVENTS_AT_ONCE
 from s3notify_platform.orchestration.dagster_internals import (
     BACKFILL_ID_TAG,
     CheckRunHealthResult,
@@ -17,15 +23,40 @@ from s3notify_platform.orchestration.dagster_internals import (
 )
 from s3notify_platform.orchestration.partitions import WARM_TAG
 from s3notify_platform.orchestration.run_health import process_is_gone
-from s3notify_platform.orchestration.warm.handover import Home, NoAnswerError, NobodyThereError, WorkerKey
+from s3notify_platform.orchestration.warm.handover import (
+    Home,
+    Message,
+    NoAnswerError,
+    NobodyThereError,
+    WorkerKey,
+)
+
+START_SECONDS: Final = 60.0
+"""How long a supervisor that was started may take until it answers; then its first worker starts with a later run."""
 
 
 class WarmRunLauncher(DefaultRunLauncher):
-    """`DefaultRunLauncher`, which starts a process for each run, except for runs that a warm worker takes."""
+    """`DefaultRunLauncher`, which starts a process for each run, except for runs that a warm worker takes.
+
+    `start_supervisor`: a launcher that finds no supervisor starts one, which ends with the launcher's process. Without
+    it, `s3notify warm` must be started separately.
+    """
+
+    def __init__(
+        self, inst_data: ConfigurableClassData | None = None, *, start_supervisor: bool = False
+    ) -> None:
+        super().__init__(inst_data)
+        self._starts = start_supervisor
+        self._supervisor: subprocess.Popen[bytes] | None = None
+
+    @classmethod
+    def config_type(cls) -> dict[str, Any]:
+        """See `ConfigurableClass`."""
+        return {"start_supervisor": Field(bool, is_required=False, default_value=False)}
 
     @classmethod
     def from_config_value(cls, inst_data: ConfigurableClassData, config_value: Mapping[str, Any]) -> Self:
-        """See `ConfigurableClass`; there is nothing to configure."""
+        """See `ConfigurableClass`."""
         return cls(inst_data=inst_data, **config_value)
 
     @property
@@ -39,7 +70,7 @@ class WarmRunLauncher(DefaultRunLauncher):
 
     def _hand_over(self, context: LaunchRunContext) -> bool:
         run, home = context.dagster_run, self._home
-        if not home.folder.exists() or (key := _key_of(context)) is None:
+        if not (self._starts or home.folder.exists()) or (key := _key_of(context)) is None:
             return False
         message = {
             "do": "prepare" if takes_in_everything(run) else "run",
@@ -51,10 +82,37 @@ class WarmRunLauncher(DefaultRunLauncher):
         try:
             return bool(home.ask(message)["yes"])
         except NobodyThereError:
+            if self._starts:
+                self._start_supervisor(message | {"do": "prepare"})
             return False
         except NoAnswerError:
             # The supervisor may have taken the run. If the claim succeeds, the supervisor will refuse the run.
             return not home.claim(run.run_id, "cold")
+
+    def _start_supervisor(self, first: Message) -> None:
+        """Start a supervisor, unless one of ours is starting, and have it start the worker that `first` names.
+
+        Two processes may each start one: the home's lock lets the first of these serve.
+        """
+        if self._supervisor is not None and self._supervisor.poll() is None:
+            return
+        root = self._instance.root_directory
+        self._supervisor = subprocess.Popen(
+            [sys.executable, "-m", "s3notify_platform.cli", "warm", "--home", root, "--until-input-ends"],
+            env={"DAGSTER_EVENT_BATCH_SIZE": str(EVENTS_AT_ONCE), **os.environ},
+            # Its end is that of this process, however it ends; Ctrl-C in a terminal is not for it.
+            stdin=subprocess.PIPE,
+            start_new_session=True,
+        )
+        threading.Thread(target=_ask_first, args=[self._home, first], daemon=True).start()
+
+    def dispose(self) -> None:
+        """End the supervisor that it started, which ends its workers."""
+        super().dispose()
+        if self._supervisor is not None:
+            assert self._supervisor.stdin is not None
+            self._supervisor.stdin.close()
+            self._supervisor.wait()
 
     def terminate(self, run_id: str) -> bool:
         """Terminates a run. True if its end was requested; the end is reported when the run has ended."""
@@ -89,6 +147,15 @@ class WarmRunLauncher(DefaultRunLauncher):
         if lives:
             return CheckRunHealthResult(WorkerStatus.RUNNING)
         return CheckRunHealthResult(WorkerStatus.FAILED, "its warm worker has ended")
+
+
+def _ask_first(home: Home, message: Message) -> None:
+    ends = SYSTEM_CLOCK.monotonic() + START_SECONDS
+    while SYSTEM_CLOCK.monotonic() < ends:
+        with suppress(NoAnswerError, NobodyThereError):
+            home.ask(message)
+            return
+        SYSTEM_CLOCK.sleep(0.5)
 
 
 def _key_of(context: LaunchRunContext) -> WorkerKey | None:

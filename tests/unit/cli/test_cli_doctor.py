@@ -4,6 +4,7 @@ import pytest
 from click.testing import CliRunner
 
 from s3notify_platform.cli.main import main
+from s3notify_platform.local.dagster_versions import Versions
 from s3notify_platform.protocols.notification_queue import NotificationQueue, TopicSettings
 from s3notify_platform.stores.open_store import queue_records
 from s3notify_platform.stores.s3 import S3ObjectStore
@@ -155,3 +156,16 @@ def test_missing_credentials_are_one_line(doctor, monkeypatch, tmp_path):
     assert result.stderr.startswith(
         "Error: no credentials for bucket 'b' at http://127.0.0.1:9: name environment"
     )
+
+
+@pytest.mark.server
+@pytest.mark.parametrize("refused", [False, True])
+def test_versions_that_do_not_go_together(doctor, ministack, monkeypatch, refused):
+    """Said with the line to type; exit code 1 if the Dagster part does not load with them."""
+    found = Versions(
+        problem="dagster 1.14.0 is installed. Type: pip install dagster==1.13.27", refused=refused
+    )
+    monkeypatch.setattr("s3notify_platform.local.dagster_versions.installed_versions", lambda: found)
+    result = doctor("--bucket", ministack.make_bucket(), "--endpoint-url", ministack.endpoint_url)
+    assert f"versions: {found.problem}" in result.output
+    assert result.exit_code == refused

@@ -103,7 +103,7 @@ def test_an_object_that_the_source_skips_is_settled(ask):
     commit(ask.source, ask.platform, key, meta.etag)
     result = ask(key)
     assert result.exit_code == 1
-    assert result.stdout.startswith(f"{reason}; the next listing withdraws its 1 rows\n")
+    assert result.stdout.startswith(f"{reason}; its 1 rows leave when a batch lists the source\n")
 
 
 @pytest.mark.server

@@ -72,7 +72,7 @@ def test_an_object_that_the_source_does_not_read_is_explained(place, key, settin
     assert said(answer) == ("not_chosen", f"not read by source 'orders': {reason}")
     assert answer.verdict.settled
     place.commit(place.state(key=key))
-    text = f"not read by source 'orders': {reason}; the next listing withdraws its 3 rows"
+    text = f"not read by source 'orders': {reason}; its 3 rows leave when a batch lists the source"
     assert said(place.ask(key)) == ("rescan", text)
     chosen = {"exclude": "", "include": "", "modified_after": "2020-01-01T00:00:00Z", "hidden_files": "read"}
     place.source = with_settings(place.source, **chosen)

@@ -33,7 +33,7 @@ def test_an_entry_without_a_signal_is_explained(place):
     assert "reconciler" not in said(place.ask(seen=b"another"))[1]
     kind, text = said(place.ask(seen=digest_of(place.signal_etag())))
     assert kind == "waiting"
-    assert "not signalled yet: its writer or the reconciler will signal it" in text
+    assert "not signalled yet; its writer or a reconciler has to signal it" in text
 
 
 def test_a_reservation_counts_as_being_written(place):
@@ -82,7 +82,7 @@ def test_an_open_batch_that_reads_entries_does_not_count_for_unannounced_changes
     batch = BatchView(id="orders-e-1", opened_ms=place.clock.wall_ms(), listing=False)
     kind, text = said(place.ask(seen=digest_of(place.signal_etag()), batches=(batch,)))
     assert kind == "signalled"
-    assert "batch orders-e-1 reads entries; the next batch lists its slot" in text
+    assert "batch orders-e-1 reads entries; a batch that lists its slot finds it" in text
     place.open_batch(2, listing=True)
     assert place.ask().verdict.kind == "in_batch"
 
@@ -97,8 +97,8 @@ def test_the_first_batch_counts_for_every_slot(place):
 @pytest.mark.parametrize(
     ("parked", "words"),
     [
-        (False, "requested again in 30 s"),
-        (True, "parked, requested again in 30 s or as soon as the slot changes"),
+        (False, "due again in 30 s"),
+        (True, "parked, due again in 30 s, or when the slot changes"),
     ],
 )
 def test_a_failing_slot_is_explained(place, parked, words):
@@ -115,7 +115,7 @@ def test_a_change_that_waits_for_a_rescan_is_explained(place):
     """The slot of an unqueued writer waits for a listing."""
     place.put(queued=False)
     assert said(place.ask())[1].startswith(
-        "signalled 0 s ago without an entry: the next batch lists its slot, once a listing is due"
+        "signalled 0 s ago without an entry: a batch that lists its slot finds it"
     )
     place.backlog.add([SLOT], unqueued=True)
     kind, text = said(place.ask())
@@ -165,3 +165,41 @@ def test_with_unqueued_writers_every_signal_leads_to_a_listing(place):
     assert place.ask().verdict.kind == "unseen"
     place.backlog.add((), unqueued=True)
     assert place.ask().verdict.kind == "signalled"
+
+
+def test_a_sensor_that_does_not_tick_is_named_where_a_change_waits_for_a_batch(place):
+    """Nothing is promised: whether a batch comes is said to depend on the sensor, and what is known of that."""
+    place.put()
+    now_ms = place.clock.wall_ms()
+    assert (
+        said(place.ask(ticked_ms=now_ms - 3000))[1]
+        == "waiting in the queue for 0 s; nothing of it is committed"
+    )
+    assert "sensor: on, last tick 3 s ago" in place.ask(ticked_ms=now_ms - 3000).lines
+    _, text = said(place.ask(on=False, ticked_ms=now_ms))
+    assert text.endswith("; nothing of it is committed; the source is paused, until `s3notify resume orders`")
+    _, text = said(place.ask(ticked_ms=now_ms - 7_200_000))
+    assert text.endswith("; the source's sensor has not ticked for 2 h: does Dagster's daemon run?")
+    document = place.ask(on=False, ticked_ms=now_ms).document()
+    assert (document["sensor_on"], document["ticked_ms"]) == (False, now_ms)
+    assert any(line.startswith("sensor: nothing is known of it here") for line in place.ask().lines)
+    assert place.ask().document()["sensor_on"] is None
+
+
+def test_a_paused_source_is_no_reason_where_the_table_agrees(place):
+    place.put()
+    place.commit(place.state())
+    kind, text = said(place.ask(on=False))
+    assert kind == "committed"
+    assert "paused" not in text
+
+
+def test_no_verdict_promises_what_is_not_known(place):
+    """No sentence says what a sensor, a sweep or a reconciler will do, since nobody knows whether it runs."""
+    place.store.put(KEY, b"one")
+    texts = [said(place.ask())[1]]
+    place.put(queued=False)
+    texts.append(said(place.ask())[1])
+    place.put()
+    texts += [said(place.ask())[1], said(place.ask(seen=digest_of(place.signal_etag())))[1]]
+    assert not [text for text in texts if " will " in text]

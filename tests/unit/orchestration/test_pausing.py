@@ -16,8 +16,9 @@ from dagster._core.remote_origin import (
 from dagster._core.scheduler.instigation import InstigatorState, InstigatorStatus, SensorInstigatorData
 
 from s3notify_platform.cli.main import main
+from s3notify_platform.kernel.clock import SYSTEM_CLOCK
 from s3notify_platform.kernel.errors import UnavailableError
-from s3notify_platform.orchestration.pausing import is_paused, switch
+from s3notify_platform.orchestration.pausing import is_paused, seconds_since_tick, switch
 from tests.support.clocks import HandClock
 
 
@@ -98,3 +99,24 @@ def test_an_unknown_sensor_or_home_is_refused(
     monkeypatch.delenv("DAGSTER_HOME")
     refused = run("resume", "orders")
     assert (refused.exit_code, "set DAGSTER_HOME" in refused.output) == (1, True)
+
+
+def test_remove_waits_until_the_sensor_is_off(
+    instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A sensor that ticks would load the source again right after its removal."""
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
+    remove = ("remove", "clicks", "--bucket", "b", "--endpoint-url", "http://127.0.0.1:9", "--yes")
+    clock = HandClock()
+    assert seconds_since_tick(instance, "clicks", clock=clock) is not None
+    assert seconds_since_tick(instance, "nowhere", clock=clock) is None
+    for state in [*instance.all_instigator_state()]:
+        if state.instigator_name == "clicks_sensor":
+            data = SensorInstigatorData(cursor="kept", last_tick_timestamp=SYSTEM_CLOCK.wall_ms() / 1000)
+            instance.update_instigator_state(state.with_data(data))
+    refused = run(*remove)
+    assert refused.exit_code == 1
+    assert "s ago, and would load the source again: `s3notify pause clicks` first" in refused.output
+    assert run("pause", "clicks").exit_code == 0
+    assert seconds_since_tick(instance, "clicks") is None

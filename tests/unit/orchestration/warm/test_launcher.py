@@ -26,7 +26,15 @@ from dagster._core.types.loadable_target_origin import LoadableTargetOrigin
 
 from s3notify_platform.orchestration.partitions import WARM_TAG
 from s3notify_platform.orchestration.warm import WarmRunLauncher
-from s3notify_platform.orchestration.warm.handover import Home, Message, encoded, received
+from s3notify_platform.orchestration.warm.handover import (
+    Home,
+    Message,
+    NoAnswerError,
+    NobodyThereError,
+    encoded,
+    received,
+)
+from tests.support.waiting import until
 
 CODE = RepositoryPythonOrigin(executable_path="python", code_pointer=ModuleCodePointer("any", "any"))
 PLACE = ManagedGrpcPythonEnvCodeLocationOrigin(
@@ -227,3 +235,36 @@ def test_a_health_check_fails_only_lost_warm_runs(site: Site) -> None:
         assert site.launcher.check_run_worker_health(run).status is WorkerStatus.FAILED
     assert site.launcher.check_run_worker_health(run).status is WorkerStatus.FAILED
     assert site.launcher.check_run_worker_health(other).status is WorkerStatus.RUNNING
+
+
+def test_a_launcher_that_finds_no_supervisor_starts_one(
+    instance: dg.DagsterInstance, cold: list[str]
+) -> None:
+    """`dg dev` alone has warm runs: the first run has a process of its own, and a worker is started beside it.
+
+    The supervisor ends with the launcher.
+    """
+    site = Site(instance)
+    site.launcher = WarmRunLauncher(start_supervisor=True)
+    site.launcher.register_instance(instance)
+    site.launch(site.run())
+    assert len(cold) == 1, "nobody was there"
+    until(lambda: answers(site.home), seconds=120)
+    site.launch(site.run())
+    assert len(cold) == 2, "its code is not on this machine, so that no worker is there either"
+    site.launcher.dispose()
+    assert not answers(site.home)
+
+
+def answers(home: Home) -> bool:
+    try:
+        return home.ask({"do": "look", "run": "none"}) == {"yes": False}
+    except (NoAnswerError, NobodyThereError):
+        return False
+
+
+def test_a_launcher_starts_no_supervisor_unasked(instance: dg.DagsterInstance, cold: list[str]) -> None:
+    site = Site(instance)
+    site.launch(site.run())
+    assert cold
+    assert not site.home.folder.exists()

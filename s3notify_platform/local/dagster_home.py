@@ -1,0 +1,64 @@
+"""A DAGSTER_HOME of one's own whose `dagster.yaml` makes runs warm, under `dg dev` or `dagster dev` alone."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+
+from s3notify_platform.kernel.errors import UsageError
+from s3notify_platform.local.dagster_dev import INSTANCE, storage
+
+_LAUNCHER: Final = "  class: WarmRunLauncher\n"
+_STARTS: Final = (
+    f"{_LAUNCHER}  config: {{start_supervisor: true}}  # so that nobody has to start `s3notify warm`\n"
+)
+_WANTED: Final = ("run_launcher", "run_coordinator", "sensors", "event_log_storage")
+"""Keys that warm runs need. The others are a matter of taste."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HomeFile:
+    """The `dagster.yaml` of a home. `written`: it was not there before.
+
+    `missing`: the lines that a file which was there lacks. `others`: keys of it that have another value in `missing`.
+    """
+
+    path: Path
+    written: bool
+    missing: str = ""
+    others: tuple[str, ...] = ()
+
+
+def prepare_home(home: Path) -> HomeFile:
+    """Create the folder `home` with a `dagster.yaml` for warm runs. A file that is there stays as it is.
+
+    `UsageError` if that file is no YAML with keys.
+    """
+    home.mkdir(parents=True, exist_ok=True)
+    path = home.resolve() / "dagster.yaml"
+    text = INSTANCE.replace(_LAUNCHER, _STARTS) + storage(home)
+    try:
+        with path.open("x") as file:
+            file.write(text)
+    except FileExistsError:
+        return _compared(path, yaml.safe_load(text))
+    return HomeFile(path=path, written=True)
+
+
+def _compared(path: Path, wanted: dict[str, Any]) -> HomeFile:
+    try:
+        there = yaml.safe_load(path.read_text()) or {}
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise UsageError(f"{path} is no YAML: {error}") from error
+    if not isinstance(there, dict):
+        raise UsageError(f"{path} is no dagster.yaml: it must have keys, like run_launcher")
+    missing = {name: wanted[name] for name in _WANTED if there.get(name) != wanted[name]}
+    if "storage" in there:
+        missing.pop("event_log_storage", None)  # PostgreSQL, or another place that a person has chosen
+    return HomeFile(
+        path=path,
+        written=False,
+        missing=yaml.safe_dump(missing, sort_keys=False) if missing else "",
+        others=tuple(name for name in missing if name in there),
+    )

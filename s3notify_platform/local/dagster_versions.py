@@ -1,0 +1,116 @@
+"""Whether the installed packages of Dagster go together. Their metadata is read, and none of them is imported.
+
+`dagster` comes out days before the `dagster-pyspark` that needs exactly this version, and `create-dagster` pins the
+newest `dagster` in the project that it makes. So a later `pip install` may replace the version that fits.
+"""
+
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.metadata import distributions
+from typing import Final
+
+from s3notify_platform.kernel.errors import UsageError
+
+MINOR: Final = "1.13."
+"""The one minor version of Dagster that `pyproject.toml` allows."""
+
+LIBRARY_MINOR: Final = "0.29."
+"""The version of Dagster's libraries that goes with `MINOR`; their last numbers are the same."""
+
+_OURS: Final = "s3notify-platform"
+_WITH_DAGSTER: Final = ("dagster-shared", "dagster-pipes")
+"""Packages that `dagster` itself brings in its own version."""
+
+Packages = Mapping[str, tuple[str, Sequence[str]]]
+"""Installed packages by name: the version of each, and what it requires."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Versions:
+    """`problem`: which packages do not go together, and the line to type; "" if all do, or Dagster is not installed.
+
+    `refused`: the Dagster part of this package does not load with them.
+    """
+
+    problem: str = ""
+    refused: bool = False
+
+
+def check_minor(version: str) -> None:
+    """`UsageError`, with the line to type, if `version` of Dagster has another minor. The right one costs no read.
+
+    The modules of Dagster that `orchestration.dagster_internals` imports differ between minors.
+    """
+    if not version.startswith(MINOR):
+        found = installed_versions().problem
+        raise UsageError(found or f"dagster {version} is installed, and this package needs {MINOR}*")
+
+
+def check_pair(dagster: str, pyspark: str) -> None:
+    """Warns, with the line to type, if a `dagster-pyspark` was made for another `dagster`. Equal ones cost no read.
+
+    They may work together nevertheless, so it is no error.
+    """
+    if dagster.removeprefix(MINOR) != pyspark.removeprefix(LIBRARY_MINOR):
+        pair = f"dagster {dagster} and dagster-pyspark {pyspark} do not go together"
+        warnings.warn(installed_versions().problem or pair, stacklevel=2)
+
+
+def installed_versions() -> Versions:
+    """Compares the installed packages with what they require of each other. Reads the metadata of all packages."""
+    names = ((one.name.lower().replace("_", "-"), one) for one in distributions())
+    return compared(
+        {
+            name: (one.version, one.requires or ())
+            for name, one in names
+            if name.startswith((_OURS, "dagster"))
+        }
+    )
+
+
+def compared(packages: Packages) -> Versions:
+    """`installed_versions` of these packages."""
+    if "dagster" not in packages or not (broken := sorted({*_broken(packages)})):
+        return Versions()
+    version, _ = packages["dagster"]
+    said = "; ".join(f"{name} {packages[name][0]} needs {needs}" for name, needs in broken)
+    return Versions(
+        problem=f"dagster {version} is installed, but {said}. Type: pip install {' '.join(_line(packages))} "
+        "(and pin the same in a pyproject.toml that pins dagster)",
+        refused=not version.startswith(MINOR),
+    )
+
+
+def _broken(packages: Packages) -> Iterator[tuple[str, str]]:
+    """Each package that needs another version of one of the others, and the version that it needs."""
+    from packaging.requirements import Requirement  # a requirement of Dagster itself
+
+    for name, (_, requires) in packages.items():
+        for needs in map(Requirement, requires):
+            applies = needs.marker is None or needs.marker.evaluate({"extra": "dagster"})
+            if applies and needs.name in packages:
+                version, _ = packages[needs.name]
+                if not needs.specifier.contains(version, prereleases=True):
+                    yield name, f"{needs.name}{needs.specifier}"
+
+
+def _line(packages: Packages) -> Iterator[str]:
+    """The arguments of the `pip install` that mends it: the version for which there is a dagster-pyspark."""
+    from packaging.requirements import Requirement
+
+    there, _ = packages.get("dagster-pyspark", ("", ()))
+    if not there.startswith(LIBRARY_MINOR):
+        for needs in map(Requirement, packages.get(_OURS, ("", ()))[1]):
+            if (
+                needs.name.startswith("dagster")
+                and needs.marker
+                and needs.marker.evaluate({"extra": "dagster"})
+            ):
+                yield f"'{needs.name}{needs.specifier}'"
+        return
+    number = there.removeprefix(LIBRARY_MINOR)
+    for name, (version, _) in sorted(packages.items()):
+        right = (LIBRARY_MINOR if version.startswith("0.") else MINOR) + number
+        if version != right and name not in (_OURS, *_WITH_DAGSTER):
+            yield f"{name}=={right}"

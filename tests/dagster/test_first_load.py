@@ -1,0 +1,40 @@
+"""The first hour of a project with several sources: what is in the bucket is loaded by one run for each source."""
+
+from collections.abc import Callable
+
+import dagster as dg
+import pytest
+
+from tests.support.servers import S3Server
+from tests.support.site import Site
+
+pytestmark = [pytest.mark.spark, pytest.mark.server]
+
+PLAIN = {"prefix": "raw/plain/"}
+LATEST = {"prefix": "raw/latest/", "latest": {"key": "id", "order_by": "amount"}}
+PAID = {"prefix": "raw/paid/", "slot_assets": ["tests.support.transforms.paid_orders"]}
+
+
+def test_three_sources_are_loaded_by_three_runs(
+    site_of: Callable[..., Site], ministack: S3Server, instance: dg.DagsterInstance
+) -> None:
+    """All their sensors tick until they rest. Objects are there before, and were signalled by unqueued writers, too."""
+    bucket = ministack.make_bucket()
+    sites = [
+        site_of(bucket=bucket, name=name, **attributes)
+        for name, attributes in (("plain", PLAIN), ("items", LATEST), ("orders", PAID))
+    ]
+    for site in sites:
+        site.write_silently(1, 5, 9)
+        site.write_unqueued(5, 11)
+    for _ in range(6):
+        for site in sites:
+            requests = [*site.tick(), *(site.upkeep().run_requests or [])]
+            requests += site.follow() if site.component.slot_assets else []
+            for request in requests:
+                assert site.launch(request).success
+    names = sorted(run.job_name for run in instance.get_runs())
+    assert names == ["items_ingest", "orders_ingest", "plain_ingest"]
+    for site in sites:
+        assert {*site.rows()} == {1, 5, 9, 11}
+        assert site.tick() == []

@@ -1,0 +1,68 @@
+"""`s3notify init --dagster-home`: a home with warm runs, and a file of a person's own that stays as it is."""
+
+from pathlib import Path
+
+import dagster as dg
+import pytest
+import yaml
+from click.testing import CliRunner
+
+from s3notify_platform.cli.main import main
+from s3notify_platform.kernel.errors import UsageError
+from s3notify_platform.local.dagster_home import prepare_home
+from s3notify_platform.orchestration.event_log import BatchedSqliteEventLog
+from s3notify_platform.orchestration.warm import PromptRunCoordinator, WarmRunLauncher
+
+
+def test_dagster_opens_the_home_that_is_written(tmp_path: Path) -> None:
+    """All classes that the file names load, and the launcher starts the supervisor by itself."""
+    home = tmp_path / "new" / "home"
+    done = CliRunner().invoke(main, ["init", "--dagster-home", str(home)])
+    assert done.exit_code == 0, done.output
+    assert f"export DAGSTER_HOME={home}; dg dev" in done.output
+    with dg.DagsterInstance.from_config(str(home)) as instance:
+        launcher = instance.run_launcher
+        assert isinstance(launcher, WarmRunLauncher)
+        assert launcher.inst_data is not None
+        assert launcher.inst_data.config_dict == {"start_supervisor": True}
+        assert isinstance(instance.run_coordinator, PromptRunCoordinator)
+        assert isinstance(instance.event_log_storage, BatchedSqliteEventLog)
+    again = CliRunner().invoke(main, ["init", "--dagster-home", str(home)])
+    assert again.exit_code == 0
+    assert "has it all already" in again.output
+
+
+def test_a_file_of_one_s_own_stays_and_the_lines_it_lacks_are_printed(tmp_path: Path) -> None:
+    own = "run_launcher: {module: dagster_docker, class: DockerRunLauncher}\n"
+    own += "sensors: {use_threads: true, num_workers: 8}\n"
+    (tmp_path / "dagster.yaml").write_text(own)
+    done = CliRunner().invoke(main, ["init", "--dagster-home", str(tmp_path)])
+    assert done.exit_code == 1
+    assert (tmp_path / "dagster.yaml").read_text() == own
+    assert "is not changed; for warm runs it needs, in place of its own run_launcher:" in done.output
+    missing = yaml.safe_load(done.output.split(":\n\n", 1)[1])
+    assert missing["run_launcher"]["class"] == "WarmRunLauncher"
+    assert "sensors" not in missing
+    both = yaml.safe_load(own) | missing
+    (tmp_path / "dagster.yaml").write_text(yaml.safe_dump(both))
+    assert prepare_home(tmp_path).missing == "", "the lines are all that it takes"
+
+
+def test_a_storage_of_one_s_own_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "dagster.yaml").write_text(
+        "storage: {postgres: {postgres_url: {env: DAGSTER_POSTGRES_URL}}}\n"
+    )
+    assert "event_log_storage" not in yaml.safe_load(prepare_home(tmp_path).missing)
+
+
+@pytest.mark.parametrize("text", ["- a list", "a: [", "words"])
+def test_a_file_that_is_no_dagster_yaml_is_refused(tmp_path: Path, text: str) -> None:
+    (tmp_path / "dagster.yaml").write_text(text)
+    with pytest.raises(UsageError, match=r"dagster\.yaml"):
+        prepare_home(tmp_path)
+
+
+def test_it_goes_alone(tmp_path: Path) -> None:
+    done = CliRunner().invoke(main, ["init", "orders", "--dagster-home", str(tmp_path / "home")])
+    assert done.exit_code == 2
+    assert not (tmp_path / "home").exists()

@@ -1,0 +1,101 @@
+"""Versions of Dagster's packages that do not go together are found out, and the line that mends it is named."""
+
+import subprocess
+import sys
+import tomllib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+
+from s3notify_platform.kernel.errors import UsageError
+from s3notify_platform.local.dagster_versions import (
+    LIBRARY_MINOR,
+    MINOR,
+    check_minor,
+    check_pair,
+    compared,
+    installed_versions,
+)
+from tests.support.only import PROJECT
+
+OURS = ("dagster<1.14,>=1.13.27; extra == 'dagster'", "dagster-pyspark<0.30,>=0.29.27; extra == 'dagster'")
+
+
+def packages(dagster: str, **others: str) -> Mapping[str, tuple[str, Sequence[str]]]:
+    """As they are published: each library needs exactly one version of Dagster."""
+    found: dict[str, tuple[str, Sequence[str]]] = {
+        "dagster": (dagster, ()),
+        "s3notify-platform": ("0.1.0", OURS),
+    }
+    for name, version in others.items():
+        exactly = version.replace(LIBRARY_MINOR, MINOR).replace("0.30.", "1.14.")
+        found[f"dagster-{name}"] = (version, [f"dagster=={exactly}"])
+    return found
+
+
+def test_versions_that_go_together_are_no_problem() -> None:
+    assert compared(packages("1.13.27", pyspark="0.29.27", webserver="1.13.27")).problem == ""
+    assert compared({}).problem == ""
+    assert installed_versions().problem == "", "of this environment"
+
+
+def test_a_newer_dagster_than_dagster_pyspark_is_taken_back() -> None:
+    """`create-dagster` pins the newest; pip replaces the one that fits, and only warns."""
+    found = compared(packages("1.13.29", pyspark="0.29.27", aws="0.29.27", webserver="1.13.29"))
+    assert "dagster-pyspark 0.29.27 needs dagster==1.13.27" in found.problem
+    assert "Type: pip install dagster==1.13.27 dagster-webserver==1.13.27 (" in found.problem
+    assert not found.refused, "it may work"
+
+
+@pytest.mark.parametrize(
+    ("version", "pyspark"), [("1.12.4", "0.28.4"), ("1.14.0", "0.30.0"), ("1.14.0", "0.29.27")]
+)
+def test_another_minor_is_refused(version: str, pyspark: str) -> None:
+    found = compared(packages(version, pyspark=pyspark))
+    assert found.refused
+    assert f"dagster {version} is installed, but" in found.problem
+    line = found.problem.split("pip install ")[1]
+    right = (
+        "dagster==1.13.27"
+        if pyspark == "0.29.27"
+        else "'dagster<1.14,>=1.13.27' 'dagster-pyspark<0.30,>=0.29.27'"
+    )
+    assert line.startswith(right)
+
+
+def test_the_import_says_so() -> None:
+    """Before anything of another minor is imported, and a warning if only the last numbers differ."""
+    with pytest.raises(UsageError, match=r"dagster 1\.14\.0 is installed"):
+        check_minor("1.14.0")
+    with pytest.warns(UserWarning, match="dagster-pyspark 0.29.27"):
+        check_pair("1.13.29", "0.29.27")
+    check_minor("1.13.99")
+    check_pair("1.13.99", "0.29.99")
+
+
+def test_a_component_of_another_minor_names_the_line_to_type(tmp_path: Path) -> None:
+    """The message is what a project sees when its YAML is loaded."""
+    program = (
+        "import dagster; dagster.__version__ = '1.14.2'\n"
+        "try:\n    from s3notify_platform import S3NotifyComponent\n"
+        "except Exception as error:\n    print('SAID', error)\n"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", program], cwd=PROJECT.parent, capture_output=True, text=True, check=True
+    )
+    assert "SAID dagster 1.14.2 is installed" in ran.stdout, ran.stderr
+
+
+def test_the_minor_is_that_of_pyproject() -> None:
+    text = tomllib.loads((PROJECT.parent / "pyproject.toml").read_text())
+    extra = {
+        one.name: one.specifier
+        for one in map(Requirement, text["project"]["optional-dependencies"]["dagster"])
+    }
+    for name, minor in (("dagster", MINOR), ("dagster-pyspark", LIBRARY_MINOR)):
+        assert minor + "99" in extra[name]
+        below, above = (f"{minor.split('.')[0]}.{int(minor.split('.')[1]) + step}.0" for step in (-1, 1))
+        assert below not in extra[name]
+        assert above not in extra[name]
