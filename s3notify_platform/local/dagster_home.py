@@ -1,4 +1,4 @@
-"""A DAGSTER_HOME of one's own whose `dagster.yaml` makes runs warm, under `dg dev` or `dagster dev` alone."""
+"""A DAGSTER_HOME for a project: its `dagster.yaml` gives warm runs to `dg dev` and `dagster dev`."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,14 +14,14 @@ _STARTS: Final = (
     f"{_LAUNCHER}  config: {{start_supervisor: true}}  # so that nobody has to start `s3notify warm`\n"
 )
 _WANTED: Final = ("run_launcher", "run_coordinator", "sensors", "event_log_storage")
-"""Keys that warm runs need. The others are a matter of taste."""
+"""Keys that warm runs need. The other keys may differ."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HomeFile:
-    """The `dagster.yaml` of a home. `written`: it was not there before.
+    """The `dagster.yaml` of a home. `written`: True if it is new.
 
-    `missing`: the lines that a file which was there lacks. `others`: keys of it that have another value in `missing`.
+    `missing`: the lines that an existing file lacks. `others`: keys of that file whose values differ from `missing`.
     """
 
     path: Path
@@ -31,9 +31,9 @@ class HomeFile:
 
 
 def prepare_home(home: Path) -> HomeFile:
-    """Create the folder `home` with a `dagster.yaml` for warm runs. A file that is there stays as it is.
+    """Creates the folder `home` with a `dagster.yaml` for warm runs. An existing file is not changed.
 
-    `UsageError` if that file is no YAML with keys.
+    `UsageError` if that file is not a YAML mapping.
     """
     home.mkdir(parents=True, exist_ok=True)
     path = home.resolve() / "dagster.yaml"

@@ -1,7 +1,7 @@
-"""Whether the installed packages of Dagster go together. Their metadata is read, and none of them is imported.
+"""Checks that the versions of Dagster's packages fit each other. It reads their metadata, and imports nothing.
 
-`dagster` comes out days before the `dagster-pyspark` that needs exactly this version, and `create-dagster` pins the
-newest `dagster` in the project that it makes. So a later `pip install` may replace the version that fits.
+Each `dagster` is published days before the `dagster-pyspark` that needs exactly this version, and `create-dagster` pins
+the newest `dagster` in a new project. So a later `pip install` may replace the version that fits.
 """
 
 import warnings
@@ -16,21 +16,22 @@ MINOR: Final = "1.13."
 """The one minor version of Dagster that `pyproject.toml` allows."""
 
 LIBRARY_MINOR: Final = "0.29."
-"""The version of Dagster's libraries that goes with `MINOR`; their last numbers are the same."""
+"""The version of Dagster's libraries that fits `MINOR`; the last numbers are equal."""
 
 _OURS: Final = "s3notify-platform"
 _WITH_DAGSTER: Final = ("dagster-shared", "dagster-pipes")
-"""Packages that `dagster` itself brings in its own version."""
+"""Packages that `dagster` itself installs, in its own version."""
 
 Packages = Mapping[str, tuple[str, Sequence[str]]]
-"""Installed packages by name: the version of each, and what it requires."""
+"""Installed packages by name: the version of each, and its requirements."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Versions:
-    """`problem`: which packages do not go together, and the line to type; "" if all do, or Dagster is not installed.
+    """The result of the check.
 
-    `refused`: the Dagster part of this package does not load with them.
+    `problem`: the packages that do not fit each other, and the command to type; "" if all fit, or without Dagster.
+    `refused`: True if the Dagster part of this package does not load with them.
     """
 
     problem: str = ""
@@ -38,7 +39,9 @@ class Versions:
 
 
 def check_minor(version: str) -> None:
-    """`UsageError`, with the line to type, if `version` of Dagster has another minor. The right one costs no read.
+    """Raises `UsageError`, with the command to type, if Dagster's `version` has another minor than `MINOR`.
+
+    Reads no metadata if the version fits.
 
     The modules of Dagster that `orchestration.dagster_internals` imports differ between minors.
     """
@@ -48,9 +51,9 @@ def check_minor(version: str) -> None:
 
 
 def check_pair(dagster: str, pyspark: str) -> None:
-    """Warns, with the line to type, if a `dagster-pyspark` was made for another `dagster`. Equal ones cost no read.
+    """Warns, with the command to type, if `dagster-pyspark` needs another version of `dagster`.
 
-    They may work together nevertheless, so it is no error.
+    It is not an error, since the two may work together nevertheless. Reads no metadata if the versions fit.
     """
     if dagster.removeprefix(MINOR) != pyspark.removeprefix(LIBRARY_MINOR):
         pair = f"dagster {dagster} and dagster-pyspark {pyspark} do not go together"
@@ -58,7 +61,7 @@ def check_pair(dagster: str, pyspark: str) -> None:
 
 
 def installed_versions() -> Versions:
-    """Compares the installed packages with what they require of each other. Reads the metadata of all packages."""
+    """Compares the versions of the installed packages with each other's requirements. Reads the metadata of all packages."""
     names = ((one.name.lower().replace("_", "-"), one) for one in distributions())
     return compared(
         {

@@ -1,4 +1,4 @@
-"""The first hour of a project with several sources: what is in the bucket is loaded by one run for each source."""
+"""The first hour of a project with several sources: one run for each source loads the whole bucket."""
 
 from collections.abc import Callable
 
@@ -18,7 +18,7 @@ PAID = {"prefix": "raw/paid/", "slot_assets": ["tests.support.transforms.paid_or
 def test_three_sources_are_loaded_by_three_runs(
     site_of: Callable[..., Site], ministack: S3Server, instance: dg.DagsterInstance
 ) -> None:
-    """All their sensors tick until they rest. Objects are there before, and were signalled by unqueued writers, too."""
+    """All sensors tick until they rest. The objects exist before, and unqueued writers have signalled them."""
     bucket = ministack.make_bucket()
     sites = [
         site_of(bucket=bucket, name=name, **attributes)

@@ -32,7 +32,7 @@ from s3notify_platform.orchestration.warm.handover import (
 )
 
 START_SECONDS: Final = 60.0
-"""How long a supervisor that was started may take until it answers; then its first worker starts with a later run."""
+"""Seconds in which a started supervisor must answer. Its first worker starts with a later run."""
 
 
 class WarmRunLauncher(DefaultRunLauncher):
@@ -90,9 +90,9 @@ class WarmRunLauncher(DefaultRunLauncher):
             return not home.claim(run.run_id, "cold")
 
     def _start_supervisor(self, first: Message) -> None:
-        """Start a supervisor, unless one of ours is starting, and have it start the worker that `first` names.
+        """Starts a supervisor, unless this process has started one. It then starts the worker that `first` names.
 
-        Two processes may each start one: the home's lock lets the first of these serve.
+        If two processes start a supervisor each, the home's lock lets only the first one serve.
         """
         if self._supervisor is not None and self._supervisor.poll() is None:
             return
@@ -100,14 +100,14 @@ class WarmRunLauncher(DefaultRunLauncher):
         self._supervisor = subprocess.Popen(
             [sys.executable, "-m", "s3notify_platform.cli", "warm", "--home", root, "--until-input-ends"],
             env={"DAGSTER_EVENT_BATCH_SIZE": str(EVENTS_AT_ONCE), **os.environ},
-            # Its end is that of this process, however it ends; Ctrl-C in a terminal is not for it.
+            # It ends when this process ends, since its input ends. A terminal's Ctrl-C does not reach it.
             stdin=subprocess.PIPE,
             start_new_session=True,
         )
         threading.Thread(target=_ask_first, args=[self._home, first], daemon=True).start()
 
     def dispose(self) -> None:
-        """End the supervisor that it started, which ends its workers."""
+        """Ends the supervisor that this launcher started, and so its workers."""
         super().dispose()
         if self._supervisor is not None:
             assert self._supervisor.stdin is not None

@@ -1,4 +1,4 @@
-"""`s3notify init --dagster-home`: a home with warm runs, and a file of a person's own that stays as it is."""
+"""`s3notify init --dagster-home`: a home with warm runs; an existing file is not changed."""
 
 from pathlib import Path
 
@@ -15,7 +15,7 @@ from s3notify_platform.orchestration.warm import PromptRunCoordinator, WarmRunLa
 
 
 def test_dagster_opens_the_home_that_is_written(tmp_path: Path) -> None:
-    """All classes that the file names load, and the launcher starts the supervisor by itself."""
+    """The classes that the file names can be loaded, and the launcher starts the supervisor by itself."""
     home = tmp_path / "new" / "home"
     done = CliRunner().invoke(main, ["init", "--dagster-home", str(home)])
     assert done.exit_code == 0, done.output

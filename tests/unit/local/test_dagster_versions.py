@@ -24,7 +24,7 @@ OURS = ("dagster<1.14,>=1.13.27; extra == 'dagster'", "dagster-pyspark<0.30,>=0.
 
 
 def packages(dagster: str, **others: str) -> Mapping[str, tuple[str, Sequence[str]]]:
-    """As they are published: each library needs exactly one version of Dagster."""
+    """Packages with the requirements of the published ones: each library needs one version of Dagster."""
     found: dict[str, tuple[str, Sequence[str]]] = {
         "dagster": (dagster, ()),
         "s3notify-platform": ("0.1.0", OURS),
@@ -35,14 +35,14 @@ def packages(dagster: str, **others: str) -> Mapping[str, tuple[str, Sequence[st
     return found
 
 
-def test_versions_that_go_together_are_no_problem() -> None:
+def test_fitting_versions_are_no_problem() -> None:
     assert compared(packages("1.13.27", pyspark="0.29.27", webserver="1.13.27")).problem == ""
     assert compared({}).problem == ""
     assert installed_versions().problem == "", "of this environment"
 
 
-def test_a_newer_dagster_than_dagster_pyspark_is_taken_back() -> None:
-    """`create-dagster` pins the newest; pip replaces the one that fits, and only warns."""
+def test_the_remedy_for_a_dagster_that_is_too_new_is_the_older_one() -> None:
+    """`create-dagster` pins the newest version; pip replaces the fitting version, and only warns."""
     found = compared(packages("1.13.29", pyspark="0.29.27", aws="0.29.27", webserver="1.13.29"))
     assert "dagster-pyspark 0.29.27 needs dagster==1.13.27" in found.problem
     assert "Type: pip install dagster==1.13.27 dagster-webserver==1.13.27 (" in found.problem
@@ -65,8 +65,8 @@ def test_another_minor_is_refused(version: str, pyspark: str) -> None:
     assert line.startswith(right)
 
 
-def test_the_import_says_so() -> None:
-    """Before anything of another minor is imported, and a warning if only the last numbers differ."""
+def test_the_import_checks_the_versions() -> None:
+    """Another minor is refused before its modules are imported; other last numbers only cause a warning."""
     with pytest.raises(UsageError, match=r"dagster 1\.14\.0 is installed"):
         check_minor("1.14.0")
     with pytest.warns(UserWarning, match="dagster-pyspark 0.29.27"):
@@ -76,7 +76,7 @@ def test_the_import_says_so() -> None:
 
 
 def test_a_component_of_another_minor_names_the_line_to_type(tmp_path: Path) -> None:
-    """The message is what a project sees when its YAML is loaded."""
+    """A project sees this message when its YAML is loaded."""
     program = (
         "import dagster; dagster.__version__ = '1.14.2'\n"
         "try:\n    from s3notify_platform import S3NotifyComponent\n"
