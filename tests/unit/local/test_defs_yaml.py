@@ -121,8 +121,8 @@ MERGES = "\n".join(
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        (BOMB, "its aliases resolved"),
-        (MERGES, "its aliases resolved"),
+        (BOMB, "after resolving aliases"),
+        (MERGES, "after resolving aliases"),
         (SOURCE + "  spark: &a {config: {b: *a}}\n", "alias of itself"),
         ("[" * 5000, "nested too deeply"),
         ("{a: " * 5000, "nested too deeply"),
