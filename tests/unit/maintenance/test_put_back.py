@@ -113,7 +113,7 @@ def test_versions_that_followed_a_replaced_one_are_removed(store):
         commit(other, 7, base=wrong)
     assert len(versions(store)) == 3
     for read in (by_leases(store).reader.open, lambda: other.reader.refresh(wrong)):
-        with pytest.raises(CorruptError, match="version 1 is not the committed one"):
+        with pytest.raises(CorruptError, match="version 1 is not the one that was committed"):
             read()
     assert put_back(other.committer) == PutBack(put_back=(1,), removed=(2,))
     assert by_leases(store).counted() == {1: 1}
