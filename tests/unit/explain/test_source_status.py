@@ -263,7 +263,9 @@ def test_objects_that_gave_nothing(source: Source) -> None:
     assert "no row and no reject" not in run().stdout
     commit(source, rows=0, etag="2")
     assert json.loads(run("--json").stdout)[0]["without_records"] == 1
-    assert "orders: 1 objects gave neither rows nor rejected records: see s3notify explain KEY" in run().stdout
+    assert (
+        "orders: 1 objects gave neither rows nor rejected records: see s3notify explain KEY" in run().stdout
+    )
 
 
 @pytest.mark.server
