@@ -61,7 +61,7 @@ def check_pair(dagster: str, pyspark: str) -> None:
 
 
 def installed_versions() -> Versions:
-    """Compares the versions of the installed packages with each other's requirements. Reads the metadata of all packages."""
+    """Compares the installed versions with the packages' requirements. Reads the metadata of all packages."""
     names = ((one.name.lower().replace("_", "-"), one) for one in distributions())
     return compared(
         {
