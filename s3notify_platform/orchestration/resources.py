@@ -3,12 +3,12 @@
 import hashlib
 import json
 import os
-from importlib.metadata import version
 from typing import Any, Final
 
 import dagster as dg
 from dagster_aws.s3 import S3Resource
 from dagster_pyspark import PySparkResource
+from dagster_pyspark.version import __version__ as pyspark_version
 from dagster_spark.utils import flatten_dict
 from pydantic import Field, create_model
 from pyspark.sql import SparkSession
@@ -26,7 +26,7 @@ from s3notify_platform.spark.session import has_java, prepare_environment, sessi
 from s3notify_platform.spark.warm_sessions import is_replaced
 from s3notify_platform.stores.credentials import session_of
 
-check_pair(dg.__version__, version("dagster-pyspark"))
+check_pair(dg.__version__, pyspark_version)
 
 
 class SlotSpark(PySparkResource):
