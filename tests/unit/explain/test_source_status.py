@@ -265,7 +265,7 @@ def test_stale_slots_are_counted_by_table(
 @pytest.mark.server
 def test_objects_without_records_are_counted(source: Source) -> None:
     commit(source, rows=5)
-    assert "no row and no reject" not in run().stdout
+    assert "gave neither rows nor rejected records" not in run().stdout
     commit(source, rows=0, etag="2")
     assert json.loads(run("--json").stdout)[0]["without_records"] == 1
     assert (
