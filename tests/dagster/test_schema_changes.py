@@ -101,7 +101,7 @@ def test_changed_types_are_refused_before_any_run(site_of: Callable[..., Site]) 
     other = site_of(bucket=site.component.bucket, schema="id string, amount double")
     other.cursor = site.cursor
     other.write(2, body=b'{"id": "two", "amount": 1}\n')
-    with pytest.raises(Exception, match="`s3notify schema set orders 'id string'` lets the table follow"):
+    with pytest.raises(Exception, match="`s3notify schema set orders 'id string'` changes the table's type"):
         other.evaluate()
     source = other.io.source
     SetTypes(location=source.location, commit=source.commit, columns="id string").run()

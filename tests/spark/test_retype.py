@@ -79,7 +79,7 @@ def test_transform_with_other_types_names_the_retype_command(lake: Lake) -> None
     lake.put("b.jsonl", [{"id": 2}])
     with pytest.raises(UsageError) as refused:
         lake.ingest(transform=transform("string"))  # type: ignore[arg-type]
-    assert "`s3notify schema set orders 'id string' --of-transform` lets the table follow" in str(
+    assert "`s3notify schema set orders 'id string' --of-transform` changes the table's type" in str(
         refused.value
     )
     set_types(lake, "id string", of_transform=True)

@@ -58,7 +58,7 @@ def test_a_missing_bucket_is_named_with_the_remedy(doctor, ministack):
     result = doctor("--bucket", "no-such-bucket", "--endpoint-url", ministack.endpoint_url)
     assert result.exit_code == 1
     assert "no bucket 'no-such-bucket'" in result.output
-    assert "create it" in result.output
+    assert "create the bucket" in result.output
 
 
 @pytest.fixture

@@ -46,7 +46,7 @@ def test_nothing_is_created_before_the_answer(project: Project) -> None:
     assert ran.exit_code == 1
     for part in (
         "+ SQS queue 's3notify-orders-",
-        "+ policy of the queue: s3.amazonaws.com",
+        "+ policy of the queue: only s3.amazonaws.com",
         "+ notification 's3n",
     ):
         assert part in ran.output

@@ -229,5 +229,5 @@ def test_doctor_refuses_other_types_in_the_yaml(place: Place, tmp_path: Path) ->
         )
         answer = CliRunner().invoke(main, ["doctor", "orders", "--defs", str(tmp_path / "defs")])
         assert answer.exit_code == code, answer.output
-        named = "`s3notify schema set orders 'a string'` lets the table follow" in answer.output
+        named = "`s3notify schema set orders 'a string'` changes the table's type" in answer.output
         assert named == bool(code), answer.output

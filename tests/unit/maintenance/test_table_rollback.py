@@ -182,7 +182,7 @@ def test_rollback_to_a_version_with_a_missing_file_is_refused(rounds, store):
     committed(rounds, {**second, "b1": ("x", (1,))})
     gone = set(at_first.manifest.rejects) - set(at_second.manifest.rejects) or set(at_first.manifest.rejects)
     store.delete(LAYOUT.file(min(each.path for each in gone)))
-    with pytest.raises(NotFoundError, match="is gone"):
+    with pytest.raises(NotFoundError, match="files are missing"):
         roll_back(rounds().whole, at_first.version)
 
 

@@ -304,7 +304,7 @@ def test_a_table_that_was_forgotten_is_compared_from_the_beginning() -> None:
     for run in world.active():
         world.start(run)
         world.finish(run)
-    with pytest.raises(CorruptError, match=f"the id {forgotten}, and it is {elsewhere} now"):
+    with pytest.raises(CorruptError, match=f"the id {forgotten}, and the present table is {elsewhere}"):
         world.tick()
     assert world.cursor == before
 
