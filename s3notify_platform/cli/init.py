@@ -149,7 +149,7 @@ def init(
     is only read.
 
     \b
-    A DAGSTER_HOME whose runs find Spark started (else each run starts it, 5 to 20 s).
+    A DAGSTER_HOME with warm runs (else each run starts Spark, 5 to 20 s).
       s3notify init --dagster-home ~/dagster
     """  # noqa: D301 - click's own mark
     if dagster_home is not None:

@@ -109,7 +109,7 @@ def test_a_slot_asset_that_cannot_work_does_not_delay_its_source(site_of: Callab
     (request,) = site.tick()
     result = site.launch(request)
     assert not result.success
-    assert "slot asset 'slotless_orders' drops _slot" in site.failure(result)
+    assert "slot asset 'slotless_orders' drops the column _slot" in site.failure(result)
     assert site.tick() == []
     assert site.state.failing == {}
     assert site.rows() == {3: [3]}

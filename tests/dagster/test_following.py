@@ -215,7 +215,7 @@ def test_a_signal_without_entries_leads_to_one_run_that_lists(watched: Site, pro
     assert said()[0] == "unseen"
     source.location.slot_signals().signal([key], queued=())
     kind, text = said()
-    assert (kind, "the next batch lists its slot" in text) == ("signalled", True)
+    assert (kind, "a batch that lists its slot finds it" in text) == ("signalled", True)
     proxy.answered.clear()
     (request,) = site.tick()
     kind, text = said()

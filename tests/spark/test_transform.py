@@ -57,8 +57,8 @@ def _raises(_rows: DataFrame) -> DataFrame:
         (lambda rows: rows.select("id"), "drops or changes the lineage column '_slot'"),
         (lambda rows: rows.drop("_etag"), "drops or changes the lineage column '_etag'"),
         (lambda rows: rows.withColumn("_offset", F.lit("x")), ".*lineage column '_offset'"),
-        (lambda rows: rows.withColumn("_staged", F.lit(1)), "makes a column '_staged'"),
-        (lambda rows: rows.select("*", "id"), "makes a column 'id'"),
+        (lambda rows: rows.withColumn("_staged", F.lit(1)), "makes a duplicate or reserved column '_staged'"),
+        (lambda rows: rows.select("*", "id"), "makes a duplicate or reserved column 'id'"),
         (lambda _rows: None, "raised AttributeError"),
     ],
 )

@@ -64,7 +64,7 @@ def after(
     if version.foreign and not adopt and not undone:
         raise UsageError(
             f"{where}: another engine's {version.operation or 'commit'}, in a table that is committed to under "
-            f"leases, which that engine ignores. Go back: s3notify table rollback --to-version {state.version}"
+            f"leases, which that engine ignores. Go back: s3notify table rollback NAME --to {state.version}"
         )
     if version.foreign:
         if not undone:
@@ -115,7 +115,7 @@ def _check_foreign(state: LogState, version: LogVersion, where: str) -> None:
     if reasons:
         raise UsageError(
             f"{where}: another engine's {version.operation or 'commit'}: {'; '.join(reasons)}. Only s3notify may "
-            f"change this table: go back by `s3notify table rollback --to-version {state.version}`"
+            f"change this table: go back by `s3notify table rollback NAME --to {state.version}`"
         )
 
 

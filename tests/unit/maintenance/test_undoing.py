@@ -60,7 +60,7 @@ def test_rollback_undoes_a_refused_version(rounds, store, what, back):
     kept = warm.table.opened()
     foreign(store, at_second.version + 1, **what(warm, at_second))
     for read in (rounds().table.reader.open, lambda: warm.table.reader.refresh(kept)):
-        with pytest.raises(UsageError, match=f"rollback --to-version {at_second.version}"):
+        with pytest.raises(UsageError, match=f"rollback NAME --to {at_second.version}"):
             read()
     target, bucket = (at_first, first) if back else (at_second, second)
     done = roll_back(rounds().whole, target.version)

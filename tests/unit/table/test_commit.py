@@ -356,7 +356,7 @@ def test_foreign_version_that_changes_the_table_is_refused_by_name(store, what, 
     for read in (table.reader.open, lambda: table.reader.refresh(base)):
         with pytest.raises(UsageError, match=why) as refused:
             read()
-        assert "--to-version 1" in str(refused.value)
+        assert "rollback NAME --to 1" in str(refused.value)
 
 
 def test_unknown_actions_are_refused(store):
