@@ -81,6 +81,9 @@ def _in_background(seconds: float, action: Callable[[], None]) -> None:
 TAGGING_SECONDS: Final = 2.0
 """The maximum time for tagging between two polls; one slot may take longer."""
 
+SWEEP_SECONDS: Final = 86_400.0
+"""The time between two comparisons of the whole bucket by a process that keeps running."""
+
 
 @dataclass(slots=True, kw_only=True)
 class ContinuousIngest:
@@ -119,11 +122,10 @@ class ContinuousIngest:
         return {**self._counts.copy(), "failing_slots": len(self.failing)}
 
     def run(self, stop: threading.Event, *, every_seconds: float | None, sweep: bool = False) -> None:
-        """Ingest changes until `stop` is set, polling at this interval; None: ingest the changes signalled now, then
-        return.
+        """Ingest changes until `stop` is set, polling at this interval; None: only the changes signalled by now.
 
-        It continues from the signals that any process has seen (`engine.batch.signals_seen`); at the first start, and
-        with `sweep`, it compares all objects. A table with missing versions is refused, even if nothing has changed.
+        It continues from the signals that any process has seen (`engine.batch.signals_seen`). At the first start, with
+        `sweep`, and each `SWEEP_SECONDS` it compares all objects. Missing versions of the table are always refused.
         During an outage it waits with backoff, and reports to `progress`; with None it raises the error. It also raises
         Spark's errors once Spark no longer works, and errors that only an operator can fix.
 
@@ -370,7 +372,7 @@ class _Following:
 
     def __init__(self, ingest: ContinuousIngest, *, sweep: bool) -> None:
         self._ingest = ingest
-        self._sweep = sweep
+        self._sweep, self._sweep_at = sweep, 0.0
         self._watcher: Watcher | None = None
         self._waiting: dict[Slot, str | None] = {}
         self._unqueued: frozenset[Slot] = frozenset()
@@ -386,6 +388,8 @@ class _Following:
     def step(self, *, hurry: bool) -> float:
         """Poll, and ingest the changes. Returns the seconds until a listing is due. `hurry`: list in any case."""
         ingest, location = self._ingest, self._ingest.source.location
+        if not hurry and self._watcher and ingest.clock.monotonic() >= self._sweep_at:
+            self._watcher, self._sweep = None, True
         watcher = self._watcher = self._watcher or self._begun()
         poll = watcher.poll()
         self._waiting |= poll.changed
@@ -428,10 +432,9 @@ class _Following:
         return 0.0
 
     def _begun(self) -> Watcher:
-        """The watcher, from the last state that any process has seen; at
-        the first start, and for a sweep, all slots wait.
-        """
+        """The watcher, from the last seen state of any process; at first, and for a sweep, all slots wait."""
         ingest, location = self._ingest, self._ingest.source.location
+        self._sweep_at = ingest.clock.monotonic() + SWEEP_SECONDS
         platform = open_store(location.platform)
         ingest.source = ingest.source.settle_commit_mode(platform)
         seen = None if self._sweep else read_seen(location)

@@ -49,7 +49,7 @@ def with_section(text: str, name: str, body: str) -> str:
 
 def with_headlines(readme: str, figures: str) -> str:
     """The README with the headlines among these figures."""
-    rows = [line for line in figures.splitlines() for what in HEADLINES if line.startswith(f"| {what} |")]
+    rows = [line for what in HEADLINES for line in figures.splitlines() if line.startswith(f"| {what} |")]
     before, _, rest = readme.partition(BEGIN)
     _, _, after = rest.partition(END)
     return before + BEGIN + HEADER + "".join(f"{row}\n" for row in rows) + END + after

@@ -244,7 +244,9 @@ def test_roles_need_exactly_what_their_policies_grant(
         bucket.abort_upload(site.key(6), upload)
     assert bucket.empty_uploads(site.key(6)) == (), left
     io.clients.ask_again([Slot(3)])
-    asked = RetryRequest(everything=True).run(source.location, io.clients.store, io.settle_commit_mode().commit)
+    asked = RetryRequest(everything=True).run(
+        source.location, io.clients.store, io.settle_commit_mode().commit
+    )
     assert asked.records == 1
     DynamoLeases(source.commit.lease_table).read("what a waiting run reads", "*")
     check("run")

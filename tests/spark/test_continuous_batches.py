@@ -21,7 +21,7 @@ from s3notify_platform.protocols.notification_queue import TopicSettings
 from s3notify_platform.protocols.source_enumerator import RescanBacklog
 from s3notify_platform.source.batch_settings import BatchSettings
 from s3notify_platform.source.source import Source
-from s3notify_platform.spark.continuous import ContinuousIngest
+from s3notify_platform.spark.continuous import SWEEP_SECONDS, ContinuousIngest
 from s3notify_platform.spark.failures import TransformError
 from s3notify_platform.stores.s3 import S3ObjectStore
 from s3notify_platform.stores.s3.fast import FastObjectStore
@@ -182,9 +182,7 @@ def rows(site: Site, slot: Slot) -> list[str]:
 
 
 def test_attempts_are_counted_over_several_processes(site: Site, ministack: S3Server) -> None:
-    """A refused key would otherwise never reach quarantine if each
-    attempt is in another process; other keys are committed.
-    """
+    """Each attempt is in another process: the refused key must reach quarantine, and its neighbours the table."""
     with FaultProxy(ministack.endpoint_url) as proxy:
         bad, slot, good = with_eight_neighbours(site, proxy)
         proxy.answers[bad] = (403, "AccessDenied", b"Access Denied")
@@ -205,9 +203,7 @@ def test_attempts_are_counted_over_several_processes(site: Site, ministack: S3Se
 
 
 def test_object_with_a_denied_key_does_not_block_its_neighbours(site: Site, ministack: S3Server) -> None:
-    """The first process commits the eight other objects of the slot; the
-    object follows when its encryption key is allowed.
-    """
+    """The first process commits the slot's other objects; this one follows when its encryption key is allowed."""
     clock = HandClock()
     with FaultProxy(ministack.endpoint_url) as proxy:
         bad, slot, good = with_eight_neighbours(site, proxy)
@@ -266,6 +262,25 @@ def test_another_machine_continues_where_one_ended(site: Site) -> None:
     site.ingest().run(Event(), every_seconds=None, sweep=True)
     assert site.planned[2:] == [every]
     assert site.committed() == {slot_of(f"raw/{name}", 20) for name in (1, 2, "unannounced")}
+
+
+def test_a_process_that_keeps_running_compares_all_objects_each_day(site: Site) -> None:
+    """Without Dagster there is no other sweep: an unannounced change would never be found."""
+    clock = HandClock()
+
+    class Days(Event):
+        def wait(self, timeout: float | None = None) -> bool:
+            clock.sleep(SWEEP_SECONDS / 2)
+            if clock.now > 1000 + 2 * SWEEP_SECONDS:
+                self.set()
+            return self.is_set()
+
+    site.publisher.put("raw/1", b'{"a":1}\n')
+    every = {*site.source.location.all_slots()}
+    site.before_plan = [lambda: site.store.put("raw/unannounced", b'{"a":3}\n'), lambda: None]
+    replace(site.ingest(), clock=clock).run(Days(), every_seconds=1.0)
+    assert site.planned == [every, every, every]
+    assert slot_of("raw/unannounced", 20) in site.committed()
 
 
 def test_signals_count_as_seen_after_the_commit(site: Site) -> None:
