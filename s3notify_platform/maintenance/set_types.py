@@ -2,7 +2,7 @@
 
 Steps
     1. Commit the version (`table.retype`), which also requests the objects to read again.
-    2. Move the signals of their slots.
+    2. Move the signals of their slots; or one signal, if no slot is read again and there are derived tables.
     3. Retry records that are in quarantine for a value of one of these columns.
 
 After a kill at any point, a repeated command continues.
@@ -80,6 +80,8 @@ class SetTypes:
             asked = {slot for slot, each in facts if each.pending or each.backfill}
         elif self.asset is None and made.changes_values and any(slot_assets(location, store)):
             asked |= {slot for slot, each in done.snapshot.manifest.slots.items() if each.rows}
+        if self.asset is None and not asked and any(slot_assets(location, store)):
+            asked = {Slot(0)}  # a batch, even of nothing, advances the derived tables
         if asked:
             location.slot_signals(store).signal_slots(sorted(asked))
         retried = self._retry(table, store, change)

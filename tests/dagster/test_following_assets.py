@@ -8,6 +8,7 @@ import pyarrow as pa
 import pytest
 
 from s3notify_platform.kernel.errors import UsageError
+from s3notify_platform.maintenance.set_types import SetTypes
 from s3notify_platform.maintenance.table_rollback import roll_back
 from s3notify_platform.orchestration.changes_input import CHANGES_TAG
 from s3notify_platform.protocols.keyspace import Put
@@ -49,6 +50,18 @@ def materialize(site: Site, **how: Any) -> dg.ExecuteInProcessResult:
     return job.execute_in_process(
         instance=site.instance, asset_selection=[dg.AssetKey("orders_latest")], raise_on_error=False, **how
     )
+
+
+def test_a_changed_type_reaches_the_newest_rows_without_new_objects(site_of: Callable[..., Site]) -> None:
+    """Without a batch, the asset would keep the old type until an object changes."""
+    site = site_of(schema=None, latest={"key": "id", "order_by": "amount"})
+    put(site, 1, (1, 1.5))
+    site.settle()
+    source = site.io.settle_commit_mode()
+    SetTypes(location=source.location, commit=source.commit, columns="id decimal(20,0)").run()
+    site.settle()
+    found = site.io.load(source.location.all_slots(), asset="orders_latest").toArrow()
+    assert found["id"].type == pa.decimal128(20, 0)
 
 
 def test_each_batch_updates_the_newest_rows(site: Site) -> None:
