@@ -188,13 +188,14 @@ def test_no_snapshot_is_wrong_under_faults(tmp_path: Path) -> None:
         platform.until("columns", lambda: snapshots.take() and snapshots.kinds == retyping.kinds, 600.0)
         looking = threading.Thread(target=snapshots.run)
         drifting = threading.Thread(target=drift.run)
-        breaking = threading.Thread(target=break_things, args=(chaos, began + SECONDS, say))
+        end = time.monotonic() + SECONDS  # the source's first rows may have taken longer than that
+        breaking = threading.Thread(target=break_things, args=(chaos, end, say))
         looking.start()
         retyping.start()
         breaking.start()
         drifting.start()
         try:
-            while time.monotonic() - began < SECONDS:
+            while time.monotonic() < end:
                 for service in services.values():
                     service.reconcile()
                 writer.write()

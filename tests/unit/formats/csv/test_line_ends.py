@@ -54,7 +54,7 @@ dialects = st.sampled_from(
     usual=st.sampled_from([None, "\r", "\n", "\r\n"]),
     last=st.booleans(),
     key=st.sampled_from(["k.csv", "k.csv.gz"]),
-    places=st.lists(st.integers(0, 200), max_size=3),
+    places=st.lists(st.integers(1, 200), max_size=3),
 )
 def test_any_line_ends_give_rows_or_rejects(
     *,
