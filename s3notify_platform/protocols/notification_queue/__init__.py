@@ -9,9 +9,9 @@ Steps
     1. Before a writer writes objects, it makes a reservation. It takes room, by adding the number of entries to the
        counter of a shard. Then it creates a segment with the keys, operations, expected ETags or preconditions, and its
        writer id. If all shards are full, the writes are refused before anything has happened. A process takes room for
-       many puts at a time, and keeps the rest as spare room. The reservation is granted if its creation was answered
-       while the topic is known: within 2 s after the start of a read. Otherwise the topic is read again, and must be
-       unchanged.
+       many puts at a time, and keeps the rest as spare room. A topic is known for 2 s after the start of a read. If the
+       creation of the segment was answered in this time, the reservation is granted. Otherwise the topic is read again,
+       and must be unchanged.
     2. The writer writes the objects.
     3. The writer commits. Entries of written objects become committed; entries of unwritten objects are removed.
        Entries in doubt, or of objects still being written, stay reserved. So writers that share a segment need not wait
@@ -57,8 +57,8 @@ Invariants
     - Spare room belongs to one generation, and is worth nothing under another. It fills at most a fourth of a shard, so
       it keeps nobody out. It is recounted only if the counter does not move for long, or if more of the shard is in
       use. A process that has ended or is idle gives no room back itself.
-    - A change that has happened is announced to each topic that is older. For a newer topic, the consumer's first
-      listing finds the change. A writer with a reservation relies on the topics that it knows, if its write was
+    - A change is announced to each topic that existed when it happened. If a topic is created later, its consumer's
+      first listing finds the change. A writer with a reservation relies on the topics that it knows, if its write was
       answered in time. A writer without a reservation reads the topics again after its write.
     - An entry keeps its number in the segment, and leaves the segment once. Every write of a segment has unique bytes,
       so a writer that finds its bytes knows that its write was applied.

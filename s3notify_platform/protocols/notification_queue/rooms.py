@@ -36,7 +36,7 @@ SEALED: Final = 1 << 40
 
 
 def idle_ceiling(shard: int, settings: TopicSettings) -> int:
-    """Number of entries up to which spare room may fill a shard."""
+    """Number of entries in a shard above which no process takes spare room there."""
     return int(shard_capacity(shard, settings) * ROOM_IDLE_SHARE)
 
 

@@ -85,7 +85,9 @@ class Rule:
         return not self.regex or _pattern(self.regex).fullmatch(key) is not None
 
     def takes_event(self, name: str | None, metadata: Known, tags: Known) -> bool:
-        """True if a change of a matching key matches, too. `name` None matches any event."""
+        """True if a change whose key matches also has a matching name, metadata and tags. `name` None matches any
+        event.
+        """
         if self.events and name is not None and not any(_named(name, event) for event in self.events):
             return False
         return {*self.metadata} <= {*(metadata or {}).items()} and {*self.tags} <= {*(tags or {}).items()}

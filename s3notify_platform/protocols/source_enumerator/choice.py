@@ -93,7 +93,7 @@ class Choice:
         return self.modified_after is None and not self.why_not(key)
 
     def among(self, listed: ListedColumns) -> Sequence[bool] | None:
-        """True for each of these objects that is chosen; None if all are chosen."""
+        """For each object, true if it is chosen; None if all are chosen."""
         keys = listed.keys
         by_object = self.include or self.exclude or self.modified_after is not None
         if not by_object and self._all_usual(keys):
