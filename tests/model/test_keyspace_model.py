@@ -126,7 +126,7 @@ class KeyspaceMachine(RuleBasedStateMachine):
 
     @rule(key=KEYS, dies_at=st.sampled_from(["object", "slot", "root"]))
     def publisher_dies(self, key, dies_at):
-        """A publisher dies after the object, after the slot's signal, or after the root's."""
+        """A publisher dies after it wrote the object, the slot's signal, or the root signal."""
         nth = ["object", "slot", "root"].index(dies_at)
         dying = FaultyStore(self.store, at("put", Fault.CRASH_AFTER, nth=nth))
         body = self.body()

@@ -60,9 +60,10 @@ class Dawdling(DelegatingStore):
 
 
 def writer(bucket, reported, letter, vectors, seen):
-    """Overwrites its own objects, and one of the common slot. `reported`: its slot as it was reported as committed.
+    """A writer that overwrites its own objects, and one object of the common slot.
 
-    `seen`: reads the table at that time, without a cache.
+    `reported`: the content of its slot that was reported as committed. `seen`: reads the table at that time, without a
+    cache.
     """
     done = 0
 
