@@ -228,8 +228,8 @@ class Uploads(Protocol):
     ) -> UploadId:
         """Begins an upload with this metadata, and with the content headers of the `source` that will be copied.
 
-        `precondition` is the one under which the upload will be completed. `UsageError`: the store does not support it.
-        `UnknownOutcomeError`: there may be an upload, without parts. 1 request, sent once.
+        `precondition`: the precondition under which the upload will be completed. `UsageError`: the store does not
+        support it. `UnknownOutcomeError`: there may be an upload, without parts. 1 request, sent once.
         """
         ...
 

@@ -1,4 +1,4 @@
-"""States of objects against a dictionary: rounds, slow rounds that are rebased, merges, erased keys.
+"""States of objects, compared with a dictionary: rounds, slow rounds that are rebased, merges, erased keys.
 
 The limits are tiny, so that a few states make many pages, files and levels.
 """

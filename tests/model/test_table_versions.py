@@ -137,7 +137,7 @@ class TableMachine(RuleBasedStateMachine):
 
     @rule(number=PROCESS)
     def dies(self, number: int) -> None:
-        """A process dies with its round and its memory."""
+        """A process dies: its round and its memory are lost."""
         self.planned.pop(number, None)
         vectors = self.processes[number].vectors
         self.processes[number] = self.process(vectors)

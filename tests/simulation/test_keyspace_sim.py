@@ -228,7 +228,7 @@ def test_background_refresh_reads_effects():
 
 @simulated
 def test_one_of_many_conditional_publishers_wins(seed):
-    """At most one put-if-absent through the publisher returns `Written`, and the object has its body."""
+    """At most one put-if-absent through the publisher returns `Written`, and the object has the body of that put."""
     store = MemoryObjectStore()
     outcomes = {}
 

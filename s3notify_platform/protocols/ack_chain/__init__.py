@@ -42,8 +42,8 @@ Invariants
       bring a chain nearer to its end. So a chain that a scan shows as done is done.
 
 Limits
-    - A parent must begin the same children in every attempt. Other children are begun, too, but perhaps only after
-      the chain is acked.
+    - A parent must begin the same children in every attempt. If a later attempt names other children, they are begun,
+      too, but perhaps only after the chain is acked.
     - A stamp that is created while the chain is being failed may get `Stamped`, and its children stay missing.
     - A scan takes one request for each 1000 stamps. Limits: `PAYLOAD_MAX` characters of payload, `TAG_BYTES_MAX` bytes
       of tag.

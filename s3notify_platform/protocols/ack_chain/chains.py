@@ -118,7 +118,7 @@ class AckChains:
         payload: str = "",
         reuse: bool = False,
     ) -> Chain:
-        """Begins a chain whose XOR is `stamp`; `TagExists` if the tag is in use, finished or not. 1 request.
+        """Begins a chain whose XOR is `stamp`; `TagExists` if a chain, open or ended, has this tag. 1 request.
 
         `reuse`: replaces a chain that has ended; `TagExists` only if that chain is open. The old chain counts as
         deleted: holders of its `Chain` get `TagNotFound`. Late stamps that name only the tag count in the new chain.
@@ -346,7 +346,7 @@ class AckChains:
         )
 
     def _withdraw(self, key: str) -> None:
-        """Removes a stamp whose chain is gone; if that fails, `purge` will."""
+        """Removes a stamp whose chain is gone; if that fails, `purge` will remove it."""
         with suppress(S3NotifyError):
             if (record := self._records.read(self._partition, key)) is not None:
                 self._remove([record])

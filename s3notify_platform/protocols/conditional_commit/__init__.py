@@ -66,9 +66,9 @@ Limits
 
 Requests without contention. Native: 1 write. Leases: 1 HEAD, 1 write, 2 requests to the table.
 
-Differs from object_store: a finished lease is marked done, so create, delete and create on one path wait for nobody. A
-put of a lease whose answer is lost is recognised later as the writer's own. A write in doubt is looked up, not reported
-as failed. A write that outlasts its lease is noticed.
+Differs from object_store: a finished lease is marked done, so create, delete and create on one path wait for nobody. If
+the answer to the put of a lease is lost, the writer recognises the lease later as its own. A write in doubt is looked
+up, not reported as failed. A write that outlasts its lease is noticed.
 
 Reading order: operations, native, leases, lease_notation (leases as one setting).
 """

@@ -84,7 +84,7 @@ class SharedChains:
         payload: str = "",
         reuse: bool = False,
     ) -> ChainState:
-        """Begins a chain whose XOR is `stamp`; `TagExists` if the tag is in use, finished or not. 1 request.
+        """Begins a chain whose XOR is `stamp`; `TagExists` if a chain, open or ended, has this tag. 1 request.
 
         `children` names all children of the new chain; `stamp` must be the XOR of their stamps. `reuse`: replaces a
         chain that has ended, as the npm package does; `TagExists` only if that chain is open. Stamps name only the tag,

@@ -116,7 +116,7 @@ def test_reuse_replaces_a_chain_that_has_ended(chains, how):
 @pytest.mark.parametrize("fault", [Fault.LOST, Fault.REFUSED, Fault.LATE])
 @pytest.mark.parametrize("method", ["create", "replace"])
 def test_a_reuse_in_doubt_creates_one_chain(kind, records, fault, method):
-    """Otherwise, after a lost answer, the caller would take its own new chain for another caller's."""
+    """Otherwise, after a lost answer, the caller would mistake its own new chain for another caller's chain."""
     kind(records).open_batch("t", ["old"])
     kind(records).stamp_children("t", ["old"])
     chains, faulty = over(kind, records, at(method, fault))
@@ -198,7 +198,7 @@ def test_a_creation_in_doubt_is_recognised(kind, records, fault, late_by):
 
 
 def test_a_creation_in_doubt_finds_another_callers_chain(kind, records):
-    """Otherwise a caller would take another caller's chain for its own."""
+    """Otherwise a caller would mistake another caller's chain for its own."""
     kind(records).open_batch("t", ["1"])
     chains, _ = over(kind, records, at("create", Fault.REFUSED))
     with pytest.raises(TagExists):

@@ -161,8 +161,8 @@ def test_a_sleeper_whose_lease_was_taken_over_does_not_return_written(store, lea
 
 
 def test_a_sleeper_finds_another_lease_with_the_same_generation(store, leases, commit, clock):
-    """Otherwise a process would take a new lease for its own after its lease expired by TTL and generations began at 0
-    again.
+    """Otherwise a process whose lease expired by TTL, so that generations began at 0 again, would mistake a new lease
+    for its own.
     """
 
     def another():

@@ -114,7 +114,7 @@ def test_a_removal_that_fails_is_reported(queue, records, clock):
 
 @pytest.mark.parametrize("again", [False, True])
 def test_a_user_of_a_deleted_topic_gets_not_found(records, clock, again):
-    """Otherwise a consumer would take the missing entries of a deleted topic for "nothing has changed"."""
+    """Otherwise a consumer would conclude from the missing entries of a deleted topic that nothing has changed."""
     queue, other = (NotificationQueue(records, clock=clock) for _ in range(2))
     topic = queue.topics.create("t", ONE_SHARD)
     queue.push_many("t", events(3))

@@ -108,7 +108,7 @@ def test_a_failed_head_leaves_the_reservation(queue, clock):
 
 
 def test_a_writer_that_wakes_late_learns_the_outcome(queue, clock):
-    """Otherwise a writer would take an aborted reservation for committed, or the reverse."""
+    """Otherwise a writer would treat an aborted reservation as committed, or the reverse."""
     objects = MemoryObjectStore()
     early, late = queue.reserve_many("t", [Event(key="early"), Event(key="late")])
     objects.put("early", b"1")

@@ -187,7 +187,7 @@ def test_an_ownership_in_doubt_is_resolved(queue, records, clock, method, fault)
 
 
 def test_generations_rise_when_a_topic_is_created_again(queue):
-    """Otherwise a worker of the deleted topic would take its old lease for valid."""
+    """Otherwise a worker of the deleted topic would treat its old lease as valid."""
     first = Worker(queue)
     (before,) = first.balance()
     first.stop()
