@@ -27,8 +27,7 @@ COPIED_PART_BYTES: Final = 128 << 20
 """Smallest size in bytes of each part that the store copies."""
 
 OVERDUE_SECONDS: Final = 3600.0
-"""People are shown a batch that is open for longer than this, or a change that is under way for longer (by wall
-clock)."""
+"""If a batch is open for longer, or a change is under way for longer, it is shown to people (by wall clock)."""
 
 OUTAGE_SECONDS: Final = 60.0
 """Seconds in total for which a run waits for a store that throttles or does not answer. Then the run fails."""

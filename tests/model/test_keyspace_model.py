@@ -32,8 +32,8 @@ WATCHERS = st.integers(0, 2)
 class KeyspaceMachine(RuleBasedStateMachine):
     """Two publishers and three watchers over one bucket, with deaths, failed LISTs and foreign objects.
 
-    Model: `pending[w]`, the slots whose signal moved since watcher w last saw them; `silent`, the keys changed without
-    a signal; `rootless`, the keys signalled without a root; `objects`, the bucket.
+    The model. `pending[w]`: the slots whose signal moved since watcher w last saw them. `silent`: the keys that changed
+    without a signal. `rootless`: the keys that were signalled without a root. `objects`: the bucket.
     """
 
     @initialize()

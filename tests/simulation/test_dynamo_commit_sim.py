@@ -1,8 +1,8 @@
 """Commits by leases under faults: leases in memory, on a bucket, in DynamoDB; the objects' store ignores conditions.
 
 Invariant: of all calls with the same precondition, at most one returns that it committed. Any other write that was
-applied belongs to a call that returned `unknown`, or died. Invariant while no write is in flight for longer than its
-lease: every write meets its precondition when it is applied, and the object is the winner's.
+applied belongs to a call that returned `unknown`, or died. If no write is in flight for longer than its lease, another
+invariant holds: every write meets its precondition when it is applied, and the object is the winner's.
 """
 
 import random

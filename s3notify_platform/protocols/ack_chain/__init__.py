@@ -14,7 +14,7 @@ Steps
     1. `open_batch` creates the head, which names the children. `create` begins a chain with a stamp instead.
     2. A worker that has finished children creates a record that names them: its stamp. Then it scans the chain's keys.
        Each child is XORed once when it begins and once when it ends, however many stamps name it. So two runs that
-       finish the same slot do not cancel each other out; nor do two raw stamps with the same operation id.
+       finish the same slot do not cancel each other out. The same holds for two raw stamps with one operation id.
     3. A stamp of all children brings the XOR to zero by itself, so `finish` creates the record `closed` directly.
        Otherwise, the worker that sees the XOR at zero creates `closed`, and gets `Acked` if its creation succeeded. A
        failed chain is closed in the same way. The first `closed` decides; later stamps change nothing.

@@ -11,9 +11,9 @@ All keys of a chain begin with `{tag}\0`. The head is one record; the keys of th
 | `{identity}.v.{digest}` | the three texts | the same, if the texts are too long for a key |
 | `{identity}.o.{operation}.{stamp}` | | a raw stamp, in hex, under the digest of its operation id |
 
-The identity is a digest of the head's version: a record's key and the head's version tell which chain of a tag the
-record belongs to. `ended` is a bitmap of the head's children. `others` names the children that this stamp ends and that
-another stamp began. `begun` names the children that this stamp begins (`names.key_text`).
+The identity is a digest of the head's version. So the key of a record shows to which chain of the tag the record
+belongs. `ended` is a bitmap of the head's children. `others` names the children that this stamp ends and that another
+stamp began. `begun` names the children that this stamp begins (`names.key_text`).
 """
 
 import json

@@ -169,8 +169,8 @@ class DynamoCommit(ConditionalCommit):
     def _wait_out(self, operation: Operation, found: CommitLease | None) -> CommitLease | Conflict | None:
         """Waits for the lease `found`.
 
-        Returns the lease as soon as its holder can no longer be writing; `Conflict` as soon as the path has changed;
-        None as soon as another lease is stored.
+        Returns the lease as soon as its holder can no longer be writing. Returns `Conflict` as soon as the path has
+        changed, and None as soon as another lease is stored.
         """
         if found is None:
             return None

@@ -122,8 +122,8 @@ class Event:
     """One change of one object: announced before it is made, completed when its result is known.
 
     `writer` is an id that the write puts into the object's metadata (`s3notify-writer`), so that a reconciler
-    recognises the object; `etag` serves the same purpose if it is known in advance. `announced_to`: the epochs of the
-    topics in which the writer has reserved. If the writer is gone, a reconciler announces the change to the other
+    recognises the object. If the `etag` is known in advance, it serves the same purpose. `announced_to`: the epochs of
+    the topics in which the writer has reserved. If the writer is gone, a reconciler announces the change to the other
     topics, also to a newer topic of the same name. `announced_to` and `upload` are kept only with the reservation.
     """
 

@@ -375,8 +375,8 @@ class NotificationQueue:
         """Removes entries and letters of a deleted object from all topics. Returns the numbers removed and left.
 
         Reserved and claimed entries are left. Entries of the object's deletion are left, too, except in the topic `own`
-        if it serves only this user. Safe to repeat. One scan of the topics; one scan of the segments that may name the
-        object and one of the dead letters, for each topic; 2 requests for each item.
+        if it serves only this user. Safe to repeat. Requests: one scan of the topics. For each topic, one scan of the
+        segments that may name the object, and one of the dead letters. For each item, 2 requests.
         """
         removed = left = 0
         for topic in self.topics.all():

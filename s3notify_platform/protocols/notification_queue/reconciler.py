@@ -1,8 +1,8 @@
 """Resolves stale reservations by HEAD, frees the room that crashed processes still hold, and removes segments of
 deleted topics.
 
-Any process may do this for any shard, whether it owns the shard or not, and several may do it at the same time: each
-change is conditional on the version that was read.
+Any process may do this for any shard, whether it owns the shard or not. Several processes may do it at the same time:
+each change requires the version that was read.
 """
 
 from collections import Counter

@@ -410,8 +410,8 @@ def test_an_error_before_any_write_is_raised_unchanged(records):
 
 
 def test_no_stamp_has_a_key_that_is_too_long_for_a_file_name():
-    """Otherwise a stamp of many slots would be lost on servers that store an object in a file named like the last part
-    of its key: such a name has at most 255 bytes.
+    """Otherwise some servers would lose a stamp of many slots: the last part of a key is their file name, of at most
+    255 bytes.
     """
     objects = MemoryObjectStore()
     chains = AckChains(ObjectRecordStore(objects, "records/"), clock=HandClock())

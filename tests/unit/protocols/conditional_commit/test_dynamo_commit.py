@@ -91,8 +91,9 @@ def test_create_delete_create_waits_for_nobody(store, leases, commit, clock):
 def test_a_crashed_holder_is_taken_over_after_its_own_timeout_times_the_skew_rate(
     store, leases, commit, clock
 ):
-    """Otherwise a writer would wait 60 s instead of 2 s × 3, because it goes by its own timeout and not by that of the
-    lease found."""
+    """Otherwise a writer would wait 60 s instead of 2 s × 3, because it would use its own timeout and not that of the
+    lease found.
+    """
     leases.leases.put(foreign_lease(PATH, generation=7, timeout_ms=2000), seen=None)
     began = clock.now
     assert isinstance(commit.put_if_absent(PATH, b"1"), Written)
