@@ -39,7 +39,7 @@ class GroupCommit:
         self._linger_seconds = linger_seconds
         self._groups: dict[Hashable, _Group] = {}
         self.changed = Condition()
-        """The lock that is held while jobs come and go. Notify it when the answer of `enough` may have changed."""
+        """The lock under which jobs are added and removed. Notify it when the answer of `enough` may have changed."""
 
     def run(
         self,

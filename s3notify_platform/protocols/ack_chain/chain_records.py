@@ -37,7 +37,8 @@ from s3notify_platform.protocols.ack_chain.names import (
 from s3notify_platform.protocols.ack_chain.stamps import ChainState, Ended, Tag, xor_all
 
 KEY_CHARS_MAX: Final = 240
-"""Most characters of a key that contains names, as a record store on a bucket quotes it. Longer names go to the value.
+"""Most characters of a key that contains names, after a record store on a bucket has quoted it. Longer names go to the
+value.
 
 Many servers keep an object in a file named like the last part of its key; such a name has at most 255 bytes. SeaweedFS
 lists an object with a longer name under another name.

@@ -187,8 +187,8 @@ class AckChains:
     ) -> StampOutcome:
         """Ends these children of an `open_batch` chain, and begins `starts`, in one stamp. 2 requests.
 
-        Idempotent by name, whoever stamps. With the operation id, a retry of the stamp that acked the chain returns
-        `Acked` again. 1 request more if another stamp began some of the children. `UsageError` if no stamp began them.
+        A child ends once, whoever stamps it. With the operation id, a retry of the last stamp returns `Acked` again. 1
+        request more if another stamp began some of the children. `UsageError` if no stamp began them.
         """
         chain, operation = self._known(chain), self._operation(operation_id)
         ended = frozenset(names)

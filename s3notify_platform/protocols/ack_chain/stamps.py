@@ -58,7 +58,7 @@ class AlreadyAcked:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlreadyFailed:
-    """The chain was closed as failed before."""
+    """The chain was already closed, as failed."""
 
     reason: str
 

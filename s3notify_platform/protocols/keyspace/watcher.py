@@ -54,8 +54,8 @@ class Poll:
     pages: int = 0
 
     def settled(self, state: WatcherState) -> WatcherState:
-        """The state at this poll's root, if it remembers all changes found; else unchanged, so the next poll looks
-        again.
+        """The state, moved to this poll's root if it remembers all changes found. Otherwise the state is unchanged, so
+        that the next poll looks again.
         """
         if not self.pages or state.changed(self.signals) or state.changed(self.entries):
             return state

@@ -115,7 +115,8 @@ class ShardConsumer:
         return taken
 
     def rest(self) -> None:
-        """Settles outstanding work and delivers nothing: until the next `take`, no entry's time to live passes.
+        """Settles outstanding work, and delivers nothing. Until the next `take`, the time to live of entries does not
+        run.
 
         No request if nothing is outstanding.
         """

@@ -122,8 +122,8 @@ class Reservations:
 
         Then it reads the topics again, unless they are still known. If the topic's epoch or quota changed, it undoes
         its work and repeats. So the quota is never exceeded, and `delete` leaves nothing: every later deletion or
-        recount finds the segment of each granted reservation. The segment's creation was answered before another epoch
-        or quota generation of its topic could have been waited out. A refusal is always checked by a read.
+        recount finds the segment of each granted reservation. The creation of the segment was answered before the wait
+        for another epoch or quota generation of its topic could end. A refusal is always checked by a read.
         """
         for _ in attempts(self._clock, ATTEMPTS if events else 0):
             since = self._clock.monotonic()
