@@ -9,7 +9,8 @@ from s3notify_platform.kernel.errors import UnavailableError
 T = TypeVar("T")
 
 ATTEMPTS: Final = 8
-"""Attempts of one operation. Their backoff is about 6 s on average, 11 s at most."""
+"""Attempts of one operation, unless the caller gives another number. All backoffs together take about 6 s on average,
+11 s at most."""
 
 BASE_SECONDS: Final = 0.1
 CEILING_SECONDS: Final = 5.0

@@ -39,7 +39,7 @@ class GroupCommit:
         self._linger_seconds = linger_seconds
         self._groups: dict[Hashable, _Group] = {}
         self.changed = Condition()
-        """The lock that is held while jobs come and go. Notify it when the answer of `enough` may have changed."""
+        """The lock under which jobs are added and removed. Notify it when the answer of `enough` may have changed."""
 
     def run(
         self,
@@ -50,7 +50,8 @@ class GroupCommit:
         enough: Callable[[int], bool] = lambda _: True,
         entering: Callable[[], None] = lambda: None,
     ) -> Any:
-        """Returns the result of `job`: its item of what `send(jobs)` returned in one of the threads.
+        """Returns the result of `job`: the item for it in the list that `send(jobs)` returned, in this thread or
+        another.
 
         An item that is an exception is raised. An exception that `send` itself raises is the result of every job.
         `enough(n)`: true if a leader with n jobs waits for no more. `entering` is called as the job joins the waiting

@@ -1,4 +1,4 @@
-"""Limits: one place, with a name, a unit and a default for each. Code checks a limit before the thing it protects."""
+"""All limits, each with a name, a unit and a default. Code checks a limit before the thing that it protects."""
 
 from typing import Final
 
@@ -27,10 +27,10 @@ COPIED_PART_BYTES: Final = 128 << 20
 """Smallest size in bytes of each part that the store copies."""
 
 OVERDUE_SECONDS: Final = 3600.0
-"""A batch that is open for longer, or a change that is under way for longer, is shown to people (by wall clock)."""
+"""If a batch is open for longer, or a change is under way for longer, it is shown to people (by wall clock)."""
 
 OUTAGE_SECONDS: Final = 60.0
-"""Seconds in total for which a run waits for a store that does not answer or throttles, before the run fails."""
+"""Seconds in total for which a run waits for a store that throttles or does not answer. Then the run fails."""
 
 OUTAGE_WAIT_SECONDS: Final = 10.0
 """Longest wait in seconds before a run tries again."""
@@ -45,7 +45,8 @@ WITHDRAWN_SHARE: Final = 0.5
 """Share of the compared objects that one listing may withdraw; beyond it, a person must confirm the withdrawal."""
 
 WITHDRAWN_OBJECTS: Final = 100
-"""Compared objects from which `WITHDRAWN_SHARE` applies; a listing that compares fewer is not limited."""
+"""Number of compared objects from which `WITHDRAWN_SHARE` applies; a listing that compares fewer objects is not
+limited."""
 
 MAX_DEPTH: Final = 32
 """Nesting depth of objects and lists in a JSON record and in a schema. The record itself is the first level."""
@@ -60,10 +61,10 @@ SCHEMA_WARN_SHARE: Final = 0.8
 """Share of `MAX_COLUMNS` or `MAX_SCHEMA_BYTES` at which `s3notify status` begins to warn of an inferred schema."""
 
 MAX_CELLS: Final = 8 << 20
-"""Values that are parsed together: records (in JSON: objects) times columns. Larger inputs are parsed in parts."""
+"""Most values that are parsed together: records (in JSON: objects) times columns. Larger inputs are parsed in parts."""
 
 MAX_KEYS: Final = 4 * MAX_COLUMNS
-"""Different keys in JSON that is parsed together; a record with more is rejected or rescued."""
+"""Most different keys in JSON that is parsed together; a record with more keys is rejected or rescued."""
 
 MAX_ROW_GROUP_BYTES: Final = (1 << 31) - 1
 """Bytes of a Parquet row group's columns: both as the footer states them and as they are decoded."""
@@ -80,7 +81,8 @@ MAX_DECODED_BYTES: Final = 256 << 20
 """Bytes of the decoded rows of a Parquet, ORC or Avro object: 500 bytes can repeat one value to gigabytes."""
 
 MAX_DECODED_PER_BYTE: Final = 1000
-"""Decoded bytes for each byte of the object; the limit of an object is this or `MAX_DECODED_BYTES`, if larger."""
+"""Decoded bytes for each byte of an object. The limit of an object is this, or `MAX_DECODED_BYTES` if that is
+larger."""
 
 BATCH_BYTES: Final = 16 << 20
 """Bytes of Arrow rows that pass between Python and the JVM in one step, unless one row is larger."""
@@ -97,7 +99,7 @@ MAX_TRACE_BYTES: Final = 4096
 """Bytes of a traceback that are kept with the failure of a slot or an object."""
 
 MAX_UNFORESEEN: Final = 20
-"""Objects of a source that unforeseen errors may hold in quarantine at the same time. Slots of further objects fail.
+"""Most objects of a source in quarantine at the same time because of unforeseen errors. Slots of further objects fail.
 
 An unforeseen error may be a defect that affects every object. The other objects of a slot are committed in any case,
 so the limit only costs retries. Without it, the rows of a whole table could disappear in one night.
@@ -116,22 +118,22 @@ CREDENTIALS_SECONDS: Final = 60.0
 """Seconds for which credentials that do not renew themselves are used before they are looked up again."""
 
 REMEMBERED_TABLES: Final = 64
-"""Tables of which a process remembers the newest versions of the slots; for further tables it lists again."""
+"""Number of tables for which a process remembers the newest versions of the slots; it lists further tables again."""
 
 MAX_DEFS_BYTES: Final = 256 << 10
 """Bytes of a `defs.yaml`."""
 
 MAX_DEFS_NODES: Final = 20_000
-"""Values in a document of a `defs.yaml`; an alias counts as many values as it refers to."""
+"""Values in a document of a `defs.yaml`; an alias counts as all the values to which it refers."""
 
 SESSIONS_MAX: Final = 4
-"""Spark sessions that runs of one machine have at the same time, besides those of warm workers. Further runs wait."""
+"""Spark sessions at the same time for all runs on one machine, besides those of warm workers. Further runs wait."""
 
 STATES_INLINE: Final = 256
-"""States that a manifest itself holds; a manifest with more writes them to a file."""
+"""Most states that a manifest contains; if there are more, they are written to a file."""
 
 STATES_INLINE_BYTES: Final = 24 << 10
-"""Bytes of the states that a manifest itself holds. The whole manifest has 64 KB."""
+"""Most bytes of the states that a manifest contains. The whole manifest has 64 KB."""
 
 STATE_PAGE: Final = 4096
 """States in a page of a state file. To find one key, one page is read."""
@@ -155,7 +157,7 @@ STATE_CACHE_BYTES: Final = 256 << 20
 """Bytes of a process's memory for filters and pages of state files."""
 
 STATE_WHOLE_BYTES: Final = 256 << 10
-"""Largest state file that is read whole, by one request, in bytes."""
+"""Bytes of the largest state file that is read whole, by one request."""
 
 STATE_READ_BYTES: Final = 8 << 20
 """Bytes of a state file that one request reads, if several pages are read together."""
@@ -164,13 +166,14 @@ STATE_GAP_BYTES: Final = 128 << 10
 """Largest gap in bytes between two pages that one request reads together."""
 
 CHANGES_INLINE: Final = 32
-"""Changes of states that a manifest itself holds; a manifest with more writes them to a file."""
+"""Most changes of states that a manifest contains; if there are more, they are written to a file."""
 
 CHANGES_INLINE_BYTES: Final = 12 << 10
-"""Bytes of the changes that a manifest itself holds."""
+"""Most bytes of the changes that a manifest contains."""
 
 PACK_WHOLE_BYTES: Final = 1 << 20
-"""Largest pack in bytes that is read whole, by one request; a larger pack is read by its footer and ranges."""
+"""Bytes of the largest pack that is read whole, by one request. A larger pack is read in parts: its footer first, then
+ranges."""
 
 PACK_TAIL_BYTES: Final = 128 << 10
 """Bytes that are read first from the end of a larger pack, for its footer. A larger footer takes a second request."""
@@ -185,10 +188,10 @@ PACK_STREAM_BYTES: Final = 64 << 20
 """Bytes of a row group that are read ahead. Larger row groups of other engines are read while they are decoded."""
 
 READ_AHEAD_BYTES: Final = 32 << 20
-"""Bytes of packs that are in flight, or wait, while other packs are decoded."""
+"""Bytes of packs that are being read, or wait to be decoded, while other packs are decoded."""
 
 CLOCK_SKEW: Final = 3.0
-"""Factor by which one machine's clock may run faster than another's."""
+"""Factor by which one machine's clock may run faster than another machine's clock."""
 
 TOPICS_KNOWN_SECONDS: Final = 2.0
 """Seconds for which a writer relies on the topics that it read, by its own clock, from the start of the read.
@@ -205,7 +208,7 @@ ROOM_IDLE_SHARE: Final = 1 / 4
 """Processes reserve spare space only while a shard is filled up to this share. The rest is kept for entries."""
 
 REQUESTS_IN_FLIGHT: Final = 16
-"""Requests of one operation that are in flight at the same time, unless the operation sets another number."""
+"""Most requests of one operation in flight at the same time, unless the operation sets another number."""
 
 MAX_REASON: Final = 300
 """Characters of a message that says why a slot or an object failed."""
@@ -214,7 +217,7 @@ MAX_BACKLOG_REASON: Final = 200
 """Bytes of a reason in the rescan backlog: 1000 reasons are one DynamoDB item, whose limit is 400 KB."""
 
 MAX_RESCUED_PATHS: Final = 64
-"""Paths of fields without a column, and of mismatching columns, that are counted separately."""
+"""Number of paths (of fields without a column, and of mismatching columns) that are counted separately."""
 
 MAX_ORC_BLOCK_BYTES: Final = 1 << 23
 """Bytes of an ORC block before compression; the format stores the length in 23 bits.
@@ -231,7 +234,7 @@ MAX_POISON_BYTES: Final = 128 * 1024
 """Bytes that are kept of a poison message; the rest is cut off. Encoded as base64, they fit into a DynamoDB item."""
 
 MAX_POISON: Final = 1000
-"""Poison messages kept for one queue; further ones are refused until some are discarded."""
+"""Poison messages that are kept for one queue; further poison messages are refused until some are discarded."""
 
 MAX_RECEIVES: Final = 10
 """Number of times that a message is received from a queue before it is kept as a poison message."""
@@ -240,7 +243,7 @@ CLUSTER_FILE_BYTES: Final = 128 << 20
 """Bytes at which a file of a clustered table is full."""
 
 MAX_CODE_CHARS: Final = 1 << 20
-"""Characters of the largest module whose code gets a fingerprint."""
+"""Most characters of a module whose code gets a fingerprint."""
 
 MAX_CODE_STATEMENTS: Final = 2000
-"""Statements of a project that a fingerprint covers; statements found after these are left out."""
+"""Most statements of a project in a fingerprint; statements that are found after these are left out."""

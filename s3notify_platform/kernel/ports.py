@@ -204,7 +204,7 @@ UploadId = NewType("UploadId", str)
 """An upload's id as the store returns it."""
 
 UPLOAD_ID_MAX = 1024
-"""Characters of the longest upload id: reservations contain it."""
+"""Most characters of an upload id: reservations contain it."""
 
 
 @runtime_checkable
@@ -228,8 +228,8 @@ class Uploads(Protocol):
     ) -> UploadId:
         """Begins an upload with this metadata, and with the content headers of the `source` that will be copied.
 
-        `precondition` is the one under which the upload will be completed. `UsageError`: the store does not support it.
-        `UnknownOutcomeError`: there may be an upload, without parts. 1 request, sent once.
+        `precondition`: the precondition under which the upload will be completed. `UsageError`: the store does not
+        support it. `UnknownOutcomeError`: there may be an upload, without parts. 1 request, sent once.
         """
         ...
 
@@ -395,13 +395,14 @@ class Message:
 
 
 class MessageQueue(Protocol):
-    """A queue of messages. One client at a time receives a message; the message returns unless it is deleted.
+    """A queue of messages. One client at a time receives a message; if it does not delete the message, others receive
+    it later.
 
     `UnavailableError`: retry later. `UsageError`: only an operator can fix the cause.
     """
 
     batch_size: int
-    """Messages that one `receive` returns at most."""
+    """Most messages that one `receive` returns."""
 
     def receive(self, *, wait_seconds: int, visibility_seconds: int, limit: int) -> tuple[Message, ...]:
         """Up to `limit` messages, hidden from other clients for `visibility_seconds`.
@@ -415,11 +416,11 @@ class MessageQueue(Protocol):
         ...
 
     def hide(self, messages: Sequence[Message], seconds: float) -> tuple[Message, ...]:
-        """Hides messages from all clients for `seconds` from now; 0 shows them. Returns the messages that it failed
-        for.
+        """Hides messages from all clients for `seconds` from now; 0 shows them. Returns the messages for which this
+        failed.
         """
         ...
 
     def max_receives(self) -> int | None:
-        """Receives after which the service moves a message to its own dead letters; None: never. 1 request."""
+        """Receives of a message after which the service moves it to its own dead letters; None: never. 1 request."""
         ...

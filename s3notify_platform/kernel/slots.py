@@ -1,7 +1,8 @@
 """Slots: the 1000 hash classes of the keys of a bucket.
 
-A slot is the same number as in the vnotify crate: the first 8 bytes of BLAKE3 of the UTF-8 key, little-endian, modulo
-the number of slots. Its Dagster partition key, and the name of its signal object, are this number in decimal, unpadded.
+A slot is the same number as in the vnotify crate. It is the first 8 bytes of BLAKE3 of the UTF-8 key, as a
+little-endian number, modulo the number of slots. Its Dagster partition key, and the name of its signal object, are this
+number in decimal, unpadded.
 """
 
 from collections.abc import Iterable

@@ -10,9 +10,9 @@ The rule (`resolve`). A write is sent. If the outcome is `Unknown`, the state is
 The loop (`Updates.change`). Read the record, decide, and write under the version read. If the write is refused, read
 and decide again. The number of rounds is bounded.
 
-How a value is recognised. Every written value either contains something unique to its writer (the id of an entry or an
-operation, a worker's name, a generation), or means the same whoever writes it. So a record with the value of this call
-counts as written by this call.
+How a value is recognised. A written value may contain something unique to its writer: the id of an entry or an
+operation, a worker's name, a generation. Every other value means the same whoever writes it. So a record with the value
+of this call counts as written by this call.
 """
 
 from collections.abc import Callable

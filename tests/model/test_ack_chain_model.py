@@ -34,7 +34,7 @@ STUMBLES = st.sampled_from([Fault.NONE, Fault.LOST, Fault.REFUSED, Fault.LATE])
 
 
 class LateClock(HurriedClock):
-    """A clock that is long after all events of the test."""
+    """A clock whose time is long after all events of the test."""
 
     def wall_ms(self):
         return super().wall_ms() + 30 * 24 * 3600 * 1000

@@ -1,4 +1,4 @@
-"""Native commits and leases against a simple model, a dictionary of paths, under lost and refused requests."""
+"""Native commits and leases, compared with a dictionary of paths as a simple model, under lost and refused requests."""
 
 from contextlib import suppress
 
@@ -120,7 +120,9 @@ class CommitMachine(RuleBasedStateMachine):
 
 
 class LeaseMachine(CommitMachine):
-    """The same machine by leases, on a store that ignores every condition. Here every write in doubt is resolved."""
+    """The same machine with commits by leases, on a store that ignores every condition. Here every write in doubt is
+    resolved.
+    """
 
     by_leases = True
 

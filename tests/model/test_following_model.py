@@ -1,4 +1,4 @@
-"""Derived tables against their source: any sequence of puts, overwrites, deletes, late and equal times.
+"""Derived tables, compared with their source after any sequence of puts, overwrites, deletes, late and equal times.
 
 A table of newest rows must equal a window over all rows; a clustered table must have all rows. The sequence contains
 rounds of the source, kills, erasures, rollbacks, compactions, and steps of any size.

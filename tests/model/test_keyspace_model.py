@@ -32,8 +32,8 @@ WATCHERS = st.integers(0, 2)
 class KeyspaceMachine(RuleBasedStateMachine):
     """Two publishers and three watchers over one bucket, with deaths, failed LISTs and foreign objects.
 
-    Model: `pending[w]`, the slots whose signal moved since watcher w last saw them; `silent`, the keys changed without
-    a signal; `rootless`, the keys signalled without a root; `objects`, the bucket.
+    The model. `pending[w]`: the slots whose signal moved since watcher w last saw them. `silent`: the keys that changed
+    without a signal. `rootless`: the keys that were signalled without a root. `objects`: the bucket.
     """
 
     @initialize()
@@ -126,7 +126,7 @@ class KeyspaceMachine(RuleBasedStateMachine):
 
     @rule(key=KEYS, dies_at=st.sampled_from(["object", "slot", "root"]))
     def publisher_dies(self, key, dies_at):
-        """A publisher dies after the object, after the slot's signal, or after the root's."""
+        """A publisher dies after it wrote the object, the slot's signal, or the root signal."""
         nth = ["object", "slot", "root"].index(dies_at)
         dying = FaultyStore(self.store, at("put", Fault.CRASH_AFTER, nth=nth))
         body = self.body()

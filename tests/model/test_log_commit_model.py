@@ -191,7 +191,7 @@ def _snapshot(world: World, v: int, table: str = "id") -> Snapshot:
 
 
 def _known(world: World, v: int) -> World:
-    """The same world with a `known` that a crash has left behind."""
+    """The same world, whose `known` record still has version `v`, because a process crashed before its update."""
     return _put(world, ("known",), ("id", v, f"n{v}"))
 
 
@@ -303,7 +303,8 @@ def _vacuum(rules: Rules) -> dict[str, Program]:
 
 
 def _vacuum_rebase(rules: Rules) -> dict[str, Program]:
-    # Version 2 was committed after this process had found version 1 to be the newest. It stages again only changes.
+    # Version 2 was committed after this process had found version 1 to be the newest. When it stages again, it stages
+    # only changes.
     return {
         "x": partial(a_round, "x", (("c1", 3),), rules, kept=_snapshot(TWO, 1), asked=True),
         "vacuum": partial(vacuum, rules),
@@ -409,19 +410,19 @@ BREAKS = {
     "name", [pytest.param(one, marks=[pytest.mark.thorough] if one in SLOW else []) for one in SCENARIOS]
 )
 def test_every_invariant_holds_in_every_interleaving(name: str) -> None:
-    """Some order of concurrent commits would lose rows, versions or entries."""
+    """Otherwise some order of concurrent commits would lose rows, versions or entries."""
     found = run(name, Rules())
     assert not found.broken, str(found)
     assert found.states > 50
 
 
 def test_each_rule_has_a_scenario() -> None:
-    """A rule of the commit protocol could be removed without a failing test."""
+    """Otherwise a rule of the commit protocol could be removed without a failing test."""
     assert {one.name for one in fields(Rules)} == set(BREAKS)
 
 
 @pytest.mark.parametrize(("rule", "name"), BREAKS.items())
 def test_each_rule_is_needed(rule: str, name: str) -> None:
-    """A rule of the commit protocol would cost requests without protecting anything."""
+    """Otherwise a rule of the commit protocol would cost requests without protecting anything."""
     found = run(name, replace(Rules(), **{rule: False}))
     assert found.broken, f"{name} holds without {rule}"

@@ -301,7 +301,9 @@ class QueueMachine(RuleBasedStateMachine):
         return next(lease for lease in self.consumer if lease.shard == entry.shard)
 
     def dead_letter_exhausted(self):
-        """Attempts that ended with their owner count: the next take dead-letters an exhausted entry untried."""
+        """An attempt counts even if its owner has ended: the next `take` dead-letters an entry that has no attempts
+        left.
+        """
         for letter in self.plain.dead("t"):
             key = letter.event.key
             if self.state.get(key) == "committed" and key not in self.in_hand:

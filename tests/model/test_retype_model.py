@@ -1,4 +1,4 @@
-"""A table whose column changes its type again and again, against plain values.
+"""A table whose column changes its type again and again, compared with plain values.
 
 Batches, merges, kills and rollbacks come in between. The model has the current value of each row, and whether its
 object must be read again.

@@ -1,4 +1,4 @@
-"""States of objects against a dictionary: rounds, slow rounds that are rebased, merges, erased keys.
+"""States of objects, compared with a dictionary: rounds, slow rounds that are rebased, merges, erased keys.
 
 The limits are tiny, so that a few states make many pages, files and levels.
 """
@@ -133,7 +133,7 @@ class StatesMachine(RuleBasedStateMachine):
         self.site.ranges.bodies |= done.bodies
         self.site.states = done.states
         self.model = {key: state for key, state in self.model.items() if key not in erased}
-        self.slow = []  # slow rounds would begin again
+        self.slow = []  # after an erasure, slow rounds would begin again
         for file in done.states.files:
             columns = [page.column("key").to_pylist() for page in self._pages(file)]
             assert not erased & {key for some in columns for key in some}
@@ -196,4 +196,4 @@ class StatesMachine(RuleBasedStateMachine):
 pytestmark = pytest.mark.timeout(1200)
 
 TestStates = StatesMachine.TestCase
-TestStates.settings = settings(max_examples=(settings.default.max_examples + 1) // 2)  # each is long
+TestStates.settings = settings(max_examples=(settings.default.max_examples + 1) // 2)  # each example is long

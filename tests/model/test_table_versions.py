@@ -1,8 +1,8 @@
 """Rounds of several processes over a bucket, planned at any time and committed at any later time.
 
-After each commit the table is checked as a whole: rows, rejects, states and counts agree. The content of a slot is what
-some round saw of it. After a last round has read everything, the table equals the bucket. Objects are erased at any
-time; then no object of the store mentions them.
+After each commit the table is checked as a whole: rows, rejects, states and counts agree. The content of a slot in the
+table is the content that some round saw. After a last round has read everything, the table equals the bucket. Objects
+are erased at any time; then no object of the store mentions them.
 """
 
 import pytest
@@ -137,7 +137,7 @@ class TableMachine(RuleBasedStateMachine):
 
     @rule(number=PROCESS)
     def dies(self, number: int) -> None:
-        """A process dies with its round and its memory."""
+        """A process dies: its round and its memory are lost."""
         self.planned.pop(number, None)
         vectors = self.processes[number].vectors
         self.processes[number] = self.process(vectors)
@@ -193,4 +193,4 @@ class TableMachine(RuleBasedStateMachine):
 pytestmark = pytest.mark.timeout(1200)
 
 TestTable = TableMachine.TestCase
-TestTable.settings = settings(max_examples=(settings.default.max_examples + 1) // 2)  # each is long
+TestTable.settings = settings(max_examples=(settings.default.max_examples + 1) // 2)  # each example is long

@@ -114,8 +114,8 @@ def test_batch_is_acked_when_all_slots_are_done_and_not_before(seed, kind):
 def test_chain_with_children_survives_crashes(seed, kind):
     """Each of five stampers ends a parent and begins two children, then ends these, and may crash anywhere.
 
-    No watcher sees the chain done before every child is, and a watcher sees its end. At most one operation gets
-    `Acked`; exactly one does if its process does not crash.
+    No watcher sees the chain done before every child is done, and a watcher sees the chain's end. At most one operation
+    gets `Acked`; exactly one does if its process does not crash.
     """
     parents = [str(n) for n in range(5)]
     time = VirtualTime()

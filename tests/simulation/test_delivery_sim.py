@@ -95,7 +95,7 @@ def test_events_are_delivered_once_without_lost_answers(seed):
 
 @simulated
 def test_refused_event_becomes_the_only_dead_letter(seed):
-    """The event is always refused, in any batch, and all other events are delivered."""
+    """One event is refused in every batch that contains it; all other events are delivered."""
     world = World(kind="memory", settings=settings(max_attempts=3), seed=seed)
     keys = [f"k{i}" for i in range(12)]
     poison = {"k3", "k7"}

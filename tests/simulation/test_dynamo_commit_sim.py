@@ -1,8 +1,8 @@
 """Commits by leases under faults: leases in memory, on a bucket, in DynamoDB; the objects' store ignores conditions.
 
-Invariant: at most one of the calls with one precondition returns that it committed. Any other write that was applied
-belongs to a call that returned `unknown`, or died. Invariant while no write is in flight for longer than its lease:
-every write meets its precondition when it is applied, and the object is the winner's.
+Invariant: of all calls with the same precondition, at most one returns that it committed. Any other write that was
+applied belongs to a call that returned `unknown`, or died. If no write is in flight for longer than its lease, another
+invariant holds: every write meets its precondition when it is applied, and the object is the winner's.
 """
 
 import random
@@ -27,7 +27,7 @@ from tests.support.simulation import ROUGH, run_simulation, simulated
 PATH = "path"
 SETTINGS = LeaseSettings(timeout_seconds=2.0, test_interval_seconds=0.5)
 SLOW_SECONDS = 0.9
-"""A write that begins in the first half of its lease ends before the lease."""
+"""So a write that begins in the first half of its lease ends before the lease ends."""
 
 RATES = [0.7, 1.0, 1.4, 2.0]
 """The fastest clock ticks 2.9 times as fast as the slowest: the skew rate is 3."""

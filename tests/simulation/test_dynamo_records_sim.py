@@ -93,7 +93,7 @@ def test_counter_has_all_confirmed_additions(seed):
 
 @simulated
 def test_batch_is_acked_when_all_slots_are_done_and_not_before(seed):
-    """As on the other stores, a sensor opens the batch, and its runs overlap, crash, and restart."""
+    """A sensor opens a batch, and its runs overlap, crash, and restart, as in the tests of other stores."""
     slots = [str(slot) for slot in range(8)]
     shares = [slots[0:4], slots[3:7], slots[5:8], slots[0:8:5]]
     finished, acked_by = set(), []

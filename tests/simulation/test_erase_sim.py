@@ -60,9 +60,10 @@ class Dawdling(DelegatingStore):
 
 
 def writer(bucket, reported, letter, vectors, seen):
-    """Overwrites its own objects, and one of the common slot. `reported`: its slot as it was reported as committed.
+    """A writer that overwrites its own objects, and one object of the common slot.
 
-    `seen`: reads the table at that time, without a cache.
+    `reported`: the content of its slot that was reported as committed. `seen`: reads the table at that time, without a
+    cache.
     """
     done = 0
 
@@ -160,7 +161,7 @@ def time_of(time):
 
 SLEEPY = {Fault.LOST: 0.002, Fault.REFUSED: 0.002, Fault.LATE: 0.02, Fault.PAUSE: 0.03}
 DEADLY = {Fault.CRASH_BEFORE: 0.003, Fault.CRASH_AFTER: 0.003, Fault.LATE: 0.02, Fault.PAUSE: 0.005}
-"""Low rates for each request, since an erasure makes many requests, and starts over."""
+"""Low rates of faults, because an erasure makes many requests, and starts over."""
 
 
 @simulated

@@ -50,7 +50,7 @@ def history_of(seed):
 
 
 def test_seed_run_twice_gives_the_same_history():
-    """Another seed gives another history."""
+    """A seed that is run twice gives the same history; another seed gives another history."""
     assert str(history_of(3)) == str(history_of(3))
     assert history_of(3) == history_of(3)
     assert str(history_of(3)) != str(history_of(4))
@@ -73,7 +73,7 @@ def test_history_does_not_depend_on_the_process():
 
 
 def test_every_fault_happens():
-    """Over some seeds, each kind of fault has an effect."""
+    """Over 40 seeds, each kind of fault has an effect."""
     text = "\n".join(str(history_of(seed)) for seed in range(40))
     for trace in ("crashed", "CrashedError before", "CrashedError after", "response lost", "503", "timeout"):
         assert trace in text
@@ -113,7 +113,7 @@ def test_error_of_an_actor_ends_the_run():
 
 
 def test_actor_calls_a_store_only_from_its_own_thread():
-    """A seed could not repeat the order of other threads."""
+    """If an actor called its store from other threads, a seed could not repeat their order."""
 
     def parallel(store, _clock):
         with ThreadPoolExecutor(1) as pool:
@@ -160,7 +160,7 @@ def test_simulation_runs_with_all_seeds(monkeypatch):
 
 
 def test_failure_says_how_to_replay_it(monkeypatch):
-    """The message has one command, for the first seed that fails."""
+    """The message has one command: it repeats the first seed that fails."""
     seen = []
 
     @simulated

@@ -158,7 +158,7 @@ def reported():
 @pytest.mark.parametrize("capacity", [100, 4], ids=["roomy", "tight"])
 @simulated
 def test_every_reported_event_reaches_every_consumer(seed, capacity):
-    """There are two inlets that crash anywhere, two topics, one with a small quota, and clocks that differ."""
+    """Two inlets crash anywhere, and clocks differ. There are two topics, of which one may have a small quota."""
     topics = {
         "all": TopicSettings(capacity=100, shards=2),
         "raw": TopicSettings(capacity=capacity, shards=1, bucket="b", prefix="raw/"),
@@ -186,7 +186,9 @@ def test_every_reported_event_reaches_every_consumer(seed, capacity):
 
 @simulated
 def test_no_event_is_queued_twice_without_crashes(seed):
-    """One inlet has a large memory, and the store gives any answers with a known outcome."""
+    """There is one inlet, whose memory holds all events. The store may refuse requests (throttling), but each answer
+    tells if the request was applied.
+    """
     topics = {"all": TopicSettings(capacity=100, shards=2)}
     world = World(reported(), topics)
     copies = []

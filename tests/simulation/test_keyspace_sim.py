@@ -138,7 +138,7 @@ def effects_seen(seed):
 
     def read(faulty, clock):
         watcher = Watcher(faulty, prefix=KS, slots=SLOTS, clock=clock)
-        # Only explicit polls, and the cache's own fences.
+        # The cache polls only if `refresh` is called, or if a new version needs a poll.
         cache = CausalCache(faulty, watcher, clock=clock, staleness_seconds=1e9, patience_seconds=1e6)
         seen = 0
         while seen < last:
@@ -170,7 +170,7 @@ def test_reader_never_sees_an_effect_without_its_cause(seed):
 
 
 def test_readers_see_effects_while_the_cause_is_cached():
-    """Without these cases, the test above would prove nothing; they occur in most of its runs."""
+    """Readers see effects in most runs of the test above; without effects, it would prove nothing."""
     assert sum(effects_seen(seed) > 0 for seed in range(10)) >= 8
 
 
@@ -222,13 +222,13 @@ def test_background_refresh_never_shows_an_effect_without_its_cause(seed):
 
 
 def test_background_refresh_reads_effects():
-    """Without these cases, the test above would prove nothing."""
+    """Readers of the test above see effects; without effects, it would prove nothing."""
     assert sum(pairs_seen(seed) for seed in range(5)) > 10
 
 
 @simulated
 def test_one_of_many_conditional_publishers_wins(seed):
-    """At most one put-if-absent through the publisher returns `Written`, and the object has its body."""
+    """At most one put-if-absent through the publisher returns `Written`, and the object has the body of that put."""
     store = MemoryObjectStore()
     outcomes = {}
 

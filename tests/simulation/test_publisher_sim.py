@@ -328,7 +328,9 @@ def test_every_change_reaches_every_topic(kind, seed):
 @KINDS
 @simulated
 def test_every_change_reaches_every_topic_by_the_root_alone(kind, seed):
-    """The topics' segments name the slots, and only the reconciler signals some slots."""
+    """Writers move only the root, so consumers find slots by the names of segments. Only the reconciler signals some
+    slots.
+    """
     world = World(kind=kind, root=True)
     world.run(seed, CRASHES)
     world.check()
@@ -345,7 +347,7 @@ def test_root_signals_alone_are_enough(seed):
 
 @simulated
 def test_first_topic_gets_all_changes_by_the_root_alone(seed):
-    """Writers that began before the topic existed signal slots; no actor dies."""
+    """Writers that began before the topic existed signal their slots, too; no actor dies."""
     world = World(kind="memory", announces=True, pace=5.0, others=False, root=True)
     world.run(seed, SLEEPY)
     world.check()
@@ -386,7 +388,9 @@ def test_first_topic_gets_changes_that_its_listing_missed(seed):
 
 @simulated
 def test_write_in_doubt_is_never_guessed(seed):
-    """Every eighth answer is lost, and every eighth write is applied late, so a read often resolves nothing yet."""
+    """Every eighth answer is lost, and every eighth write is applied late, so a read often cannot yet show if a write
+    was applied.
+    """
     world = World(kind="memory")
     world.run(seed, {Fault.LOST: 0.12, Fault.LATE: 0.12, Fault.THROTTLED: 0.12}, writers=2)
     world.check()
@@ -411,6 +415,6 @@ def test_refused_write_was_not_applied(seed):
 
 
 def test_keys_share_slots():
-    """Otherwise the test would not cover a signal of one writer that hides the missing signal of another."""
+    """Otherwise the tests would not cover a signal of one writer that hides the missing signal of another writer."""
     slots = [slot_of(f"raw/{n}.{m}", SLOTS) for n in range(3) for m in range(2)]
     assert len(set(slots)) < len(slots)

@@ -286,7 +286,7 @@ KINDS = pytest.mark.parametrize("kind", queue_stores.KINDS)
 
 @pytest.fixture
 def holding(monkeypatch):
-    """Makes writers hold quota of half a shard, and up to three quarters of it."""
+    """Lets each writer hold spare quota of half a shard, as long as the shard is filled to at most three quarters."""
     monkeypatch.setattr(rooms, "ROOM_HELD_SHARE", 0.5)
     monkeypatch.setattr(rooms, "ROOM_IDLE_SHARE", 0.75)
 
@@ -315,7 +315,7 @@ def test_pulled_entries_stay_until_they_are_removed(seed):
 @KINDS
 @simulated
 def test_entries_are_delivered_once_without_lost_answers(kind, seed):
-    """With refusals, failing endpoints and four busy workers, each entry is delivered once."""
+    """With refusals, failing endpoints and three busy workers, each entry is delivered once."""
     world = World(kind=kind, settings=TopicSettings(capacity=8, shards=4), seed=seed)
     keys = [f"k{n}" for n in range(8)]
     refused = {}
@@ -394,7 +394,7 @@ def test_sleeping_writer_announces_again(seed):
 
 @simulated
 def test_topic_created_again_delivers_later_writes(seed):
-    """Writes during the new topic's life are delivered by it, even with an older reservation."""
+    """The new topic delivers all writes that were made while it existed, even with an older reservation."""
     world = World(kind="memory", settings=TopicSettings(capacity=6, shards=2), seed=seed)
     before, during = set(), []
 

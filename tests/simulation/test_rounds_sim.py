@@ -1,5 +1,5 @@
-"""Whole rounds under faults: three processes plan and commit changes, and one vacuums; they are killed, paused, in
-doubt.
+"""Whole rounds under faults: three processes plan and commit changes, and one vacuums. Processes are killed or paused,
+and requests are in doubt.
 
 Each version is whole in any case, and after a last round the table equals the bucket.
 """
@@ -27,7 +27,7 @@ ROUNDS = 8
 
 LOST = {Fault.LOST: 0.02, Fault.LATE: 0.02, Fault.PAUSE: 0.005}
 FEW = {fault: rate / 8 for fault, rate in ROUGH.items()}
-"""All faults, at a rate of about one for three rounds."""
+"""All faults, at a rate of about one fault in three rounds."""
 
 KEYS = [f"{letter}{n}" for letter in "abc" for n in range(4)]
 IN_DOUBT = (UnavailableError, UnknownOutcomeError)
@@ -64,7 +64,7 @@ def process(store, clock):
 
 
 def writer(bucket, number):
-    """Runs in sequence, each perhaps in a new process."""
+    """A sequence of runs, each perhaps in a new process."""
     rounds = 0
 
     def run(store, clock):

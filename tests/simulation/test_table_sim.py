@@ -165,7 +165,7 @@ def test_crashes_leave_a_usable_table(seed):
 
 @simulated
 def test_reported_commits_by_leases_exist_once(seed):
-    """The store ignores conditions."""
+    """The store ignores conditions, so writers commit by leases."""
     ignoring = IgnoringStore(MemoryObjectStore(), {"create", "match", "delete", "copy"})
     stores = {"objects": ignoring, "records": MemoryObjectStore(), "leases": TableInMemory()}
     reported = Reported()

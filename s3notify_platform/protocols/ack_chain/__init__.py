@@ -1,4 +1,4 @@
-r"""Ack chains (xor-ack): track if all the work of a batch is done. The state is one XOR, however many children.
+r"""Ack chains (xor-ack): track if all the work of a batch is done. The state is one XOR, for any number of children.
 
     store = S3ObjectStore(S3Config(bucket="acme"))                 # or use a DynamoRecordStore in the next line
     chains = AckChains(ObjectRecordStore(store, "acks/", keys_recur=keys_recur))
@@ -14,7 +14,7 @@ Steps
     1. `open_batch` creates the head, which names the children. `create` begins a chain with a stamp instead.
     2. A worker that has finished children creates a record that names them: its stamp. Then it scans the chain's keys.
        Each child is XORed once when it begins and once when it ends, however many stamps name it. So two runs that
-       finish the same slot do not cancel each other out; nor do two raw stamps with the same operation id.
+       finish the same slot do not cancel each other out. The same holds for two raw stamps with one operation id.
     3. A stamp of all children brings the XOR to zero by itself, so `finish` creates the record `closed` directly.
        Otherwise, the worker that sees the XOR at zero creates `closed`, and gets `Acked` if its creation succeeded. A
        failed chain is closed in the same way. The first `closed` decides; later stamps change nothing.
@@ -32,25 +32,25 @@ Storage
 Invariants
     - Records are created, and removed with their chain, but never changed, so writers never contend. If the creation
       of a record is in doubt, the scan shows if the record exists; if not, it is created again. A record that arrives
-      late only names children that have ended anyway.
+      late is harmless: the children that it names have ended in any case.
     - Each child counts once, however many callers and calls name it; so does each operation id of a raw stamp.
     - An acked or failed chain stays so. It is kept for a while. `purge` removes it to free space; `reuse` removes it
       when the caller wants its tag again.
-    - One operation of a chain gets `Acked`. If a crash kept the answer from its caller, a retry gets it. If a mere
-      reader saw the end first, one stamper claims `Acked`, by one more record.
+    - One operation of a chain gets `Acked`. If its caller crashed before the answer arrived, a retry gets `Acked`. If a
+      call that only reads was the first to see the end, one stamper claims `Acked`, by one more record.
     - A scan of several pages is not a snapshot. It shows all records that existed when it began, and stamps only
       bring a chain nearer to its end. So a chain that a scan shows as done is done.
 
 Limits
-    - A parent must begin the same children in every attempt. Other children are begun, too, but perhaps only after
-      the chain is acked.
+    - A parent must begin the same children in every attempt. If a later attempt names other children, they are begun,
+      too, but perhaps only after the chain is acked.
     - A stamp that is created while the chain is being failed may get `Stamped`, and its children stay missing.
     - A scan takes one request for each 1000 stamps. Limits: `PAYLOAD_MAX` characters of payload, `TAG_BYTES_MAX` bytes
       of tag.
 
 Requests: create 1, stamp 2, finish 1, state 1, fail 2. The stamp that closes the chain costs 1 more. Reading how the
-chain was closed costs 1 more, and so does a tag in place of a `Chain`. Removing a chain costs 1 for each record, 2 on a
-bucket. Create with `reuse`, over an ended chain: up to 7, plus the removal of that chain.
+chain was closed costs 1 more, and so does a call with a tag instead of a `Chain`. Removing a chain costs 1 for each
+record, 2 on a bucket. Create with `reuse`, over an ended chain: up to 7, plus the removal of that chain.
 
 Differs from xor-ack-dynamodb: a repeated stamp changes nothing. A finished chain differs from an unknown chain. A chain
 has a deadline, a reason, and the names of missing children. Stamps have at least 8 random bytes. Stampers never

@@ -11,9 +11,9 @@ All keys of a chain begin with `{tag}\0`. The head is one record; the keys of th
 | `{identity}.v.{digest}` | the three texts | the same, if the texts are too long for a key |
 | `{identity}.o.{operation}.{stamp}` | | a raw stamp, in hex, under the digest of its operation id |
 
-The identity is a digest of the head's version: a record's key and the head's version tell which chain of a tag the
-record belongs to. `ended` is a bitmap of the head's children. `others` names ended children that another stamp began.
-`begun` names the children that this stamp begins (`names.key_text`).
+The identity is a digest of the head's version. So the key of a record shows to which chain of the tag the record
+belongs. `ended` is a bitmap of the head's children. `others` names the children that this stamp ends and that another
+stamp began. `begun` names the children that this stamp begins (`names.key_text`).
 """
 
 import json
@@ -37,7 +37,8 @@ from s3notify_platform.protocols.ack_chain.names import (
 from s3notify_platform.protocols.ack_chain.stamps import ChainState, Ended, Tag, xor_all
 
 KEY_CHARS_MAX: Final = 240
-"""Characters of a key with names, after the quoting of a record store on a bucket; longer names go to the value.
+"""Most characters of a key that contains names, after a record store on a bucket has quoted it. Longer names go to the
+value.
 
 Many servers keep an object in a file named like the last part of its key; such a name has at most 255 bytes. SeaweedFS
 lists an object with a longer name under another name.
@@ -52,8 +53,8 @@ _HEAD, _CLOSED, _CLAIMED = "head", "closed", "claimed"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chain:
-    """A chain as it was opened. It never changes, so its holder can stamp without reading the head. Small; can be
-    pickled.
+    """A chain as it was opened. It never changes, so its holder can stamp without reading the head. It is small, and
+    can be pickled.
     """
 
     tag: Tag

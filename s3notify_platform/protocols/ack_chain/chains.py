@@ -71,8 +71,8 @@ _NOT_YET: Final = Version("")
 def keys_recur(partition: str) -> bool:
     """True if a removed key of this partition may be created again. False for keys of ack chains.
 
-    For `ObjectRecordStore`, which then leaves no tombstones of such keys on stores like Ceph RGW. Do not use it if tags
-    are used again (`reuse`).
+    Pass it to `ObjectRecordStore`, which then leaves no tombstones of such keys on stores like Ceph RGW. Do not pass it
+    if tags are used again (`reuse`).
     """
     return partition != ACK and not partition.startswith(f"{ACK}.")
 
@@ -118,7 +118,7 @@ class AckChains:
         payload: str = "",
         reuse: bool = False,
     ) -> Chain:
-        """Begins a chain whose XOR is `stamp`; `TagExists` if the tag is in use, finished or not. 1 request.
+        """Begins a chain whose XOR is `stamp`; `TagExists` if a chain, open or ended, has this tag. 1 request.
 
         `reuse`: replaces a chain that has ended; `TagExists` only if that chain is open. The old chain counts as
         deleted: holders of its `Chain` get `TagNotFound`. Late stamps that name only the tag count in the new chain.
@@ -187,8 +187,8 @@ class AckChains:
     ) -> StampOutcome:
         """Ends these children of an `open_batch` chain, and begins `starts`, in one stamp. 2 requests.
 
-        Idempotent by name, whoever stamps. With the operation id, a retry of the stamp that acked the chain returns
-        `Acked` again. 1 request more if another stamp began some of the children. `UsageError` if no stamp began them.
+        A child ends once, whoever stamps it. With the operation id, a retry of the last stamp returns `Acked` again. 1
+        request more if another stamp began some of the children. `UsageError` if no stamp began them.
         """
         chain, operation = self._known(chain), self._operation(operation_id)
         ended = frozenset(names)
@@ -203,11 +203,11 @@ class AckChains:
         return self._put(chain, stamp_record(chain, ended, starts), operation)
 
     def finish(self, chain: Chain, operation_id: str | None = None) -> StampOutcome:
-        """Ends all children of an `open_batch` chain in one stamp. 1 request. Not for children that `starts` began.
+        """Ends all children of an `open_batch` chain in one stamp. 1 request.
 
-        This stamp alone brings the XOR to zero, so it is written as the end of the chain without a look at other
-        stamps. It may be repeated, like `stamp_children`. The call does not notice that the chain was deleted; `purge`
-        removes the record that it then leaves.
+        Only for chains whose stamps began no other children (`starts`). This stamp alone brings the XOR to zero, so it
+        is written as the end of the chain without a look at other stamps. It may be repeated, like `stamp_children`. If
+        the chain was deleted, the call does not notice it, and leaves a record that `purge` removes.
         """
         if chain.stamp:
             raise UsageError(f"chain {chain.tag!r} was created with stamps: use `stamp`")
@@ -262,10 +262,10 @@ class AckChains:
         self._delete(self._known(chain))
 
     def purge(self) -> int:
-        """Deletes chains whose retention has ended by this wall clock; returns their number. Only frees space.
+        """Deletes chains whose retention has ended by this wall clock; returns their number.
 
-        Also removes what deleted chains have left. 1 request for each 1000 records, for each chain that has ended, and
-        for each record that is removed.
+        It also removes the records that deleted chains have left. It only frees space. 1 request for each 1000 records,
+        for each chain that has ended, and for each record that is removed.
         """
         now_ms, purged = self._clock.wall_ms(), 0
         for tag, head, others in self._groups(keys_only=lambda key: not is_closed(key)):
@@ -346,7 +346,7 @@ class AckChains:
         )
 
     def _withdraw(self, key: str) -> None:
-        """Removes a stamp whose chain is gone; if that fails, `purge` will."""
+        """Removes a stamp whose chain is gone; if that fails, `purge` will remove it."""
         with suppress(S3NotifyError):
             if (record := self._records.read(self._partition, key)) is not None:
                 self._remove([record])
@@ -364,7 +364,7 @@ class AckChains:
         return Acked() if winner == operation else AlreadyAcked()
 
     def _settled(self, found: Seen) -> Seen:
-        """The content of a scan. Closes the chain if all is done; a stamp can claim its `Acked` later."""
+        """The content of a scan. Closes the chain if all is done; a stamp can claim the chain's `Acked` later."""
         if found.closed is None and found.done:
             return replace(found, closed=self._close(found.chain, self._closing("acked")))
         return found

@@ -1,7 +1,7 @@
 """The names of children, and their compact forms. Pure.
 
 `pack_names` gives JSON: 7 for "7", [3, 5] for "3" to "5", ["7", 0, [2, 9]] for "7/0" and "7/2" to "7/9". `key_text`
-gives parts of keys: bytes, deflated, as base64 that needs no quoting.
+encodes bytes as a part of a key: it deflates them, and writes the result as base64 that needs no quoting.
 """
 
 import json
@@ -17,7 +17,7 @@ from s3notify_platform.kernel.errors import CorruptError
 
 RAW_DEFLATE: Final = -15
 UNPACKED_MAX: Final = 1_000_000
-"""Bytes to which the text of a key may decompress."""
+"""Most bytes that a part of a key may have after decompression."""
 
 
 def in_order(names: Iterable[str]) -> list[str]:

@@ -28,7 +28,8 @@ TOMBSTONE_SECONDS: Final = 7 * 24 * 3600.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stamped:
-    """The stamp is applied, now or by an earlier attempt; the chain is open. `missing` named children have not ended.
+    """The stamp is applied, now or by an earlier attempt; the chain is open. `missing` is the number of named children
+    that have not ended.
 
     `missing` is None in a chain of raw stamps: missing stamps have no names and cannot be counted.
     """
@@ -37,7 +38,7 @@ class Stamped:
     xor: bytes = field(default=b"", compare=False)
     """The XOR of all stamps so far, this one included; b"" in chains of named children (`AckChains.open_batch`).
 
-    Comparisons of outcomes ignore it."""
+    Comparisons of outcomes ignore this XOR."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +58,7 @@ class AlreadyAcked:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlreadyFailed:
-    """The chain was closed as failed before."""
+    """The chain was already closed, as failed."""
 
     reason: str
 
@@ -67,7 +68,8 @@ StampOutcome = Stamped | Acked | AlreadyAcked | AlreadyFailed
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChainState:
-    """The facts of a chain. `missing` names children; it is empty once the chain is acked, and kept if it failed.
+    """The facts of a chain. `missing` has the names of missing children; it is empty once the chain is acked, and kept
+    if the chain failed.
 
     It is always empty for raw stamps, which have no names.
     """

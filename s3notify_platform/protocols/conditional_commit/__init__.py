@@ -1,4 +1,4 @@
-"""Conditional commit: of any number of writers with the same precondition on a path, at most one succeeds.
+"""Conditional commit: if several writers have the same precondition on a path, at most one of them succeeds.
 
 `NativeCommit` uses the store's own conditions. `DynamoCommit` is for stores without conditions: a lease in a table
 decides who may write. The lease items have the format of object_store's DynamoCommit, so both can share one table.
@@ -40,7 +40,7 @@ Storage
 Invariants
     - `Written` means that the write of exactly this call took effect under its precondition.
     - `Conflict` means that the write did not take effect, and never will. With leases, it was never sent.
-    - An outcome that is not proven is reported as neither.
+    - An outcome that is not proven is reported neither as `Written` nor as `Conflict`.
     - Leases: every change raises the generation and requires the previous generation. So a paused holder whose lease
       was taken over cannot mark it done, and never returns `Written`.
 
@@ -66,9 +66,9 @@ Limits
 
 Requests without contention. Native: 1 write. Leases: 1 HEAD, 1 write, 2 requests to the table.
 
-Differs from object_store: a finished lease is marked done, so create, delete and create on one path wait for nobody. A
-put of a lease whose answer is lost is recognised later as the writer's own. A write in doubt is looked up, not reported
-as failed. A write that outlasts its lease is noticed.
+Differs from object_store: a finished lease is marked done, so create, delete and create on one path wait for nobody. If
+the answer to the put of a lease is lost, the writer recognises the lease later as its own. A write in doubt is looked
+up, not reported as failed. A write that outlasts its lease is noticed.
 
 Reading order: operations, native, leases, lease_notation (leases as one setting).
 """

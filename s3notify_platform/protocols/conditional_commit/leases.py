@@ -25,7 +25,7 @@ from s3notify_platform.protocols.conditional_commit.operations import (
 from s3notify_platform.protocols.updates import WRITER, resolve
 
 ROUNDS = 20
-"""Rounds of one call before it fails. A round ends with another writer's lease, or an own lease granted too late."""
+"""Most rounds of one call. A round fails if another writer has the lease, or if our own lease is granted too late."""
 
 BEGIN_WITHIN = 0.5
 """The share of a lease's timeout within which the write must begin."""
@@ -169,8 +169,8 @@ class DynamoCommit(ConditionalCommit):
     def _wait_out(self, operation: Operation, found: CommitLease | None) -> CommitLease | Conflict | None:
         """Waits for the lease `found`.
 
-        Returns the lease as soon as its holder can no longer be writing; `Conflict` as soon as the path has changed;
-        None as soon as another lease is stored.
+        Returns the lease as soon as its holder can no longer be writing. Returns `Conflict` as soon as the path has
+        changed, and None as soon as another lease is stored.
         """
         if found is None:
             return None
@@ -182,7 +182,7 @@ class DynamoCommit(ConditionalCommit):
             if not operation.holds(self._look(operation.path)):
                 return Conflict()
             if looks % INTERVALS_PER_READ == 0:
-                # Only a shortcut: without an answer, the full time of the lease is waited for.
+                # This read is only a shortcut: if it is not answered, this writer waits for the full time of the lease.
                 with suppress(UnavailableError):
                     if self._leases.read(found.path, found.etag) != found:
                         return None

@@ -74,11 +74,11 @@ class ConditionalCommit:
         self._clock = clock
 
     def put_if_absent(self, path: str, body: bytes, *, metadata: Metadata = None) -> CommitOutcome:
-        """Creates the object, or reports that another writer did."""
+        """Creates the object, or reports that another writer created it."""
         return self._put(path, body, ABSENT, metadata)
 
     def put_if_match(self, path: str, body: bytes, etag: ETag, *, metadata: Metadata = None) -> CommitOutcome:
-        """Replaces the version `etag`, or reports that another writer did."""
+        """Replaces the version `etag`, or reports that another writer replaced it."""
         return self._put(path, body, IfMatch(etag=etag), metadata)
 
     def copy_if_absent(self, source: str, target: str) -> CommitOutcome:

@@ -12,11 +12,11 @@ If nearly all writers announce their changes in a queue first, they may skip ste
 alone. Such a root is one byte longer; it says that entries of the queue name all slots with new changes. A watcher then
 reads the marks of the entries (`entries`) instead of step 5, and remembers 8 bytes of them for each slot.
 
-Unqueued writers still signal as above; their root makes the watcher do both. But a root that moves alone may overwrite
-theirs before the next poll. So a watcher also lists the signals after `HIDDEN_SECONDS` if a root has moved alone since
-its last LIST. Each LIST comes after the HEAD; entries are committed, and signals written, before the root. So the
-invariants below hold here, too; the first one holds for entries instead of signals, if no entry is lost. Watchers
-without a queue refuse such a keyspace.
+Unqueued writers still signal as above; their root makes the watcher both LIST the signals and read the marks. But a
+root that moves alone may overwrite this root before the next poll. So a watcher also lists the signals after
+`HIDDEN_SECONDS` if a root has moved alone since its last LIST. Each LIST comes after the HEAD; entries are committed,
+and signals written, before the root. So the invariants below hold here, too; the first one holds for entries instead of
+signals, if no entry is lost. Watchers without a queue refuse such a keyspace.
 
 Storage
     {prefix}{slot}   signal of a slot, decimal and unpadded; the caller puts the `/` into `prefix`

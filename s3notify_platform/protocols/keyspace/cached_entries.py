@@ -16,7 +16,8 @@ class Entry:
     found: StoredObject | None
     slot: Slot
     as_of: int
-    """Polls that were answered before the GET was sent: the body reflects every change that these polls have shown."""
+    """Number of polls that were answered before the GET was sent. The body reflects every change that these polls have
+    shown."""
     used: float
     """Time of the last use, by the monotonic clock."""
 

@@ -60,7 +60,7 @@ class _Held:
 
 
 _Again = Mapping[str, tuple[Entry, Entry]]
-"""Entries before and after they were read again, by key."""
+"""By key: the former entry, and the entry that was read again."""
 
 
 class CausalCache:

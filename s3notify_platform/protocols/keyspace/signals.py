@@ -74,8 +74,8 @@ class WatcherState:
     that stores the new root without some changed slots must remember these slots itself: no poll reports them until the
     root moves.
 
-    If the root moves alone, `entries` has 8 more bytes for each slot, of its entries in the queue (another 11 KB).
-    `listed_root` is the root at which the signals were last listed, too.
+    If the root moves alone, `entries` has 8 more bytes for each slot: a hash of the marks of its entries in the queue
+    (another 11 KB). `listed_root` is the root as of the last LIST of the signals.
     """
 
     slots: int = SLOT_COUNT

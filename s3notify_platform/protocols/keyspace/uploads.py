@@ -129,7 +129,7 @@ class LargeObjects(Generic[O_co]):
         precondition: Precondition | None = None,
         metadata: Metadata = None,
     ) -> O_co:
-        """Writes a file as an object. Requests below 8 MiB as in `put`; else 2 more, and 1 for each part.
+        """Writes a file as an object. Requests: below 8 MiB those of `put`; else 2 more, and 1 for each part.
 
         `UsageError`: the file cannot be read, or changed meanwhile; nothing was written.
         """
@@ -150,7 +150,8 @@ class LargeObjects(Generic[O_co]):
         precondition: Precondition | None = None,
         metadata: Metadata = None,
     ) -> O_co:
-        """Writes all bytes of a stream as an object; requests as in `put_file`. `size`: the number of bytes, if known.
+        """Writes all bytes of a stream as an object. Requests: those of `put_file`. `size`: the number of bytes, if
+        known.
 
         One thread at a time reads the stream, not always the same thread; the stream is not closed. If the outcome is
         not `Written`, the bytes read so far are lost.
@@ -182,15 +183,15 @@ class LargeObjects(Generic[O_co]):
 
         An empty `source_bucket` is this bucket. The copy keeps the source's metadata; `metadata` overrides it.
         `NotFoundError`: the source does not exist. `ConflictError`: the source changed meanwhile. In both cases nothing
-        was written. Requests up to 1 GiB and without a precondition: those of `put`, and 1 HEAD of the source. Else 2
-        more, and 1 for each 128 MiB, instead of the request that copies.
+        was written. Requests: up to 1 GiB and without a precondition, those of `put` and 1 HEAD of the source. Else 2
+        more, and 1 for each 128 MiB in place of the one that copies.
         """
         found = self._source(source_bucket, source_key)
         if found is None:
             raise NotFoundError(
                 f"copy to {key!r}: no object {source_key!r} in bucket {source_bucket or 'itself'!r}"
             )
-        # Metadata of our own writers describes only the source.
+        # Metadata that our own writers set (`s3notify-…`) is true only of the source.
         copied = {
             name: text for name, text in found.meta.metadata.items() if not name.startswith("s3notify-")
         }
@@ -327,7 +328,9 @@ def _ours(found: ObjectMeta | None, writer: str) -> Written | None:
 
 
 def _looked_at(call: Callable[[], WriteOutcome], look: Callable[[], None], at_once: int) -> WriteOutcome:
-    """The result of a long call. Meanwhile this thread calls `look`, whose errors can no longer end the call."""
+    """Makes a long call. Unless `at_once` is 1, another thread makes it, and this thread calls `look`, whose errors it
+    ignores.
+    """
     if at_once == 1:
         return call()
     with ThreadPoolExecutor(1) as pool:

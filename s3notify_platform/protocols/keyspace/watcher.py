@@ -21,24 +21,25 @@ from s3notify_platform.protocols.keyspace.signals import (
 log = logging.getLogger(__name__)
 
 RELIST_SECONDS = 300.0
-"""A watcher LISTs this often even if the root did not move, to find slots that were signalled without the root."""
+"""A watcher LISTs at this interval even if the root did not move, to find slots that were signalled without the
+root."""
 
 HIDDEN_SECONDS = 10.0
-"""Longest time for which a root that moves alone may hide an earlier root of a writer that moved a slot's signal.
+"""A root that moves alone may hide an earlier root, of a writer that moved a slot's signal, for at most this time.
 
 The first poll after this time LISTs the signals."""
 
 PAGES_MAX = 100
-"""Pages of one LIST. More than 100,000 foreign objects mean a misplaced prefix, not a keyspace."""
+"""Most pages of one LIST. More than 100,000 foreign objects mean a misplaced prefix, not a keyspace."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Poll:
-    """The result of one poll. `signals` is empty if they were not `listed`; `entries`, if the queue was not `followed`.
+    """The result of one poll.
 
-    `unqueued`: the changed slots whose last signal is from a writer that does not queue. `root_ms`: time at which the
-    root moved, by the store's clock, whose precision may be a second; for people. `pages`: LISTs of signals and
-    entries.
+    `signals` is empty if the signals were not `listed`. `entries` is empty if the queue was not `followed`. `unqueued`:
+    the changed slots whose last signal is from a writer that does not queue. `root_ms`: time at which the root moved,
+    by the store's clock, whose precision may be a second; for people. `pages`: LISTs of signals and entries.
     """
 
     changed: Mapping[Slot, ETag] = field(default_factory=dict)
@@ -53,8 +54,8 @@ class Poll:
     pages: int = 0
 
     def settled(self, state: WatcherState) -> WatcherState:
-        """The state at this poll's root, if it remembers all changes found; else unchanged, so the next poll looks
-        again.
+        """The state, moved to this poll's root if it remembers all changes found. Otherwise the state is unchanged, so
+        that the next poll looks again.
         """
         if not self.pages or state.changed(self.signals) or state.changed(self.entries):
             return state

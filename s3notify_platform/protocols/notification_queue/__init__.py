@@ -9,9 +9,9 @@ Steps
     1. Before a writer writes objects, it makes a reservation. It takes room, by adding the number of entries to the
        counter of a shard. Then it creates a segment with the keys, operations, expected ETags or preconditions, and its
        writer id. If all shards are full, the writes are refused before anything has happened. A process takes room for
-       many puts at a time, and keeps the rest as spare room. The reservation is granted if its creation was answered
-       while the topic is known: within 2 s after the start of a read. Otherwise the topic is read again, and must be
-       unchanged.
+       many puts at a time, and keeps the rest as spare room. A topic is known for 2 s after the start of a read. If the
+       creation of the segment was answered in this time, the reservation is granted. Otherwise the topic is read again,
+       and must be unchanged.
     2. The writer writes the objects.
     3. The writer commits. Entries of written objects become committed; entries of unwritten objects are removed.
        Entries in doubt, or of objects still being written, stay reserved. So writers that share a segment need not wait
@@ -31,9 +31,10 @@ Steps
        then the entry is removed.
     7. A new owner first drops the claims of former owners; only then does it deliver anything.
     8. After a confirmed removal of k entries, the remover subtracts k from the counter.
-    9. A client that changes a topic waits until nobody relies on the topic's previous state: 6 s, by any clock up to
-       three times as fast or slow. A deletion waits before it removes anything, a recount before it shrinks the base,
-       and a creation before anybody lists the earlier objects. `topic_store` describes this for each setting.
+    9. A client that changes a topic waits until nobody relies on the topic's previous state. It waits 6 s, because one
+       clock may run up to three times as fast as another. A deletion waits before it removes anything, a recount before
+       it shrinks the base, and a creation before anybody lists the earlier objects. `topic_store` describes this for
+       each setting.
 
 Storage (partition / key; JSON)
     topics / {topic}                                   settings, epoch, the quota of each shard, the pause, the tables
@@ -46,19 +47,19 @@ Storage (partition / key; JSON)
     owners / {topic}                                   owner and generation of each shard, and since when
 
 Invariants
-    - The bound is strict on any record store with a strict `add`: entries that were granted and not removed never
-      exceed the capacity. Every granted entry is in the counter of the shard's current quota generation; or it existed
-      when that generation began, and is in its base. Counters are never too low.
+    - The bound is strict if the record store has a strict `add`: the entries in a topic never exceed its capacity.
+      Every granted entry is in the counter of the shard's current quota generation; or it existed when that generation
+      began, and is in its base. Counters are never too low.
     - A recount recovers room that a crash or a lost answer left in use. The counter is sealed. A new generation begins;
       its base is the full count of the former generation. Once the former generation has been waited out, the base
-      shrinks to the entries found. A client that counts under the former generation after that is fenced, however long
-      it paused: it measures the time until the answer arrives. A segment is created once. If its creation is in doubt,
-      it is left with its room, and another segment is created.
+      shrinks to the entries found. A client that later counts under the former generation is fenced, however long it
+      paused: it measures the time until the answer arrives. A segment is created once. If its creation is in doubt, it
+      is left with its room, and another segment is created.
     - Spare room belongs to one generation, and is worth nothing under another. It fills at most a fourth of a shard, so
       it keeps nobody out. It is recounted only if the counter does not move for long, or if more of the shard is in
       use. A process that has ended or is idle gives no room back itself.
-    - A change that has happened is announced to each topic that is older. For a newer topic, the consumer's first
-      listing finds the change. A writer with a reservation relies on the topics that it knows, if its write was
+    - A change is announced to each topic that existed when it happened. If a topic is created later, its consumer's
+      first listing finds the change. A writer with a reservation relies on the topics that it knows, if its write was
       answered in time. A writer without a reservation reads the topics again after its write.
     - An entry keeps its number in the segment, and leaves the segment once. Every write of a segment has unique bytes,
       so a writer that finds its bytes knows that its write was applied.

@@ -115,7 +115,8 @@ class ShardConsumer:
         return taken
 
     def rest(self) -> None:
-        """Settles outstanding work and delivers nothing: until the next `take`, no entry's time to live passes.
+        """Settles outstanding work, and delivers nothing. Until the next `take`, the time to live of entries does not
+        run.
 
         No request if nothing is outstanding.
         """
@@ -149,13 +150,14 @@ class ShardConsumer:
                 self._in_progress.pop(entry.id, None)
 
     def failed(self, entry: Entry, error: str, *, begun: bool = True) -> FailedOutcome:
-        """See `settle`; for one failed entry."""
+        """Calls `settle` for one failed entry."""
         return self.settle((), [Failure(entries=(entry,), error=error, begun=begun)])[0]
 
     def settle(
         self, delivered: Iterable[Entry], failures: Sequence[Failure] = ()
     ) -> tuple[FailedOutcome, ...]:
-        """Removes delivered entries. Of each failed entry, in order, keeps the error and backs off.
+        """Removes delivered entries. Keeps the error of each failed entry, and backs off. Returns the outcomes of the
+        failed entries, in order.
 
         A failed entry whose attempts or time are used up is dead-lettered. An entry that another owner has taken over
         since is left to that owner. If the store does not answer, later calls settle the entry; this owner does not
@@ -194,7 +196,7 @@ class ShardConsumer:
         return len(taken), tuple(outcomes)
 
     def _after(self, entry: Entry, failure: Failure) -> Entry:
-        """The entry after this failure; with a reason, if it must not be retried."""
+        """The entry after this failure. It has a reason if it must not be retried."""
         aged = with_error(self._aged(entry), failure.error)
         after = aged if failure.begun else replace(aged, attempts=aged.attempts - 1)
         return replace(after, reason=exhausted(after, self._worker.topic(self.lease).settings))
@@ -232,7 +234,9 @@ class ShardConsumer:
                     yield entry
 
     def _next(self, limit: int, settings: TopicSettings) -> list[Entry]:
-        """Entries that are ready, from where the last call stopped. Exhausted entries have a reason."""
+        """Ready entries, beginning where the last call stopped. Entries whose attempts or time are used up have a
+        reason.
+        """
         if self._cursor is None:
             self._met = set()
             self._cursor = self._scan()
@@ -256,8 +260,8 @@ class ShardConsumer:
         return replace(entry, reason=exhausted(begun, settings))
 
     def _claimed(self, entries: Sequence[Entry]) -> list[Entry]:
-        """Claims entries; returns those that were claimed while this was the owner. Those with a reason are
-        dead-lettered.
+        """Claims entries. Returns the entries that were claimed while this worker was the owner. Writes dead letters
+        for those with a reason.
         """
         segments = list(by_place(entries).values())
         claimed = [
@@ -325,7 +329,7 @@ class ShardConsumer:
         return {entry.id for entry, done in zip(entries, written, strict=True) if done}
 
     def _change(self, changes: _Changes) -> dict[Place, frozenset[int] | None]:
-        """Changes entries that this owner still owns. Returns the numbers of these entries; None without an answer."""
+        """Changes entries that this owner still owns. Returns their numbers; None if the store did not answer."""
         places = list(changes)
         answers = self._queue.shards.in_parallel(
             lambda place: self._change_one(place, changes[place]), places

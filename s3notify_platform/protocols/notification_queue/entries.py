@@ -34,8 +34,8 @@ class Quota:
 
 
 Phase = Literal["new", "changed", "known"]
-"""What writers know of a topic. new: some may not know it yet. changed: some may know its former keys. known: all know
-it."""
+"""What writers know of a topic. new: some writers may not know the topic yet. changed: some may know only its former
+keys. known: all know the topic."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,9 +48,10 @@ class Topic:
     quotas: tuple[Quota, ...]
     deleting: bool = False
     paused: bool = False
-    """True if its owners deliver nothing."""
+    """True if the topic's owners deliver nothing."""
     tables: tuple[str, ...] = ()
-    """Ids of the tables and streams that it serves; only these take its entries. Empty: the first user claims it."""
+    """Ids of the tables and streams that the topic serves: only these take its entries. Empty: the first user claims
+    it."""
     phase: Phase = "new"
     version: Version = field(default=_UNWRITTEN, compare=False)
 
@@ -121,8 +122,8 @@ class Event:
     """One change of one object: announced before it is made, completed when its result is known.
 
     `writer` is an id that the write puts into the object's metadata (`s3notify-writer`), so that a reconciler
-    recognises the object; `etag` serves the same purpose if it is known in advance. `announced_to`: the epochs of the
-    topics in which the writer has reserved. If the writer is gone, a reconciler announces the change to the other
+    recognises the object. If the `etag` is known in advance, it serves the same purpose. `announced_to`: the epochs of
+    the topics in which the writer has reserved. If the writer is gone, a reconciler announces the change to the other
     topics, also to a newer topic of the same name. `announced_to` and `upload` are kept only with the reservation.
     """
 
@@ -136,7 +137,8 @@ class Event:
     announced_to: tuple[str, ...] = field(default=(), compare=False)
     upload: Upload | None = None
     sequencer: str = ""
-    """Hex digits. For events of one key and one clock, a longer or greater text is later. A hint, as in S3."""
+    """Hex digits. Of two events of one key by one clock, the later one has the longer or greater text. A hint, as in
+    S3."""
     time_ms: int = 0
     """Unix time for people and for the message; no decision compares it with another machine's clock."""
     name: str = ""
@@ -170,8 +172,8 @@ class Event:
     def is_of_version(self) -> bool:
         """True if one version was deleted by its id.
 
-        The version may be noncurrent, so its deletion says nothing about the object. In a versioned bucket, deleting
-        the object itself hides the current version behind a marker.
+        The version may be noncurrent, so its deletion says nothing about the object. In a versioned bucket, a deletion
+        without a version id deletes no version: it hides the current version behind a marker.
         """
         return bool(self.version_id) and self.event_name.endswith(":Delete")
 
@@ -323,9 +325,9 @@ def count_key(epoch: str, shard: int, kind: str) -> str:
 
 
 def keys_recur(partition: str) -> bool:
-    """True if removed keys of a partition may be created again. Keys of segments and dead letters never are.
+    """True if removed keys of a partition may be created again. False for keys of segments and dead letters.
 
-    For `ObjectRecordStore`, which then leaves no tombstones of them on stores like Ceph RGW.
+    Pass it to `ObjectRecordStore`, which then leaves no tombstones of such keys on stores like Ceph RGW.
     """
     return not partition.startswith(("queue.", "dead."))
 

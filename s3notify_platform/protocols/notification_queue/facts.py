@@ -8,7 +8,9 @@ from s3notify_platform.protocols.notification_queue.entries import Entry, Topic
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShardStats:
-    """One shard: its entries (reserved, committed and in flight), those claimed, and the age of the oldest entry."""
+    """One shard: the number of its entries (reserved, committed and in flight), the number of claimed entries, and the
+    age of the oldest entry.
+    """
 
     depth: int
     in_flight: int
@@ -17,7 +19,9 @@ class ShardStats:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicStats:
-    """Facts for people, each true at some moment of one scan. The three totals may lack those of a crashed worker."""
+    """Facts for people, each true at some moment of one scan. `delivered` and `failed` may lack deliveries of a crashed
+    worker.
+    """
 
     topic: str
     paused: bool

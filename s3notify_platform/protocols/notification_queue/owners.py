@@ -23,7 +23,7 @@ from s3notify_platform.protocols.notification_queue.segments import Segment
 from s3notify_platform.protocols.updates import Stored
 
 BEAT_SECONDS = 2.0
-"""Interval at which to call `balance`."""
+"""Seconds between two calls of `balance`."""
 
 LEASE_SECONDS = 2.5 * BEAT_SECONDS
 """A worker that could not renew for this long, on its own clock, stops delivering."""
@@ -106,7 +106,7 @@ class Worker:
         self._leases: dict[tuple[str, int], ShardLease] = {}
         self._topics: dict[str, Topic] = {}
         self.surplus = 0
-        """Busy leases above the fair share in the last `balance`: finish the entries of that many leases."""
+        """Number of busy leases above the fair share in the last `balance`: finish the entries of as many leases."""
         self.unadopted = 0
         """Shards that the last `balance` took but had no time to scan. Call `balance` again without a pause."""
         self._adopted = 0
@@ -122,8 +122,8 @@ class Worker:
         """Renews, takes free or expired shards up to the fair share, and releases shards above it. Returns the leases.
 
         Call it every `BEAT_SECONDS`, from a separate thread if deliveries may be slow: a lease that is not renewed in
-        time ends, and its consumer with `FencedError`. `busy`: leases whose entries are being delivered; they are kept
-        even above the fair share.
+        time ends, and its consumer raises `FencedError`. `busy`: leases whose entries are being delivered; they are
+        kept even above the fair share.
 
         Requests: 1 write; scans of workers, topics and owners; 1 write for each topic whose owners change. For each
         shard taken: 1 scan, and 1 write for each segment with claims of a former owner. `UnavailableError` or
@@ -156,7 +156,7 @@ class Worker:
         return self.leases
 
     def stop(self) -> None:
-        """Releases everything, so that nobody waits for an expiry. 2 requests for each topic, and 1.
+        """Releases everything, so that nobody waits for an expiry. Requests: 2 for each topic, and 1 more.
 
         Finish the entries in progress first: the next owner of a shard delivers them again. `UnavailableError` or
         `UnknownOutcomeError`: the remaining leases expire like those of a killed worker.

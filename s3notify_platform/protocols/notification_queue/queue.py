@@ -114,7 +114,7 @@ class NotificationQueue:
         return tuple(self._known.as_of(moment).by_name.values())
 
     def see_topics(self) -> tuple[Topic, ...]:
-        """All topics as they are now, also for later `topics_of`. 1 scan; unchanged topics are not read again."""
+        """All topics as they are now. A later `topics_of` uses this result, too. 1 scan; reads only changed topics."""
         return tuple(self._known.see().by_name.values())
 
     def stale_seconds(self, topic: Topic) -> float:
@@ -124,22 +124,22 @@ class NotificationQueue:
     # Writers: before and after the object is written.
 
     def reserve(self, topic: str, event: Event) -> Reservation | QuotaExceeded:
-        """See `reserve_many`; for one event."""
+        """Calls `reserve_many` for one event."""
         return self.reserve_many(topic, [event])[0]
 
     def reserve_many(self, topic: str, events: Iterable[Event]) -> tuple[Reservation | QuotaExceeded, ...]:
         """Reserves room for these notifications, durable before their objects are written. Returns an outcome for each.
 
-        Strict: reservations and the entries that they become never exceed the topic's capacity. If there is room for
-        only some, the first ones get it. Up to 256 entries, or 128 KB, form a segment, which goes to one shard if that
-        has room. `UsageError`: an event is larger than `max_event_bytes`. `NotFoundError`: there is no such topic.
+        Strict: reservations and the entries that they become never exceed the topic's capacity. If only some fit, the
+        first events get the room. Up to 256 entries, or 128 KB, form a segment, which goes to one shard if that has
+        room. `UsageError`: an event is larger than `max_event_bytes`. `NotFoundError`: there is no such topic.
         `UnavailableError`: nothing is reserved; do not write. Requests: 1 write for each segment; 1 `add` (bucket
         alone: 2) unless spare room is held; 1 for each full shard; 1 scan of the topics if unknown, or after a refusal.
         """
         return self._reservations.grant(topic, tuple(events))
 
     def push(self, topic: str, event: Event) -> EntryCommitted | QuotaExceeded:
-        """See `push_many`; for one event."""
+        """Calls `push_many` for one event."""
         return self.push_many(topic, [event])[0]
 
     def push_many(self, topic: str, events: Iterable[Event]) -> tuple[EntryCommitted | QuotaExceeded, ...]:
@@ -171,7 +171,7 @@ class NotificationQueue:
         return self._reservations.fresh_since(moment)
 
     def fresh_seconds(self) -> float:
-        """Seconds for which `fresh_since` holds."""
+        """Seconds for which `fresh_since` stays true."""
         return self._reservations.fresh_seconds()
 
     def renew(self, reservation: Reservation, upload: Upload) -> Reservation | Expired:
@@ -198,7 +198,7 @@ class NotificationQueue:
         return replace(reservation, entry=edited.result, segment=edited.segment, since=since)
 
     def uploads_of(self, bucket: str, key: str) -> frozenset[UploadId]:
-        """The uploads that reservations of this key name. 1 scan of the topics, and 1 of each topic with this key."""
+        """The multipart uploads in reservations of this key. 1 scan of the topics, and 1 of each topic with the key."""
         return frozenset(
             entry.event.upload.id
             for topic in self.see_topics()
@@ -209,15 +209,15 @@ class NotificationQueue:
         )
 
     def commit(self, reservation: Reservation) -> EntryOutcome:
-        """See `settle`; for one written object: 1 request."""
+        """Calls `settle` for one written object: 1 request."""
         return self.settle([reservation])[0]
 
     def commit_many(self, reservations: Iterable[Reservation]) -> tuple[EntryOutcome, ...]:
-        """See `settle`; for written objects."""
+        """Calls `settle` for written objects."""
         return self.settle(reservations)
 
     def abort_many(self, reservations: Iterable[Reservation]) -> None:
-        """See `settle`; for objects that were not written."""
+        """Calls `settle` for objects that were not written."""
         self.settle((), reservations)
 
     def settle(
@@ -304,9 +304,9 @@ class NotificationQueue:
     def remove(self, entries: Iterable[Entry], *, beside: Executor | None = None) -> int:
         """Removes committed entries that were consumed. Returns the number that this call removed.
 
-        `beside` frees their room in the background. May be repeated. Entries that are gone, or claimed by an owner, are
-        skipped. Requests: 2 for each segment, or 1 if all its entries are removed; 1 `add` for each shard.
-        `UnavailableError`, `UnknownOutcomeError`: some entries are left; call it again.
+        If `beside` is given, it frees the entries' room in the background. May be repeated. Entries that are gone, or
+        claimed by an owner, are skipped. Requests: 2 for each segment, or 1 if all its entries are removed; 1 `add` for
+        each shard. `UnavailableError`, `UnknownOutcomeError`: some entries are left; call it again.
         """
         errors: list[S3NotifyError] = []
 
@@ -375,8 +375,8 @@ class NotificationQueue:
         """Removes entries and letters of a deleted object from all topics. Returns the numbers removed and left.
 
         Reserved and claimed entries are left. Entries of the object's deletion are left, too, except in the topic `own`
-        if it serves only this user. Safe to repeat. One scan of the topics; one scan of the segments that may name the
-        object and one of the dead letters, for each topic; 2 requests for each item.
+        if it serves only this user. Safe to repeat. Requests: one scan of the topics. For each topic, one scan of the
+        segments that may name the object, and one of the dead letters. For each item, 2 requests.
         """
         removed = left = 0
         for topic in self.topics.all():

@@ -1,7 +1,8 @@
-"""Resolves stale reservations by HEAD, recovers space that crashes left in use, removes segments of deleted topics.
+"""Resolves stale reservations by HEAD, frees the room that crashed processes still hold, and removes segments of
+deleted topics.
 
-Any process may do this for any shard, whether it owns the shard or not, and several may do it at the same time: each
-change is conditional on the version that was read.
+Any process may do this for any shard, whether it owns the shard or not. Several processes may do it at the same time:
+each change requires the version that was read.
 """
 
 from collections import Counter
@@ -30,8 +31,8 @@ LEAK_SECONDS = 30.0
 """Seconds after which a counter above the number of entries is recounted. No guarantee depends on this value."""
 
 IDLE_LEAKS = 20
-"""Factor by which `LEAK_SECONDS` is longer if the extra room keeps nobody out. The counter must not move meanwhile:
-others may hold the room."""
+"""Factor by which the recount waits longer than `LEAK_SECONDS` if the extra room keeps nobody out. The counter must not
+move meanwhile: others may hold the room."""
 
 SCAN_EVERY = 20
 """Passes between two scans of a shard whose counter is 0. Such a scan only removes garbage, which is not urgent."""

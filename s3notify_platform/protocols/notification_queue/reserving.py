@@ -121,9 +121,9 @@ class Reservations:
         """Counts the entries and creates their segments; returns an outcome for each event.
 
         Then it reads the topics again, unless they are still known. If the topic's epoch or quota changed, it undoes
-        its work and repeats. That makes both the bound and `delete` strict: each granted segment is found by every
-        later deletion or recount. Its creation was answered before another epoch or quota generation of its topic could
-        have been waited out. A refusal is always checked by a read.
+        its work and repeats. So the quota is never exceeded, and `delete` leaves nothing: every later deletion or
+        recount finds the segment of each granted reservation. The creation of the segment was answered before the wait
+        for another epoch or quota generation of its topic could end. A refusal is always checked by a read.
         """
         for _ in attempts(self._clock, ATTEMPTS if events else 0):
             since = self._clock.monotonic()
@@ -233,7 +233,7 @@ class Reservations:
         return _Created(drafts=drafts, error=doubt)
 
     def _undo(self, created: Sequence[_Created], *, in_time: bool) -> None:
-        """Removes created segments. If it is late, space is not given back: a reconciler may have done so already."""
+        """Removes created segments. Unless `in_time`, it gives no space back: a reconciler may have done so already."""
         segments = [each.segment for each in created if each.segment is not None]
 
         def remove(segment: Segment) -> int:

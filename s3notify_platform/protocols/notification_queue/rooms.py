@@ -3,7 +3,7 @@
 Room is taken by adding to the counter of a shard's quota generation. A process that reserves often takes more than it
 needs, and uses the spare room before it asks again. The spare is nothing at first and then doubles each time, up to
 `ROOM_HELD` entries. Spare room stays with its shard, and is taken only while the shard is filled up to
-`ROOM_IDLE_SHARE`; beyond that, exactly the needed room is requested.
+`ROOM_IDLE_SHARE`. If the shard is fuller, a process takes exactly the room that it needs.
 
 Spare room belongs to one generation of the quota. The reservation that uses it is granted only if that generation is
 still current (`reserving`). Spare room does not expire: a process that is idle or has ended keeps nobody out. If room
@@ -36,7 +36,7 @@ SEALED: Final = 1 << 40
 
 
 def idle_ceiling(shard: int, settings: TopicSettings) -> int:
-    """Number of entries up to which spare room may fill a shard."""
+    """Number of entries in a shard above which no process takes spare room there."""
     return int(shard_capacity(shard, settings) * ROOM_IDLE_SHARE)
 
 

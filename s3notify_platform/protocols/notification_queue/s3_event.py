@@ -70,7 +70,7 @@ _CREATED_BY = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class S3Events:
-    """The changes that a message announces, and the number of its records about other things."""
+    """The changes that a message announces, and the number of its records that announce no change."""
 
     events: tuple[Event, ...]
     ignored: int
@@ -80,8 +80,8 @@ def encode_events(events: Iterable[Event], *, configuration: str = "", opaque: s
     """The message that announces these events, in order. Pure.
 
     `eventTime` is the writer's wall clock, for people; `sequencer` orders the events of one key. `configuration`: the
-    `configurationId` of events without one. `opaque`: the topic's text, written as `opaqueData` of each record, as in
-    Ceph.
+    `configurationId` of events that have no such id. `opaque`: the topic's text, written as `opaqueData` of each
+    record, as in Ceph.
     """
     records = [_encode(event, configuration, opaque) for event in events]
     return json.dumps({"Records": records}, separators=(",", ":")).encode("ascii")
@@ -155,7 +155,8 @@ def _decode(record: dict[str, Any]) -> Event | None:
         found |= {"sequencer": _rising(str(found.get("sequencer") or ""))}
     # RGW does not encode keys: decoding them would turn a `+` into a space.
     if not by_ceph:
-        # Invalid UTF-8 must reject only this event later, not the other events of the message.
+        # Invalid UTF-8 raises no error here: only this event is rejected later, and the other events of the message are
+        # kept.
         key = unquote_plus(key, errors="surrogateescape")
     return _event(
         op,

@@ -68,7 +68,7 @@ class Segment:
         return self.edited(lambda entry: None if entry.n in numbers else entry)
 
     def as_read(self) -> SegmentRead | None:
-        """The facts needed to remove all entries; None if one is reserved or claimed, and so must stay."""
+        """The facts needed to remove all entries; None if an entry is reserved or claimed, so that it must stay."""
         if any(entry.state != "committed" or entry.claim is not None for entry in self.entries):
             return None
         return SegmentRead(version=self.version, entries=len(self.entries))
@@ -223,7 +223,7 @@ def letter_key(entry: Entry) -> str:
 
 
 def row_bytes(entry: Entry) -> int:
-    """Bytes of an entry, as it is delivered, alone in a segment."""
+    """Bytes of an entry in the form in which it is delivered, if its segment has no other entry."""
     event = replace(entry.event, announced_to=(), upload=None)
     return len(
         json.dumps(_row(replace(entry, event=event), Event(key=""), ERROR_MAX), ensure_ascii=False).encode()

@@ -82,7 +82,7 @@ class Shards:
         return replace(segment, version=outcome.version) if isinstance(outcome, Stored) else None
 
     def edit(self, place: Place, edit: Edit[T], *, known: Segment | None = None) -> Edited[T] | None:
-        """Edits a segment, again after each conflict; None if it is gone. An unchanged segment is not written.
+        """Edits a segment, again after each conflict. Returns None if it is gone. Does not write an unchanged segment.
 
         `known`: the segment as the caller last read or wrote it. The result is that of the edit which was certainly
         applied. After a lost answer, an edit that finds its work done counts as another client's edit. 1 write; 1 read

@@ -2,12 +2,12 @@
 
 A rule matches the bucket, key and event name, which are always known. It also matches metadata and tags, if they are
 known. Our publisher knows the metadata of the objects that it writes, and a reconciler that of the objects that its
-HEAD finds. Ceph's messages have metadata and tags. The events of S3 and MinIO have neither, and no deletion has them
-except in Ceph's messages: a rule that requires metadata or tags matches none of these.
+HEAD finds. Ceph's messages have metadata and tags. The events of S3 and MinIO have neither, and deletions have them
+only in Ceph's messages. A rule that requires metadata or tags never matches an event without them.
 
-A rule that can never match is refused: an event that no store reports, or that changes no object; a regular expression
-that matches no key, or no key with the rule's prefix; a name with two values; a bucket or a prefix that is not the
-topic's. Some contradictions between a suffix and a regular expression are not detected.
+A rule that can never match is refused. Examples: an event that no store reports, or that changes no object; a regular
+expression that matches no key, or no key with the rule's prefix; one name with two values; another bucket or prefix
+than the topic's. Some contradictions between a suffix and a regular expression are not detected.
 """
 
 import json
@@ -85,7 +85,9 @@ class Rule:
         return not self.regex or _pattern(self.regex).fullmatch(key) is not None
 
     def takes_event(self, name: str | None, metadata: Known, tags: Known) -> bool:
-        """True if a change of a matching key matches, too. `name` None matches any event."""
+        """True if a change whose key matches also has a matching name, metadata and tags. `name` None matches any
+        event.
+        """
         if self.events and name is not None and not any(_named(name, event) for event in self.events):
             return False
         return {*self.metadata} <= {*(metadata or {}).items()} and {*self.tags} <= {*(tags or {}).items()}

@@ -128,9 +128,9 @@ class Topics:
     def serve(self, topic: Topic, user: TopicUser) -> Topic:
         """Returns the topic with this user's table. A topic that serves no table yet serves this one from now on.
 
-        For consumers, before their first listing: each later write is announced to the topic. `UsageError`: the topic
-        has other slots, or serves other tables. No request if it serves the table already; else 2. If the process that
-        created the topic was killed, 2 more, and it may take `outdated_seconds`.
+        Consumers call this before their first listing. Each later write is announced to the topic. `UsageError`: the
+        topic has other slots, or serves other tables. No request if it serves the table already; else 2. If the process
+        that created the topic was killed, 2 more, and it may take `outdated_seconds`.
         """
         user.claimed(topic)
         topic = self._waited_out(topic)

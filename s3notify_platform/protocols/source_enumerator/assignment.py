@@ -57,9 +57,9 @@ def assign_slots(
     """Assigns slots to `readers` readers: each slot once, in contiguous ranges, with balanced loads. Pure.
 
     A slot's load is its bytes by `bytes_of`, plus `OBJECT_COST_BYTES`; without `bytes_of`, all loads are equal.
-    `previous` is kept as far as possible. Readers have the same numbers in both; readers with a number of `readers` or
-    more have left. The same arguments give the same result. It takes some milliseconds; with `previous`, up to a second
-    for 1000 slots and 64 readers. Use it between batches, not within a batch.
+    `previous` is kept as far as possible. Readers have the same numbers in both assignments. A reader whose number is
+    `readers` or more has left. The same arguments give the same result. It takes some milliseconds; with `previous`, up
+    to a second for 1000 slots and 64 readers. Use it between batches, not within a batch.
 
     `UsageError`: there are fewer than one reader, or `previous` is not contiguous.
     """

@@ -8,9 +8,9 @@ Patterns are those of `aws s3 sync --include`: `*` means any characters, also `/
 means one of these characters. A pattern must match the whole rest of the key after the prefix. Matching takes linear
 time for any key.
 
-Hidden keys are the same as for Spark and Hive: a part of the key below the prefix begins with `_` or `.` and has no
-`=`, like `_SUCCESS`, `_temporary/…`, `.part-0.crc`. "Directories", which end with `/`, are hidden, too. The parts `.`
-and `..` are not: keys that no client can address are reported elsewhere.
+Hidden keys are the same as for Spark and Hive. In a hidden key, a part below the prefix begins with `_` or `.` and has
+no `=`, like `_SUCCESS`, `_temporary/…`, `.part-0.crc`. "Directories", which end with `/`, are hidden, too. The parts
+`.` and `..` do not make a key hidden: keys that no client can address are reported elsewhere.
 """
 
 import re
@@ -93,7 +93,7 @@ class Choice:
         return self.modified_after is None and not self.why_not(key)
 
     def among(self, listed: ListedColumns) -> Sequence[bool] | None:
-        """True for each of these objects that is chosen; None if all are chosen."""
+        """For each object, true if it is chosen; None if all are chosen."""
         keys = listed.keys
         by_object = self.include or self.exclude or self.modified_after is not None
         if not by_object and self._all_usual(keys):

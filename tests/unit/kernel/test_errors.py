@@ -22,7 +22,7 @@ ALL = sorted(
 
 @pytest.mark.parametrize("error", ALL)
 def test_errors_have_one_base_class_and_pickle_whole(error):
-    """An error in a Spark worker would reach the driver without its type or message."""
+    """Otherwise an error in a Spark worker would reach the driver without its type or message."""
     found = pickle.loads(pickle.dumps(error("what happened")))
     assert type(found) is error
     assert isinstance(found, S3NotifyError)
@@ -30,14 +30,14 @@ def test_errors_have_one_base_class_and_pickle_whole(error):
 
 
 def test_attributes_survive_pickling():
-    """An error in a Spark worker would lose its keys, outcomes or retry time on the way to the driver."""
+    """Otherwise an error in a Spark worker would lose its keys, outcomes or retry time on the way to the driver."""
     assert pickle.loads(pickle.dumps(QuotaExceededError("full", 7.5))).retry_after_seconds == 7.5
     found = pickle.loads(pickle.dumps(NotSignalledError("half done", ("a", "b"))))
     assert (str(found), found.keys, found.outcomes) == ("half done", ("a", "b"), ())
 
 
 def test_the_named_errors_of_xor_ack_say_what_to_do():
-    """A caller that handles `ConflictError` or `NotFoundError` would miss the named errors of xor-ack."""
+    """Otherwise a caller that handles `ConflictError` or `NotFoundError` would miss the named errors of xor-ack."""
     assert issubclass(errors.TagExists, ConflictError)
     assert issubclass(errors.StaleLocalData, ConflictError)
     assert issubclass(errors.TagNotFound, NotFoundError)
@@ -46,6 +46,6 @@ def test_the_named_errors_of_xor_ack_say_what_to_do():
 
 
 def test_python_idioms_catch_wrong_calls_and_unknown_things():
-    """`except ValueError` or `except LookupError` would not catch the package's errors."""
+    """Otherwise `except ValueError` or `except LookupError` would not catch the package's errors."""
     assert issubclass(UsageError, ValueError)
     assert issubclass(NotFoundError, LookupError)

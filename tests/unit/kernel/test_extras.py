@@ -56,7 +56,9 @@ def run(command: Sequence[str], tmp_path: Path, given: str = "") -> subprocess.C
 def test_the_base_publishes_and_follows(
     ministack: S3Server, python: Callable[[str], list[str]], tmp_path: Path
 ) -> None:
-    """A writer would need Arrow, Spark or Dagster; or a command that needs them would not name the extra to install."""
+    """Otherwise a writer would need Arrow, Spark or Dagster; or a command that needs them would not name the extra to
+    install.
+    """
     command, bucket = python(""), ministack.make_bucket()
     place = ["--bucket", bucket, "--endpoint-url", ministack.endpoint_url]
     program = "tests.support.programs.publish_and_follow"
@@ -84,7 +86,7 @@ def test_the_base_publishes_and_follows(
 def test_the_extra_spark_runs_a_job_on_an_executor(
     ministack: S3Server, python: Callable[[str], list[str]], tmp_path: Path
 ) -> None:
-    """`ingest` would need Dagster although only the extra `spark` is installed."""
+    """Otherwise `ingest` would need Dagster although only the extra `spark` is installed."""
     command = python("spark")
     config = ministack.config(ministack.make_bucket())
     S3ObjectStore(config).put("raw/1.jsonl", b'{"id": 7}\n')
@@ -108,7 +110,7 @@ def test_the_component_names_its_extra(tmp_path: Path) -> None:
 
 
 def test_errors_name_the_extra_that_installs_the_module() -> None:
-    """An error would name an extra that does not install the missing module."""
+    """Otherwise an error would name an extra that does not install the missing module."""
     assert "pyarrow" not in distributions(())
     assert "dagster" not in distributions(["spark"])
     for module, extra in {
@@ -140,8 +142,8 @@ def newest_python() -> str | None:
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("pair", ["oldest", "newest"])
 def test_oldest_and_newest_versions_give_equal_rows(ministack: S3Server, tmp_path: Path, pair: str) -> None:
-    """A job would fail with the oldest versions that pyproject.toml allows, or with the newest under the newest
-    Python."""
+    """Otherwise a job would fail with the oldest versions that pyproject.toml allows, or with the newest under the
+    newest Python."""
     program = sys.executable if pair == "oldest" else newest_python()
     if program is None:
         pytest.skip("no newer Python is installed here")

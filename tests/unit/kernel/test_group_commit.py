@@ -42,7 +42,7 @@ class Turns:
 
 
 def test_a_single_thread_does_not_wait():
-    """A single writer would wait for `linger_seconds` at each put."""
+    """Otherwise a single writer would wait for `linger_seconds` at each put."""
     turns = Turns()
     sharing = turns.sharing(linger_seconds=FOREVER)
     for number in range(3):
@@ -52,7 +52,9 @@ def test_a_single_thread_does_not_wait():
 
 
 def test_threads_that_arrive_during_a_turn_share_the_next_turn():
-    """Each of these threads would send its own request, or wait for a thread that has finished."""
+    """Otherwise each thread that arrives during a turn would send its own request, or wait for a thread that has
+    finished.
+    """
     go, came = Event(), []
     turns = Turns(go=go)
     sharing = turns.sharing(linger_seconds=0.0)
@@ -78,7 +80,7 @@ def test_threads_that_arrive_during_a_turn_share_the_next_turn():
 
 
 def test_an_error_of_a_stage_is_raised_in_each_thread():
-    """A thread would continue although its work was not sent, or share a traceback with other threads."""
+    """Otherwise a thread would continue although its work was not sent, or share a traceback with other threads."""
     go, after = Event(), []
 
     def fail(_items):
@@ -102,7 +104,7 @@ def test_an_error_of_a_stage_is_raised_in_each_thread():
 
 
 def test_an_interrupted_leader_leaves_its_work_to_the_next_leader():
-    """Ctrl-C in one thread would leave the others waiting for ever."""
+    """Otherwise Ctrl-C in one thread would leave the others waiting for ever."""
     go, interrupted = Event(), []
 
     def work(items):
@@ -138,7 +140,7 @@ def test_an_interrupted_leader_leaves_its_work_to_the_next_leader():
 
 
 def test_an_error_inside_does_not_delay_other_threads():
-    """Other threads would wait for a thread that has left."""
+    """Otherwise other threads would wait for a thread that has left."""
     turns = Turns()
     sharing = turns.sharing(linger_seconds=FOREVER)
     with pytest.raises(ValueError, match="inside"), sharing.around(0):
@@ -149,7 +151,7 @@ def test_an_error_inside_does_not_delay_other_threads():
 
 
 def test_other_threads_do_not_wait_for_an_interrupted_thread():
-    """After Ctrl-C in either stage, later turns would wait for `linger_seconds`."""
+    """Otherwise, after Ctrl-C in either stage, later turns would wait for `linger_seconds`."""
     interrupted = []
 
     def once(items):
@@ -169,7 +171,7 @@ def test_other_threads_do_not_wait_for_an_interrupted_thread():
 
 
 def test_a_wrong_number_of_results_is_an_error_of_every_job():
-    """Later jobs would wait for a leader that has ended."""
+    """Otherwise later jobs would wait for a leader that has ended."""
     commit = GroupCommit()
     for _ in range(2):
         with pytest.raises(AssertionError, match="0 results of 1 jobs"):
@@ -190,7 +192,9 @@ class MetStore(DelegatingStore):
 
 
 def test_16_threads_share_their_requests():
-    """16 threads would cost more than 2 requests for each put besides the object's own, or queue a change twice."""
+    """Otherwise 16 threads would cost more than 2 requests for each put besides the object's own, or queue a change
+    twice.
+    """
     puts, threads = 20, 16
     store = CountingStore(MetStore(MemoryObjectStore(), threads=threads))
     queue = NotificationQueue(ObjectRecordStore(store, "q/", keys_recur=keys_recur))

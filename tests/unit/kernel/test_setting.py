@@ -21,7 +21,7 @@ class Toy:
 
 
 def test_texts_become_values():
-    """The text "false" would become true."""
+    """Otherwise the text "false" would become true."""
     texts = {"on": "false", "many": "7", "share": "0.1", "text": "false"}
     assert values_in(texts, named(Toy)) == {"on": False, "many": 7, "share": 0.1, "text": "false"}
 
@@ -41,14 +41,14 @@ def test_texts_become_values():
     ],
 )
 def test_a_wrong_value_is_named_with_the_remedy(given, said):
-    """A user would not learn which setting is wrong, or which values it may have."""
+    """Otherwise a user would not learn which setting is wrong, or which values it may have."""
     with pytest.raises(UsageError) as raised:
         values_in(given, named(Toy))
     assert str(raised.value) == said
 
 
 def test_all_wrong_values_are_reported_together():
-    """A user would fix one setting for each run."""
+    """Otherwise a user would learn of only one wrong setting in each run."""
     with pytest.raises(UsageError) as raised:
         values_in({"on": "no", "many": "x"}, named(Toy))
     assert str(raised.value).splitlines() == ["on='no': give true or false", "many='x': give a whole number"]

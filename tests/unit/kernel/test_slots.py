@@ -22,14 +22,14 @@ VECTORS = [
 
 @pytest.mark.parametrize(("key", "of_1000", "of_7"), VECTORS)
 def test_slots_match_the_test_vectors_of_the_protocol(key, of_1000, of_7):
-    """A watcher of the vnotify crate would look at other slots than our publisher."""
+    """Otherwise a watcher of the vnotify crate would look at other slots than our publisher."""
     assert slot_of(key) == of_1000
     assert slot_of(key, 7) == of_7
 
 
 @pytest.mark.parametrize("slots", [0, -1, 1001, True, 2.0, "1000", None])
 def test_a_keyspace_has_1_to_1000_slots(slots):
-    """A keyspace with any other number of slots would be accepted."""
+    """Otherwise a keyspace with no slots, or with more than 1000, would be accepted."""
     with pytest.raises(UsageError, match="slots="):
         slot_of("a", slots)
 
@@ -41,18 +41,18 @@ def test_the_smallest_and_largest_slot_counts_are_allowed(slots):
 
 @given(key=st.text(st.characters(exclude_categories=["Cs"])), slots=st.integers(1, 1000))
 def test_every_key_has_a_slot_that_a_partition_key_preserves(key, slots):
-    """Dagster would run another partition than the slot that changed."""
+    """Otherwise Dagster would run another partition than the slot that changed."""
     slot = slot_of(key, slots)
     assert slot_from_partition_key(str(slot), slots) == slot
 
 
 @pytest.mark.parametrize("name", ["", "_", "-1", "007", "1000", "1.0", " 1", "1 ", "٣", "a", "1/2"])
 def test_a_text_that_is_no_slot_is_refused(name):
-    """A foreign object in the keyspace would be taken for the signal of a slot."""
+    """Otherwise a foreign object in the keyspace would be mistaken for the signal of a slot."""
     with pytest.raises(UsageError, match="unknown slot"):
         slot_from_partition_key(name)
 
 
 def test_partition_keys_are_in_numeric_order():
-    """Slot 10 would come before slot 9 in lists and in the UI."""
+    """Otherwise slot 10 would come before slot 9 in lists and in the UI."""
     assert partition_keys({10, 9, 1}) == ["1", "9", "10"]

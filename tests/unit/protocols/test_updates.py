@@ -20,7 +20,7 @@ def writes(records, faults):
 @pytest.mark.parametrize("looking", [[], [Fault.THROTTLED], [Fault.THROTTLED, Fault.LOST]])
 @pytest.mark.parametrize("doubt", DOUBTS)
 def test_a_write_in_doubt_is_recognised_once_it_is_stored(records, doubt, looking):
-    """A writer would get a conflict with its own first or second attempt."""
+    """Otherwise a writer would get a conflict with its own first or second attempt."""
     faults = [doubt, *looking]
     outcome = writes(records, faults).create("p", "a", b"1")
     assert outcome == Stored(version=records.read("p", "a").version)
@@ -31,7 +31,7 @@ def test_a_write_in_doubt_is_recognised_once_it_is_stored(records, doubt, lookin
 
 @pytest.mark.parametrize("doubt", DOUBTS)
 def test_a_removal_in_doubt_is_reported_as_in_doubt(records, doubt):
-    """A caller would be told that it removed a record that another client may have removed."""
+    """Otherwise a caller would be told that it removed a record that another client may have removed."""
     version = records.create("p", "a", b"1").etag
     outcome = writes(records, [doubt]).remove("p", "a", expected=version)
     assert records.read("p", "a") is None
@@ -42,7 +42,7 @@ def test_a_removal_in_doubt_is_reported_as_in_doubt(records, doubt):
 
 
 def test_a_conflict_returns_the_stored_record(records):
-    """A caller would need another read, or be told that its own attempt is in doubt."""
+    """Otherwise a caller would need another read, or be told that its own attempt is in doubt."""
     records.create("p", "a", b"other")
     outcome = writes(records, []).create("p", "a", b"1")
     assert (outcome.record.value, outcome.in_doubt) == (b"other", False)
@@ -53,7 +53,7 @@ def test_a_conflict_returns_the_stored_record(records):
 
 @pytest.mark.parametrize("doubt", [Fault.REFUSED, Fault.LATE])
 def test_a_creation_sent_once_is_not_repeated(records, doubt):
-    """A record that was created and removed since would be created again."""
+    """Otherwise a record that was created and removed since would be created again."""
     with pytest.raises(UnknownOutcomeError):
         writes(records, [doubt]).create("p", "a", b"1", once=True)
     assert isinstance(
@@ -63,7 +63,7 @@ def test_a_creation_sent_once_is_not_repeated(records, doubt):
 
 
 def test_a_store_that_never_answers_is_given_up(records):
-    """A caller would retry for ever, or could not tell a write that was not applied from one in doubt."""
+    """Otherwise a caller would retry for ever, or could not tell a write that was not applied from one in doubt."""
     with pytest.raises(UnavailableError):
         writes(records, [Fault.THROTTLED] * 100).create("p", "a", b"1")
     faulty = FaultyStore(records, lambda call: Fault.REFUSED)
@@ -79,7 +79,7 @@ def test_a_store_that_never_answers_is_given_up(records):
 
 @pytest.mark.parametrize("doubt", DOUBTS)
 def test_a_change_that_removes_returns_only_its_own_result(records, doubt):
-    """Two callers would both report that they removed the record."""
+    """Otherwise two callers would both report that they removed the record."""
     records.create("p", "a", b"1")
 
     def empty(found):
@@ -91,7 +91,7 @@ def test_a_change_that_removes_returns_only_its_own_result(records, doubt):
 
 
 def test_a_change_begins_with_the_known_record(records):
-    """A change of a known record would cost a read, or overwrite a newer version."""
+    """Otherwise a change of a known record would cost a read, or overwrite a newer version."""
     known = Record(key="a", value=b"1", version=records.create("p", "a", b"1").etag)
     faulty = FaultyStore(records)
     updates = Updates(faulty, HandClock())
@@ -107,7 +107,7 @@ def test_a_change_begins_with_the_known_record(records):
 
 
 def test_a_patient_change_outlasts_an_outage(records):
-    """A short outage would fail a change although nothing is in doubt."""
+    """Otherwise a short outage would fail a change although nothing is in doubt."""
     away = [Fault.THROTTLED] * 3
     with pytest.raises(UnavailableError):
         writes(records, away).change("p", "a", lambda _: (b"1", None))
@@ -118,7 +118,7 @@ def test_a_patient_change_outlasts_an_outage(records):
 
 @pytest.mark.parametrize("doubt", DOUBTS)
 def test_a_change_in_doubt_is_applied_once(records, doubt):
-    """A counter would count twice after a lost answer."""
+    """Otherwise a counter would count twice after a lost answer."""
     records.create("p", "a", b"1")
 
     def one_more(found):

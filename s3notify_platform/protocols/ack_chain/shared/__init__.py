@@ -27,8 +27,8 @@ Invariants: the same as of `AckChains`. After a write in doubt, the record is re
 
 Limits
     - One process at a time writes the record: k concurrent processes need up to k(k+1)/2 attempts, as in the package.
-    - A parent must begin the same children in every attempt. Other children are begun, too, but perhaps only after
-      the chain is acked.
+    - A parent must begin the same children in every attempt. If a later attempt names other children, they are begun,
+      too, but perhaps only after the chain is acked.
     - `PAYLOAD_MAX` characters of payload, `OPERATIONS_MAX` raw stamps, `ATTEMPTS` attempts.
 
 Requests: create 1, stamp 2, state 1, fail 2, delete 2; 2 more for each write of another client in between.

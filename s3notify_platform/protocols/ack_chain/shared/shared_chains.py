@@ -48,7 +48,8 @@ T = TypeVar("T")
 SEED_BYTES: Final = 32
 
 ATTEMPTS: Final = 40
-"""Reads and replaces of one record before `StaleLocalData`; about 35 s of backoff on average."""
+"""Most attempts to read and replace one record before `StaleLocalData` is raised. Their backoff is about 35 s on
+average."""
 
 
 class SharedChains:
@@ -83,7 +84,7 @@ class SharedChains:
         payload: str = "",
         reuse: bool = False,
     ) -> ChainState:
-        """Begins a chain whose XOR is `stamp`; `TagExists` if the tag is in use, finished or not. 1 request.
+        """Begins a chain whose XOR is `stamp`; `TagExists` if a chain, open or ended, has this tag. 1 request.
 
         `children` names all children of the new chain; `stamp` must be the XOR of their stamps. `reuse`: replaces a
         chain that has ended, as the npm package does; `TagExists` only if that chain is open. Stamps name only the tag,
@@ -128,7 +129,7 @@ class SharedChains:
 
         `Stamped` and `Acked` contain the resulting XOR, which the npm package's `stamp` returns. `children` names the
         children that the stamp ends, `starts` those children that it begins. Without an operation id, a repeated call
-        is a new stamp. A stamp whose children have all ended before changes nothing. If only some of them have ended,
+        is a new stamp. A stamp changes nothing if all its children have ended before. If only some of them have ended,
         the stamp cannot be split: `UsageError`.
         """
         outcome = self._stamp(tag, children, starts, operation_id, raw=check_stamp(stamp))
@@ -180,8 +181,8 @@ class SharedChains:
         raise StaleLocalData(f"ack chain {tag!r} kept changing while it was deleted: delete it again")
 
     def purge(self) -> int:
-        """Deletes closed chains that have expired by this wall clock. Returns their number. Only frees space. One
-        scan.
+        """Deletes closed chains that have expired by this wall clock. Returns their number. The call only frees space.
+        One scan.
         """
         now_ms = self._clock.wall_ms()
         purged = 0

@@ -57,7 +57,7 @@ def methods(faulty):
 
 
 def test_a_parents_end_and_its_childrens_starts_go_into_one_stamp(chains):
-    """The chain would look done in between, or a repeated stamp would begin the children twice."""
+    """Otherwise the chain would look done in between, or a repeated stamp would begin the children twice."""
     chains.open_batch("t", ["1"])
     for _ in range(2):
         assert chains.stamp_children("t", ["1"], starts=["1/a", "1/b"]) == Stamped(missing=2)
@@ -68,7 +68,7 @@ def test_a_parents_end_and_its_childrens_starts_go_into_one_stamp(chains):
 
 
 def test_requests_of_each_operation(records):
-    """An operation would cost more requests than documented."""
+    """Otherwise an operation would cost more requests than documented."""
     chains, faulty = over(records)
     chain = chains.open_batch("batch", SLOTS, payload="{}")
     for run in range(4):
@@ -93,7 +93,7 @@ def test_requests_of_each_operation(records):
 
 
 def test_requests_on_a_bucket():
-    """A stamp on a bucket would read other stamps or the head, instead of one LIST of keys."""
+    """Otherwise a stamp on a bucket would read other stamps or the head, instead of one LIST of keys."""
     objects = CountingStore(MemoryObjectStore())
     chains = AckChains(ObjectRecordStore(objects, "r/", keys_recur=keys_recur))
     chain = chains.open_batch("batch", SLOTS, payload="x" * 50_000)
@@ -117,7 +117,9 @@ def test_requests_on_a_bucket():
 
 
 def test_sixty_four_concurrent_stampers(records):
-    """Two stampers would get `Acked`, or the number of requests would grow faster than that of the stampers."""
+    """Otherwise two stampers would get `Acked`, or the number of requests would grow faster than that of the
+    stampers.
+    """
     chains, faulty = over(records)
     names = [str(n) for n in range(64)]
     chain = pickle.loads(pickle.dumps(chains.open_batch("t", names)))
@@ -130,7 +132,7 @@ def test_sixty_four_concurrent_stampers(records):
 
 
 def test_a_batch_names_its_missing_children(chains):
-    """The sensor would not learn which slots are missing, nor the payload and the deadline."""
+    """Otherwise the sensor would not learn which slots are missing, nor the payload and the deadline."""
     opened = chains.open_batch(
         "t", map(str, range(0, 1000, 2)), deadline_seconds=60, payload='{"digests": "…"}'
     )
@@ -144,7 +146,7 @@ def test_a_batch_names_its_missing_children(chains):
 
 @pytest.mark.parametrize("seed", range(3))
 def test_children_may_have_any_names(chains, seed):
-    """A name of unusual form or length would be lost or confused with another name."""
+    """Otherwise a name of unusual form or length would be lost or confused with another name."""
     dice = random.Random(seed)
     first = [
         *SLOTS,
@@ -169,7 +171,7 @@ def test_children_may_have_any_names(chains, seed):
 
 
 def test_finish_ends_a_chain_in_one_stamp(chains):
-    """A repeated `finish` would get another answer, or a failed chain would be finished."""
+    """Otherwise a repeated `finish` would get another answer, or a failed chain would be finished."""
     chain = chains.open_batch("t", SLOTS)
     chains.stamp_children(chain, SLOTS[:3])
     assert chains.finish(chain, "run") == chains.finish(chain, "run") == Acked()
@@ -185,7 +187,7 @@ def test_finish_ends_a_chain_in_one_stamp(chains):
 
 
 def test_chains_with_similar_tags_are_separate(chains):
-    """A chain would count the stamps of another chain whose tag begins alike."""
+    """Otherwise a chain would count the stamps of another chain whose tag begins alike."""
     for tag in ("t", "t.", "t/1", "t 1", "tt"):
         chains.open_batch(tag, ["1", "2"])
     chains.stamp_children("t", ["1", "2"])
@@ -201,7 +203,7 @@ def test_chains_with_similar_tags_are_separate(chains):
 
 
 def test_wrong_calls_write_nothing(chains, records):
-    """A wrong call would leave records behind, or not say what to correct."""
+    """Otherwise a wrong call would leave records behind, or not say what to correct."""
     with pytest.raises(UsageError, match="no children"):
         chains.open_batch("t", [])
     for tag in ("", "a\0b", "x" * (TAG_BYTES_MAX + 1)):
@@ -228,7 +230,9 @@ def test_wrong_calls_write_nothing(chains, records):
 
 
 def test_an_acked_chain_cannot_fail(records):
-    """If the last stamper dies before it closes the chain, the chain could fail, and nobody would get `Acked`."""
+    """Otherwise, if the last stamper dies before it closes the chain, the chain could fail, and nobody would get
+    `Acked`.
+    """
     chains = AckChains(records)
     chains.open_batch("t", ["1"])
     chains.stamp_children("t", ["1"])
@@ -243,7 +247,7 @@ def test_an_acked_chain_cannot_fail(records):
 
 
 def test_purge_removes_closed_chains_after_their_time(records):
-    """Records of closed chains would stay for ever, or open chains would be removed."""
+    """Otherwise records of closed chains would stay for ever, or open chains would be removed."""
     clock = HandClock()
     chains = AckChains(records, clock=clock, tombstone_seconds=10, parallelism=3)
     chains.open_batch("open", ["1", "2"])
@@ -261,7 +265,7 @@ def test_purge_removes_closed_chains_after_their_time(records):
 
 
 def test_a_stamp_whose_chain_is_gone_leaves_nothing(records):
-    """The stamp of a deleted chain would stay, or count in the next chain with its tag."""
+    """Otherwise the stamp of a deleted chain would stay, or count in the next chain with its tag."""
     chains = AckChains(records)
     chain = chains.open_batch("t", ["1"])
     chains.delete("t")
@@ -281,7 +285,7 @@ def test_a_stamp_whose_chain_is_gone_leaves_nothing(records):
 
 
 def test_purge_removes_the_stamp_that_a_dying_stamper_left_on_a_deleted_chain(records):
-    """The stamp would stay for ever, or stamps of the current chain would be removed."""
+    """Otherwise the stamp of the dying stamper would stay for ever, or stamps of the current chain would be removed."""
     chains = AckChains(records)
     chain = chains.open_batch("t", ["1"])
     chains.delete("t")
@@ -297,7 +301,7 @@ def test_purge_removes_the_stamp_that_a_dying_stamper_left_on_a_deleted_chain(re
 
 
 def test_a_chain_that_begins_while_a_purge_looks_is_spared():
-    """The purge would remove stamps of a chain whose head it has not seen."""
+    """Otherwise the purge would remove stamps of a chain whose head it has not seen."""
     records = MemoryRecordStore()
     scanning = records.scan
 
@@ -316,7 +320,7 @@ def test_a_chain_that_begins_while_a_purge_looks_is_spared():
 
 @pytest.mark.parametrize("value", [b"", b"{}", b'{"v":1,"status":"open"}', b"[1]", b"\xff"])
 def test_corrupt_records_raise_corrupt_error(chains, records, value):
-    """A corrupt record would be taken for a missing chain, or for an open one."""
+    """Otherwise a corrupt record would be mistaken for a missing chain, or for an open one."""
     records.create("ack", head_key("t"), value)
     with pytest.raises(CorruptError):
         chains.state("t")
@@ -332,7 +336,7 @@ def test_corrupt_records_raise_corrupt_error(chains, records, value):
 
 
 def test_a_chain_is_restored_from_its_version_and_children(chains):
-    """The sensor, which keeps a chain without its payload, could not stamp it."""
+    """Otherwise the sensor, which keeps a chain without its payload, could not stamp it."""
     opened = chains.open_batch("t", ["1", "2"], payload="much")
     kept = Chain.of("t", opened.version, ["2", "1"])
     assert kept == replace(opened, payload="", created_ms=0)
@@ -347,7 +351,7 @@ def test_a_chain_is_restored_from_its_version_and_children(chains):
 @pytest.mark.parametrize("late_by", [1, 2, 3])
 @pytest.mark.parametrize(("method", "nth"), [("create", 0), ("create", 1), ("scan", 0)])
 def test_a_stamp_in_doubt_is_applied_once(records, fault, late_by, method, nth):
-    """A stamp, or the end of a chain, would be lost or count twice after a lost, refused or late response."""
+    """Otherwise a stamp, or the end of a chain, would be lost or count twice after a lost, refused or late response."""
     AckChains(records).create("t", xor(A, B))
     for stamp, outcome in ((A, Stamped(missing=None)), (B, Acked())):
         chains, faulty = over(records, at(method, fault, nth=nth), late_by_calls=late_by)
@@ -359,7 +363,7 @@ def test_a_stamp_in_doubt_is_applied_once(records, fault, late_by, method, nth):
 @pytest.mark.parametrize("fault", [Fault.CRASH_AFTER, Fault.CRASH_BEFORE])
 @pytest.mark.parametrize("method", ["read", "create", "scan"])
 def test_a_stamp_repeated_after_a_crash_is_applied_once(records, fault, method):
-    """A process that repeats the operation of a crashed process would stamp twice."""
+    """Otherwise a process that repeats the operation of a crashed process would stamp twice."""
     AckChains(records).create("t", xor(A, B))
     chains, _ = over(records, at(method, fault))
     with pytest.raises(CrashedError):
@@ -371,7 +375,7 @@ def test_a_stamp_repeated_after_a_crash_is_applied_once(records, fault, method):
 @pytest.mark.parametrize("fault", [Fault.LOST, Fault.REFUSED, Fault.LATE])
 @pytest.mark.parametrize("nth", [0, 1])
 def test_a_deletion_in_doubt_is_reported_as_done(records, fault, nth):
-    """The chain would stay, or the purge would not find the rest of it."""
+    """Otherwise the chain would stay, or the purge would not find the rest of it."""
     chains, faulty = over(records, at("remove", fault, nth=nth))
     chains.open_batch("t", ["1", "2"])
     chains.stamp_children("t", ["1"])
@@ -384,7 +388,7 @@ def test_a_deletion_in_doubt_is_reported_as_done(records, fault, nth):
 
 
 def test_an_error_before_any_write_is_raised_unchanged(records):
-    """The caller would not learn that nothing was applied; after a write, the retries would not end."""
+    """Otherwise the caller would not learn that nothing was applied; after a write, the retries would not end."""
     chain = AckChains(records).open_batch("t", ["1"])
     for call in (
         lambda chains: chains.stamp_children("t", ["1"]),
@@ -406,8 +410,9 @@ def test_an_error_before_any_write_is_raised_unchanged(records):
 
 
 def test_no_stamp_has_a_key_that_is_too_long_for_a_file_name():
-    """Servers that keep an object in a file of its last name, of at most 255 bytes, would lose a stamp of many
-    slots."""
+    """Otherwise some servers would lose a stamp of many slots: the last part of a key is their file name, of at most
+    255 bytes.
+    """
     objects = MemoryObjectStore()
     chains = AckChains(ObjectRecordStore(objects, "records/"), clock=HandClock())
     chain = chains.open_batch("eeb39d77-74bc-456c-baef-ff30366c1448/af8e5919c38f2e99fadedbe57bc39596", SLOTS)

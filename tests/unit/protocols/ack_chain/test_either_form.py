@@ -42,7 +42,7 @@ def over(kind, records, schedule, **kwargs):
 
 
 def test_stamps_are_random_and_long_enough(chains):
-    """A stamp that is zero, too short or of another length than the chain's would be accepted."""
+    """Otherwise a stamp that is zero, too short or of another length than the chain's would be accepted."""
     assert len(new_stamp()) == 16
     assert new_stamp() != new_stamp()
     for wrong in (b"1234567", b"x" * 129):
@@ -58,7 +58,7 @@ def test_stamps_are_random_and_long_enough(chains):
 
 
 def test_a_chain_of_raw_stamps(chains):
-    """A chain of raw stamps would be acked too early, or never."""
+    """Otherwise a chain of raw stamps would be acked too early, or never."""
     chains.create("t", xor(A, B))
     assert chains.stamp("t", A) == Stamped(missing=None)
     assert chains.state("t").status == "open"
@@ -67,7 +67,7 @@ def test_a_chain_of_raw_stamps(chains):
 
 
 def test_a_tag_in_use_is_refused(chains):
-    """A second chain would replace an open or finished one without being asked to."""
+    """Otherwise a second creation would replace an open or finished chain, although its caller did not ask for that."""
     chains.open_batch("t", ["1"])
     with pytest.raises(TagExists):
         chains.create("t", A)
@@ -77,7 +77,9 @@ def test_a_tag_in_use_is_refused(chains):
 
 
 def test_a_stamp_returns_the_xor(chains):
-    """A user of the npm package's `stamp` would get another XOR; or outcomes would differ only by their XOR."""
+    """Otherwise a user of the npm package's `stamp` would get another XOR; or outcomes would differ only by
+    their XOR.
+    """
     chains.create("t", xor(A, B, C))
     assert chains.stamp("t", A, operation_id="a").xor == xor(B, C)
     assert chains.stamp("t", B).xor == C
@@ -90,7 +92,7 @@ def test_a_stamp_returns_the_xor(chains):
 
 @pytest.mark.parametrize("how", ["acked", "failed"])
 def test_reuse_replaces_a_chain_that_has_ended(chains, how):
-    """A caller could not use its tag again at once, or an open chain would be replaced."""
+    """Otherwise a caller could not use its tag again at once, or an open chain would be replaced."""
     chains.create("t", A, payload="1", reuse=True)
     for number in range(2, 5):
         with pytest.raises(TagExists):
@@ -114,7 +116,7 @@ def test_reuse_replaces_a_chain_that_has_ended(chains, how):
 @pytest.mark.parametrize("fault", [Fault.LOST, Fault.REFUSED, Fault.LATE])
 @pytest.mark.parametrize("method", ["create", "replace"])
 def test_a_reuse_in_doubt_creates_one_chain(kind, records, fault, method):
-    """After a lost answer, the caller would take its own new chain for another caller's."""
+    """Otherwise, after a lost answer, the caller would mistake its own new chain for another caller's chain."""
     kind(records).open_batch("t", ["old"])
     kind(records).stamp_children("t", ["old"])
     chains, faulty = over(kind, records, at(method, fault))
@@ -125,7 +127,7 @@ def test_a_reuse_in_doubt_creates_one_chain(kind, records, fault, method):
 
 
 def test_unknown_and_finished_tags_are_distinguished(chains):
-    """A caller could not tell a finished chain (`AlreadyAcked`) from an unknown one (`TagNotFound`)."""
+    """Otherwise a caller could not tell a finished chain (`AlreadyAcked`) from an unknown one (`TagNotFound`)."""
     for call in (
         lambda: chains.stamp("t", A),
         lambda: chains.stamp_children("t", ["1"]),
@@ -144,7 +146,7 @@ def test_unknown_and_finished_tags_are_distinguished(chains):
 
 
 def test_a_stamp_with_the_same_operation_id_is_applied_once(kind, records):
-    """A retry, from another process or after the chain was acked, would stamp twice."""
+    """Otherwise a retry, from another process or after the chain was acked, would stamp twice."""
     one, other = kind(records), kind(records)
     one.create("t", xor(A, B))
     assert one.stamp("t", A, operation_id="op-a") == Stamped(missing=None)
@@ -155,7 +157,7 @@ def test_a_stamp_with_the_same_operation_id_is_applied_once(kind, records):
 
 
 def test_named_children_count_once_whoever_stamps_them(chains):
-    """Two runs that finish the same slots would cancel each other out."""
+    """Otherwise two runs that finish the same slots would cancel each other out."""
     chains.open_batch("t", ["1", "2", "3"])
     assert chains.stamp_children("t", ["1", "2"], "run") == Stamped(missing=1)
     assert chains.stamp_children("t", ["1", "2"], "other") == Stamped(missing=1)
@@ -164,7 +166,7 @@ def test_named_children_count_once_whoever_stamps_them(chains):
 
 
 def test_a_failed_chain_keeps_reason_and_missing_children(chains):
-    """An operator would not learn why a chain failed, or a late stamp would change it."""
+    """Otherwise an operator would not learn why a chain failed, or a late stamp would change it."""
     chains.open_batch("t", ["1", "2"])
     chains.stamp_children("t", ["1"])
     assert chains.fail("t", "run died").status == "failed"
@@ -174,7 +176,7 @@ def test_a_failed_chain_keeps_reason_and_missing_children(chains):
 
 
 def test_overdue_uses_the_callers_own_elapsed_time(chains):
-    """A wrong wall clock would fail a chain too early."""
+    """Otherwise a wrong wall clock would fail a chain too early."""
     chains.open_batch("t", ["1"], deadline_seconds=60)
     state = chains.state("t")
     assert not overdue(state, 59.9)
@@ -188,7 +190,7 @@ def test_overdue_uses_the_callers_own_elapsed_time(chains):
 @pytest.mark.parametrize("fault", [Fault.LOST, Fault.REFUSED, Fault.LATE])
 @pytest.mark.parametrize("late_by", [1, 2, 3])
 def test_a_creation_in_doubt_is_recognised(kind, records, fault, late_by):
-    """After a lost answer, a caller would get a conflict with its own chain."""
+    """Otherwise, after a lost answer, a caller would get a conflict with its own chain."""
     chains, faulty = over(kind, records, at("create", fault), late_by_calls=late_by)
     chains.open_batch("t", ["1"])
     faulty.settle()
@@ -196,7 +198,7 @@ def test_a_creation_in_doubt_is_recognised(kind, records, fault, late_by):
 
 
 def test_a_creation_in_doubt_finds_another_callers_chain(kind, records):
-    """A caller would take another caller's chain for its own."""
+    """Otherwise a caller would mistake another caller's chain for its own."""
     kind(records).open_batch("t", ["1"])
     chains, _ = over(kind, records, at("create", Fault.REFUSED))
     with pytest.raises(TagExists):

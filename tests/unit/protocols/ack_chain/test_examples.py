@@ -19,7 +19,7 @@ def example(package):
 
 @pytest.mark.parametrize("package", [ack_chain, shared])
 def test_examples_run_in_ten_lines(package, capsys):
-    """A reader who copies the example would get an error or another result."""
+    """Otherwise a reader who copies the example would get an error or another result."""
     code = example(package)
     assert len(code.splitlines()) <= 10
     names = {name: getattr(ack_chain, name) for name in ack_chain.__all__}
@@ -41,7 +41,7 @@ def test_examples_run_in_ten_lines(package, capsys):
 
 @pytest.mark.parametrize("kind", [AckChains, SharedChains])
 def test_an_open_chain_never_reports_zero_missing(kind):
-    """A chain of raw stamps would report 0 missing stamps while it is still open."""
+    """Otherwise a chain of raw stamps would report 0 missing stamps while it is still open."""
     chains = kind(MemoryRecordStore())
     first, second = ack_chain.new_stamp(), ack_chain.new_stamp()
     chains.create("t", ack_chain.xor(first, second))

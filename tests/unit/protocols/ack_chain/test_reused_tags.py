@@ -15,7 +15,7 @@ A, B = (bytes([byte]) * 16 for byte in (1, 2))
 
 
 def test_a_holder_of_the_former_chain_gets_tag_not_found(records):
-    """Stamps of the former chain would count in the new chain, or stay as garbage."""
+    """Otherwise stamps of the former chain would count in the new chain, or stay as garbage."""
     chains = AckChains(records)
     old = chains.create("t", xor(A, B))
     chains.stamp(old, A)
@@ -33,7 +33,7 @@ def test_a_holder_of_the_former_chain_gets_tag_not_found(records):
 
 
 def test_requests_of_a_reused_tag():
-    """Reuse would cost more requests than documented, even if no such chain exists."""
+    """Otherwise reuse would cost more requests than documented, even if no such chain exists."""
     objects = CountingStore(MemoryObjectStore())
     chains = AckChains(ObjectRecordStore(objects, "r/"))
     old = chains.open_batch("t", ["1"], reuse=True)
@@ -47,7 +47,7 @@ def test_requests_of_a_reused_tag():
 
 
 def test_a_chain_whose_last_stamper_died_has_ended(records):
-    """Its tag could not be used again, because nobody has closed the chain."""
+    """Otherwise the tag of the chain could not be used again, because nobody has closed the chain."""
     chains = AckChains(records)
     chains.open_batch("t", ["1"])
     dying = AckChains(FaultyStore(records, at("scan", Fault.CRASH_BEFORE)), clock=HurriedClock())
@@ -58,7 +58,7 @@ def test_a_chain_whose_last_stamper_died_has_ended(records):
 
 
 def test_one_of_several_concurrent_reuses_succeeds(records):
-    """Two callers would both get a new chain under one tag."""
+    """Otherwise two callers would both get a new chain under one tag."""
     chains = AckChains(records)
     old = chains.open_batch("t", ["1"])
     chains.finish(old)

@@ -14,14 +14,14 @@ A, B = (bytes([byte]) * 16 for byte in (1, 2))
 
 
 def test_xor_is_its_own_inverse():
-    """A chain of two or more stamps would not come back to zero."""
+    """Otherwise a chain of two or more stamps would not come back to zero."""
     assert xor(A, B) == bytes([3]) * 16
     assert xor(A, B, A) == B
     assert xor(b"\x00\xff", b"\x00\xff") == b"\x00\x00"
 
 
 def test_xor_refuses_a_single_stamp_and_unequal_lengths():
-    """A user of xor-ack would not get the named errors of the original."""
+    """Otherwise a user of xor-ack would not get the named errors of the original."""
     with pytest.raises(LessThanTwoBuffers):
         xor(A)
     with pytest.raises(LessThanTwoBuffers):
@@ -31,7 +31,7 @@ def test_xor_refuses_a_single_stamp_and_unequal_lengths():
 
 
 def test_child_stamps_depend_only_on_seed_and_name():
-    """Two processes would compute different stamps for the same child."""
+    """Otherwise two processes would compute different stamps for the same child."""
     seed = bytes(range(32))
     assert child_stamp(seed, "7").hex() == child_stamp(seed, "7").hex()
     assert len({child_stamp(seed, str(slot)) for slot in range(1000)}) == 1000
@@ -45,14 +45,14 @@ PATHS = st.lists(st.one_of(st.integers(0, 12).map(str), st.sampled_from(["", "a"
 
 @given(st.sets(st.one_of(NUMBERS, TEXTS, PATHS.map("/".join))))
 def test_names_pack_without_loss(names):
-    """A child whose name looks like a number, or has a parent, would be renamed or lost."""
+    """Otherwise a child whose name looks like a number, or has a parent, would be renamed or lost."""
     packed = json.loads(json.dumps(pack_names(names)))
     assert unpack_names(packed) == names
     assert sorted(in_order(names)) == sorted(names)
 
 
 def test_names_pack_compactly():
-    """A batch of 1000 slots would store 1000 names instead of one range."""
+    """Otherwise a batch of 1000 slots would store 1000 names instead of one range."""
     assert pack_names(str(slot) for slot in range(1000)) == [[0, 999]]
     assert pack_names(["10", "9", "2", "007", "b", "-1"]) == [2, [9, 10], "-1", "007", "b"]
     assert pack_names(["7", *(f"7/{n}" for n in range(42))]) == [7, ["7", [0, 41]]]
@@ -63,6 +63,6 @@ def test_names_pack_compactly():
 
 @pytest.mark.parametrize("packed", [[1, 2, 3], ["7", "8"], ["7", [1]], ["7", ["8", 1]], None, []])
 def test_corrupt_packed_names_are_refused(packed):
-    """A corrupt record would be read as other children."""
+    """Otherwise a corrupt record would be read as other children."""
     with pytest.raises(CorruptError):
         unpack_names([packed])

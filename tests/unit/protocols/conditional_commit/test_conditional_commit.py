@@ -39,7 +39,7 @@ def methods(faulty):
 
 
 def test_winner_and_loser_pay_one_request_each(store):
-    """A second writer would overwrite the first, or a commit would cost more than 1 PUT."""
+    """Otherwise a second writer would overwrite the first, or a commit would cost more than 1 PUT."""
     counting = CountingStore(store)
     commit: ConditionalCommit = NativeCommit(counting)
     first = commit.put_if_absent(PATH, b"1", metadata={"m": "v"})
@@ -50,7 +50,7 @@ def test_winner_and_loser_pay_one_request_each(store):
 
 
 def test_an_update_needs_the_current_etag(store):
-    """An update under an old ETag would overwrite a newer version."""
+    """Otherwise an update under an old ETag would overwrite a newer version."""
     commit = NativeCommit(store)
     first = commit.put_if_absent(PATH, b"1")
     second = commit.put_if_match(PATH, b"2", first.etag)
@@ -61,14 +61,14 @@ def test_an_update_needs_the_current_etag(store):
 
 
 def test_a_write_with_a_lost_response_is_recognised(store):
-    """A writer would get a conflict with its own write."""
+    """Otherwise a writer would get a conflict with its own write."""
     commit, faulty = commit_over(store, at("put", Fault.LOST))
     assert commit.put_if_absent(PATH, b"1") == Written(etag=store.head(PATH).etag)
     assert methods(faulty) == ["put", "head"]
 
 
 def test_an_unapplied_write_in_doubt_is_sent_again(store):
-    """A writer would give up although its write was not applied."""
+    """Otherwise a writer would give up although its write was not applied."""
     commit, faulty = commit_over(store, at("put", Fault.REFUSED))
     assert isinstance(commit.put_if_absent(PATH, b"1"), Written)
     assert methods(faulty) == ["put", "head", "put"]
@@ -76,7 +76,9 @@ def test_an_unapplied_write_in_doubt_is_sent_again(store):
 
 @pytest.mark.parametrize("late_by", [1, 2, 3])
 def test_an_attempt_that_is_applied_late_is_recognised(store, late_by):
-    """An attempt that lands before the look, before the retry or after it would be committed twice."""
+    """Otherwise an attempt that is applied late (before the look, before the retry or after it) would be committed
+    twice.
+    """
     faulty = FaultyStore(store, at("put", Fault.LATE), late_by_calls=late_by)
     outcome = NativeCommit(faulty, clock=HurriedClock()).put_if_absent(PATH, b"1")
     faulty.settle()
@@ -84,14 +86,14 @@ def test_an_attempt_that_is_applied_late_is_recognised(store, late_by):
 
 
 def test_a_write_in_doubt_loses_against_an_earlier_create(store):
-    """A writer would report an unknown outcome although only one write can meet the precondition."""
+    """Otherwise a writer would report an unknown outcome although only one write can meet the precondition."""
     NativeCommit(store).put_if_absent(PATH, b"other")
     commit, _ = commit_over(store, at("put", Fault.LOST))
     assert commit.put_if_absent(PATH, b"1") == Conflict()
 
 
 def test_a_write_in_doubt_loses_against_an_earlier_update(store):
-    """A writer would report an unknown outcome although only one update can meet the precondition."""
+    """Otherwise a writer would report an unknown outcome although only one update can meet the precondition."""
     etag = NativeCommit(store).put_if_absent(PATH, b"0").etag
     NativeCommit(store).put_if_match(PATH, b"other", etag)
     commit, _ = commit_over(store, at("put", Fault.REFUSED))
@@ -99,7 +101,7 @@ def test_a_write_in_doubt_loses_against_an_earlier_update(store):
 
 
 def test_a_write_that_was_applied_and_replaced_is_unknown(store):
-    """`Conflict` would make the caller apply its update a second time."""
+    """If the outcome were `Conflict`, the caller would apply its update a second time."""
     etag = NativeCommit(store).put_if_absent(PATH, b"0").etag
 
     commit, faulty = commit_over(store, at("put", Fault.LOST))
@@ -117,7 +119,7 @@ def test_a_write_that_was_applied_and_replaced_is_unknown(store):
 
 
 def test_a_foreign_object_after_a_write_in_doubt_is_unknown(store):
-    """A plain write may have replaced ours: `Conflict` would be a guess."""
+    """A plain write may have replaced ours, so the outcome `Conflict` would be a guess."""
     store.put(PATH, b"foreign")
     commit, _ = commit_over(store, at("put", Fault.REFUSED))
     with pytest.raises(UnknownOutcomeError):
@@ -125,7 +127,7 @@ def test_a_foreign_object_after_a_write_in_doubt_is_unknown(store):
 
 
 def test_a_conflict_that_came_and_went_is_unknown(store):
-    """The conflicting object may have been our own late attempt: `Conflict` would be a guess."""
+    """The conflicting object may have been our own late attempt, so the outcome `Conflict` would be a guess."""
     commit, faulty = commit_over(store, at("put", Fault.REFUSED))
     putting = faulty.store.put
     calls = 0
@@ -146,7 +148,7 @@ def test_a_conflict_that_came_and_went_is_unknown(store):
 
 
 def test_a_store_that_never_answers_gives_an_unknown_outcome(store):
-    """A writer would retry for ever, or report that its write failed."""
+    """Otherwise a writer would retry for ever, or report that its write failed."""
     commit, faulty = commit_over(store, lambda call: Fault.REFUSED if call.method == "put" else Fault.NONE)
     with pytest.raises(UnknownOutcomeError, match="not confirmed"):
         commit.put_if_absent(PATH, b"1")
@@ -158,14 +160,14 @@ def test_a_store_that_never_answers_gives_an_unknown_outcome(store):
 
 
 def test_failed_heads_are_retried(store):
-    """A failed HEAD would be taken for an answer."""
+    """Otherwise a failed HEAD would be mistaken for an answer."""
     commit, _ = commit_over(store, scripted({0: Fault.LOST, 1: Fault.REFUSED, 2: Fault.REFUSED}))
     assert isinstance(commit.put_if_absent(PATH, b"1"), Written)
 
 
 def test_an_error_before_any_write_is_raised_unchanged(store):
-    """The caller would not learn that nothing was applied; in a later round, it would take a write in doubt for
-    lost."""
+    """Otherwise the caller would not learn that nothing was applied; in a later round, it would take a write in doubt
+    for lost."""
 
     class Down(MemoryObjectStore):
         def put(self, *args, **kwargs):
@@ -179,14 +181,14 @@ def test_an_error_before_any_write_is_raised_unchanged(store):
 
 
 def test_a_missing_etag_is_read_by_a_head(store):
-    """`Written` would lack the ETag that the next update needs."""
+    """Otherwise `Written` would lack the ETag that the next update needs."""
     putting = store.put
     store.put = lambda *args, **kwargs: Written(etag=None) if putting(*args, **kwargs) else None
     assert NativeCommit(store).put_if_absent(PATH, b"1") == Written(etag=store.head(PATH).etag)
 
 
 def test_a_copy_carries_this_calls_writer_id(store):
-    """A copy would keep the writer id of its source, so it could not be recognised after a lost answer."""
+    """Otherwise a copy would keep the writer id of its source, so it could not be recognised after a lost answer."""
     store.put("source", b"1", metadata={"kept": "k", WRITER: "of the source", EXPECTED: "old"})
     counting = CountingStore(store)
     commit = NativeCommit(counting)
@@ -201,7 +203,7 @@ def test_a_copy_carries_this_calls_writer_id(store):
 
 
 def test_a_copy_in_doubt_is_recognised_by_its_writer_id(store):
-    """Another writer's copy of the same source would be taken for ours."""
+    """Otherwise another writer's copy of the same source would be mistaken for ours."""
     store.put("source", b"1")
     commit, faulty = commit_over(store, at("copy", Fault.LOST))
     assert commit.copy_if_absent("source", PATH) == Written(etag=store.head(PATH).etag)
@@ -214,7 +216,9 @@ def test_a_copy_in_doubt_is_recognised_by_its_writer_id(store):
 
 
 def test_a_copy_in_doubt_stays_unknown_if_its_source_disappears(store):
-    """`NotFoundError` would say that nothing was copied, although the copy may exist or be in flight."""
+    """If the error were `NotFoundError`, it would say that nothing was copied, although the copy may exist or be in
+    flight.
+    """
     store.put("source", b"1")
     commit, faulty = commit_over(store, at("copy", Fault.REFUSED))
     looking = store.head
@@ -230,7 +234,7 @@ def test_a_copy_in_doubt_stays_unknown_if_its_source_disappears(store):
 
 
 def test_a_delete_removes_only_the_expected_version(store):
-    """A delete under an old ETag would remove a newer version."""
+    """Otherwise a delete under an old ETag would remove a newer version."""
     first = store.put(PATH, b"1").etag
     second = store.put(PATH, b"2").etag
     counting = CountingStore(store)
@@ -243,7 +247,7 @@ def test_a_delete_removes_only_the_expected_version(store):
 
 
 def test_a_delete_in_doubt_is_unknown_once_the_object_is_gone(store):
-    """A caller would be told that it deleted a version that another client may have deleted."""
+    """Otherwise a caller would be told that it deleted a version that another client may have deleted."""
     etag = NativeCommit(store).put_if_absent(PATH, b"1").etag
     commit, faulty = commit_over(store, at("delete", Fault.LOST))
     with pytest.raises(UnknownOutcomeError, match="in doubt"):
@@ -261,7 +265,7 @@ def test_a_delete_in_doubt_is_unknown_once_the_object_is_gone(store):
 
 @pytest.mark.parametrize("ignores", ["copy", "delete"])
 def test_the_probe_reports_an_ignored_condition_and_leases_do_not_need_it(store, ignores):
-    """A store that ignores a condition would overwrite or delete objects, and nobody would learn it."""
+    """Otherwise a store that ignores a condition would overwrite or delete objects, and nobody would learn it."""
     ignoring = IgnoringStore(store, {ignores})
     found = probe(ignoring, "")
     assert (found.copy_if_absent, found.delete_if_match) == (ignores != "copy", ignores != "delete")
@@ -280,7 +284,7 @@ def test_the_probe_reports_an_ignored_condition_and_leases_do_not_need_it(store,
 
 
 def test_judge_gives_a_verdict_only_if_it_is_proven():
-    """A write in doubt would be reported as written or lost without proof."""
+    """Otherwise a write in doubt would be reported as written or lost without proof."""
 
     def found(writer, expected, etag="e"):
         return ObjectMeta(key=PATH, etag=ETag(etag), size=1, metadata={WRITER: writer, EXPECTED: expected})

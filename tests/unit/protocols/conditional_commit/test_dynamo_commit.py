@@ -32,7 +32,7 @@ from tests.support.lease_commits import (
 
 
 def test_an_uncontended_commit_takes_a_head_a_write_and_two_lease_requests(store, leases, commit):
-    """A commit would cost more, or its lease would have another generation or timeout than object_store's."""
+    """Otherwise a commit would cost more, or its lease would have another generation or timeout than object_store's."""
     made: ConditionalCommit = commit
     assert made.put_if_absent(PATH, b"1", metadata={"m": "v"}) == Written(etag=etag_of(store, PATH))
     assert store.counts == {"HEAD": 2, "PUT": 1}  # one HEAD is made by the line above
@@ -45,7 +45,7 @@ def test_an_uncontended_commit_takes_a_head_a_write_and_two_lease_requests(store
 
 
 def test_a_loser_pays_one_head(store, leases, commit):
-    """A writer whose precondition fails would put a lease, for which others would have to wait."""
+    """Otherwise a writer whose precondition fails would put a lease, for which others would have to wait."""
     store.put(PATH, b"there")
     assert commit.put_if_absent(PATH, b"1") == Conflict()
     assert commit.put_if_match(PATH, b"1", ETag("gone")) == Conflict()
@@ -56,7 +56,7 @@ def test_a_loser_pays_one_head(store, leases, commit):
 
 
 def test_updates_copies_and_deletes_need_their_precondition(store, leases, commit):
-    """On a store without conditions, a write under an old ETag would be applied."""
+    """Otherwise, on a store without conditions, a write under an old ETag would be applied."""
     first = commit.put_if_absent(PATH, b"1", metadata={"kept": "k"}).etag
     second = commit.put_if_match(PATH, b"2", first, metadata={"kept": "k"}).etag
     assert commit.put_if_match(PATH, b"3", first) == Conflict()
@@ -74,7 +74,7 @@ def test_updates_copies_and_deletes_need_their_precondition(store, leases, commi
 
 
 def test_create_delete_create_waits_for_nobody(store, leases, commit, clock):
-    """A writer would wait 60 s for a lease that is done, as in the original."""
+    """Otherwise a writer would wait 60 s for a lease that is done, as object_store's writers do."""
     began = clock.now
     for body in (b"1", b"2", b"3"):
         made = commit.put_if_absent(PATH, body)
@@ -91,8 +91,9 @@ def test_create_delete_create_waits_for_nobody(store, leases, commit, clock):
 def test_a_crashed_holder_is_taken_over_after_its_own_timeout_times_the_skew_rate(
     store, leases, commit, clock
 ):
-    """A writer would wait 60 s instead of 2 s × 3, because it goes by its own timeout and not by that of the lease
-    found."""
+    """Otherwise a writer would wait 60 s instead of 2 s × 3, because it would use its own timeout and not that of the
+    lease found.
+    """
     leases.leases.put(foreign_lease(PATH, generation=7, timeout_ms=2000), seen=None)
     began = clock.now
     assert isinstance(commit.put_if_absent(PATH, b"1"), Written)
@@ -103,7 +104,7 @@ def test_a_crashed_holder_is_taken_over_after_its_own_timeout_times_the_skew_rat
 
 
 def test_a_waiting_writer_heads_the_path_at_every_test_interval(store, leases, clock):
-    """A waiting writer would not learn within one interval that another writer has won."""
+    """Otherwise a waiting writer would not learn within one interval that another writer has won."""
     leases.leases.put(foreign_lease(PATH), seen=None)
     sleeping = clock.sleep
 
@@ -119,7 +120,7 @@ def test_a_waiting_writer_heads_the_path_at_every_test_interval(store, leases, c
 
 
 def test_the_wait_uses_only_elapsed_time(leases, store):
-    """A jump of the wall clock would end the wait too early, or prolong it."""
+    """Otherwise a jump of the wall clock would end the wait too early, or prolong it."""
     leases.leases.put(foreign_lease(PATH, timeout_ms=2000), seen=None)
     clock = ManualClock(rate=2.0)
     clock.wall_ms = lambda: 9_999_999_999_999
@@ -128,7 +129,7 @@ def test_the_wait_uses_only_elapsed_time(leases, store):
 
 
 def test_a_takeover_begins_with_another_head(store, leases, commit):
-    """A writer would overwrite an object that the holder of a finished lease wrote after the first HEAD."""
+    """Otherwise a writer would overwrite an object that the holder of a finished lease wrote after the first HEAD."""
 
     def other_commits():
         lease = foreign_lease(PATH)
@@ -143,7 +144,7 @@ def test_a_takeover_begins_with_another_head(store, leases, commit):
 
 
 def test_a_takeover_that_comes_second_waits_for_the_new_lease(store, leases, commit, clock):
-    """Two writers would hold the lease at the same time."""
+    """Otherwise two writers would hold the lease at the same time."""
     lease = foreign_lease(PATH, timeout_ms=2000)
     leases.leases.put(lease, seen=None)
     other = replace(lease, generation=1, timeout_ms=3000)
@@ -154,7 +155,7 @@ def test_a_takeover_that_comes_second_waits_for_the_new_lease(store, leases, com
 
 
 def test_a_waiting_writer_notices_that_the_lease_has_ended(store, leases, commit, clock):
-    """A writer would wait for the rest of 60 s after the object was created and deleted between two HEADs."""
+    """Otherwise a writer would wait for the rest of 60 s after the object was created and deleted between two HEADs."""
     lease = foreign_lease(PATH, timeout_ms=20_000)
     leases.leases.put(lease, seen=None)
     sleeping = clock.sleep
@@ -170,7 +171,7 @@ def test_a_waiting_writer_notices_that_the_lease_has_ended(store, leases, commit
 
 
 def test_a_lease_that_cannot_be_read_is_waited_out(store, leases, commit, clock):
-    """An outage of the lease table during the wait would fail the commit."""
+    """Otherwise an outage of the lease table during the wait would fail the commit."""
 
     def unavailable(path, etag):
         raise UnavailableError("down")
@@ -182,7 +183,7 @@ def test_a_lease_that_cannot_be_read_is_waited_out(store, leases, commit, clock)
 
 
 def test_a_lease_that_expired_before_it_was_read_is_requested_again(store, leases, commit):
-    """A writer would fail if the lease expires by its TTL between the refusal and the read."""
+    """Otherwise a writer would fail if the lease expires by its TTL between the refusal and the read."""
     putting = leases.leases.put
     leases.leases.put = lambda lease, *, seen: (
         Occupied(found=None) if len(leases.puts) == 1 else putting(lease, seen=seen)
@@ -191,7 +192,7 @@ def test_a_lease_that_expired_before_it_was_read_is_requested_again(store, lease
 
 
 def test_a_writer_gives_up_after_some_leases_of_others(store, leases, commit):
-    """A writer would wait for ever while others' leases come and go."""
+    """Otherwise a writer would wait for ever while others' leases come and go."""
     leases.leases.put = lambda lease, *, seen: Occupied(
         found=foreign_lease(PATH, generation=len(leases.puts), timeout_ms=100)
     )
@@ -205,7 +206,7 @@ def test_a_writer_gives_up_after_some_leases_of_others(store, leases, commit):
 
 
 def test_the_timeout_counts_from_before_the_lease_was_sent(store, leases, commit, clock):
-    """A write would begin under a lease of which 15 of 20 s had passed while it was sent."""
+    """Otherwise a write would begin under a lease of which 15 of 20 s had passed while it was sent."""
     leases.after = once(lambda: clock.sleep(0.75 * TIMEOUT))
     assert isinstance(commit.put_if_absent(PATH, b"1"), Written)
     assert [lease.generation for lease, _ in leases.puts] == [0, 1, 2]
@@ -214,7 +215,9 @@ def test_the_timeout_counts_from_before_the_lease_was_sent(store, leases, commit
 
 
 def test_an_old_head_does_not_count(store, leases, commit, clock):
-    """A writer that slept between HEAD and lease would overwrite an object that another writer created meanwhile."""
+    """Otherwise a writer that slept between HEAD and lease would overwrite an object that another writer created
+    meanwhile.
+    """
 
     def asleep():
         clock.sleep(10_000)  # meanwhile another writer committed, and its lease expired
@@ -260,6 +263,6 @@ def test_a_write_in_doubt_is_not_sent_again_late(leases, clock):
     ],
 )
 def test_impossible_lease_settings_are_refused(wrong):
-    """A lease whose TTL is too short could be deleted while another writer waits for it."""
+    """Otherwise a lease whose TTL is too short could be deleted while another writer waits for it."""
     with pytest.raises(UsageError):
         LeaseSettings(**wrong)

@@ -20,7 +20,7 @@ from tests.support.record_leases import RecordLeases
 @pytest.mark.parametrize("fault", [Fault.LOST, Fault.REFUSED])
 @pytest.mark.parametrize("call", ["create", "replace"])
 def test_a_lease_whose_answer_was_lost_is_recognised(store, clock, call, fault):
-    """A writer would wait for its own lease after a lost answer to a put, a takeover or a done mark."""
+    """Otherwise a writer would wait for its own lease after a lost answer to a put, a takeover or a done mark."""
     records = FaultyStore(MemoryRecordStore(), at(call, fault))
     leases = RecordLeases(records)
     commit = lease_commit(store, leases, clock)
@@ -36,7 +36,7 @@ def test_a_lease_whose_answer_was_lost_is_recognised(store, clock, call, fault):
 @pytest.mark.parametrize(("fault", "writes"), [(Fault.LOST, 1), (Fault.REFUSED, 2)])
 @pytest.mark.parametrize("operation", ["put", "copy", "delete"])
 def test_a_write_without_an_answer_is_checked_by_head(leases, clock, operation, fault, writes):
-    """A write whose answer is lost would be reported as failed, or never sent again if it was not applied."""
+    """Otherwise a write whose answer is lost would be reported as failed, or never sent again if it was not applied."""
     store = MemoryObjectStore()
     etag = store.put("source", b"1").etag
     faulty = FaultyStore(store, at(operation, fault))
@@ -52,7 +52,7 @@ def test_a_write_without_an_answer_is_checked_by_head(leases, clock, operation, 
 
 
 def test_a_write_in_doubt_that_finds_another_writers_object_is_unknown(leases, clock):
-    """Without conditions, `Conflict` would be a guess even if the other object has the same precondition."""
+    """Without conditions, the outcome `Conflict` would be a guess even if both objects have the same precondition."""
     store = MemoryObjectStore()
     faulty = FaultyStore(store, at("put", Fault.LOST))
     commit = lease_commit(faulty, leases, clock)
@@ -71,7 +71,7 @@ def test_a_write_in_doubt_that_finds_another_writers_object_is_unknown(leases, c
 
 
 def test_a_store_that_does_not_answer_gives_an_unknown_outcome(store, leases, clock):
-    """A writer would retry for ever, or report a write as lost."""
+    """Otherwise a writer would retry for ever, or report a write as lost."""
     faulty = FaultyStore(store, lambda call: Fault.NONE if call.number == 0 else Fault.REFUSED)
     with pytest.raises(UnknownOutcomeError, match=r"not confirmed.*head"):
         lease_commit(faulty, leases, clock).put_if_absent(PATH, b"1")
@@ -79,14 +79,14 @@ def test_a_store_that_does_not_answer_gives_an_unknown_outcome(store, leases, cl
 
 
 def test_a_missing_etag_is_read_by_a_head(store, leases, commit):
-    """`Written` would lack the ETag that the next update needs."""
+    """Otherwise `Written` would lack the ETag that the next update needs."""
     putting = store.store.put
     store.store.put = lambda *args, **kwargs: Written(etag=None) if putting(*args, **kwargs) else None
     assert commit.put_if_absent(PATH, b"1") == Written(etag=etag_of(store, PATH))
 
 
 def test_heads_before_the_write_are_retried_and_then_unavailable(leases, clock):
-    """The caller would not learn that nothing was written and that it may retry."""
+    """Otherwise the caller would not learn that nothing was written and that it may retry."""
     store = MemoryObjectStore()
     commit = lease_commit(FaultyStore(store, scripted({0: Fault.REFUSED})), leases, clock)
     assert isinstance(commit.put_if_absent(PATH, b"1"), Written)
@@ -95,7 +95,7 @@ def test_heads_before_the_write_are_retried_and_then_unavailable(leases, clock):
 
 
 def test_nothing_is_written_without_an_answer_about_the_lease(store, clock):
-    """A writer would write without a lease."""
+    """Otherwise a writer would write without a lease."""
     records = FaultyStore(
         MemoryRecordStore(), lambda call: Fault.LOST if call.method == "create" else Fault.NONE
     )
@@ -109,7 +109,7 @@ def test_nothing_is_written_without_an_answer_about_the_lease(store, clock):
 
 
 def test_a_refused_write_ends_its_lease(store, leases, commit, clock):
-    """Other writers would wait for the lease of a write that was refused."""
+    """Otherwise other writers would wait for the lease of a write that was refused."""
     with pytest.raises(NotFoundError, match="nothing"):
         commit.copy_if_absent("nothing", PATH)
 
@@ -153,7 +153,7 @@ def asleep_in_the_write(store, clock, meanwhile=lambda: None):
 
 
 def test_a_sleeper_whose_lease_was_taken_over_does_not_return_written(store, leases, commit, clock):
-    """A process that wakes up and replaces the winner's object would report success."""
+    """Otherwise a process that wakes up and replaces the winner's object would report success."""
     asleep_in_the_write(store, clock, lambda: taken_over_by_another(leases, store))
     with pytest.raises(UnknownOutcomeError, match="outlasted its lease"):
         commit.put_if_absent(PATH, b"1")
@@ -161,7 +161,9 @@ def test_a_sleeper_whose_lease_was_taken_over_does_not_return_written(store, lea
 
 
 def test_a_sleeper_finds_another_lease_with_the_same_generation(store, leases, commit, clock):
-    """A process would take a new lease for its own after its lease expired by TTL and generations began at 0 again."""
+    """Otherwise a process whose lease expired by TTL, so that generations began at 0 again, would mistake a new lease
+    for its own.
+    """
 
     def another():
         gone = RecordLeases(MemoryRecordStore())
@@ -174,14 +176,16 @@ def test_a_sleeper_finds_another_lease_with_the_same_generation(store, leases, c
 
 
 def test_a_sleeper_is_taken_over_in_time_by_its_own_clock(store, leases, commit):
-    """Two writers would return `Written` if clocks differ by more than the skew rate, or if a lease was removed."""
+    """Otherwise two writers would return `Written` if clocks differ by more than the skew rate, or if a lease was
+    removed.
+    """
     store.before = on("put", lambda: taken_over_by_another(leases, store))
     with pytest.raises(UnknownOutcomeError, match="may have replaced"):
         commit.put_if_absent(PATH, b"1")
 
 
 def test_a_sleeper_that_nobody_took_over_has_committed(store, leases, commit, clock):
-    """A late write would be reported as unknown although it is proven."""
+    """Otherwise a late write would be reported as unknown although it is proven."""
     asleep_in_the_write(store, clock)
     assert commit.put_if_absent(PATH, b"1") == Written(etag=etag_of(store, PATH))
     assert leases.leases.read(PATH, "*").timeout_ms == 0
@@ -189,7 +193,7 @@ def test_a_sleeper_that_nobody_took_over_has_committed(store, leases, commit, cl
 
 @pytest.mark.parametrize("operation", ["put", "delete"])
 def test_a_late_write_is_unknown_if_its_object_was_replaced(store, leases, commit, clock, operation):
-    """A writer would report success although a sleeper of an earlier lease has replaced its object."""
+    """Otherwise a writer would report success although a sleeper of an earlier lease has replaced its object."""
 
     def overrun_and_replaced():
         clock.sleep(100)
@@ -203,7 +207,9 @@ def test_a_late_write_is_unknown_if_its_object_was_replaced(store, leases, commi
 
 @pytest.mark.parametrize("slept", [0, 100])
 def test_a_missing_done_mark_is_harmless_only_within_the_timeout(store, leases, commit, clock, slept):
-    """A late writer whose done mark has no answer would report success although its lease may have been taken over."""
+    """Otherwise a late writer whose done mark has no answer would report success although its lease may have been taken
+    over.
+    """
     store.before = on("put", lambda: clock.sleep(slept))
     putting = leases.leases.put
     leases.leases.put = lambda lease, *, seen: (
@@ -217,7 +223,7 @@ def test_a_missing_done_mark_is_harmless_only_within_the_timeout(store, leases, 
 
 
 def test_a_done_lease_refuses_clients_that_waited_for_it(store, leases, commit, clock):
-    """A client that checks only the generation, like object_store, would take over a lease that is done."""
+    """Otherwise a client that checks only the generation, like object_store, would take over a lease that is done."""
     found = []
     store.before = on("put", lambda: found.append(leases.leases.read(PATH, "*")))
     assert isinstance(commit.put_if_absent(PATH, b"1"), Written)
@@ -242,7 +248,9 @@ def crash_points():
 
 @pytest.mark.parametrize(("operation", "side", "call", "fault"), list(crash_points()))
 def test_a_crash_between_any_two_calls_blocks_no_other_writer(clock, operation, side, call, fault):
-    """The next writer with the same precondition could neither commit nor learn that the crashed writer has."""
+    """Otherwise the next writer with the same precondition could neither commit nor learn that the crashed
+    writer has.
+    """
     objects, records = MemoryObjectStore(), MemoryRecordStore()
     etag = objects.put("source", b"0").etag
 

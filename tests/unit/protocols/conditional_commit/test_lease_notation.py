@@ -18,7 +18,7 @@ from s3notify_platform.stores.config import S3Config
     ],
 )
 def test_a_lease_text_is_parsed(text: str, table: str, seconds: float | None) -> None:
-    """A setting that object_store accepts would be refused because of white space."""
+    """Otherwise a setting that object_store accepts would be refused because of white space."""
     assert is_lease_text(text)
     assert lease_text(text) == LeaseText(table=table, timeout_seconds=seconds)
 
@@ -44,7 +44,7 @@ def test_a_lease_text_is_parsed(text: str, table: str, seconds: float | None) ->
     ids=lambda text: text[:40],
 )
 def test_a_wrong_lease_text_is_refused(text: str) -> None:
-    """A user would not see the right form, or would get an endless message."""
+    """Otherwise a user would not see the right form, or would get an endless message."""
     with pytest.raises(UsageError, match="dynamo:TABLE or dynamo:TABLE:MILLISECONDS") as raised:
         lease_text(text)
     assert repr(text[:100]) in str(raised.value)
@@ -57,7 +57,7 @@ def test_other_words_are_no_lease_texts(text: str) -> None:
 
 
 def test_the_lease_table_uses_the_buckets_connection() -> None:
-    """The table would be looked for in another region, endpoint or profile than object_store uses."""
+    """Otherwise the table would be looked for in another region, endpoint or profile than object_store uses."""
     bucket = S3Config(bucket="b", region="eu-west-1", endpoint_url="http://127.0.0.1:1", profile="landing")
     table, settings = leases_of("dynamo:acme-leases:5000", bucket)
     assert (table.table, table.region, table.endpoint_url) == (

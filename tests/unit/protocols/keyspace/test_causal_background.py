@@ -21,7 +21,7 @@ STUCK_SECONDS = 30
 
 
 class Hooked(MemoryObjectStore):
-    """Runs `during(key)` between reading a body and answering: events during a GET."""
+    """Runs `during(key)` after a GET has read the body and before it answers."""
 
     during = staticmethod(lambda _key: None)
 
@@ -72,7 +72,9 @@ def body(found):
 
 
 def test_a_change_is_visible_after_the_next_tick(cache, publisher, counting):
-    """`try_get` would not return a changed object after a tick, or an idle tick would cost more than 1 HEAD."""
+    """Otherwise `try_get` would not return a changed object after a tick, or an idle tick would cost more
+    than 1 HEAD.
+    """
     publisher.put("a", b"1")
     cache.tick()
     assert cache.try_get("a") is None
@@ -88,7 +90,7 @@ def test_a_change_is_visible_after_the_next_tick(cache, publisher, counting):
 
 
 def test_an_unchanged_entry_needs_no_second_poll(cache, publisher, counting):
-    """A change of another key in the slot would cost a second poll."""
+    """Otherwise a change of another key in the slot would cost a second poll."""
     publisher.put("a", b"1")
     cache.get("a")
     publisher.signal(["a"])
@@ -99,7 +101,7 @@ def test_an_unchanged_entry_needs_no_second_poll(cache, publisher, counting):
 
 
 def test_absent_keys_are_read_again_too(cache, publisher):
-    """A key that was absent, or an object that was deleted, would keep its old answer."""
+    """Otherwise a key that was absent, or an object that was deleted, would keep its old answer."""
     publisher.put("there", b"1")
     assert (cache.get("none"), body(cache.get("there"))) == (None, b"1")
     publisher.put("none", b"2")
@@ -110,7 +112,7 @@ def test_absent_keys_are_read_again_too(cache, publisher):
 
 
 def test_stale_entries_are_served_while_they_are_read_again(cache, store, publisher):
-    """A reader would see some new entries next to old ones, or wait."""
+    """Otherwise a reader would see some new entries next to old ones, or wait."""
     for key in "ab":
         publisher.put(key, b"1")
         cache.get(key)
@@ -125,7 +127,7 @@ def test_stale_entries_are_served_while_they_are_read_again(cache, store, publis
 
 
 def test_stale_entries_are_served_only_up_to_the_limit(cache, clock, store, publisher):
-    """A changed object would be served beyond `serve_stale_seconds` because its GET is slow."""
+    """Otherwise a changed object would be served beyond `serve_stale_seconds` because its GET is slow."""
     for key in ("slow", "other"):
         publisher.put(key, b"1")
         cache.get(key)
@@ -149,7 +151,7 @@ def test_stale_entries_are_served_only_up_to_the_limit(cache, clock, store, publ
 
 
 def test_hits_are_served_up_to_the_limit_while_polls_fail(make, clock, store, publisher):
-    """An outage would fail readers at the first failed poll, or serve old objects for ever."""
+    """Otherwise readers would get an error at the first failed poll, or old objects for ever."""
     faulty = FaultyStore(store)
     cache = make(faulty, patience_seconds=5)
     publisher.put("a", b"1")
@@ -171,7 +173,7 @@ def test_hits_are_served_up_to_the_limit_while_polls_fail(make, clock, store, pu
 
 @pytest.mark.parametrize("method", ["get", "head"])
 def test_an_entry_that_could_not_be_read_again_is_not_served(make, store, publisher, method):
-    """A reader would get a version that has changed, or a new version without the second poll."""
+    """Otherwise a reader would get a version that has changed, or a new version without the second poll."""
     faulty = FaultyStore(store)
     cache = make(faulty)
     publisher.put("a", b"1")
@@ -192,7 +194,7 @@ def test_an_entry_that_could_not_be_read_again_is_not_served(make, store, publis
 
 
 def test_an_effect_that_is_read_again_shows_its_cause(cache, store, publisher):
-    """A reader would see a new effect next to its old cause, because both were written after the poll."""
+    """Otherwise a reader would see a new effect next to its old cause, because both were written after the poll."""
     for key in ("cause", "effect"):
         publisher.put(key, b"1")
         cache.get(key)
@@ -218,7 +220,7 @@ def test_an_effect_that_is_read_again_shows_its_cause(cache, store, publisher):
 
 @pytest.mark.parametrize("how", ["evicted", "written"])
 def test_an_eviction_or_a_put_during_a_tick_is_not_undone(make, store, publisher, how):
-    """A late answer would replace a newer version in the cache."""
+    """Otherwise a late answer would replace a newer version in the cache."""
     cache = make(store, publisher=publisher)
     cache.put("a", b"1")
     cache.tick()
@@ -238,7 +240,7 @@ def test_an_eviction_or_a_put_during_a_tick_is_not_undone(make, store, publisher
 
 
 def test_only_hot_entries_are_read_again(make, clock, counting, publisher):
-    """The background would read entries that nobody uses, or more than `revalidate_max` of them."""
+    """Otherwise the background would read entries that nobody uses, or more than `revalidate_max` of them."""
     cache = make(counting, revalidate_max=2, serve_stale_seconds=1000)
     for key in "abcd":
         publisher.put(key, b"1")
@@ -257,7 +259,7 @@ def test_only_hot_entries_are_read_again(make, clock, counting, publisher):
 
 
 def test_idle_entries_are_evicted(make, clock, counting, publisher):
-    """Entries that nobody uses would fill the memory, or used entries would be evicted."""
+    """Otherwise entries that nobody uses would fill the memory, or used entries would be evicted."""
     cache = make(counting, idle_seconds=60, serve_stale_seconds=1000)
     for key in "abc":
         publisher.put(key, b"12345")
@@ -284,7 +286,7 @@ def test_idle_entries_are_evicted_without_the_background_too(clock, store, publi
 
 
 def test_another_thread_ends_a_hanging_revalidation(make, store, publisher):
-    """A reader would wait for a GET of another key that hangs."""
+    """Otherwise a reader would wait for a GET of another key that hangs."""
     cache = make(store, staleness_seconds=0.01, serve_stale_seconds=0.05)
     publisher.put("hangs", b"1")
     cache.get("hangs")
@@ -308,7 +310,7 @@ def test_another_thread_ends_a_hanging_revalidation(make, store, publisher):
 
 
 def test_the_thread_polls_until_the_cache_is_closed(store, publisher):
-    """The thread would outlive the cache, or the cache would be unusable afterwards."""
+    """Otherwise the thread would outlive the cache, or the cache would be unusable afterwards."""
     counting = CountingStore(store)
     watcher = Watcher(counting, prefix=KS)
     publisher.put("a", b"0")
@@ -331,7 +333,7 @@ def test_the_thread_polls_until_the_cache_is_closed(store, publisher):
 
 
 def test_the_thread_survives_an_outage(store, publisher, caplog):
-    """The background would end at the first error, or log a warning for each failed poll."""
+    """Otherwise the background would end at the first error, or log a warning for each failed poll."""
     failed = [0]
 
     def fails(call):
@@ -359,7 +361,7 @@ def test_impossible_times_are_refused(make, store, given):
 
 
 def test_all_hot_keys_of_a_slot_are_read_again(cache, publisher):
-    """Only one of two hot keys in a changed slot would be read again."""
+    """Otherwise only one of two hot keys in a changed slot would be read again."""
     other = next(str(n) for n in range(10_000) if slot_of(str(n)) == slot_of("a"))
     for key in ("a", other):
         publisher.put(key, b"1")

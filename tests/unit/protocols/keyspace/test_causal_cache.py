@@ -21,7 +21,7 @@ FOREVER = 1e9
 
 
 class Hooked(MemoryObjectStore):
-    """A store that runs `after_get(key)` between reading a body and answering."""
+    """A store that runs `after_get(key)` after a GET has read the body and before it answers."""
 
     after_get = staticmethod(lambda _key: None)
 
@@ -60,7 +60,7 @@ def body(found):
 
 
 def test_requests_of_misses_hits_and_stale_entries(store, publisher):
-    """A hit would cost a request, or an unchanged stale entry more than one conditional GET."""
+    """Otherwise a hit would cost a request, or an unchanged stale entry would cost more than one conditional GET."""
     publisher.put("a", b"1")
     counting = CountingStore(store)
     cache = cache_over(counting)
@@ -81,7 +81,7 @@ def test_requests_of_misses_hits_and_stale_entries(store, publisher):
 
 
 def test_hits_poll_once_in_the_staleness_time(store, publisher):
-    """A cached object would be older than `staleness_seconds`."""
+    """Otherwise a cached object would be older than `staleness_seconds`."""
     clock = HandClock()
     publisher.put("a", b"1")
     cache = cache_over(store, clock=clock, staleness_seconds=1)
@@ -93,7 +93,7 @@ def test_hits_poll_once_in_the_staleness_time(store, publisher):
 
 
 def test_the_poll_begins_after_the_response(store, publisher):
-    """A reader would see an effect without its cause if both were written during a slow GET."""
+    """Otherwise a reader would see an effect without its cause if both were written during a slow GET."""
     publisher.put("cause", b"1")
     cache = cache_over(store)
     assert body(cache.get("cause")) == b"1"
@@ -114,7 +114,7 @@ def test_the_poll_begins_after_the_response(store, publisher):
 
 
 def test_an_absence_waits_for_a_poll_too(store, publisher):
-    """A reader that sees a deletion would not see the change that was written before it."""
+    """Otherwise a reader that sees a deletion would not see the change that was written before it."""
     publisher.put("cause", b"1")
     cache = cache_over(store)
     cache.get("cause")
@@ -125,7 +125,7 @@ def test_an_absence_waits_for_a_poll_too(store, publisher):
 
 
 def test_absence_is_cached_and_revalidated(store, publisher):
-    """Each read of an absent key would cost a GET, or an object created later would not be found."""
+    """Otherwise each read of an absent key would cost a GET, or an object created later would not be found."""
     counting = CountingStore(store)
     cache = cache_over(counting)
     assert cache.get("a") is None
@@ -140,7 +140,7 @@ def test_absence_is_cached_and_revalidated(store, publisher):
 
 
 def test_a_failing_poll_is_retried_while_its_reader_waits(store, publisher):
-    """A reader would get a body without a poll, or an error at the first failed poll."""
+    """Otherwise a reader would get a body without a poll, or an error at the first failed poll."""
     publisher.put("cause", b"1")
     faulty = FaultyStore(store)
     cache = cache_over(faulty)
@@ -163,7 +163,7 @@ def test_a_failing_poll_is_retried_while_its_reader_waits(store, publisher):
 
 
 def test_a_poll_that_never_succeeds_raises_an_error(store, publisher):
-    """After `patience_seconds`, a reader would get a body without a poll, or such a body would be cached."""
+    """Otherwise, after `patience_seconds`, a reader would get a body without a poll, or such a body would be cached."""
     publisher.put("a", b"1")
     faulty = FaultyStore(store)
     cache = cache_over(faulty, patience_seconds=5)
@@ -177,8 +177,8 @@ def test_a_poll_that_never_succeeds_raises_an_error(store, publisher):
 
 
 def test_a_change_during_a_get_is_not_forgotten(store, publisher):
-    """The old body would be cached as valid for ever, because another reader's poll showed the change during the
-    GET."""
+    """Otherwise the old body would be cached as valid for ever, because another reader's poll showed the change during
+    the GET."""
     publisher.put("a", b"1")
     cache = cache_over(store)
 
@@ -193,7 +193,7 @@ def test_a_change_during_a_get_is_not_forgotten(store, publisher):
 
 
 def test_errors_of_the_get_leave_no_lock(store, publisher):
-    """The next reader of the key would wait for ever."""
+    """Otherwise, after an error of a GET, the next reader of the key would wait for ever."""
     publisher.put("a", b"1")
     faulty = FaultyStore(store, lambda call: Fault.REFUSED if call.method == "get" else Fault.NONE)
     cache = cache_over(faulty)
@@ -204,7 +204,7 @@ def test_errors_of_the_get_leave_no_lock(store, publisher):
 
 
 def test_the_cache_is_bounded_by_entries_and_bytes(store, publisher):
-    """The cache would grow without a limit, or evict entries that are used."""
+    """Otherwise the cache would grow without a limit, or evict entries that are used."""
     for key in "abc":
         publisher.put(key, key.encode() * 10)
     counting = CountingStore(store)
@@ -222,7 +222,7 @@ def test_the_cache_is_bounded_by_entries_and_bytes(store, publisher):
 
 
 def test_concurrent_readers_share_polls_and_gets(store, publisher):
-    """40 readers of 10 keys would cost more than 10 GETs, or a poll each."""
+    """Otherwise 40 readers of 10 keys would cost more than 10 GETs, or one poll for each reader."""
     keys = [str(number) for number in range(10)]
     for key in keys:
         publisher.put(key, key.encode())
@@ -250,7 +250,7 @@ def test_concurrent_readers_share_polls_and_gets(store, publisher):
 
 
 def test_a_waiting_reader_takes_over_from_a_reader_that_gave_up(store, publisher):
-    """A reader would fail because the poll of another reader has failed."""
+    """Otherwise a reader would fail because the poll of another reader has failed."""
     publisher.put("a", b"1")
     publisher.put("b", b"1")
     first_fails = threading.Event()
@@ -296,7 +296,9 @@ def test_a_waiting_reader_takes_over_from_a_reader_that_gave_up(store, publisher
 
 
 def test_keys_of_one_slot_are_revalidated_together(store, publisher):
-    """A key whose slot has changed would be served without a check, although a slot does not say which key changed."""
+    """Otherwise a key whose slot has changed would be served without a check, although a slot does not say which key
+    changed.
+    """
     other = next(str(n) for n in range(10_000) if slot_of(str(n)) == slot_of("a"))
     publisher.put("a", b"1")
     publisher.put(other, b"1")
@@ -316,7 +318,7 @@ def test_keys_of_one_slot_are_revalidated_together(store, publisher):
 
 
 def test_try_get_sends_no_request():
-    """`try_get` would cost a request, or return an object that is stale or not checked recently."""
+    """Otherwise `try_get` would cost a request, or return an object that is stale or not checked recently."""
     clock, store = HandClock(), CountingStore(MemoryObjectStore())
     publisher = Publisher(store, prefix=KS, clock=clock)
     publisher.put("k", b"1")
@@ -337,7 +339,7 @@ def test_try_get_sends_no_request():
 
 
 def test_an_evicted_key_is_read_again(store, publisher):
-    """A user could not make the cache read an object whose change nobody signalled."""
+    """Otherwise a user could not make the cache read an object whose change nobody signalled."""
     publisher.put("k", b"1")
     cache = cache_over(store)
     assert cache.get("k").body == b"1"
@@ -350,7 +352,7 @@ def test_an_evicted_key_is_read_again(store, publisher):
 
 
 def test_an_eviction_during_a_get_waits_for_it(store, publisher):
-    """A GET that began before the eviction would leave an old body in the cache."""
+    """Otherwise a GET that began before the eviction would leave an old body in the cache."""
     publisher.put("k", b"1")
     cache = cache_over(store)
     evicted = threading.Thread(target=cache.evict, args=["k"])
@@ -366,7 +368,7 @@ def test_an_eviction_during_a_get_waits_for_it(store, publisher):
 
 
 def test_a_put_is_read_back_without_a_request():
-    """A reader would not see its own write at once, or other caches would not see it."""
+    """Otherwise a reader would not see its own write at once, or other caches would not see it."""
     clock, store = HandClock(), CountingStore(MemoryObjectStore())
     publisher = Publisher(store, prefix=KS, clock=clock)
     mine = cache_over(store, staleness_seconds=10, clock=clock, publisher=publisher)
@@ -389,7 +391,7 @@ def test_a_put_is_read_back_without_a_request():
 
 
 def test_a_conflicting_put_makes_the_cache_read_again(store, publisher):
-    """After a conflict, the cache would still return the old body."""
+    """Otherwise, after a conflict, the cache would still return the old body."""
     cache = cache_over(store, publisher=publisher)
     cache.refresh()
     first = cache.put("k", b"1", precondition=ABSENT)
@@ -400,7 +402,7 @@ def test_a_conflicting_put_makes_the_cache_read_again(store, publisher):
 
 
 def test_a_put_in_doubt_is_read_from_the_store(store):
-    """The cache would return the body of a put that may not have been applied or signalled."""
+    """Otherwise the cache would return the body of a put that may not have been applied or signalled."""
     for fault, key in ((Fault.LOST, "k"), (Fault.THROTTLED, f"{KS}{slot_of('k')}")):
         faulty = FaultyStore(store, at("put", fault, key=key))
         cache = cache_over(store, publisher=Publisher(faulty, prefix=KS, clock=HandClock()))
@@ -412,7 +414,7 @@ def test_a_put_in_doubt_is_read_from_the_store(store):
 
 
 def test_a_put_during_a_get_is_not_hidden(store, publisher):
-    """The late answer of the GET would hide the newer version."""
+    """Otherwise the late answer of the GET would hide the newer version."""
     publisher.put("k", b"1")
     cache = cache_over(store, publisher=publisher)
     written = threading.Thread(target=cache.put, args=["k", b"2"])

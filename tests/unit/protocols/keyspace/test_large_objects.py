@@ -57,7 +57,7 @@ def body():
 
 @pytest.mark.parametrize("parallelism", [1, 4])
 def test_a_stream_becomes_the_object(body, parallelism):
-    """Bytes would be lost or out of order if a stream returns short pieces."""
+    """Otherwise bytes would be lost or out of order if a stream returns short pieces."""
     site = Site(parallelism=parallelism)
     written = site.publisher.put_stream("k", Pieces(body), metadata={"a": "b"})
     found = site.there.get("k")
@@ -68,7 +68,7 @@ def test_a_stream_becomes_the_object(body, parallelism):
 
 
 def test_requests_of_a_file(tmp_path, body):
-    """A file would cost more requests than documented."""
+    """Otherwise a file would cost more requests than documented."""
     (tmp_path / "file").write_bytes(body)
     site = Site()
     assert isinstance(site.publisher.put_file("k", tmp_path / "file"), Written)
@@ -87,7 +87,7 @@ def test_small_streams_are_one_put(size):
 
 @pytest.mark.parametrize("precondition", [ABSENT, IfMatch(etag="other")])
 def test_a_failed_precondition_writes_nothing(body, precondition):
-    """An upload would be left over, or a signal moved, although nothing was written."""
+    """Otherwise an upload would be left over, or a signal moved, although nothing was written."""
     site = Site()
     site.there.put("k", b"old")
     assert site.publisher.put_stream("k", io.BytesIO(body), precondition=precondition) == Conflict()
@@ -97,7 +97,7 @@ def test_a_failed_precondition_writes_nothing(body, precondition):
 
 
 def test_the_precondition_is_checked_at_the_end(body):
-    """An upload would overwrite an object that another writer created while its parts were sent."""
+    """Otherwise an upload would overwrite an object that another writer created while its parts were sent."""
     site = Site()
 
     def schedule(call):
@@ -114,7 +114,7 @@ def test_the_precondition_is_checked_at_the_end(body):
 @pytest.mark.parametrize("fault", [Fault.LOST, Fault.REFUSED, Fault.THROTTLED, Fault.LATE])
 @pytest.mark.parametrize("precondition", [None, ABSENT])
 def test_requests_with_lost_answers_are_repeated_or_checked(body, method, fault, precondition):
-    """A lost answer would fail the upload, or its outcome would be guessed."""
+    """Otherwise a lost answer would fail the upload, or its outcome would be guessed."""
     if method == "abort_upload":
         # Nothing is aborted unless the upload failed.
         site = Site(at(method, fault))
@@ -130,7 +130,7 @@ def test_requests_with_lost_answers_are_repeated_or_checked(body, method, fault,
 
 
 def test_a_completion_that_stays_in_doubt_is_unknown_and_aborted(body):
-    """An object that may have been written would not be signalled, or the upload would be left over."""
+    """Otherwise an object that may have been written would not be signalled, or the upload would be left over."""
     site = Site()
 
     def schedule(call):
@@ -147,7 +147,7 @@ def test_a_completion_that_stays_in_doubt_is_unknown_and_aborted(body):
 
 
 def test_an_unavailable_store_fails_the_upload(body):
-    """An upload would be left over after its parts could not be sent."""
+    """Otherwise an upload would be left over after its parts could not be sent."""
     site = Site(lambda call: Fault.THROTTLED if call.method == "send_part" else Fault.NONE)
     with pytest.raises(UnavailableError):
         site.publisher.put_stream("k", io.BytesIO(body))
@@ -156,7 +156,7 @@ def test_an_unavailable_store_fails_the_upload(body):
 
 
 def test_an_upload_that_another_client_aborts_raises_an_error(body):
-    """A writer would not learn that nothing was written and that it must begin again."""
+    """Otherwise a writer would not learn that nothing was written and that it must begin again."""
     site = Site()
 
     def schedule(call):
@@ -171,7 +171,7 @@ def test_an_upload_that_another_client_aborts_raises_an_error(body):
 
 
 def test_a_stream_that_fails_writes_nothing(body):
-    """A part of a stream would become an object, or an upload would be left over."""
+    """Otherwise a part of a stream would become an object, or an upload would be left over."""
     site = Site()
     with pytest.raises(ConnectionResetError):
         site.publisher.put_stream("k", Pieces(body, dies_at=12 * MIB))
@@ -180,7 +180,7 @@ def test_a_stream_that_fails_writes_nothing(body):
 
 @pytest.mark.parametrize("said", [0, 5, 21 * MIB, 17 * MIB])
 def test_a_wrong_size_is_refused(body, said):
-    """A file that grew or was cut during the upload would become a wrong object."""
+    """Otherwise a file that grew or was cut during the upload would become a wrong object."""
     site = Site()
     with pytest.raises(UsageError, match="bytes"):
         site.publisher.put_stream("k", io.BytesIO(body), size=said)
@@ -200,7 +200,7 @@ def test_a_wrong_size_is_refused(body, said):
     ],
 )
 def test_wrong_uploads_are_refused_before_a_request(tmp_path, call, named):
-    """A wrong call would leave an object or an upload."""
+    """Otherwise a wrong call would leave an object or an upload."""
     site = Site()
     with pytest.raises(UsageError, match=named):
         call(site.publisher, tmp_path)
@@ -208,7 +208,7 @@ def test_wrong_uploads_are_refused_before_a_request(tmp_path, call, named):
 
 
 def test_the_store_makes_a_copy(body):
-    """A copy would pass through this process, or keep metadata that is only true of its source."""
+    """Otherwise a copy would pass through this process, or keep metadata that is only true of its source."""
     site = Site()
     site.other.put("source", body, metadata={"a": "1", "b": "1", "s3notify-expected": "*"})
     written = site.publisher.copy("k", "other", "source", metadata={"b": "2"})
@@ -222,7 +222,7 @@ def test_the_store_makes_a_copy(body):
 
 @pytest.mark.parametrize("precondition", [None, ABSENT])
 def test_a_large_or_conditional_copy_is_made_by_parts(monkeypatch, precondition):
-    """An object that is too large for one COPY could not be copied, or would lose a range."""
+    """Otherwise an object that is too large for one COPY could not be copied, or would lose a range."""
     monkeypatch.setattr(uploads, "COPIED_AT_ONCE_BYTES", 10)
     monkeypatch.setattr(uploads, "COPIED_PART_BYTES", MIB)
     site = Site()
@@ -242,7 +242,9 @@ def test_a_copy_in_doubt_is_checked_by_head(fault):
 
 
 def test_another_writers_copy_is_not_taken_for_ours():
-    """A copy in doubt would be recognised by the writer id of its source, which another copy has, too."""
+    """Otherwise a copy in doubt would be recognised by the writer id of its source; but another copy of that source has
+    this id, too.
+    """
     site = Site(at("copy", Fault.REFUSED))
     site.publisher.put_stream("source", io.BytesIO(bytes(9 * MIB)))
     site.there.copy("source", "k")
@@ -280,7 +282,7 @@ def test_an_empty_source_is_copied():
 
 
 def test_a_killed_writer_leaves_no_partial_object(body):
-    """An object would exist before all its parts were sent."""
+    """Otherwise an object would exist before all its parts were sent."""
     for fault in (Fault.CRASH_BEFORE, Fault.CRASH_AFTER):
         for nth in range(5):
             site = Site(lambda call, nth=nth, fault=fault: fault if call.number == nth else Fault.NONE, 1)
@@ -291,7 +293,7 @@ def test_a_killed_writer_leaves_no_partial_object(body):
 
 
 def test_memory_is_bounded(monkeypatch, body):
-    """A slow store would make the parts of an upload fill the memory."""
+    """Otherwise a slow store would make the parts of an upload fill the memory."""
     monkeypatch.setattr(uploads, "PARTS_BYTES", 16 * MIB)
     held, most, lock = [0], [0], threading.Lock()
     site = Site()
@@ -318,7 +320,7 @@ def test_memory_is_bounded(monkeypatch, body):
 
 @given(st.integers(min_value=0, max_value=MAX_PUBLISHED_BYTES))
 def test_ten_thousand_parts_suffice_for_every_size(size):
-    """An object would need more than 10,000 parts, or parts of a size that stores refuse."""
+    """Otherwise an object would need more than 10,000 parts, or parts of a size that stores refuse."""
     for least in (uploads.PART_BYTES, uploads.COPIED_PART_BYTES):
         part = uploads.part_bytes(size, least)
         assert least <= part <= 5 << 30

@@ -39,7 +39,7 @@ def keys_of(faulty, method):
 
 
 def test_names_and_bodies_match_the_crate():
-    """A watcher of the vnotify crate would not find our signals."""
+    """Otherwise a watcher of the vnotify crate would not find our signals."""
     assert signal_key("a/b", 7) == "a/b7"
     assert root_key("a/b/") == "a/b/_"
     assert re.fullmatch(rb"\d{13},[0-9a-f]{32}", signal_body(SYSTEM_CLOCK))
@@ -50,14 +50,16 @@ def test_names_and_bodies_match_the_crate():
 
 
 def test_a_put_writes_object_then_slot_then_root(store):
-    """A watcher would see the signal before the object, and miss the change."""
+    """Otherwise a watcher would see the signal before the object, and miss the change."""
     faulty = recorded(store)
     assert isinstance(Publisher(faulty, prefix=KS).put("path/to/object", b"x"), Written)
     assert keys_of(faulty, "put") == ["path/to/object", "ks/938", "ks/_"]
 
 
 def test_signals_may_be_in_another_bucket(store):
-    """Signals would be written into the bucket of the objects, or keys like the keyspace's would be refused."""
+    """Otherwise signals would be written into the bucket of the objects, or keys like the keyspace's would be
+    refused.
+    """
     signals = MemoryObjectStore()
     Publisher(store, signals, prefix=KS).put("ks/5", b"x")
     assert store.head("ks/_") is None
@@ -65,26 +67,26 @@ def test_signals_may_be_in_another_bucket(store):
 
 
 def test_a_key_inside_the_keyspace_is_refused_before_anything_is_written(store, publisher):
-    """An object of the source would overwrite a signal."""
+    """Otherwise an object of the source would overwrite a signal."""
     with pytest.raises(UsageError, match="among the platform's own"):
         publisher.publish([Put(key="a", body=b""), Put(key="ks/1", body=b"")])
     assert not store.list("").objects
 
 
 def test_a_keyspace_in_the_objects_bucket_needs_a_prefix(store):
-    """Every object would be taken for a signal."""
+    """Otherwise every object would be mistaken for a signal."""
     with pytest.raises(UsageError, match="prefix of its own"):
         Publisher(store, prefix="")
 
 
 def test_a_batch_with_a_key_twice_is_refused(publisher):
-    """Parallel writes would make it random which change of the key comes last."""
+    """Otherwise parallel writes would make it random which change of the key comes last."""
     with pytest.raises(UsageError, match="twice"):
         publisher.publish([Put(key="a", body=b"1"), Delete(key="a")])
 
 
 def test_a_conditional_write_that_fails_moves_no_signal(publisher, store):
-    """A conflict would overwrite an object, or wake up all watchers."""
+    """Otherwise a conflict would overwrite an object, or wake up all watchers."""
     first = publisher.put_if_absent("a", b"1")
     root = store.head("ks/_").etag
     counting = CountingStore(store)
@@ -99,7 +101,7 @@ def test_a_conditional_write_that_fails_moves_no_signal(publisher, store):
 
 
 def test_a_delete_moves_the_signal(publisher, store):
-    """Watchers would not learn of a deletion."""
+    """Otherwise watchers would not learn of a deletion."""
     publisher.put("a", b"1")
     watcher = Watcher(store, prefix=KS)
     watcher.poll()
@@ -113,7 +115,7 @@ def test_metadata_reaches_the_store(publisher, store):
 
 
 def test_a_batch_moves_every_slot_and_the_root_once_after_all_objects(store):
-    """A batch would cost more than n + s + 1 requests, or signal objects that are not yet written."""
+    """Otherwise a batch would cost more than n + s + 1 requests, or signal objects that are not yet written."""
     faulty = recorded(store)
     keys = [f"object-{number}" for number in range(300)]
     outcomes = Publisher(faulty, prefix=KS).publish(Put(key=key, body=b"x") for key in keys)
@@ -132,7 +134,9 @@ def test_an_empty_batch_costs_no_request(store):
 
 
 def test_a_batch_moves_no_slot_with_only_conflicts(store, publisher):
-    """Watchers would read a slot in which nothing was written, or outcomes would be in another order than changes."""
+    """Otherwise watchers would read a slot in which nothing was written, or outcomes would be in another order than
+    changes.
+    """
     publisher.put("a", b"1")
     before = store.head(signal_key(KS, slot_of("a"))).etag
     outcomes = publisher.publish(
@@ -143,7 +147,7 @@ def test_a_batch_moves_no_slot_with_only_conflicts(store, publisher):
 
 
 def test_batches_run_in_parallel_within_the_bound(store):
-    """A batch would send its requests one by one, or more than `parallelism` at a time."""
+    """Otherwise a batch would send its requests one by one, or more than `parallelism` at a time."""
     lock = threading.Lock()
     flight, peak = 0, 0
     together = threading.Event()
@@ -168,7 +172,7 @@ def test_batches_run_in_parallel_within_the_bound(store):
 
 
 def test_a_write_in_doubt_is_signalled(store):
-    """Nobody would look at an object that may have been written."""
+    """Otherwise nobody would look at an object that may have been written."""
     faulty = FaultyStore(store, at("put", Fault.LOST, key="a"))
     watcher = Watcher(store, prefix=KS)
     watcher.poll()
@@ -177,7 +181,7 @@ def test_a_write_in_doubt_is_signalled(store):
 
 
 def test_a_plain_write_that_failed_is_signalled_and_raised(store):
-    """Nobody would look at an object that was written although its response was lost."""
+    """Otherwise nobody would look at an object that was written although its response was lost."""
     faulty = FaultyStore(store, at("put", Fault.LOST, key="a"))
     watcher = Watcher(store, prefix=KS)
     watcher.poll()
@@ -187,7 +191,7 @@ def test_a_plain_write_that_failed_is_signalled_and_raised(store):
 
 
 def test_a_failed_write_in_a_batch_is_unknown_and_stops_no_other(store):
-    """One unavailable object would hide the outcomes or signals of the rest."""
+    """Otherwise one unavailable object would hide the outcomes or signals of the rest."""
     faulty = FaultyStore(store, at("put", Fault.LOST, key="b"))
     outcomes = Publisher(faulty, prefix=KS).publish([Put(key=key, body=b"") for key in "abc"])
     assert [type(outcome) for outcome in outcomes] == [Written, Unknown, Written]
@@ -195,7 +199,7 @@ def test_a_failed_write_in_a_batch_is_unknown_and_stops_no_other(store):
 
 
 def test_a_refused_change_raises_after_the_others_are_signalled(store, publisher):
-    """Other objects of a batch would stay unsignalled because one key is too long."""
+    """Otherwise other objects of a batch would stay unsignalled because one key is too long."""
     with pytest.raises(UsageError, match="bytes"):
         publisher.publish([Put(key="a", body=b""), Put(key="x" * 1025, body=b"")])
     assert set(Watcher(store, prefix=KS).poll().signals) == {slot_of("a")}
@@ -203,7 +207,7 @@ def test_a_refused_change_raises_after_the_others_are_signalled(store, publisher
 
 @pytest.mark.parametrize("lost", ["ks/143", "ks/_"])
 def test_a_failed_signal_names_the_written_but_unsignalled_keys(store, lost):
-    """The caller could not signal exactly the missing keys again."""
+    """Otherwise the caller could not signal exactly the missing keys again."""
     faulty = FaultyStore(store, at("put", Fault.REFUSED, key=lost))
     publisher = Publisher(faulty, prefix=KS)
     watcher = Watcher(store, prefix=KS)
@@ -220,7 +224,7 @@ def test_a_failed_signal_names_the_written_but_unsignalled_keys(store, lost):
 
 
 def test_write_and_signal_are_the_halves_of_publish(store, publisher):
-    """A queue could not commit its entries between the objects and the signals."""
+    """Otherwise a queue could not commit its entries between the objects and the signals."""
     publisher.write([Put(key="a", body=b"")])
     assert store.head("ks/_") is None
     publisher.signal(["a", "a"])
@@ -228,7 +232,7 @@ def test_write_and_signal_are_the_halves_of_publish(store, publisher):
 
 
 def test_signal_slots_moves_each_slot_and_the_root() -> None:
-    """A slot that must be read again would stay unread, or an error in one slot would stop the others."""
+    """Otherwise a slot that must be read again would stay unread, or an error in one slot would stop the others."""
     store = MemoryObjectStore()
     publisher = Publisher(store, prefix="k/", queued=True)
     publisher.signal_slots([Slot(3), Slot(7), Slot(3)])

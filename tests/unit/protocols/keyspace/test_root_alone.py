@@ -63,7 +63,7 @@ def put(publisher, queue, slot, mark):
 
 
 def test_only_the_root_moves_if_all_changes_are_queued(store):
-    """A queued put would cost two signals, or an unqueued change would move no slot."""
+    """Otherwise a queued put would cost two signals, or an unqueued change would move no slot."""
     counting = CountingStore(store)
     publisher = Publisher(counting, prefix=KS)
     publisher.signal(["a", "b"], queued=["a", "b"], alone=True)
@@ -74,7 +74,7 @@ def test_only_the_root_moves_if_all_changes_are_queued(store):
 
 
 def test_a_root_that_could_not_move_is_reported_for_all_keys(store):
-    """The caller would not learn that nobody looks at its entries."""
+    """Otherwise the caller would not learn that nobody looks at its entries."""
     publisher = Publisher(FaultyStore(store, at("put", Fault.REFUSED)), prefix=KS)
     with pytest.raises(NotSignalledError) as caught:
         publisher.signal(["a", "b"], queued=["a", "b"], alone=True)
@@ -100,7 +100,7 @@ def test_each_entry_is_seen_once_and_its_removal_is_no_change(publisher, queue, 
 
 
 def test_a_root_that_another_writer_moved_lists_the_signals_too(keyspace, publisher, queue, watcher):
-    """A change of an unqueued writer would be missed if entries were queued just before it."""
+    """Otherwise a change of an unqueued writer would be missed if entries were queued just before it."""
     put(publisher, queue, A, "1")
     publisher.put("b", b"1")
     poll = watcher.poll()
@@ -110,7 +110,7 @@ def test_a_root_that_another_writer_moved_lists_the_signals_too(keyspace, publis
 
 
 def test_a_signal_hidden_by_the_next_root_is_seen_soon(keyspace, clock, publisher, queue, watcher):
-    """A change of an unqueued writer would be missed if a queued writer moves the root right after it."""
+    """Otherwise a change of an unqueued writer would be missed if a queued writer moves the root right after it."""
     publisher.put("b", b"1")
     put(publisher, queue, A, "1")
     assert set(watcher.poll().changed) == {A}
@@ -143,7 +143,7 @@ def test_a_poll_that_cannot_read_the_queue_remembers_nothing(publisher, queue, s
 
 
 def test_slots_not_advanced_are_polled_again(publisher, queue, watcher):
-    """A sensor that advances one slot of two would never see the other again."""
+    """Otherwise a sensor that advances one slot of two would never see the other again."""
     put(publisher, queue, A, "1")
     put(publisher, queue, B, "2")
     poll = watcher.observe(watcher.state)
@@ -176,7 +176,7 @@ def test_the_state_of_signals_and_entries_is_kept(publisher, queue, watcher):
 
 
 def test_watchers_without_the_queue_refuse_such_a_keyspace(store, publisher, queue):
-    """A watcher or a cache that does not read the queue would miss changes silently."""
+    """Otherwise a watcher or a cache that does not read the queue would miss changes silently."""
     watcher = Watcher(store, prefix=KS)
     cache = CausalCache(store, Watcher(store, prefix=KS))
     put(publisher, queue, A, "1")

@@ -25,7 +25,7 @@ KS = "ks/"
 
 
 def test_an_idle_poll_is_one_head(store, publisher):
-    """An idle bucket would cost more than one request for each poll."""
+    """Otherwise an idle bucket would cost more than one request for each poll."""
     publisher.put("a", b"1")
     counting = CountingStore(store)
     watcher = Watcher(counting, prefix=KS)
@@ -36,7 +36,7 @@ def test_an_idle_poll_is_one_head(store, publisher):
 
 
 def test_a_changed_poll_is_one_head_and_one_list(store, publisher):
-    """A full keyspace with 1000 signals would take a second page at each poll."""
+    """Otherwise a full keyspace with 1000 signals would take a second page at each poll."""
     for slot in range(1000):
         store.put(signal_key(KS, slot), signal_body(SYSTEM_CLOCK))
     publisher.put("a", b"1")
@@ -53,7 +53,7 @@ def test_a_changed_poll_is_one_head_and_one_list(store, publisher):
 
 
 def test_the_root_is_remembered_only_after_the_list_succeeded(store, publisher):
-    """A failed LIST would lose a change until somebody writes again."""
+    """Otherwise a failed LIST would lose a change until somebody writes again."""
     faulty = FaultyStore(store)
     watcher = Watcher(faulty, prefix=KS)
     watcher.poll()
@@ -65,7 +65,7 @@ def test_the_root_is_remembered_only_after_the_list_succeeded(store, publisher):
 
 
 def test_a_change_during_a_poll_is_seen_by_this_poll_or_the_next(store, publisher):
-    """A change that is written during the LIST would be missed, because the root was remembered too late."""
+    """Otherwise a change that is written during the LIST would be missed, because the root was remembered too late."""
     watcher = Watcher(store, prefix=KS)
     watcher.poll()
     publisher.put("a", b"1")
@@ -83,7 +83,7 @@ def test_a_change_during_a_poll_is_seen_by_this_poll_or_the_next(store, publishe
 
 
 def test_a_slot_signalled_without_its_root_is_found_by_relisting(store):
-    """A change would be missed if its publisher died between the signals of the slot and the root."""
+    """Otherwise a change would be missed if its publisher died between the signals of the slot and the root."""
     clock = HandClock()
     watcher = Watcher(store, prefix=KS, clock=clock, relist_seconds=300)
     watcher.poll()
@@ -97,7 +97,7 @@ def test_a_slot_signalled_without_its_root_is_found_by_relisting(store):
 
 
 def test_relist_can_be_forced_or_forbidden(store):
-    """A sensor whose process is new each time would list at every poll."""
+    """Otherwise a sensor whose process is new each time would list at every poll."""
     watcher = Watcher(store, prefix=KS)
     assert not watcher.poll(relist=False).listed
     assert watcher.poll(relist=True).listed
@@ -105,7 +105,7 @@ def test_relist_can_be_forced_or_forbidden(store):
 
 
 def test_foreign_objects_do_not_push_slots_off_the_page(store, publisher, caplog):
-    """Slots behind foreign objects would not be seen, or each poll would log a warning."""
+    """Otherwise slots behind foreign objects would not be seen, or each poll would log a warning."""
     publisher.put("path/to/object", b"1")
     for number in range(1500):
         store.put(f"ks/100-{number}", b"")
@@ -119,7 +119,7 @@ def test_foreign_objects_do_not_push_slots_off_the_page(store, publisher, caplog
 
 
 def test_foreign_objects_after_the_digits_cost_no_page(store, publisher, caplog):
-    """Objects below the keyspace's prefix that sort after all slots would make each poll slower."""
+    """Otherwise objects below the keyspace's prefix that sort after all slots would make each poll slower."""
     publisher.put("a", b"1")
     for number in range(1500):
         store.put(f"ks/table/{number}", b"")
@@ -129,14 +129,14 @@ def test_foreign_objects_after_the_digits_cost_no_page(store, publisher, caplog)
 
 @pytest.mark.parametrize("name", ["007", "1000", "-1", "1.0", "x", "1/2", ""])
 def test_an_object_that_is_no_signal_is_foreign(store, name):
-    """A foreign object would be taken for the signal of a slot."""
+    """Otherwise a foreign object would be mistaken for the signal of a slot."""
     store.put(f"ks/{name}", b"")
     poll = Watcher(store, prefix=KS).poll()
     assert (poll.foreign, poll.signals) == (1, {})
 
 
 def test_a_keyspace_with_too_many_foreign_objects_is_refused(store, monkeypatch):
-    """A keyspace above a table would make each poll list the whole table."""
+    """Otherwise a keyspace above a table would make each poll list the whole table."""
     monkeypatch.setattr(watching, "PAGES_MAX", 1)
     for number in range(1001):
         store.put(f"ks/1-{number}", b"")
@@ -145,7 +145,7 @@ def test_a_keyspace_with_too_many_foreign_objects_is_refused(store, monkeypatch)
 
 
 def test_a_vanished_signal_is_ignored(store, publisher):
-    """A signal that somebody deletes would count as a change, or fail the poll."""
+    """Otherwise a signal that somebody deletes would count as a change, or fail the poll."""
     publisher.put("a", b"1")
     watcher = Watcher(store, prefix=KS)
     watcher.poll()
@@ -154,7 +154,7 @@ def test_a_vanished_signal_is_ignored(store, publisher):
 
 
 def test_slot_counts_other_than_1000_work(store):
-    """A state with another slot count than the keyspace's would be accepted."""
+    """Otherwise a state with another slot count than the keyspace's would be accepted."""
     Publisher(store, prefix=KS, slots=7).put("a", b"1")
     assert set(Watcher(store, prefix=KS, slots=7).poll().changed) == {4}
     with pytest.raises(UsageError, match="start with a fresh state"):
@@ -165,7 +165,7 @@ def test_slot_counts_other_than_1000_work(store):
 
 
 def test_a_state_survives_as_a_compact_string(store, publisher):
-    """A new process would see all slots as changed, or miss changes made meanwhile."""
+    """Otherwise a new process would see all slots as changed, or miss changes made meanwhile."""
     publisher.put("a", b"1")
     first = Watcher(store, prefix=KS)
     first.poll()
@@ -178,7 +178,7 @@ def test_a_state_survives_as_a_compact_string(store, publisher):
 
 
 def test_slots_that_are_not_advanced_are_seen_again(store, publisher):
-    """A sensor that leaves slots in flight out of the state would never see them again."""
+    """Otherwise a sensor that leaves slots in flight out of the state would never see them again."""
     publisher.publish([Put(key="a", body=b""), Put(key="path/to/object", body=b"")])
     watcher = Watcher(store, prefix=KS)
     poll = watcher.observe(watcher.fresh_state())
@@ -190,7 +190,7 @@ def test_slots_that_are_not_advanced_are_seen_again(store, publisher):
 
 
 def test_digests_differ_from_never_seen():
-    """A fresh state would take a signal for seen."""
+    """Otherwise a fresh state would treat a signal as seen."""
     assert len(digest_of(ETag("e"))) == 8
     assert digest_of(ETag("e")) != digest_of(ETag("f"))
     assert WatcherState(slots=3).changed({2: ETag("e"), 0: ETag("f")}) == (0, 2)
@@ -201,7 +201,7 @@ def test_digests_differ_from_never_seen():
     ["", "{}", "[]", "null", '{"slots": 1000, "root": null, "digests": "AA=="}', WatcherState().dumps()[:-9]],
 )
 def test_a_broken_state_is_an_error_not_a_fresh_start(text):
-    """A corrupt cursor would make the sensor ingest everything again without an error."""
+    """Otherwise a corrupt cursor would make the sensor ingest everything again without an error."""
     with pytest.raises((CorruptError, UsageError)):
         WatcherState.loads(text)
 

@@ -19,7 +19,7 @@ from tests.unit.protocols.notification_queue.helpers import (
 
 
 def test_room_lost_in_a_crash_comes_back(queue, records, clock):
-    """A crash between counting and creating would reduce a topic's capacity for ever."""
+    """Otherwise a crash between counting and creating would reduce a topic's capacity for ever."""
     for _ in range(2):
         with pytest.raises(CrashedError):
             over(records, clock, at("create", Fault.CRASH_BEFORE)).reserve("t", Event(key="a"))
@@ -36,7 +36,7 @@ def test_room_lost_in_a_crash_comes_back(queue, records, clock):
 
 
 def test_a_writer_that_sleeps_during_a_recount_gets_no_old_room(queue, records, clock):
-    """A writer that counted under the former quota would exceed the topic's capacity."""
+    """Otherwise a writer that counted under the former quota would exceed the topic's capacity."""
     woken = []
 
     def schedule(call):
@@ -52,7 +52,7 @@ def test_a_writer_that_sleeps_during_a_recount_gets_no_old_room(queue, records, 
 
 
 def test_room_given_back_late_is_not_granted_twice(queue, records, clock):
-    """A remover that sleeps before it gives back room would free it a second time after a recount."""
+    """Otherwise a remover that sleeps before it gives back room would free it a second time after a recount."""
     queue.push_many("t", events(3))
 
     def schedule(call):
@@ -68,7 +68,7 @@ def test_room_given_back_late_is_not_granted_twice(queue, records, clock):
 @pytest.mark.parametrize("method", ["add", "replace"])
 @pytest.mark.parametrize("fault", [Fault.CRASH_BEFORE, Fault.CRASH_AFTER])
 def test_an_interrupted_recount_is_finished_by_the_next_passes(queue, records, clock, method, fault):
-    """A shard would refuse for ever, or grant more than its capacity."""
+    """Otherwise a shard would refuse for ever, or grant more than its capacity."""
     queue.push("t", Event(key="there"))
     with pytest.raises(CrashedError):
         over(records, clock, at("create", Fault.CRASH_BEFORE)).reserve("t", Event(key="a"))
@@ -82,7 +82,7 @@ def test_an_interrupted_recount_is_finished_by_the_next_passes(queue, records, c
 
 
 def test_old_entries_free_their_room_after_a_recount(queue, clock):
-    """Entries from before a recount would hold their room after their removal."""
+    """Otherwise entries from before a recount would hold their room after their removal."""
     queue.push_many("t", events(2))
     queue.records.add("depth.t", next(queue.records.scan("depth.t")).key, 1)
     recount(queue, clock)

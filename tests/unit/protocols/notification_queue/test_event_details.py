@@ -87,7 +87,7 @@ def delivered(queue: NotificationQueue, name: str, *events: Event) -> list[dict]
 
 @pytest.mark.parametrize("sent", [CEPH, AMAZON], ids=["ceph", "amazon"])
 def test_a_record_passes_unchanged_from_inlet_to_delivery(queue: NotificationQueue, sent: dict) -> None:
-    """A consumer would miss region, user, ids, metadata or tags that the sender's record has."""
+    """Otherwise a consumer would miss region, user, ids, metadata or tags that the sender's record has."""
     queue.topics.create("t", TopicSettings(shards=1, endpoint=ENDPOINT))
     (record,) = delivered(queue, "t", *decode_events(json.dumps({"Records": [sent]})).events)
     expected = json.loads(json.dumps(sent)) | {"eventVersion": "2.1"}
@@ -99,7 +99,7 @@ def test_a_record_passes_unchanged_from_inlet_to_delivery(queue: NotificationQue
 
 
 def test_cloud_events_name_source_and_region_of_the_sender(queue: NotificationQueue) -> None:
-    """A consumer of CloudEvents could not tell which store sent an event."""
+    """Otherwise a consumer of CloudEvents could not tell which store sent an event."""
     queue.topics.create("t", TopicSettings(shards=1, endpoint=ENDPOINT))
     delivered(queue, "t", *decode_events(json.dumps({"Records": [CEPH]})).events)
     (entry,) = queue.entries("t", range(1000))
@@ -108,7 +108,7 @@ def test_cloud_events_name_source_and_region_of_the_sender(queue: NotificationQu
 
 
 def test_eventbridge_details_get_the_names_of_s3() -> None:
-    """A consumer would need to know EventBridge's names, too."""
+    """Otherwise a consumer would need to know EventBridge's names, too."""
     message = {
         "detail-type": "Object Created",
         "source": "aws.s3",
@@ -140,7 +140,9 @@ def test_eventbridge_details_get_the_names_of_s3() -> None:
     ],
 )
 def test_details_of_unexpected_form_are_dropped(queue: NotificationQueue, given: dict) -> None:
-    """A strange record would lose its change, or store data without a bound."""
+    """Otherwise a change would be lost because its record is strange, or a strange record would store
+    unbounded data.
+    """
     sent = AMAZON | given
     sent["s3"] = AMAZON["s3"] | {"bucket": {"name": "b", "ownerIdentity": 7, "id": ["x"]}}
     sent["s3"]["object"] = {"key": "k", "metadata": [{"key": "a", "val": "\ud800"}], "tags": {"a": "b"}}
@@ -153,7 +155,7 @@ def test_details_of_unexpected_form_are_dropped(queue: NotificationQueue, given:
 
 
 def test_details_that_do_not_fit_are_dropped(queue: NotificationQueue) -> None:
-    """A change would be refused or lost because its object has much metadata."""
+    """Otherwise a change would be refused or lost because its object has much metadata."""
     queue.topics.create("t", TopicSettings(shards=1, endpoint=ENDPOINT, max_event_bytes=400))
     large = Event(key="large", bucket="b", metadata={"note": "x" * 400})
     small = Event(key="small", bucket="b", metadata={"note": "x", "s3notify-writer": "w"})
@@ -166,7 +168,7 @@ def test_details_that_do_not_fit_are_dropped(queue: NotificationQueue) -> None:
 
 
 def test_pulled_topics_store_no_details(queue: NotificationQueue) -> None:
-    """Entries would be larger although nobody reads their details."""
+    """Otherwise entries would be larger although nobody reads their details."""
     queue.topics.create("t", TopicSettings(shards=1))
     queue.push_many("t", decode_events(json.dumps({"Records": [CEPH]})).events)
     (entry,) = queue.entries("t", range(1000))
@@ -174,7 +176,7 @@ def test_pulled_topics_store_no_details(queue: NotificationQueue) -> None:
 
 
 def test_the_configuration_id_is_that_of_rule_sender_or_topic(queue: NotificationQueue) -> None:
-    """A consumer could not tell which rule or notification configuration reported a change."""
+    """Otherwise a consumer could not tell which rule or notification configuration reported a change."""
     rules = (
         Rule(id="csv", suffix=".csv"),
         Rule(id="sales", metadata=(("team", "sales"),), events=("ObjectCreated:*",)),
@@ -203,7 +205,7 @@ def test_the_configuration_id_is_that_of_rule_sender_or_topic(queue: Notificatio
 def test_metadata_of_a_killed_writer_is_kept_if_the_object_has_it(
     found: dict[str, str], kept: dict[str, str] | None
 ) -> None:
-    """An entry would report metadata that the object does not have, or grow beyond its reserved size."""
+    """Otherwise an entry would report metadata that the object does not have, or grow beyond its reserved size."""
     world = World()
     world.topic(endpoint=ENDPOINT)
     world.queue.reserve("t", Event(key="k", bucket="b", writer="w", metadata={"team": "sales"}))

@@ -38,7 +38,7 @@ def there(queue, topic="t"):
 
 @pytest.mark.parametrize("passes", [(0.0,), (0.0, 0.0), (0.0, 1.0), (0.0, OUTDATED - 0.01), (0.0, OUTDATED)])
 def test_a_creation_in_flight_during_a_recount_keeps_the_bound(queue, records, clock, passes):
-    """A creation that is answered after the recount would exceed the capacity, or lose its entry."""
+    """Otherwise a creation that is answered after the recount would exceed the capacity, or lose its entry."""
     others = []
 
     def meanwhile():
@@ -56,7 +56,7 @@ def test_a_creation_in_flight_during_a_recount_keeps_the_bound(queue, records, c
 
 @pytest.mark.parametrize("passes", [1, 2])
 def test_a_writer_that_knows_the_former_quota_gets_no_room_from_it(queue, records, clock, passes):
-    """A writer that still relies on the former quota would exceed the capacity."""
+    """Otherwise a writer that still relies on the former quota would exceed the capacity."""
     writer = over(records, clock)
     assert isinstance(writer.reserve("t", Event(key="first")), Reservation)
     with pytest.raises(CrashedError):
@@ -70,7 +70,7 @@ def test_a_writer_that_knows_the_former_quota_gets_no_room_from_it(queue, record
 
 
 def test_a_recount_refuses_no_writer_meanwhile(queue, records, clock):
-    """A recount would stop all writers of a topic for a while."""
+    """Otherwise a recount would stop all writers of a topic for a while."""
     with pytest.raises(CrashedError):
         over(records, clock, at("create", Fault.CRASH_BEFORE)).reserve("t", Event(key="lost"))
     reconciler = Reconciler(queue, leak_seconds=0)
@@ -85,7 +85,7 @@ def test_a_recount_refuses_no_writer_meanwhile(queue, records, clock):
 
 
 def test_a_reservation_in_a_topic_under_deletion_is_removed_with_it(queue, records, clock):
-    """An entry of a deleted topic would appear in a new topic of the same name."""
+    """Otherwise an entry of a deleted topic would appear in a new topic of the same name."""
     writer = over(records, SlowClock(clock))
     writer.reserve("t", Event(key="first"))
     held = []
@@ -107,7 +107,9 @@ def test_a_reservation_in_a_topic_under_deletion_is_removed_with_it(queue, recor
 
 
 def test_a_consumer_finishes_the_creation_of_a_topic(queue, records, clock):
-    """If the creator of a topic was killed, its consumer would miss changes of writers that do not know the topic."""
+    """Otherwise, if the creator of a topic was killed, its consumer would miss changes of writers that do not know the
+    topic.
+    """
     for other, seconds in (("t", OUTDATED), (None, 0.0)):
         if other is None:
             queue.topics.delete("t")
@@ -132,7 +134,7 @@ def test_a_consumer_finishes_the_creation_of_a_topic(queue, records, clock):
     ],
 )
 def test_a_creation_waits_if_another_topic_receives_the_same_keys(records, clock, settings, waits):
-    """Writers with a reservation would not announce to a new topic; or each creation would take 6 s."""
+    """Otherwise writers with a reservation would not announce to a new topic; or each creation would take 6 s."""
     queue = NotificationQueue(records, clock=clock)
     queue.topics.create("raw", TopicSettings(bucket="b", prefix="raw/"))
     before = clock.now
@@ -141,7 +143,7 @@ def test_a_creation_waits_if_another_topic_receives_the_same_keys(records, clock
 
 
 def test_a_creation_waits_for_topics_whose_keys_have_just_changed(records, clock):
-    """Writers that reserved by a topic's former keys would not announce to the new topic."""
+    """Otherwise writers that reserved by a topic's former keys would not announce to the new topic."""
     queue = NotificationQueue(records, clock=clock)
     queue.topics.create("raw", TopicSettings(prefix="raw/"))
     before = clock.now
@@ -165,14 +167,14 @@ def test_a_creation_waits_for_topics_whose_keys_have_just_changed(records, clock
 
 
 def test_a_process_knows_its_own_changes_of_topics(queue):
-    """A process would not announce to a topic that it has just created."""
+    """Otherwise a process would not announce to a topic that it has just created."""
     queue.reserve("t", Event(key="a"))
     queue.topics.create("new", TopicSettings(prefix="new/"))
     assert [topic.name for topic in queue.topics_of("b", Event(key="new/a"))] == ["new", "t"]
 
 
 def test_a_refusal_uses_the_current_settings(queue, records, clock):
-    """A writer would be refused although another process has just raised the capacity."""
+    """Otherwise a writer would be refused although another process has just raised the capacity."""
     writer = over(records, clock)
     assert len(granted(writer.reserve_many("t", events(3)))) == 3
     queue.topics.update("t", TopicSettings(capacity=4, shards=1))
@@ -196,7 +198,7 @@ def counted(queue, topic="large"):
 
 
 def test_room_is_taken_for_many_puts_at_a_time(large):
-    """Each put would cost a request for room, or a process that writes once would hold spare room."""
+    """Otherwise each put would cost a request for room, or a process that writes once would hold spare room."""
     held = []
     for number in range(100):
         large.reserve("large", Event(key=f"k{number}"))
@@ -207,7 +209,7 @@ def test_room_is_taken_for_many_puts_at_a_time(large):
 
 
 def test_spare_room_of_many_processes_is_bounded(large, clock):
-    """Spare room of idle processes would fill a topic."""
+    """Otherwise spare room of idle processes would fill a topic."""
     writers = [NotificationQueue(large.records, clock=clock) for _ in range(100)]
     number = 0
     for _ in range(7):
@@ -221,7 +223,7 @@ def test_spare_room_of_many_processes_is_bounded(large, clock):
 
 
 def test_spare_room_of_another_quota_is_not_used(large, clock):
-    """A process would use room of a former quota or capacity, and exceed the bound."""
+    """Otherwise a process would use room of a former quota or capacity, and exceed the bound."""
     for number in range(4):
         large.reserve("large", Event(key=f"k{number}"))
     assert counted(large) == 7
@@ -236,7 +238,7 @@ def test_spare_room_of_another_quota_is_not_used(large, clock):
 
 
 def test_spare_room_is_used_before_a_refusal(large):
-    """A batch would be refused although its process still holds room."""
+    """Otherwise a batch would be refused although its process still holds room."""
     for number in range(4):
         large.reserve("large", Event(key=f"k{number}"))
     held = counted(large) - 4
@@ -247,7 +249,7 @@ def test_spare_room_is_used_before_a_refusal(large):
 
 
 def test_an_outage_costs_no_spare_room(large):
-    """A process would lose its spare room at each outage."""
+    """Otherwise a process would lose its spare room at each outage."""
     for number in range(4):
         large.reserve("large", Event(key=f"k{number}"))
     before = counted(large)
@@ -262,7 +264,9 @@ def test_an_outage_costs_no_spare_room(large):
 
 
 def test_idle_room_is_left_to_its_holder_while_the_counter_moves(large, clock):
-    """Processes would lose spare room that keeps nobody out; or room of ended processes would never come back."""
+    """Otherwise processes would lose spare room that keeps nobody out; or room of ended processes would never come
+    back.
+    """
     for number in range(4):
         large.reserve("large", Event(key=f"k{number}"))
     reconciler = Reconciler(NotificationQueue(large.records, clock=clock))
@@ -288,7 +292,7 @@ def test_idle_room_is_left_to_its_holder_while_the_counter_moves(large, clock):
 
 
 def test_scarce_room_is_recounted_soon(large, clock):
-    """Writers would be refused for long because a crashed process holds room."""
+    """Otherwise writers would be refused for long because a crashed process holds room."""
     for number in range(4):
         large.reserve("large", Event(key=f"k{number}"))
     large.push_many("large", events(shard_capacity(0, TopicSettings(capacity=1000, shards=1)) // 4))

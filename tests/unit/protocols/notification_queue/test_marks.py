@@ -46,7 +46,7 @@ def test_empty_and_missing_topics_have_no_marks(queue):
 
 
 def test_reservations_and_commits_both_add_marks(queue):
-    """A watcher that has seen the reservation would miss the commit."""
+    """Otherwise a watcher that has seen the reservation would miss the commit."""
     slot, seen = slot_of("a"), [[]]
     for _ in range(2):
         reservation = queue.reserve("t", Event(key="a"))
@@ -59,7 +59,9 @@ def test_reservations_and_commits_both_add_marks(queue):
 
 
 def test_segments_of_many_slots_are_read(queue, objects):
-    """A watcher would miss an entry whose segment does not name its slots, or see changes where entries only left."""
+    """Otherwise a watcher would miss an entry whose segment does not name its slots, or see changes where entries only
+    left.
+    """
     names = keys(20)
     reservations = queue.reserve_many("t", [Event(key=key) for key in names])
     assert marks(queue) == {}

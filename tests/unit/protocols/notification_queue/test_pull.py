@@ -27,7 +27,7 @@ from tests.unit.protocols.notification_queue.helpers import ONE_SHARD, all_entri
 
 
 def test_entries_are_those_of_the_wanted_slots(records, clock):
-    """A run would get entries of slots that it does not process, or miss some of its own."""
+    """Otherwise a run would get entries of slots that it does not process, or miss some of its own."""
     queue = NotificationQueue(records, clock=clock)
     queue.topics.create("t", TopicSettings(capacity=400, shards=4))
     pushed = events(60)
@@ -41,7 +41,7 @@ def test_entries_are_those_of_the_wanted_slots(records, clock):
 
 
 def test_the_age_of_the_oldest_entry_needs_no_full_scan(clock):
-    """A freshness check would read all entries of a topic."""
+    """Otherwise a freshness check would read all entries of a topic."""
     counting = CountingStore(MemoryObjectStore())
     queue = NotificationQueue(ObjectRecordStore(counting, "queue/"), clock=clock)
     queue.topics.create("t", TopicSettings(capacity=400, shards=2))
@@ -57,7 +57,7 @@ def test_the_age_of_the_oldest_entry_needs_no_full_scan(clock):
 
 
 def test_removal_is_by_entry_and_idempotent(queue):
-    """A repeated removal would free room twice, or remove other entries of the segment."""
+    """Otherwise a repeated removal would free room twice, or remove other entries of the segment."""
     queue.push_many("t", events(3))
     first, second, third = all_entries(queue)
     assert first.place == third.place
@@ -68,7 +68,7 @@ def test_removal_is_by_entry_and_idempotent(queue):
 
 
 def test_a_segment_that_changed_since_the_read_is_read_again(queue):
-    """A removal of a whole segment would free room for entries that others have removed."""
+    """Otherwise a removal of a whole segment would free room for entries that others have removed."""
     queue.push_many("t", events(3))
     entries = all_entries(queue)
     assert queue.remove(entries[:1]) == 1
@@ -79,7 +79,7 @@ def test_a_segment_that_changed_since_the_read_is_read_again(queue):
 
 
 def test_claimed_entries_are_not_removed(queue, clock):
-    """A puller would remove an entry that an owner is delivering."""
+    """Otherwise a puller would remove an entry that an owner is delivering."""
     queue.push_many("t", events(3))
     before = all_entries(queue)
     claim = Claim(worker="w", generation=1)
@@ -95,7 +95,7 @@ def test_claimed_entries_are_not_removed(queue, clock):
 
 
 def test_a_removal_that_fails_is_reported(queue, records, clock):
-    """A caller would not learn that some entries are left, or could not remove them again."""
+    """Otherwise a caller would not learn that some entries are left, or could not remove them again."""
     for event in events(3):
         queue.push("t", event)
     entries = all_entries(queue)
@@ -114,7 +114,7 @@ def test_a_removal_that_fails_is_reported(queue, records, clock):
 
 @pytest.mark.parametrize("again", [False, True])
 def test_a_user_of_a_deleted_topic_gets_not_found(records, clock, again):
-    """A consumer would take the missing entries of a deleted topic for "nothing has changed"."""
+    """Otherwise a consumer would conclude from the missing entries of a deleted topic that nothing has changed."""
     queue, other = (NotificationQueue(records, clock=clock) for _ in range(2))
     topic = queue.topics.create("t", ONE_SHARD)
     queue.push_many("t", events(3))
@@ -137,7 +137,7 @@ def test_a_user_of_a_deleted_topic_gets_not_found(records, clock, again):
 
 
 def test_requests_of_each_operation(clock):
-    """An operation would cost more requests than documented."""
+    """Otherwise an operation would cost more requests than documented."""
     records = CountedRecords(MemoryRecordStore())
     queue = NotificationQueue(records, clock=clock)
     cost = records.cost
@@ -169,7 +169,7 @@ def test_requests_of_each_operation(clock):
 
 
 def test_requests_on_a_bucket_alone(clock):
-    """An operation on a bucket would cost more requests than documented, or leave objects behind."""
+    """Otherwise an operation on a bucket would cost more requests than documented, or leave objects behind."""
     store = CountingStore(MemoryObjectStore())
     queue = NotificationQueue(ObjectRecordStore(store, "r/", keys_recur=keys_recur), clock=clock)
 
@@ -195,7 +195,9 @@ def test_requests_on_a_bucket_alone(clock):
 
 
 def test_a_batch_costs_few_requests_on_a_bucket_alone(clock):
-    """200 changes on 8 shards would cost 0.1 requests each, or more, from reservation to removal."""
+    """Otherwise each of 200 changes on 8 shards would cost 0.1 requests or more, from its reservation to its
+    removal.
+    """
     store = CountingStore(MemoryObjectStore())
     queue = NotificationQueue(ObjectRecordStore(store, "r/", keys_recur=keys_recur), clock=clock)
     queue.topics.create("t", TopicSettings(capacity=2000))

@@ -32,7 +32,7 @@ REPLACE = Event(key="k", writer="w", precondition=IfMatch(etag="old"))
             PUT,
             meta("other", writer="x"),
             True,
-        ),  # overwritten, or never written: announced, because announcing twice is harmless
+        ),  # overwritten, or never written: announced, because it is harmless to announce a change twice
         (REPLACE, meta("old"), False),
         (REPLACE, meta("new"), True),
         (REPLACE, meta("old", writer="w"), True),  # an equal body restores the ETag
@@ -41,7 +41,7 @@ REPLACE = Event(key="k", writer="w", precondition=IfMatch(etag="old"))
     ],
 )
 def test_resolve_describes_the_object_found(event, found, happened):
-    """A change that happened would be dropped, or reported with facts that are not true."""
+    """Otherwise a change that happened would be dropped, or reported with facts that are not true."""
     resolved = resolve(event, found)
     assert (resolved is not None) == happened
     if resolved and found:
@@ -49,7 +49,9 @@ def test_resolve_describes_the_object_found(event, found, happened):
 
 
 def test_a_change_of_a_killed_writer_is_committed(queue, clock):
-    """A change would be lost if its writer died after the PUT; or room, if it died before."""
+    """Otherwise a change would be lost if its writer died after the PUT, or room would be lost if the writer died
+    before it.
+    """
     objects = MemoryObjectStore()
     queue.reserve_many("t", [Event(key="written"), Event(key="not written")])
     etag = objects.put("written", b"12345").etag
@@ -65,7 +67,7 @@ def test_a_change_of_a_killed_writer_is_committed(queue, clock):
 
 
 def test_a_new_reconciler_waits_again(queue, clock):
-    """A restarted reconciler would resolve reservations of writers that are still alive."""
+    """Otherwise a restarted reconciler would resolve reservations of writers that are still alive."""
     queue.reserve("t", Event(key="a"))
     Reconciler(queue).resolve_stale("t", lambda _: None)
     clock.now += 10 * STALE_SECONDS
@@ -73,7 +75,7 @@ def test_a_new_reconciler_waits_again(queue, clock):
 
 
 def test_room_of_a_reservation_is_given_back_once(queue, records, clock):
-    """Two reconcilers of one stale reservation would both free its room."""
+    """Otherwise two reconcilers of one stale reservation would both free its room."""
     first, _ = queue.reserve_many("t", events(2))
     aborted = []
 
@@ -92,7 +94,7 @@ def test_room_of_a_reservation_is_given_back_once(queue, records, clock):
 
 
 def test_a_failed_head_leaves_the_reservation(queue, clock):
-    """A change would be dropped because the store did not answer."""
+    """Otherwise a change would be dropped because the store did not answer."""
     queue.reserve("t", Event(key="a"))
     reconciler = Reconciler(queue)
 
@@ -106,7 +108,7 @@ def test_a_failed_head_leaves_the_reservation(queue, clock):
 
 
 def test_a_writer_that_wakes_late_learns_the_outcome(queue, clock):
-    """A writer would take an aborted reservation for committed, or the reverse."""
+    """Otherwise a writer would treat an aborted reservation as committed, or the reverse."""
     objects = MemoryObjectStore()
     early, late = queue.reserve_many("t", [Event(key="early"), Event(key="late")])
     objects.put("early", b"1")
@@ -121,7 +123,7 @@ def test_a_writer_that_wakes_late_learns_the_outcome(queue, clock):
 
 
 def test_each_topic_has_its_own_stale_time(queue, clock):
-    """A reservation would be resolved too early or late, or a writer would write too late."""
+    """Otherwise a reservation would be resolved too early or late, or a writer would write too late."""
     queue.topics.create("quick", TopicSettings(capacity=3, shards=1, stale_seconds=30))
     began = clock.monotonic()
     queue.reserve("quick", Event(key="a"))

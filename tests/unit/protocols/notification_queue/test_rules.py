@@ -15,7 +15,7 @@ from tests.unit.protocols.notification_queue.helpers import ONE_SHARD
 
 @given(pattern=st.text("a(|)*{2,}[^]\\?-.$&", max_size=20) | st.text(max_size=8))
 def test_any_text_is_a_pattern_or_is_refused(pattern):
-    """A strange pattern would crash the process that checks it."""
+    """Otherwise a strange pattern would crash the process that checks it."""
     try:
         Rule(regex=pattern, suffix="x").check()
     except UsageError:
@@ -27,7 +27,7 @@ def test_any_text_is_a_pattern_or_is_refused(pattern):
     "pattern", ["(a|a)*b", "(a*)*b", "(a+)+b", ".*.*.*.*.*.*.*x", "(a?){60}b", "((a{0,9}){0,9})*b"]
 )
 def test_no_pattern_takes_long(pattern):
-    """A pattern that is exponential in Python would block all writers."""
+    """Otherwise a pattern that is exponential in Python would block all writers."""
     began = SYSTEM_CLOCK.monotonic()
     assert not Rule(regex=pattern).takes("b", "a" * 1024)
     assert Rule(regex=pattern).takes("b", "a" * 50 + pattern[-1])
@@ -35,7 +35,7 @@ def test_no_pattern_takes_long(pattern):
 
 
 def test_a_pattern_must_match_the_whole_key():
-    """A pattern would match a part of a key, or fail at a line break."""
+    """Otherwise a pattern would match a part of a key, or fail at a line break."""
     rule = Rule(regex="logs/.*é")
     assert rule.takes("b", "logs/a\nbé")
     assert not rule.takes("b", "logs/éx")
@@ -46,7 +46,7 @@ def test_a_pattern_must_match_the_whole_key():
     "pattern", ["a" * 1025, "a\n", "((a{99}){99}){99}", "(a", "a)", "*a", "(?=a)", r"(a)\1"]
 )
 def test_unusable_patterns_are_refused(pattern):
-    """A topic would get a pattern that no process can compile."""
+    """Otherwise a topic would get a pattern that no process can compile."""
     with pytest.raises(UsageError):
         Rule(regex=pattern).check()
 
@@ -56,7 +56,9 @@ def taken(queue, **event):
 
 
 def test_a_topic_receives_changes_that_match_a_rule(queue):
-    """A topic would receive changes outside its bucket or prefix, or that only partly match a rule."""
+    """Otherwise a topic would receive changes outside its bucket or prefix, or changes that match only a part of a
+    rule.
+    """
     rules = (
         Rule(prefix="raw/", suffix=".csv", events=("ObjectCreated:*",)),
         Rule(regex=r"raw/\d{4}/.*", events=("ObjectRemoved:DeleteMarkerCreated", "ObjectCreated:Copy")),
@@ -78,7 +80,7 @@ def test_a_topic_receives_changes_that_match_a_rule(queue):
 
 
 def test_rules_match_metadata_and_tags(queue):
-    """A topic would receive changes whose metadata or tags are unknown or different."""
+    """Otherwise a topic would receive changes whose metadata or tags are unknown or different."""
     rules = (Rule(prefix="raw/", metadata=(("team", "sales"),)), Rule(tags=(("class", "a"), ("of", "b"))))
     queue.topics.update("t", TopicSettings(capacity=3, shards=1, rules=rules))
     assert queue.topics.get("t").settings.rules == rules
@@ -92,7 +94,7 @@ def test_rules_match_metadata_and_tags(queue):
 
 
 def test_changed_rules_apply_to_later_changes(queue):
-    """An operator could not change what a topic receives."""
+    """Otherwise an operator could not change what a topic receives."""
     queue.topics.update("t", TopicSettings(capacity=3, shards=1, rules=(Rule(suffix=".csv"),)))
     assert taken(queue, key="a.txt") == []
     queue.topics.update("t", ONE_SHARD)
@@ -126,13 +128,13 @@ def test_changed_rules_apply_to_later_changes(queue):
     ],
 )
 def test_wrong_rules_are_refused(text, why):
-    """A user would not learn what is wrong with a rule, or would get a traceback."""
+    """Otherwise a user would not learn what is wrong with a rule, or would get a traceback."""
     with pytest.raises(UsageError, match=why):
         Rule.loads(text)
 
 
 def test_rules_accept_event_names_with_and_without_s3():
-    """A rule with event names like `s3:ObjectCreated:*`, as S3 writes them, would be refused."""
+    """Otherwise a rule with event names like `s3:ObjectCreated:*`, as S3 writes them, would be refused."""
     rule = Rule.loads(
         '{"suffix": ".csv", "events": ["s3:ObjectCreated:*", "ObjectLifecycle:Expiration:Current"]}'
     )
@@ -144,7 +146,7 @@ def test_rules_accept_event_names_with_and_without_s3():
 
 
 def test_too_many_rules_are_refused(queue):
-    """A topic could get so many rules that each write becomes slow."""
+    """Otherwise a topic could get so many rules that each write becomes slow."""
     with pytest.raises(UsageError, match="101 rules: at most 100"):
         queue.topics.update("t", TopicSettings(capacity=3, shards=1, rules=(Rule(prefix="a"),) * 101))
 
@@ -171,7 +173,7 @@ def test_too_many_rules_are_refused(queue):
     ],
 )
 def test_rules_that_can_never_match_are_refused(queue, rule, why):
-    """A topic would receive nothing, and nobody would learn why."""
+    """Otherwise a topic would receive nothing, and nobody would learn why."""
     with pytest.raises(UsageError, match=why):
         queue.topics.update("t", TopicSettings(capacity=3, shards=1, rules=(rule,)))
 
@@ -185,7 +187,7 @@ def test_rules_that_can_never_match_are_refused(queue, rule, why):
     ],
 )
 def test_rules_that_never_match_in_their_topic_are_refused(queue, topic, rule, why):
-    """A rule for another bucket or prefix than the topic's would be accepted although it never matches."""
+    """Otherwise a rule for another bucket or prefix than the topic's would be accepted although it never matches."""
     with pytest.raises(UsageError, match=why):
         queue.topics.create("narrow", TopicSettings(**topic, rules=(rule,)))
 
@@ -196,7 +198,7 @@ def test_rules_that_never_match_in_their_topic_are_refused(queue, topic, rule, w
     pattern=st.sampled_from([r"[ab/é.]*", r"(?i)A.*|B.*|[/é.].*", r".+", r"a?b?[^c]*"]),
 )
 def test_a_rule_that_matches_a_key_is_not_refused(key, cut, pattern):
-    """A useful rule would be refused because of its regular expression and prefix together."""
+    """Otherwise a useful rule would be refused because of its regular expression and prefix together."""
     rule = Rule(prefix=key[:cut], regex=pattern)
     if rule.takes("b", key):
         rule.check()
@@ -204,7 +206,7 @@ def test_a_rule_that_matches_a_key_is_not_refused(key, cut, pattern):
 
 
 def test_a_topic_without_rules_may_receive_nothing(queue):
-    """A topic whose last rule is removed would receive all changes, or lose its entries."""
+    """Otherwise a topic whose last rule is removed would receive all changes, or lose its entries."""
     queue.topics.update("t", TopicSettings(capacity=3, shards=1, rules=(Rule(suffix=".csv"),)))
     queue.push("t", Event(key="a.csv", bucket="b"))
     queue.topics.update("t", TopicSettings(capacity=3, shards=1, without_rules="none"))
@@ -219,7 +221,7 @@ def test_a_topic_without_rules_may_receive_nothing(queue):
 
 @pytest.mark.parametrize("name", EVENT_NAMES)
 def test_each_event_of_a_rule_is_decoded_as_a_change(name):
-    """A rule could name an event that no inlet reports as a change."""
+    """Otherwise a rule could name an event that no inlet reports as a change."""
     record = {"eventName": name, "s3": {"bucket": {"name": "b"}, "object": {"key": "k"}}}
     (event,) = decode_events(json.dumps({"Records": [record]})).events
     assert Rule(events=(name,)).takes_event(event.event_name, None, None)

@@ -23,7 +23,7 @@ KEYS = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=30
     ids=st.tuples(KEYS | st.just(""), KEYS | st.just("")),
 )
 def test_events_survive_encoding_and_decoding(*, key, op, size, etag, time_ms, name, ids):
-    """A consumer would get another key, ETag, size, name or id than the writer announced."""
+    """Otherwise a consumer would get another key, ETag, size, name or id than the writer announced."""
     size = size if op == "put" else None
     event = Event(
         key=key,
@@ -44,7 +44,7 @@ def test_events_survive_encoding_and_decoding(*, key, op, size, etag, time_ms, n
 
 @pytest.mark.parametrize(("op", "name"), [("put", "ObjectCreated:Put"), ("delete", "ObjectRemoved:Delete")])
 def test_plain_puts_and_deletes_have_default_names(op, name):
-    """Each entry of our own writers would store an event name."""
+    """Otherwise each entry of our own writers would store an event name."""
     (event,) = decode_events(encode_events([Event(key="k", op=op, bucket="b")])).events
     assert (event.name, event.event_name) == ("", name)
 
@@ -61,7 +61,7 @@ def test_plain_puts_and_deletes_have_default_names(op, name):
     ],
 )
 def test_names_and_ids_are_delivered_unchanged(name, source):
-    """A consumer would get another event name, version, sequencer or configuration id than the store sent."""
+    """Otherwise a consumer would get another event name, version, sequencer or configuration id than the store sent."""
     sent = json.loads(message(f"s3:{name}", "a", source=source, versionId="v1", sequencer="0A1"))
     sent["Records"][0]["s3"]["configurationId"] = "mine"
     (record,) = json.loads(encode_events(decode_events(json.dumps(sent)).events))["Records"]
@@ -80,7 +80,7 @@ def test_names_and_ids_are_delivered_unchanged(name, source):
     ],
 )
 def test_metadata_and_tags_of_ceph_are_decoded(listed, found):
-    """Rules would not match Ceph's metadata and tags, or a strange list would lose the change."""
+    """Otherwise rules would not match Ceph's metadata and tags, or a strange list would lose the change."""
     sent = json.loads(message("ObjectCreated:Put", "a", source="ceph:s3", metadata=listed, tags=listed))
     (event,) = decode_events(json.dumps(sent)).events
     assert event.metadata == found
@@ -88,7 +88,7 @@ def test_metadata_and_tags_of_ceph_are_decoded(listed, found):
 
 
 def test_the_message_has_the_format_of_s3():
-    """Existing consumers of S3 events could not read our messages."""
+    """Otherwise existing consumers of S3 events could not read our messages."""
     event = Event(
         key="a b/ü+%.json", bucket="b", etag="e", size=3, sequencer="00A", time_ms=1_700_000_000_123
     )
@@ -125,8 +125,8 @@ def message(name, key, *, source="aws:s3", **extra):
     ],
 )
 def test_keys_are_decoded_as_each_sender_encodes_them(name, key, source, expected):
-    """A key with a space or a plus sign would be read as another key: Amazon S3 and MinIO encode keys, Ceph does
-    not."""
+    """Otherwise a key with a space or a plus sign would be read as another key: Amazon S3 and MinIO encode keys, Ceph
+    does not."""
     (event,) = decode_events(message(name, key, source=source, size=7, eTag='"e"')).events
     assert (event.key, event.op, event.size, event.etag) == (expected, "put", 7, "e")
     assert event.time_ms == 1_767_323_045_678
@@ -145,14 +145,14 @@ def test_keys_are_decoded_as_each_sender_encodes_them(name, key, source, expecte
     ],
 )
 def test_removals_are_decoded_as_deletes(name):
-    """A removal would be taken for a put, or ignored."""
+    """Otherwise a removal would be mistaken for a put, or ignored."""
     (event,) = decode_events(message(name, "a")).events
     assert (event.op, event.etag, event.size) == ("delete", None, None)
 
 
 @pytest.mark.parametrize("name", ["s3:ObjectCreated:Copy", "ObjectSynced:Create", "ObjectCreated:Post"])
 def test_creations_are_decoded_as_puts(name):
-    """A copy, a POST or an object from another zone would be ignored."""
+    """Otherwise a copy, a POST or an object from another zone would be ignored."""
     (event,) = decode_events(message(name, "a", size=0, eTag="e", versionId="v", sequencer="0A")).events
     assert (event.op, event.etag, event.size, event.sequencer) == ("put", "e", 0, "0A")
 
@@ -184,7 +184,7 @@ def eventbridge(kind, *, source="aws.s3", **found):
 
 
 def test_messages_in_an_sns_envelope_are_decoded():
-    """Events that arrive through SNS would be refused."""
+    """Otherwise events that arrive through SNS would be refused."""
     plain = message("ObjectCreated:Put", "a+b%2Fc", size=1)
     assert decode_events(sns(plain)) == decode_events(plain)
     assert decode_events(sns('{"Service": "Amazon S3", "Event": "s3:TestEvent"}')).ignored == 1
@@ -193,7 +193,9 @@ def test_messages_in_an_sns_envelope_are_decoded():
 
 
 def test_eventbridge_messages_are_decoded():
-    """Events that arrive through EventBridge would be refused, or their keys decoded although they are not encoded."""
+    """Otherwise events that arrive through EventBridge would be refused, or their keys decoded although they are not
+    encoded.
+    """
     (event,) = decode_events(
         eventbridge("Object Created", key="a+b%2Fc", size=7, etag="e", sequencer="00A")
     ).events
@@ -231,7 +233,7 @@ def test_eventbridge_messages_are_decoded():
     ],
 )
 def test_eventbridge_reasons_become_event_names(kind, detail, name):
-    """A rule for copies or expirations would not match events from EventBridge."""
+    """Otherwise a rule for copies or expirations would not match events from EventBridge."""
     sent = json.loads(eventbridge(f"Object {kind}", key="a", **{"version-id": "v1"}))
     sent["detail"] |= detail
     (event,) = decode_events(json.dumps(sent)).events
@@ -239,7 +241,7 @@ def test_eventbridge_reasons_become_event_names(kind, detail, name):
 
 
 def test_records_that_are_no_changes_are_ignored():
-    """A restore, a tag or the test event of S3 would count as a change, or fail the message."""
+    """Otherwise a restore, a tag or the test event of S3 would count as a change, or fail the message."""
     assert decode_events(message("ObjectTagging:Put", "a")).ignored == 1
     assert decode_events(message("s3:ObjectCreated:PutTagging", "a")).ignored == 1  # MinIO's name
     assert decode_events(message("ObjectLifecycle:Expiration:NonCurrent", "a")).ignored == 1
@@ -267,19 +269,19 @@ def test_records_that_are_no_changes_are_ignored():
     ],
 )
 def test_other_messages_are_refused(body):
-    """A foreign message would crash the inlet instead of being put aside."""
+    """Otherwise a foreign message would crash the inlet instead of being put aside."""
     with pytest.raises(UsageError, match="no S3 event message"):
         decode_events(body)
 
 
 def test_a_key_that_is_not_utf8_rejects_only_its_event():
-    """One invalid key would reject all events of its message."""
+    """Otherwise one invalid key would reject all events of its message."""
     (event,) = decode_events(message("ObjectCreated:Put", "a%ff").encode()).events
     assert unaddressable(event.key) == "it is not UTF-8"
 
 
 def test_an_unreadable_time_becomes_zero():
-    """A change would be lost because its time, which is only for people, cannot be parsed."""
+    """Otherwise a change would be lost because its time, which is only for people, cannot be parsed."""
     body = message("ObjectCreated:Put", "a").replace("2026-01-02T03:04:05.678Z", "yesterday")
     assert decode_events(body).events[0].time_ms == 0
 
@@ -295,7 +297,7 @@ def test_an_unreadable_time_becomes_zero():
     ],
 )
 def test_sequencers_of_ceph_are_converted(source, sent, expected):
-    """Later events of a key would have smaller sequencers, because Ceph's begin with the lowest byte."""
+    """Otherwise later events of a key would have smaller sequencers, because Ceph's begin with the lowest byte."""
     body = message("ObjectCreated:Put", "a", source=source, sequencer=sent)
     assert decode_events(body).events[0].sequencer == expected
 
@@ -311,7 +313,9 @@ def test_sequencers_of_ceph_are_converted(source, sent, expected):
     ],
 )
 def test_removals_by_minios_lifecycle_are_recognised(source: object, expired: bool) -> None:
-    """An expired object would count as deleted by a client, because MinIO's events differ only in the client's name."""
+    """Otherwise an expired object would count as deleted by a client, because MinIO's events differ only in the
+    client's name.
+    """
     record = {
         "eventSource": "minio:s3",
         "eventName": "s3:ObjectRemoved:DeleteMarkerCreated",

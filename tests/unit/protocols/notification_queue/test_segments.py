@@ -52,7 +52,7 @@ def stored(found, write="1"):
 
 
 def test_segments_survive_their_encoding():
-    """A field of an entry would be lost, or taken from another entry of the segment."""
+    """Otherwise a field of an entry would be lost, or taken from another entry of the segment."""
     claim = Claim(worker="w", generation=4)
     found = segment(
         entry(0, FULL, state="reserved"),
@@ -67,20 +67,20 @@ def test_segments_survive_their_encoding():
 
 
 def test_announced_topics_are_kept_only_with_reservations():
-    """Committed entries would store the list of topics, which only a reconciler of reservations needs."""
+    """Otherwise committed entries would store the list of topics, which only a reconciler of reservations needs."""
     value = encode_segment(segment(entry(0, FULL)), "1")
     assert b"announced" not in value
     assert len(value) < len(encode_segment(segment(entry(0, FULL, state="reserved")), "1"))
 
 
 def test_no_two_writes_of_a_segment_are_equal():
-    """A writer could not tell its own write from another writer's."""
+    """Otherwise a writer could not tell its own write from another writer's."""
     found = segment(entry(0, FULL))
     assert encode_segment(found, "1") != encode_segment(found, "2")
 
 
 def test_dead_letters_survive_their_encoding():
-    """A dead letter would lose its reason, attempts or event."""
+    """Otherwise a dead letter would lose its reason, attempts or event."""
     letter = entry(3, FULL, attempts=20, last_error="HTTP 400", reason="20 attempts: HTTP 400")
     again = decode_letter("t", Record(key="x", value=encode_letter(letter), version="v"))
     assert (again.id, again.state, again.reason) == ("0-a.3", "dead", "20 attempts: HTTP 400")
@@ -99,7 +99,7 @@ def test_dead_letters_survive_their_encoding():
     ],
 )
 def test_foreign_bytes_raise_an_error(value):
-    """Foreign bytes would be read as a segment or a dead letter."""
+    """Otherwise foreign bytes would be read as a segment or a dead letter."""
     with pytest.raises(CorruptError):
         decode_segment("t", Record(key="000-0-a.7", value=value, version="v"))
     with pytest.raises(CorruptError):
@@ -107,7 +107,7 @@ def test_foreign_bytes_raise_an_error(value):
 
 
 def test_keys_name_up_to_twelve_slots():
-    """A puller would skip a segment with its entries, or read all segments."""
+    """Otherwise a puller would skip a segment with its entries, or read all segments."""
     few, many = segment_key(0, "n", [7, 7, 70]), segment_key(0, "n", range(13))
     assert few == "000-n.7_70"
     assert [may_hold(slots)(few) for slots in ({7}, {70, 1}, {0, 77}, set())] == [True, True, False, False]
@@ -130,14 +130,14 @@ def test_keys_name_up_to_twelve_slots():
     ],
 )
 def test_a_reservation_is_divided_within_both_limits(sizes, lengths):
-    """A segment would exceed its limits, or an entry would be in two segments or none."""
+    """Otherwise a segment would exceed its limits, or an entry would be in two segments or none."""
     parts = list(parts_of(sizes))
     assert [part.stop - part.start for part in parts] == lengths
     assert [size for part in parts for size in sizes[part]] == sizes
 
 
 def test_a_segment_fits_into_a_dynamodb_item():
-    """A segment with long keys and errors could not be stored."""
+    """Otherwise a segment with long keys and errors could not be stored."""
     event = Event(key='"' * 230, etag="e" * 64, sequencer="s" * 20)
     failed = [with_error(entry(n, event), '\x00"' * ERROR_MAX) for n in range(ENTRIES_MAX)]
     assert len(failed[0].last_error) == ERROR_MAX

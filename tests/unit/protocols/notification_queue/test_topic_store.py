@@ -31,7 +31,7 @@ from tests.unit.protocols.notification_queue.helpers import (
 
 
 def test_topics_are_created_once(queue):
-    """A second creation with other settings would change the topic silently."""
+    """Otherwise a second creation with other settings would change the topic silently."""
     topic = queue.topics.create("t", ONE_SHARD)
     assert topic == queue.topics.get("t")
     with pytest.raises(ConflictError, match=r"settings: capacity is 3, not 4; `s3notify topics update`"):
@@ -64,14 +64,14 @@ def test_topics_are_created_once(queue):
     ],
 )
 def test_impossible_topics_are_refused(records, clock, name, settings):
-    """A wrong topic would be stored, and fail its writers later."""
+    """Otherwise a wrong topic would be stored, and fail its writers later."""
     with pytest.raises(UsageError):
         NotificationQueue(records, clock=clock).topics.create(name, settings)
     assert list(records.scan("topics")) == []
 
 
 def test_settings_can_be_changed_but_not_shards(queue):
-    """A higher capacity would not be used by running writers, or entries of a removed shard would be lost."""
+    """Otherwise a higher capacity would not be used by running writers, or entries of a removed shard would be lost."""
     assert room(queue) == 3
     queue.topics.update("t", TopicSettings(capacity=5, shards=1, endpoint="{}"))
     assert room(queue) == 2
@@ -80,7 +80,7 @@ def test_settings_can_be_changed_but_not_shards(queue):
 
 
 def test_a_deleted_topic_leaves_nothing(queue, records):
-    """Entries or counters of a deleted topic would appear in a new topic of the same name."""
+    """Otherwise entries or counters of a deleted topic would appear in a new topic of the same name."""
     held = queue.reserve("t", Event(key="held"))
     queue.push("t", Event(key="a"))
     records.create("dead.t", "001.x", encode_letter(held.entry))
@@ -100,7 +100,7 @@ def test_a_deleted_topic_leaves_nothing(queue, records):
 @pytest.mark.parametrize("nth", range(12))
 @pytest.mark.parametrize("fault", [Fault.CRASH_BEFORE, Fault.CRASH_AFTER])
 def test_an_interrupted_deletion_is_finished_by_the_next_creation(queue, records, clock, nth, fault):
-    """A new topic would contain entries of the old topic, or could not be created."""
+    """Otherwise a new topic would contain entries of the old topic, or could not be created."""
     queue.push_many("t", events(2))
     held = queue.reserve("t", Event(key="held"))
 
@@ -126,7 +126,7 @@ def test_an_interrupted_deletion_is_finished_by_the_next_creation(queue, records
 
 
 def test_a_writer_that_knew_the_old_topic_reserves_in_the_new_one(queue, records, clock):
-    """A reservation would be made in a topic that was deleted and created again meanwhile."""
+    """Otherwise a reservation would be made in a topic that was deleted and created again meanwhile."""
     made = []
 
     def schedule(call):
@@ -144,7 +144,7 @@ def test_a_writer_that_knew_the_old_topic_reserves_in_the_new_one(queue, records
 
 
 def test_segments_of_another_epoch_are_swept_and_never_seen(queue, records):
-    """A late segment of a deleted topic would be delivered in the new topic."""
+    """Otherwise a late segment of a deleted topic would be delivered in the new topic."""
     reservation = queue.reserve("t", Event(key="old"))
     queue.commit(reservation)
     (record,) = records.scan("queue.t")
@@ -158,7 +158,7 @@ def test_segments_of_another_epoch_are_swept_and_never_seen(queue, records):
 
 
 def test_a_slow_deleter_leaves_the_next_topic_unchanged(queue, records, clock):
-    """A deletion would remove entries of a topic that was created again meanwhile."""
+    """Otherwise a deletion would remove entries of a topic that was created again meanwhile."""
 
     def overtake():
         queue.topics.create("t", ONE_SHARD)
@@ -169,7 +169,7 @@ def test_a_slow_deleter_leaves_the_next_topic_unchanged(queue, records, clock):
 
 
 def test_a_reconciler_with_an_old_topic_sweeps_no_new_entries(queue, records, clock):
-    """A reconciler that read the old topic would remove entries of the new one."""
+    """Otherwise a reconciler that read the old topic would remove entries of the new one."""
 
     def overtake():
         queue.topics.delete("t")
@@ -182,7 +182,7 @@ def test_a_reconciler_with_an_old_topic_sweeps_no_new_entries(queue, records, cl
 
 
 def test_foreign_bytes_raise_an_error(queue, records):
-    """Foreign bytes would be read as entries, or overwritten."""
+    """Otherwise foreign bytes would be read as entries, or overwritten."""
     records.create("queue.t", "001.x", b"text")
     with pytest.raises(CorruptError):
         all_entries(queue)
@@ -192,7 +192,7 @@ def test_foreign_bytes_raise_an_error(queue, records):
 
 
 def test_an_unused_queue_is_freed_with_its_threads():
-    """A process that lives for days would keep the threads of all its queues."""
+    """Otherwise a process that lives for days would keep the threads of all its queues."""
     gc.collect()
     gc.disable()
     try:

@@ -23,7 +23,7 @@ def queue() -> NotificationQueue:
 
 
 def test_the_first_table_claims_a_topic_and_others_are_refused(queue: NotificationQueue) -> None:
-    """Two deployments with one topic would take each other's entries."""
+    """Otherwise two deployments with one topic would take each other's entries."""
     assert len(queue.entries("orders", EVERY, user=PROD)) == 1
     with pytest.raises(UsageError, match=r"'orders' serves table prod, not .* dev: .*queue_prefix"):
         queue.entries("orders", EVERY, user=DEV)
@@ -38,7 +38,7 @@ def test_the_first_table_claims_a_topic_and_others_are_refused(queue: Notificati
 
 
 def test_one_of_two_concurrent_tables_claims_a_topic() -> None:
-    """Two tables that claim a topic at the same time would both take its entries."""
+    """Otherwise two tables that claim a topic at the same time would both take its entries."""
     inner = MemoryRecordStore()
     other = NotificationQueue(inner)
     other.topics.create("orders", TopicSettings())
@@ -58,7 +58,7 @@ def test_one_of_two_concurrent_tables_claims_a_topic() -> None:
 
 
 def test_a_deletion_respects_a_table_that_has_just_claimed_the_topic() -> None:
-    """A topic would be deleted although a table has begun to use it meanwhile."""
+    """Otherwise a topic would be deleted although a table has begun to use it meanwhile."""
     inner = MemoryRecordStore()
     other = NotificationQueue(inner)
     other.topics.create("orders", TopicSettings())
@@ -77,7 +77,7 @@ def test_a_deletion_respects_a_table_that_has_just_claimed_the_topic() -> None:
 
 
 def test_named_tables_share_a_topic(queue: NotificationQueue) -> None:
-    """The removal of one source would delete the topic of another."""
+    """Otherwise the removal of one source would delete the topic of another."""
     queue.topics.update("orders", TopicSettings(), tables=("prod", "dev"))
     assert len(queue.entries("orders", EVERY, user=DEV)) == 1
     queue.topics.delete("orders", user=DEV)
@@ -86,7 +86,7 @@ def test_named_tables_share_a_topic(queue: NotificationQueue) -> None:
 
 
 def test_a_restarted_table_replaces_its_former_id(queue: NotificationQueue) -> None:
-    """After `table forget`, a source could not use its own topic."""
+    """Otherwise, after `table forget`, a source could not use its own topic."""
     queue.entries("orders", EVERY, user=PROD)
     queue.entries("orders", EVERY, user=TopicUser(table="next", former=("prod",), slots=1000))
     assert queue.topics.get("orders").tables == ("next",)
@@ -95,14 +95,14 @@ def test_a_restarted_table_replaces_its_former_id(queue: NotificationQueue) -> N
 
 
 def test_a_user_with_other_slots_is_refused(queue: NotificationQueue) -> None:
-    """A source would look for entries in other slots than its topic's, and find none."""
+    """Otherwise a source would look for entries in other slots than its topic's, and find none."""
     with pytest.raises(UsageError, match="'orders' has 1000 slots, and its source 40"):
         queue.entries("orders", range(40), user=TopicUser(table="prod", slots=40))
     assert queue.topics.get("orders").tables == ()
 
 
 def test_a_claimed_topic_costs_no_more_requests() -> None:
-    """The check of a topic's tables would cost a request at each read of entries."""
+    """Otherwise the check of a topic's tables would cost a request at each read of entries."""
     calls: list[str] = []
 
     def count(call: Call) -> Fault:

@@ -32,7 +32,7 @@ from tests.unit.protocols.notification_queue.helpers import (
 
 
 def test_a_reservation_is_visible_once_it_is_committed(queue):
-    """A consumer would see a change before its object is written, or without its facts."""
+    """Otherwise a consumer would see a change before its object is written, or without its facts."""
     reservation = queue.reserve("t", Event(key="a/b c", bucket="b", writer="w1", precondition=ABSENT))
     assert all_entries(queue) == ()
     assert queue.commit(reservation.wrote(etag="e1", size=0)) == EntryCommitted()
@@ -46,7 +46,7 @@ def test_a_reservation_is_visible_once_it_is_committed(queue):
 
 
 def test_a_full_shard_refuses_before_any_write(queue, records):
-    """A writer would write an object that cannot be announced, or a full topic would stay full."""
+    """Otherwise a writer would write an object that cannot be announced, or a full topic would stay full."""
     held = queue.reserve_many("t", events(3))
     before = {record.key for record in records.scan("queue.t")}
     refused = queue.reserve("t", Event(key="late"))
@@ -60,7 +60,7 @@ def test_a_full_shard_refuses_before_any_write(queue, records):
 
 
 def test_a_batch_gets_the_available_room(queue):
-    """A batch would be refused as a whole although there is room for some of it."""
+    """Otherwise a batch would be refused as a whole although there is room for some of it."""
     outcomes = queue.reserve_many("t", events(5))
     assert [isinstance(item, Reservation) for item in outcomes] == [True] * 3 + [False] * 2
     assert [item.entry.event.key for item in outcomes[:3]] == ["k0", "k1", "k2"]
@@ -68,7 +68,7 @@ def test_a_batch_gets_the_available_room(queue):
 
 
 def test_one_full_shard_does_not_refuse_another(records, clock):
-    """Writers would be refused although other shards have room."""
+    """Otherwise writers would be refused although other shards have room."""
     queue = NotificationQueue(records, clock=clock)
     settings = TopicSettings(capacity=5, shards=2)
     queue.topics.create("t", settings)
@@ -80,7 +80,7 @@ def test_one_full_shard_does_not_refuse_another(records, clock):
 
 
 def test_a_batch_is_one_segment_of_one_shard(queue, records):
-    """A batch would cost a request for each entry or each shard."""
+    """Otherwise a batch would cost a request for each entry or each shard."""
     queue.topics.create("wide", TopicSettings(capacity=12, shards=4))
     batches = [queue.reserve_many("wide", events(2, f"{n}.")) for n in range(4)]
     shards = [{item.entry.shard for item in batch} for batch in batches]
@@ -92,7 +92,7 @@ def test_a_batch_is_one_segment_of_one_shard(queue, records):
 
 
 def test_a_large_reservation_has_several_segments(queue):
-    """A large batch would exceed the size of a record, or lose an entry."""
+    """Otherwise a large batch would exceed the size of a record, or lose an entry."""
     queue.topics.create("large", TopicSettings(capacity=2000, shards=2))
     held = queue.reserve_many("large", events(600))
     assert sorted(Counter(item.entry.place for item in held).values()) == [88, 256, 256]
@@ -104,7 +104,7 @@ def test_a_large_reservation_has_several_segments(queue):
 
 
 def test_threads_that_share_a_segment_do_not_wait_for_each_other(queue):
-    """A thread that settles its reservation would change the reservations of others."""
+    """Otherwise a thread that settles its reservation would change the reservations of others."""
     first, second, third = queue.reserve_many("t", events(3))
     assert queue.settle([first.wrote(etag="e")], [second]) == (EntryCommitted(),)
     assert keys(all_entries(queue)) == ["k0"]
@@ -116,7 +116,7 @@ def test_threads_that_share_a_segment_do_not_wait_for_each_other(queue):
 
 
 def test_an_event_that_is_too_large_is_refused(queue, records):
-    """A writer would write an object whose event cannot be stored, or not learn which setting limits it."""
+    """Otherwise a writer would write an object whose event cannot be stored, or not learn which setting limits it."""
     queue.topics.create("small", TopicSettings(max_event_bytes=200))
     with pytest.raises(UsageError, match="max_event_bytes"):
         queue.reserve("small", Event(key="x" * 300))
@@ -125,7 +125,7 @@ def test_an_event_that_is_too_large_is_refused(queue, records):
 
 
 def test_a_missing_topic_raises_not_found(queue):
-    """A writer would write an object that is announced to nobody."""
+    """Otherwise a writer would write an object that is announced to nobody."""
     with pytest.raises(NotFoundError, match="nope"):
         queue.reserve("nope", Event(key="a"))
     with pytest.raises(NotFoundError):
@@ -133,7 +133,7 @@ def test_a_missing_topic_raises_not_found(queue):
 
 
 def test_a_commit_may_be_repeated(queue):
-    """A retry after a lost answer would fail, or add a second entry."""
+    """Otherwise a retry after a lost answer would fail, or add a second entry."""
     reservation = queue.reserve("t", Event(key="a"))
     assert queue.commit(reservation) == EntryCommitted()
     assert queue.commit(reservation) == EntryCommitted()
@@ -142,7 +142,7 @@ def test_a_commit_may_be_repeated(queue):
 
 @pytest.mark.parametrize("fault", [Fault.LOST, Fault.REFUSED, Fault.LATE])
 def test_a_commit_in_doubt_is_resolved(queue, records, clock, fault):
-    """A commit whose answer was lost would be reported as failed."""
+    """Otherwise a commit whose answer was lost would be reported as failed."""
     reservation = queue.reserve("t", Event(key="a"))
     faulty = over(records, clock, at("replace", fault))
     assert faulty.commit(reservation) == EntryCommitted()
@@ -150,7 +150,7 @@ def test_a_commit_in_doubt_is_resolved(queue, records, clock, fault):
 
 
 def test_a_commit_without_an_answer_is_undecided(queue, records, clock):
-    """A writer would get an error although its object is written."""
+    """Otherwise a writer would get an error although its object is written."""
     reservation = queue.reserve("t", Event(key="a"))
     faulty = over(records, clock, lambda call: Fault.REFUSED if call.method == "replace" else Fault.NONE)
     assert isinstance(faulty.commit(reservation), Undecided)
@@ -158,7 +158,7 @@ def test_a_commit_without_an_answer_is_undecided(queue, records, clock):
 
 
 def test_a_commit_of_a_missing_entry_is_expired(queue):
-    """A writer would not learn that it must announce its change again."""
+    """Otherwise a writer would not learn that it must announce its change again."""
     reservation = queue.reserve("t", Event(key="a"))
     queue.abort_many([reservation])
     assert queue.commit(reservation) == Expired()
@@ -169,7 +169,7 @@ def test_a_commit_of_a_missing_entry_is_expired(queue):
 @pytest.mark.parametrize("method", ["add", "create"])
 @pytest.mark.parametrize("fault", [Fault.LOST, Fault.REFUSED, Fault.LATE, Fault.THROTTLED])
 def test_a_reservation_in_doubt_is_confirmed(queue, records, clock, method, fault):
-    """A lost answer would grant two entries, or lose room for ever."""
+    """Otherwise a lost answer would grant two entries, or lose room for ever."""
     faulty = over(records, clock, at(method, fault))
     reservation = faulty.reserve("t", Event(key="a"))
     faulty.records.settle()
@@ -184,7 +184,7 @@ def test_a_reservation_in_doubt_is_confirmed(queue, records, clock, method, faul
 
 
 def test_a_creation_that_is_applied_late_has_been_counted(queue, records, clock):
-    """An entry that appears long after its request would exceed the capacity."""
+    """Otherwise an entry that appears long after its request would exceed the capacity."""
     faulty = FaultyStore(records, at("create", Fault.LATE), late_by_calls=1000)
     reservation = NotificationQueue(faulty, clock=clock).reserve("t", Event(key="a"))
     queue.commit(reservation)
@@ -195,7 +195,7 @@ def test_a_creation_that_is_applied_late_has_been_counted(queue, records, clock)
 
 
 def test_a_reservation_resolved_during_its_creation_does_not_return(queue, records, clock):
-    """A writer that slept after a lost answer would create its entry a second time."""
+    """Otherwise a writer that slept after a lost answer would create its entry a second time."""
     other = Reconciler(queue)
     other.resolve_stale("t", lambda _: None)
     calls = []
@@ -219,7 +219,7 @@ def test_a_reservation_resolved_during_its_creation_does_not_return(queue, recor
 
 
 def test_a_reservation_that_took_too_long_is_not_granted(queue, records, clock):
-    """A writer would write its object after a reconciler has aborted its reservation."""
+    """Otherwise a writer would write its object after a reconciler has aborted its reservation."""
     slow = []
 
     def schedule(call):
@@ -234,7 +234,7 @@ def test_a_reservation_that_took_too_long_is_not_granted(queue, records, clock):
 
 
 def test_room_of_a_slow_reservation_is_not_given_back_twice(queue, records, clock):
-    """A store that resends a creation would make both a reconciler and the writer free its room."""
+    """Otherwise a store that resends a creation would make both a reconciler and the writer free its room."""
     queue.reserve("t", Event(key="other"))
     asleep = []
 
@@ -264,7 +264,7 @@ def test_room_of_a_slow_reservation_is_not_given_back_twice(queue, records, cloc
 
 
 def test_a_reservation_is_fresh_for_a_third_of_the_stale_time(queue, clock):
-    """A reconciler whose clock runs three times as fast would abort a reservation before its write."""
+    """Otherwise a reconciler whose clock runs three times as fast would abort a reservation before its write."""
     reservation = queue.reserve("t", Event(key="a"))
     clock.now += STALE_SECONDS / 3 - 0.1
     assert queue.fresh_since(reservation.since)
@@ -273,7 +273,7 @@ def test_a_reservation_is_fresh_for_a_third_of_the_stale_time(queue, clock):
 
 
 def test_an_unavailable_store_reserves_nothing(queue, records, clock):
-    """A writer would write its object without a reservation, or lose room for ever."""
+    """Otherwise a writer would write its object without a reservation, or lose room for ever."""
     for method in ("add", "create"):
         faulty = over(
             records, clock, lambda call, m=method: Fault.THROTTLED if call.method == m else Fault.NONE
@@ -284,7 +284,7 @@ def test_an_unavailable_store_reserves_nothing(queue, records, clock):
 
 
 def test_push_is_durable_or_raises(queue, records, clock):
-    """An inlet would acknowledge a message whose changes are not in the queue."""
+    """Otherwise an inlet would acknowledge a message whose changes are not in the queue."""
     assert queue.push_many("t", events(4)) == (EntryCommitted(),) * 3 + (
         QuotaExceeded(retry_after_seconds=1.0),
     )

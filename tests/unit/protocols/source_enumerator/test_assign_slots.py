@@ -68,7 +68,7 @@ def check_form(found: Assignment, slots: set[Slot], readers: int) -> None:
 def test_ranges_are_contiguous_complete_and_disjoint(
     slots: set[Slot], readers: int, bytes_of: dict[Slot, int] | None
 ) -> None:
-    """A slot would have no reader or two, or a reader would be idle."""
+    """Otherwise a slot would have no reader or two, or a reader would be idle."""
     found = assign_slots(slots, readers, bytes_of=bytes_of)
     check_form(found, slots, readers)
     assert found.ranges == tuple(sorted(found.ranges, key=lambda part: part or (Slot(1000),)))
@@ -77,7 +77,7 @@ def test_ranges_are_contiguous_complete_and_disjoint(
 
 @given(some_slots.filter(bool), st.integers(1, 80))
 def test_slots_have_equal_weight_without_bytes(slots: set[Slot], readers: int) -> None:
-    """One reader would get two slots more than another."""
+    """Otherwise one reader would get two slots more than another."""
     counts = [len(part) for part in assign_slots(slots, readers).ranges]
     assert max(counts) - min(counts) <= 1
 
@@ -86,7 +86,7 @@ def test_slots_have_equal_weight_without_bytes(slots: set[Slot], readers: int) -
 def test_the_largest_load_is_the_least_possible(
     slots: set[Slot], readers: int, bytes_of: dict[Slot, int]
 ) -> None:
-    """A run would take longer than necessary because one reader has too much load."""
+    """Otherwise a run would take longer than necessary because one reader has too much load."""
     found = assign_slots(slots, readers, bytes_of=bytes_of)
     best = min(max(loads_of(each, bytes_of)) for each in every_assignment(slots, readers))
     assert max(loads_of(found, bytes_of)) == best
@@ -102,7 +102,7 @@ def test_the_largest_load_is_the_least_possible(
 def test_no_contiguous_assignment_in_balance_moves_less(
     before: set[Slot], had: int, slots: set[Slot], readers: int, bytes_of: dict[Slot, int] | None
 ) -> None:
-    """Slots would change their reader although a balanced assignment with fewer moves exists."""
+    """Otherwise slots would change their reader although a balanced assignment with fewer moves exists."""
     previous = assign_slots(before, had)
     found = assign_slots(slots, readers, previous, bytes_of=bytes_of)
     check_form(found, slots, readers)
@@ -118,7 +118,7 @@ def test_no_contiguous_assignment_in_balance_moves_less(
 @given(st.permutations(range(4)), st.integers(1, 6), st.integers(1, 6))
 @example([2, 0, 3, 1], 4, 3)
 def test_readers_out_of_order_are_kept_too(order: list[int], readers: int, slots_each: int) -> None:
-    """Slots would move because earlier scaling has left the readers in another order than their ranges."""
+    """Otherwise slots would move because earlier scaling has left the readers in another order than their ranges."""
     ranges: list[tuple[Slot, ...]] = [()] * 4
     for place, reader in enumerate(order):
         ranges[reader] = tuple(Slot(n) for n in range(place * slots_each, (place + 1) * slots_each))
@@ -131,7 +131,9 @@ def test_readers_out_of_order_are_kept_too(order: list[int], readers: int, slots
 
 
 def test_few_of_a_thousand_slots_move_when_readers_change() -> None:
-    """More than a quarter of the slots would move for a fifth reader, or more than 2/5 when the last of four leaves."""
+    """Otherwise more than a quarter of the slots would move for a fifth reader, or more than 2/5 when the last of four
+    leaves.
+    """
     slots = [Slot(n) for n in range(1000)]
     four = assign_slots(slots, 4)
     five = assign_slots(slots, 5, four)
@@ -145,7 +147,7 @@ def test_few_of_a_thousand_slots_move_when_readers_change() -> None:
 
 
 def test_the_example_of_the_rfc_has_no_overlap() -> None:
-    """A slot would be given to two readers, like slot 171 in the RFC, or to none."""
+    """Otherwise a slot would be given to two readers, like slot 171 in the RFC, or to none."""
     found = assign_slots([Slot(n) for n in range(1000)], 6)
     edges = [(part[0], part[-1]) for part in found.ranges]
     assert edges[0][0] == 0
@@ -154,13 +156,13 @@ def test_the_example_of_the_rfc_has_no_overlap() -> None:
 
 
 def test_a_heavy_slot_has_its_own_reader() -> None:
-    """A reader with one heavy slot would get other slots, too."""
+    """Otherwise a reader with one heavy slot would get other slots, too."""
     found = assign_slots([Slot(n) for n in range(9)], 3, bytes_of={Slot(4): 1000 * MB})
     assert found.ranges == ((0, 1, 2, 3), (4,), (5, 6, 7, 8))
 
 
 def test_impossible_assignments_are_refused() -> None:
-    """A caller would get an assignment without readers, or one based on ranges that are not contiguous."""
+    """Otherwise a caller would get an assignment without readers, or one based on ranges that are not contiguous."""
     with pytest.raises(UsageError, match="readers=0"):
         assign_slots([Slot(1)], 0)
     torn = Assignment(ranges=((Slot(0), Slot(2)), (Slot(1),)))

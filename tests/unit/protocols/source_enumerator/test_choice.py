@@ -40,13 +40,13 @@ def test_keys_are_hidden(key: str) -> None:
 
 @pytest.mark.parametrize("key", VISIBLE)
 def test_keys_are_visible(key: str) -> None:
-    """An object would be skipped silently because of its name, or because its prefix looks hidden."""
+    """Otherwise an object would be skipped silently because of its name, or because its prefix looks hidden."""
     for prefix in ("raw/", "_raw/.x/", "raw/_"):
         assert not Choice(hidden=False, prefix=prefix).why_not(f"{prefix}{key}")
 
 
 def test_a_prefix_may_end_within_a_name() -> None:
-    """The rest of a name after the prefix would be taken for a hidden name."""
+    """Otherwise the rest of a name after the prefix would be mistaken for a hidden name."""
     choice = Choice(hidden=False, prefix="raw/a")
     assert not choice.why_not("raw/a.jsonl")
     assert not choice.why_not("raw/a_b/c")
@@ -64,7 +64,7 @@ def test_patterns_match_as_in_fnmatch(pattern: str, path: str) -> None:
 
 
 def test_patterns_take_linear_time() -> None:
-    """One long key would block a listing."""
+    """Otherwise one long key would block a listing."""
     choice = Choice(include="*a" * 30 + "b")
     began = time.process_time()
     assert all(choice.why_not("a" * 1024) for _ in range(300))
@@ -85,7 +85,7 @@ CHOICES = st.builds(
 
 @given(CHOICES, st.dictionaries(KEYS, st.sampled_from([999_999, 1_000_000, 1_000_999])))
 def test_listing_columns_and_entries_choose_the_same(choice: Choice, objects: dict[str, int]) -> None:
-    """An object would be read by a sweep but not by its entry, or an entry would cost a HEAD for nothing."""
+    """Otherwise an object would be read by a sweep but not by its entry, or an entry would cost a HEAD for nothing."""
     memory = MemoryObjectStore()
     objects = {choice.prefix + key: ms for key, ms in objects.items()}
     metas = [
@@ -119,7 +119,7 @@ def test_an_invalid_time_is_refused(text: str) -> None:
 
 
 def test_a_source_of_a_whole_bucket_skips_the_platforms_objects() -> None:
-    """A source would read its own table, or that of another source, as input."""
+    """Otherwise a source would read its own table, or that of another source, as input."""
     bucket = S3Config(bucket="b", region="us-east-1")
     source = source_of(
         bucket=bucket, name="all", hidden_files="read", platform_prefix="mine/", keyspace_prefix="keys/"

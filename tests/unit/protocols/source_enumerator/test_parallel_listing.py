@@ -41,7 +41,9 @@ def filled(store: MemoryObjectStore, names: set[str]) -> MemoryObjectStore:
 def test_every_key_is_listed_in_any_order(
     names: set[str], others: set[str], order: str, data: st.DataObject
 ) -> None:
-    """A sweep would miss objects on servers that list in another order than UTF-8, and withdraw their rows."""
+    """Otherwise a sweep would miss objects on servers that list in another order than UTF-8, and withdraw
+    their rows.
+    """
     store = filled(ServerOfItsOwn(ORDERS[order], page=3), names)
     cuts = data.draw(st.sets(st.sampled_from(sorted(names)), max_size=5)) if names else set()
     found, overran = listed_in_chains(store, "", cuts)
@@ -64,7 +66,9 @@ BROKEN = {
 def test_a_server_that_cannot_begin_after_a_key_is_listed_in_one_chain(
     what: str, names: set[str], data: st.DataObject
 ) -> None:
-    """A sweep would miss objects on a server that implements `start_after` wrongly, and withdraw their rows."""
+    """Otherwise a sweep would miss objects on a server that implements `start_after` wrongly, and withdraw
+    their rows.
+    """
     store = filled(ServerOfItsOwn(by_names, page=50, after=BROKEN[what]), names)
     wanted = data.draw(st.lists(st.sampled_from(sorted(names)), max_size=5)) if names else []
     found, _ = listed_in_chains(store, "", wanted)
@@ -74,7 +78,7 @@ def test_a_server_that_cannot_begin_after_a_key_is_listed_in_one_chain(
 
 
 def test_requests_of_parallel_chains() -> None:
-    """A listing in chains would cost more requests than documented."""
+    """Otherwise a listing in chains would cost more requests than documented."""
     names = {f"raw/{number:05d}" for number in range(8000)}
     memory = filled(filled(MemoryObjectStore(), names), {"other", "zz"})
     store = CountingStore(memory)
@@ -90,14 +94,14 @@ def test_requests_of_parallel_chains() -> None:
 
 
 def test_cuts_at_the_same_key_are_merged() -> None:
-    """Two chains would list the same objects."""
+    """Otherwise two chains would list the same objects."""
     store = filled(MemoryObjectStore(), {"raw/5", "raw/9", "z"})
     assert choose_cuts(store, "raw/", ["raw/1", "raw/2", "raw/5", "raw/9"]) == ["raw/5", "raw/9"]
     assert choose_cuts(store, "raw/", []) == []
 
 
 def test_a_cut_that_vanishes_loses_no_key() -> None:
-    """A sweep would miss the objects behind a cut that was deleted during the listing."""
+    """Otherwise a sweep would miss the objects behind a cut that was deleted during the listing."""
     names = {f"{number:04d}" for number in range(4000)}
     store = filled(MemoryObjectStore(), names)
     cuts = choose_cuts(store, "", ["1000", "2000", "3000"])
@@ -110,7 +114,7 @@ def test_a_cut_that_vanishes_loses_no_key() -> None:
 
 
 def test_a_key_that_appears_behind_a_cut_loses_no_key() -> None:
-    """A chain would end at a cut although the next chain begins with other keys."""
+    """Otherwise a chain would end at a cut although the next chain begins with other keys."""
 
     class Written(MemoryObjectStore):
         def list(self, prefix: str, **arguments: object) -> Page:
@@ -128,7 +132,7 @@ def test_a_key_that_appears_behind_a_cut_loses_no_key() -> None:
 @given(st.lists(st.text(max_size=3), max_size=30), st.integers(1, 9))
 @example([str(number) for number in range(30)], 4)
 def test_quantiles_divide_the_sample_evenly(sample: list[str], parts: int) -> None:
-    """One chain would list most of the bucket."""
+    """Otherwise one chain would list most of the bucket."""
     found = quantiles(sample, parts)
     order = sorted(set(sample), key=str.encode)
     assert len(found) <= parts - 1
@@ -142,7 +146,7 @@ def test_quantiles_divide_the_sample_evenly(sample: list[str], parts: int) -> No
 
 
 def test_a_listing_without_cuts_is_a_plain_listing() -> None:
-    """A small bucket would cost more than 1 LIST for each 1000 objects."""
+    """Otherwise a small bucket would cost more than 1 LIST for each 1000 objects."""
     store = CountingStore(filled(MemoryObjectStore(), {f"{n:04d}" for n in range(2500)}))
     found, _ = listed_in_chains(store, "", [])
     assert sorted(found) == [meta.key for meta in list_all(store.store, "")]

@@ -51,7 +51,9 @@ def test_new_overwritten_and_missing_objects_are_changes() -> None:
 
 @pytest.mark.parametrize("touched", [None, ["rows", "none", "here"]])
 def test_rows_of_missing_objects_may_be_kept(touched: list[str] | None) -> None:
-    """Rows of an archived object would be withdrawn; or an object without rows would stay in quarantine for ever."""
+    """Otherwise rows of an archived object would be withdrawn; or an object without rows would stay in quarantine for
+    ever.
+    """
     known = states({"rows": "1", "here": "1"}, rows=1) | states({"none": "1"})
     here = versions({"here": "1"})
     found = changes_of_slot(
@@ -62,7 +64,9 @@ def test_rows_of_missing_objects_may_be_kept(touched: list[str] | None) -> None:
 
 
 def test_reading_continues_at_its_offset() -> None:
-    """A large object would be read from its beginning in each round, or a changed object from an old offset."""
+    """Otherwise a large object would be read from its beginning in each round, or a changed object from an
+    old offset.
+    """
     begun = states({"a": "1", "b": "1"}, offset=7, reach_end=False, by_record=True)
     listed = versions({"a": "1", "b": "2"})
     found = changes_of_slot(SLOT, listed, begun, max_objects=9, pending=["a", "b"])
@@ -72,7 +76,7 @@ def test_reading_continues_at_its_offset() -> None:
 
 
 def test_a_finished_pending_key_is_read_again() -> None:
-    """A retry of an object that was already read would do nothing."""
+    """Otherwise a retry of an object that was already read would do nothing."""
     done = states({"a": "1", "b": "1"}, offset=7)
     found = changes_of_slot(SLOT, versions({"a": "1", "b": "1"}), done, max_objects=9, pending=["a"])
     assert [(s.version.key, s.start) for s in found.read] == [("a", 0)]
@@ -85,7 +89,7 @@ sizes = st.lists(st.lists(st.integers(0, 50), max_size=5), max_size=5)
 def test_rounds_within_a_limit_read_everything_once(
     slots: list[list[int]], max_bytes: int, least: int, cuttable: bool
 ) -> None:
-    """A part of an object would be read twice or never, or a round would read more than its limit."""
+    """Otherwise a part of an object would be read twice or never, or a round would read more than its limit."""
     work = []
     for number, of_slot in enumerate(slots):
         listed = [
@@ -126,7 +130,9 @@ def test_rounds_within_a_limit_read_everything_once(
 
 @given(st.integers(0, 100), st.integers(0, 100), st.integers(1, 30))
 def test_parts_cover_the_split(start: int, length: int, size: int) -> None:
-    """A part of a large object would be read by two tasks or by none, or an empty object would have no part."""
+    """Otherwise a part of a large object would be read by two tasks or by none, or an empty object would have
+    no part.
+    """
     version = ObjectVersion(slot=SLOT, key="k", etag=ETag("e"), size=start + length)
     parts = parts_of(Split(version=version, start=start, end=start + length), size)
     assert parts[0].start == start
@@ -140,7 +146,7 @@ etags = st.dictionaries(st.text(max_size=3), st.sampled_from("12"), max_size=12)
 
 @given(etags, etags, st.integers(1, 5))
 def test_bounded_plans_reach_the_bucket(bucket: dict[str, str], state: dict[str, str], limit: int) -> None:
-    """A bounded plan would never reach the bucket's content, or report too early that it has."""
+    """Otherwise a bounded plan would never reach the bucket's content, or report too early that it has."""
     state = dict(state)
     for _ in range(40):
         found = changes_of_slot(SLOT, versions(bucket), states(state), max_objects=limit)
@@ -158,7 +164,7 @@ def test_bounded_plans_reach_the_bucket(bucket: dict[str, str], state: dict[str,
 
 @given(st.lists(st.integers(0, 10**9), max_size=60), st.integers(1, 8))
 def test_tasks_have_balanced_loads(sizes: list[int], tasks: int) -> None:
-    """A split would have no task or two, or one task would get more than Graham's bound."""
+    """Otherwise a split would have no task or two, or one task would get more than Graham's bound."""
     task_of = assign(sizes, tasks)
     assert len(task_of) == len(sizes)
     costs = [size + OBJECT_COST_BYTES for size in sizes]
@@ -175,7 +181,7 @@ def test_an_assignment_needs_a_task() -> None:
 
 
 def test_the_enumerator_lists_once() -> None:
-    """A listing would cost one LIST for each slot, or return objects of other slots or prefixes."""
+    """Otherwise a listing would cost one LIST for each slot, or return objects of other slots or prefixes."""
     memory = MemoryObjectStore()
     for number in range(1500):
         memory.put(f"raw/{number}", b"x")

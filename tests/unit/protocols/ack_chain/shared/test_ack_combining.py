@@ -46,7 +46,9 @@ NAMES = st.sets(st.sampled_from("abcde"), max_size=3)
 
 @given(st.lists(st.tuples(st.sampled_from(["op1", "op2", "op3"]), NAMES, NAMES), max_size=6))
 def test_combined_stamps_equal_single_stamps_in_order(calls):
-    """Threads that stamp together would get other outcomes, or leave another record, than one after another."""
+    """Otherwise threads that stamp together would get other outcomes, or leave another record, than threads that stamp
+    in sequence.
+    """
     together = [stamp(op, ending=ending, beginning=starts) for op, ending, starts in calls]
     chain = chain_of("abc")
     written, answers = combine(chain, together)
@@ -66,7 +68,7 @@ def test_combined_stamps_equal_single_stamps_in_order(calls):
 
 
 def test_one_stamp_acks_and_a_wrong_stamp_affects_no_other():
-    """A wrong name would fail other callers' stamps, or two callers would get `Acked`."""
+    """Otherwise a wrong name would fail other callers' stamps, or two callers would get `Acked`."""
     after, results = combine(
         chain_of("ab"),
         [stamp("x", ending="a"), stamp("y", ending="z"), stamp("z", ending="b"), stamp("w", ending="b")],
@@ -78,13 +80,13 @@ def test_one_stamp_acks_and_a_wrong_stamp_affects_no_other():
 
 
 def test_repeated_stamps_write_nothing():
-    """A repeated stamp would cost a write."""
+    """Otherwise a repeated stamp would cost a write."""
     chain, _ = combine(chain_of("ab"), [stamp("x", ending="a")])
     assert combine(chain, [stamp("x", ending="a"), stamp("y", ending="a")])[0] is None
 
 
 def test_raw_stamps_combine_once_for_each_operation_id():
-    """A retry that is combined with its first attempt would be applied twice."""
+    """Otherwise a retry that is combined with its first attempt would be applied twice."""
     one, other = new_stamp(), new_stamp()
     chain = Chain(identity="i", stamp=xor(one, other))
     after, _ = combine(chain, [stamp("x", raw=one), stamp("x", raw=one)])
@@ -145,7 +147,7 @@ def crowd(records, count, work):
 
 @pytest.mark.parametrize("count", [2, 8, 64])
 def test_concurrent_threads_cost_two_writes(count):
-    """The number of requests would grow with the number of threads, or two threads would get `Acked`."""
+    """Otherwise the number of requests would grow with the number of threads, or two threads would get `Acked`."""
     records = MemoryRecordStore()
     SharedChains(records).open_batch("t", map(str, range(count)))
     faulty = FaultyStore(records)
@@ -157,7 +159,7 @@ def test_concurrent_threads_cost_two_writes(count):
 
 
 def test_concurrent_retries_with_one_operation_id_are_applied_once():
-    """A raw stamp that two threads send at the same time would cancel itself out."""
+    """Otherwise a raw stamp that two threads send at the same time would cancel itself out."""
     records, stamps = MemoryRecordStore(), [new_stamp() for _ in range(6)]
     SharedChains(records).create("t", xor(*stamps))
     outcomes, _ = crowd(records, 12, lambda c, n: c.stamp("t", stamps[n % 6], operation_id=f"child {n % 6}"))
@@ -169,7 +171,7 @@ def test_concurrent_retries_with_one_operation_id_are_applied_once():
 @pytest.mark.parametrize("fault", [Fault.LOST, Fault.LATE, Fault.REFUSED])
 @pytest.mark.parametrize("nth", [0, 1])
 def test_a_combined_write_in_doubt_is_applied_once(fault, nth):
-    """A combined write whose answer was lost would be applied twice, or not at all, for all its threads."""
+    """Otherwise a combined write whose answer was lost would be applied twice, or not at all, for all its threads."""
     records, stamps = MemoryRecordStore(), [new_stamp() for _ in range(9)]
     SharedChains(records).create("t", xor(*stamps))
     faulty = FaultyStore(records, at("replace", fault, nth=nth))
@@ -179,7 +181,7 @@ def test_a_combined_write_in_doubt_is_applied_once(fault, nth):
 
 
 def test_threads_of_other_chains_do_not_wait():
-    """A chain whose store hangs would delay the stampers of other chains."""
+    """Otherwise a chain whose store hangs would delay the stampers of other chains."""
     records = MemoryRecordStore()
     for tag in "ab":
         SharedChains(records).open_batch(tag, ["1"])
@@ -193,7 +195,7 @@ def test_threads_of_other_chains_do_not_wait():
 
 
 def test_a_failed_write_fails_for_all_its_threads():
-    """A thread whose stamp was not written would get a result, or later threads would get the error."""
+    """Otherwise a thread whose stamp was not written would get a result, or later threads would get the error."""
     records = MemoryRecordStore()
     SharedChains(records).open_batch("t", map(str, range(4)))
     faulty = FaultyStore(records, at("read", Fault.REFUSED, nth=1))
@@ -216,7 +218,7 @@ class Interrupted(BaseException):
 
 
 def test_threads_behind_a_leader_that_dies_are_served():
-    """These threads would wait for ever."""
+    """Otherwise the threads behind a leader that dies would wait for ever."""
     commit, sent = GroupCommit(), []
     leading, go, second = threading.Event(), threading.Event(), threading.Event()
 
@@ -252,7 +254,7 @@ def test_threads_behind_a_leader_that_dies_are_served():
 
 
 def test_many_threads_on_many_chains():
-    """A stamp would be lost, or a chain acked to two threads, under real concurrency."""
+    """Otherwise a stamp would be lost, or two threads would get `Acked`, under real concurrency."""
     records = MemoryRecordStore()
     chains = SharedChains(records)
     for tag in "abc":
@@ -267,7 +269,7 @@ def test_many_threads_on_many_chains():
 
 
 def test_a_single_thread_waits_for_nobody():
-    """A single stamper would pause, or take more than two requests."""
+    """Otherwise a single stamper would pause, or take more than two requests."""
 
     class NoSleep:
         monotonic, wall_ms = SYSTEM_CLOCK.monotonic, SYSTEM_CLOCK.wall_ms

@@ -43,7 +43,7 @@ def methods(faulty):
 
 
 def test_a_parents_end_and_its_childrens_starts_go_into_one_stamp(chains):
-    """The chain would look done between the parent's end and the children's start."""
+    """Otherwise the chain would look done between the parent's end and the children's start."""
     chains.create("t", A, children={"parent": A})
     chains.stamp("t", xor(A, B, C), children=["parent"], starts=["b", "c"])
     assert chains.state("t").missing == ("b", "c")
@@ -53,7 +53,7 @@ def test_a_parents_end_and_its_childrens_starts_go_into_one_stamp(chains):
 
 
 def test_children_must_add_up_to_the_stamp(chains):
-    """A chain would be created that its children can never ack."""
+    """Otherwise a chain would be created that its children can never ack."""
     with pytest.raises(UsageError, match="not the XOR"):
         chains.create("t", A, children={"a": A, "b": B})
     with pytest.raises(BufferLengthsUnequal):
@@ -61,7 +61,7 @@ def test_children_must_add_up_to_the_stamp(chains):
 
 
 def test_requests_of_each_operation(records):
-    """A batch of 1000 slots in 4 runs would cost more than 9 requests until it is acked."""
+    """Otherwise a batch of 1000 slots in 4 runs would cost more than 9 requests until it is acked."""
     chains, faulty = over(records)
     chains.open_batch("batch", map(str, range(1000)), payload="{}")
     for run in range(4):
@@ -75,7 +75,7 @@ def test_requests_of_each_operation(records):
 
 
 def test_a_batch_names_its_missing_children(chains, records):
-    """The sensor would not learn which slots are missing, or the record would be large."""
+    """Otherwise the sensor would not learn which slots are missing, or the record would be large."""
     opened = chains.open_batch(
         "t", map(str, range(0, 1000, 2)), deadline_seconds=60, payload='{"digests": "…"}'
     )
@@ -88,7 +88,7 @@ def test_a_batch_names_its_missing_children(chains, records):
 
 
 def test_children_are_begun_by_name(chains):
-    """A parent that repeats its stamp would begin its children twice."""
+    """Otherwise a parent that repeats its stamp would begin its children twice."""
     chains.open_batch("t", ["1"])
     assert chains.stamp_children("t", ["1"], starts=["1/a", "1/b"]) == Stamped(missing=2)
     assert chains.stamp_children("t", ["1"], starts=["1/a", "1/b"]) == Stamped(missing=2)
@@ -96,7 +96,7 @@ def test_children_are_begun_by_name(chains):
 
 
 def test_raw_stamps_of_named_children(chains):
-    """A stamp whose children have partly ended would be applied, although the XOR cannot be split."""
+    """Otherwise a stamp whose children have partly ended would be applied, although the XOR cannot be split."""
     chains.create("t", xor(A, B, C), children={"a": A, "b": B, "c": C})
     assert chains.stamp("t", A, children=["a"]) == Stamped(missing=2)
     assert chains.stamp("t", A, children=["a"]) == Stamped(missing=2)
@@ -110,7 +110,7 @@ def test_raw_stamps_of_named_children(chains):
 
 
 def test_wrong_calls_write_nothing(chains, records):
-    """A wrong call would leave records behind, or not say what to correct."""
+    """Otherwise a wrong call would leave records behind, or not say what to correct."""
     with pytest.raises(UsageError, match="no children"):
         chains.open_batch("t", [])
     with pytest.raises(UsageError, match="tag"):
@@ -127,7 +127,7 @@ def test_wrong_calls_write_nothing(chains, records):
 
 
 def test_the_number_of_raw_stamps_is_bounded(chains, monkeypatch):
-    """A chain with endless raw stamps would grow beyond the item size of DynamoDB."""
+    """Otherwise a chain with endless raw stamps would grow beyond the item size of DynamoDB."""
     monkeypatch.setattr(plans, "OPERATIONS_MAX", 1)
     chains.create("t", xor(A, B))
     chains.stamp("t", A)
@@ -139,14 +139,14 @@ def test_the_number_of_raw_stamps_is_bounded(chains, monkeypatch):
 
 
 def test_an_acked_chain_cannot_fail(chains):
-    """`fail` would report an acked chain as failed."""
+    """Otherwise `fail` would report an acked chain as failed."""
     chains.open_batch("t", ["1"])
     chains.stamp_children("t", ["1"])
     assert chains.fail("t", "late").status == "acked"
 
 
 def test_purge_removes_closed_chains_after_their_time(records):
-    """Closed chains would stay for ever, or open chains would be removed."""
+    """Otherwise closed chains would stay for ever, or open chains would be removed."""
     clock = HandClock()
     chains = SharedChains(records, clock=clock, tombstone_seconds=10)
     chains.open_batch("open", ["1"])
@@ -162,7 +162,7 @@ def test_purge_removes_closed_chains_after_their_time(records):
 
 @pytest.mark.parametrize("value", [b"", b"{}", b'{"v":2,"status":"open"}', b"[1]", b"\xff"])
 def test_corrupt_records_raise_corrupt_error(chains, records, value):
-    """A corrupt record would be taken for a missing chain."""
+    """Otherwise a corrupt record would be mistaken for a missing chain."""
     records.create("ack", "t", value)
     with pytest.raises(CorruptError):
         chains.state("t")
@@ -174,7 +174,7 @@ def test_corrupt_records_raise_corrupt_error(chains, records, value):
 @pytest.mark.parametrize("fault", [Fault.LOST, Fault.REFUSED, Fault.LATE])
 @pytest.mark.parametrize("late_by", [1, 2, 3])
 def test_a_stamp_in_doubt_is_applied_once(records, fault, late_by):
-    """A stamp would count twice, or not at all, after a lost, refused or late response."""
+    """Otherwise a stamp would count twice, or not at all, after a lost, refused or late response."""
     SharedChains(records).create("t", xor(A, B))
     chains, faulty = over(records, at("replace", fault), late_by_calls=late_by)
     assert chains.stamp("t", A) == Stamped(missing=None)
@@ -183,7 +183,7 @@ def test_a_stamp_in_doubt_is_applied_once(records, fault, late_by):
 
 
 def test_the_last_stamp_in_doubt_is_acked(records):
-    """The caller would not learn that its stamp was the last one: the original crashes here."""
+    """Otherwise the caller would not learn that its stamp was the last one: the npm package crashes here."""
     SharedChains(records).create("t", A)
     chains, _ = over(records, at("replace", Fault.LOST))
     assert chains.stamp("t", A) == Acked()
@@ -192,7 +192,7 @@ def test_the_last_stamp_in_doubt_is_acked(records):
 @pytest.mark.parametrize("fault", [Fault.CRASH_AFTER, Fault.CRASH_BEFORE])
 @pytest.mark.parametrize("method", ["read", "replace"])
 def test_a_stamp_repeated_after_a_crash_is_applied_once(records, fault, method):
-    """A process that repeats the operation of a crashed process would stamp twice."""
+    """Otherwise a process that repeats the operation of a crashed process would stamp twice."""
     SharedChains(records).create("t", xor(A, B))
     chains, _ = over(records, at(method, fault))
     with pytest.raises(CrashedError):
@@ -203,7 +203,7 @@ def test_a_stamp_repeated_after_a_crash_is_applied_once(records, fault, method):
 
 @pytest.mark.parametrize("fault", [Fault.LOST, Fault.REFUSED, Fault.LATE])
 def test_a_deletion_in_doubt_is_reported_as_done(records, fault):
-    """The chain would stay, or the caller would get an error for a chain that is gone."""
+    """Otherwise the chain would stay, or the caller would get an error for a chain that is gone."""
     chains, faulty = over(records, at("remove", fault))
     chains.open_batch("t", ["1"])
     chains.delete("t")
@@ -213,7 +213,7 @@ def test_a_deletion_in_doubt_is_reported_as_done(records, fault):
 
 
 def test_a_deletion_in_doubt_spares_the_chain_created_since(records):
-    """A repeated deletion would delete a new chain that has the same tag."""
+    """Otherwise a repeated deletion would delete a new chain that has the same tag."""
     chains, _ = over(records, at("remove", Fault.LOST))
     chains.open_batch("t", ["1"])
     reading, reads = records.read, itertools.count()
@@ -229,7 +229,7 @@ def test_a_deletion_in_doubt_spares_the_chain_created_since(records):
 
 
 def test_an_error_before_any_write_is_raised_unchanged(records):
-    """The caller would not learn that nothing was applied and that it may retry."""
+    """Otherwise the caller would not learn that nothing was applied and that it may retry."""
     SharedChains(records).open_batch("t", ["1"])
     for method, call in {
         "read": lambda chains: chains.stamp_children("t", ["1"]),
@@ -244,7 +244,7 @@ def test_an_error_before_any_write_is_raised_unchanged(records):
 
 
 def test_contention_is_bounded_and_typed(records):
-    """A stamper would retry for ever if others are always faster, or if the store never answers."""
+    """Otherwise a stamper would retry for ever if others are always faster, or if the store never answers."""
     SharedChains(records).open_batch("t", ["1", "2"])
     chains, faulty = over(records)
     reading = records.read

@@ -15,7 +15,9 @@ from tests.unit.protocols.notification_queue.owners.helpers import owner, push, 
 
 
 def test_expire_dead_letters_only_exhausted_entries(queue, clock):
-    """An outage would dead-letter entries too early, or a fenced owner would dead-letter its successor's entries."""
+    """Otherwise an outage would dead-letter entries too early, or a fenced owner would dead-letter its successor's
+    entries.
+    """
     queue.topics.update("t", TopicSettings(capacity=20, shards=1, ttl_seconds=60, endpoint="{}"))
     push(queue, *"abcd")
     worker, consumer = owner(queue)
@@ -36,7 +38,7 @@ def test_expire_dead_letters_only_exhausted_entries(queue, clock):
 
 
 def test_an_entry_without_attempts_left_becomes_a_dead_letter(queue, clock):
-    """An entry would be retried for ever, keep its room, or could not be sent again."""
+    """Otherwise an entry would be retried for ever, keep its room, or could not be sent again."""
     push(queue, "a")
     worker, consumer = owner(queue)
     outcome = None
@@ -59,7 +61,7 @@ def test_an_entry_without_attempts_left_becomes_a_dead_letter(queue, clock):
 
 
 def test_redrive_stops_if_there_is_no_room(queue, clock):
-    """A dead letter would be lost because the topic is full."""
+    """Otherwise a dead letter would be lost because the topic is full."""
     queue.topics.update("t", TopicSettings(capacity=20, shards=1, max_attempts=1, endpoint="{}"))
     push(queue, *"abc")
     _, consumer = owner(queue)
@@ -72,7 +74,7 @@ def test_redrive_stops_if_there_is_no_room(queue, clock):
 
 
 def test_an_entry_without_time_left_becomes_a_dead_letter(queue, clock):
-    """The time to live would count time without an owner, or start again with each owner."""
+    """Otherwise the time to live would count time without an owner, or start again with each owner."""
     settings = TopicSettings(capacity=20, shards=1, max_attempts=99, ttl_seconds=60, endpoint="{}")
     queue.topics.update("t", settings)
     push(queue, "a")
@@ -91,7 +93,7 @@ def test_an_entry_without_time_left_becomes_a_dead_letter(queue, clock):
 
 
 def test_an_exhausted_entry_is_not_tried_by_the_next_owner(queue, clock):
-    """An entry would be delivered once more than allowed if its owner died at the last attempt."""
+    """Otherwise an entry would get one delivery more than allowed if its owner died at the last attempt."""
     queue.topics.update("t", TopicSettings(capacity=20, shards=1, max_attempts=1, endpoint="{}"))
     push(queue, "a")
     _, consumer = owner(queue)
@@ -106,7 +108,7 @@ def test_an_exhausted_entry_is_not_tried_by_the_next_owner(queue, clock):
 @pytest.mark.parametrize("method", ["create", "remove"])
 @pytest.mark.parametrize("fault", [Fault.CRASH_BEFORE, Fault.CRASH_AFTER])
 def test_an_interrupted_dead_lettering_is_finished_by_the_next_owner(queue, records, clock, method, fault):
-    """An entry would get two dead letters or none, be delivered again, or lose its room."""
+    """Otherwise an entry would get two dead letters or none, be delivered again, or lose its room."""
     queue.topics.update("t", TopicSettings(capacity=20, shards=1, max_attempts=1, endpoint="{}"))
     push(queue, "a")
     nth = {"create": 2, "remove": 0}[method]  # the first two records created are the worker and the owners
@@ -121,7 +123,7 @@ def test_an_interrupted_dead_lettering_is_finished_by_the_next_owner(queue, reco
 
 
 def test_an_entry_stays_in_the_queue_until_its_letter_is_written(queue, records, clock):
-    """An entry that is neither in the queue nor in a letter would be lost."""
+    """Otherwise an entry that is neither in the queue nor in a letter would be lost."""
     queue.topics.update("t", TopicSettings(capacity=20, shards=1, max_attempts=1, endpoint="{}"))
     push(queue, "a")
     down = []

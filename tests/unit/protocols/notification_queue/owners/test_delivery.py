@@ -22,7 +22,7 @@ from tests.unit.protocols.notification_queue.owners.helpers import PUSHED, owner
 
 
 def test_entries_are_taken_delivered_and_removed_once(queue):
-    """An entry would be delivered twice or never, or the totals would be wrong."""
+    """Otherwise an entry would be delivered twice or never, or the totals would be wrong."""
     push(queue, *"abc")
     _, consumer = owner(queue)
     first = consumer.take(2)
@@ -40,7 +40,7 @@ def test_entries_are_taken_delivered_and_removed_once(queue):
 
 
 def test_a_failing_entry_does_not_delay_others(queue, clock):
-    """One entry that fails would block the entries behind it, or lose its error and attempts."""
+    """Otherwise one entry that fails would block the entries behind it, or lose its error and attempts."""
     push(queue, *"abcd")
     worker, consumer = owner(queue)
     seen = []
@@ -58,7 +58,7 @@ def test_a_failing_entry_does_not_delay_others(queue, clock):
 
 
 def test_the_next_owner_restarts_the_backoff(queue, clock):
-    """A wall clock would decide when an entry is retried."""
+    """Otherwise a wall clock would decide when an entry is retried."""
     push(queue, "a")
     worker, consumer = owner(queue)
     (entry,) = consumer.take(1)
@@ -76,7 +76,7 @@ def test_the_next_owner_restarts_the_backoff(queue, clock):
 
 
 def test_the_next_owner_does_not_retry_without_a_backoff(queue):
-    """A receiver that is down would get all failed entries again at each change of owner."""
+    """Otherwise a receiver that is down would get all failed entries again at each change of owner."""
     push(queue, "a")
     worker, consumer = owner(queue)
     (entry,) = consumer.take(1)
@@ -91,7 +91,7 @@ def test_the_next_owner_does_not_retry_without_a_backoff(queue):
 
 
 def test_watched_time_adds_up_over_owners(queue, clock):
-    """The time to live would start again with each owner."""
+    """Otherwise the time to live would start again with each owner."""
     push(queue, "a")
     queue.topics.update("t", replace(PUSHED, retry_seconds=0))
     for _ in range(2):
@@ -108,7 +108,7 @@ def test_watched_time_adds_up_over_owners(queue, clock):
 
 
 def test_an_attempt_that_the_receiver_did_not_begin_is_not_counted(queue, clock):
-    """Entries would be dead-lettered because their receiver is down for long."""
+    """Otherwise entries would be dead-lettered because their receiver is down for long."""
     push(queue, "a", "b")
     worker, consumer = owner(queue)
     for _ in range(10):
@@ -124,7 +124,7 @@ def test_an_attempt_that_the_receiver_did_not_begin_is_not_counted(queue, clock)
 
 
 def test_a_claim_without_a_delivery_counts_as_one_attempt(queue, records, clock):
-    """An entry would use up its attempts while the owners' record cannot be read."""
+    """Otherwise an entry would use up its attempts while the owners' record cannot be read."""
     queue.topics.update("t", TopicSettings(capacity=20, shards=1, max_attempts=1, endpoint="{}"))
     push(queue, "a")
     away = []
@@ -140,7 +140,7 @@ def test_a_claim_without_a_delivery_counts_as_one_attempt(queue, records, clock)
 
 
 def test_released_entries_are_taken_again(queue):
-    """Entries that were neither delivered nor failed would wait for the next owner."""
+    """Otherwise entries that were neither delivered nor failed would wait for the next owner."""
     push(queue, "a", "b")
     _, consumer = owner(queue)
     taken = consumer.take(2)
@@ -150,7 +150,7 @@ def test_released_entries_are_taken_again(queue):
 
 
 def test_a_delivered_entry_is_not_delivered_again_while_removals_fail(queue, records, clock):
-    """A store that refuses removals would make an owner deliver the same entry again and again."""
+    """Otherwise a store that refuses removals would make an owner deliver the same entry again and again."""
     refusing = [True]
     schedule = lambda call: Fault.THROTTLED if call.method == "remove" and refusing[0] else Fault.NONE
     worker, consumer = owner(over(records, clock, schedule))
@@ -171,7 +171,7 @@ def test_a_delivered_entry_is_not_delivered_again_while_removals_fail(queue, rec
 @pytest.mark.parametrize("method", ["replace", "remove", "add", "read", "scan"])
 @pytest.mark.parametrize("nth", range(3))
 def test_every_entry_is_delivered_despite_one_fault(queue, clock, method, fault, nth):
-    """One lost or refused answer of the store would lose an entry, or deliver it twice."""
+    """Otherwise one lost or refused answer of the store would lose an entry, or deliver it twice."""
     push(queue, *"abc")
     worker = Worker(over(queue.records, clock, at(method, fault, nth=nth)))
     sent = []
@@ -191,7 +191,7 @@ def test_every_entry_is_delivered_despite_one_fault(queue, clock, method, fault,
 
 
 def test_requests_of_a_worker_and_a_consumer(clock):
-    """Delivery would cost more requests than documented."""
+    """Otherwise delivery would cost more requests than documented."""
     records = CountedRecords(MemoryRecordStore())
     queue = NotificationQueue(records, clock=clock)
     queue.topics.create("t", PUSHED)
@@ -213,7 +213,7 @@ def test_requests_of_a_worker_and_a_consumer(clock):
 
 
 def test_deliveries_and_failures_of_a_segment_are_one_write(clock):
-    """Each outcome would cost a write, or overwrite what a writer commits in the same segment."""
+    """Otherwise each outcome would cost a write, or overwrite what a writer commits in the same segment."""
     records = CountedRecords(MemoryRecordStore())
     queue = NotificationQueue(records, clock=clock)
     queue.topics.create("t", PUSHED)
@@ -233,7 +233,7 @@ def test_deliveries_and_failures_of_a_segment_are_one_write(clock):
 
 
 def test_the_topics_settings_bound_the_backoff(queue, clock):
-    """An entry would be retried earlier or later than its topic allows."""
+    """Otherwise an entry would be retried earlier or later than its topic allows."""
     queue.topics.update("t", replace(PUSHED, max_attempts=99, retry_seconds=0))
     push(queue, "a")
     worker, consumer = owner(queue)

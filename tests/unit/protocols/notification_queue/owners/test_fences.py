@@ -10,7 +10,7 @@ from tests.unit.protocols.notification_queue.owners.helpers import owner, push, 
 
 
 def test_a_fenced_owner_removes_nothing(queue, clock):
-    """An owner that slept with entries in progress would remove entries that its successor delivers."""
+    """Otherwise an owner that slept with entries in progress would remove entries that its successor delivers."""
     push(queue, *"ab")
     _, consumer = owner(queue)
     delivered, failing = consumer.take(2)
@@ -27,7 +27,7 @@ def test_a_fenced_owner_removes_nothing(queue, clock):
 
 
 def test_an_owner_that_sleeps_during_its_claim_delivers_nothing(queue, records, clock):
-    """An owner that was succeeded between its scan and its claim would deliver its successor's entries."""
+    """Otherwise an owner that was succeeded between its scan and its claim would deliver its successor's entries."""
     push(queue, "a")
     successors = []
 
@@ -48,7 +48,7 @@ def test_an_owner_that_sleeps_during_its_claim_delivers_nothing(queue, records, 
 
 
 def test_a_fenced_owner_leaves_its_successors_claims_unchanged(queue, records, clock):
-    """A fenced owner would overwrite the claims of its successor, whose deliveries would then be repeated."""
+    """Otherwise a fenced owner would overwrite the claims of its successor, whose deliveries would then be repeated."""
     push(queue, *"ab")
     successors, delivered = [], []
 

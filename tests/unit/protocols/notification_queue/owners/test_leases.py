@@ -14,7 +14,7 @@ from tests.unit.protocols.notification_queue.owners.helpers import PUSHED, owner
 
 @pytest.mark.parametrize(("shards", "workers"), [(8, 1), (8, 3), (5, 3), (4, 3), (2, 5), (0, 2)])
 def test_shares_are_fair(shards, workers):
-    """A shard would have no owner, or one worker much more load than another."""
+    """Otherwise a shard would have no owner, or one worker would have much more load than another."""
     held = {f"w{number}": number for number in range(workers)}
     shares = [fair_share(name, held, shards) for name in held]
     assert sum(shares) == shards
@@ -23,7 +23,7 @@ def test_shares_are_fair(shards, workers):
 
 
 def test_shards_spread_over_the_running_workers(records, clock):
-    """A new worker would get no shards, or the shards of a stopped worker would have no owner."""
+    """Otherwise a new worker would get no shards, or the shards of a stopped worker would have no owner."""
     queue = NotificationQueue(records, clock=clock)
     for name in ("a", "b"):
         queue.topics.create(name, TopicSettings(shards=4, endpoint="{}"))
@@ -45,7 +45,9 @@ def test_shards_spread_over_the_running_workers(records, clock):
 
 
 def test_a_killed_worker_is_succeeded_within_15_seconds(queue, clock):
-    """Notifications of a killed worker's shards would wait for longer, or a running worker would lose its shards."""
+    """Otherwise notifications of a killed worker's shards would wait for longer, or a running worker would lose its
+    shards.
+    """
     first = Worker(queue)
     second = Worker(queue)
     first.balance()
@@ -60,7 +62,7 @@ def test_a_killed_worker_is_succeeded_within_15_seconds(queue, clock):
 
 
 def test_a_late_worker_is_not_considered_ended(queue, clock):
-    """A heartbeat that is late by less than the expiry would cost a worker its shards."""
+    """Otherwise a heartbeat that is late by less than the expiry would cost a worker its shards."""
     first, second = Worker(queue), Worker(queue)
     first.balance()
     second.balance()
@@ -70,7 +72,7 @@ def test_a_late_worker_is_not_considered_ended(queue, clock):
 
 
 def test_workers_may_have_different_heartbeats(queue, clock):
-    """A worker with a slow heartbeat would lose its shards to a worker with a quick one."""
+    """Otherwise a worker with a slow heartbeat would lose its shards to a worker with a quick one."""
     slow, quick = Worker(queue, lease_seconds=25, expiry_seconds=50), Worker(queue)
     slow.balance()
     for _ in range(3):
@@ -86,7 +88,7 @@ def test_workers_may_have_different_heartbeats(queue, clock):
 
 @pytest.mark.parametrize("said", [b"text", b'{"expiry": "never"}', b'{"expiry": 1e300}', b'{"expiry": NaN}'])
 def test_the_wait_for_a_worker_is_bounded(queue, records, clock, said):
-    """A corrupt or extreme heartbeat would block its shards for ever."""
+    """Otherwise a corrupt or extreme heartbeat would block its shards for ever."""
     records.create("workers", "strange", said)
     worker = Worker(queue)
     worker.balance()
@@ -96,7 +98,7 @@ def test_the_wait_for_a_worker_is_bounded(queue, records, clock, said):
 
 
 def test_a_clean_stop_needs_no_expiry(queue, clock):
-    """After a deploy, notifications would wait until the stopped worker's lease expires."""
+    """Otherwise, after a deploy, notifications would wait until the stopped worker's lease expires."""
     first, second = Worker(queue), Worker(queue)
     first.balance()
     first.stop()
@@ -105,7 +107,7 @@ def test_a_clean_stop_needs_no_expiry(queue, clock):
 
 
 def test_a_worker_that_cannot_renew_stops_delivering(queue, records, clock):
-    """Two workers would deliver the same entries."""
+    """Otherwise two workers would deliver the same entries."""
     schedule = [Fault.NONE]
     worker, consumer = owner(over(records, clock, lambda _: schedule[0]))
     push(queue, "a")
@@ -123,7 +125,7 @@ def test_a_worker_that_cannot_renew_stops_delivering(queue, records, clock):
 
 
 def test_a_lease_counts_from_before_its_renewal(records, clock, queue):
-    """A worker whose renewal was answered late would still deliver when others already take over."""
+    """Otherwise a worker whose renewal was answered late would still deliver when others already take over."""
     late = []
 
     def schedule(call):
@@ -141,7 +143,7 @@ def test_a_lease_counts_from_before_its_renewal(records, clock, queue):
 
 
 def test_surplus_leases_with_entries_in_progress_are_kept(records, clock):
-    """An entry in delivery would be delivered again by the shard's next owner."""
+    """Otherwise an entry in delivery would be delivered again by the shard's next owner."""
     queue = NotificationQueue(records, clock=clock)
     queue.topics.create("t", TopicSettings(capacity=20, shards=2, endpoint="{}"))
     first, second = Worker(queue), Worker(queue)
@@ -154,7 +156,7 @@ def test_surplus_leases_with_entries_in_progress_are_kept(records, clock):
 
 
 def test_one_of_two_workers_gets_a_free_shard(queue, records, clock):
-    """Two workers that take a shard at the same time would both own it."""
+    """Otherwise two workers that take a shard at the same time would both own it."""
     winners = []
 
     def schedule(call):
@@ -172,7 +174,7 @@ def test_one_of_two_workers_gets_a_free_shard(queue, records, clock):
 @pytest.mark.parametrize("method", ["create", "replace"])
 @pytest.mark.parametrize("fault", [Fault.LOST, Fault.REFUSED, Fault.LATE])
 def test_an_ownership_in_doubt_is_resolved(queue, records, clock, method, fault):
-    """After a lost answer, a shard would have two owners or none, or a generation twice."""
+    """Otherwise, after a lost answer, a shard would have two owners or none, or a generation twice."""
     for nth in range(3):
         worker = Worker(over(records, clock, at(method, fault, nth=nth)))
         worker.balance()
@@ -185,7 +187,7 @@ def test_an_ownership_in_doubt_is_resolved(queue, records, clock, method, fault)
 
 
 def test_generations_rise_when_a_topic_is_created_again(queue):
-    """A worker of the deleted topic would take its old lease for valid."""
+    """Otherwise a worker of the deleted topic would treat its old lease as valid."""
     first = Worker(queue)
     (before,) = first.balance()
     first.stop()
@@ -199,7 +201,7 @@ def test_generations_rise_when_a_topic_is_created_again(queue):
 
 
 def test_a_worker_considered_ended_registers_again(queue, clock):
-    """A worker that slept for long would never get a shard again."""
+    """Otherwise a worker that slept for long would never get a shard again."""
     first, _ = owner(queue)
     clock.now += 1
     second, _ = succeed(queue, clock)
@@ -209,7 +211,7 @@ def test_a_worker_considered_ended_registers_again(queue, clock):
 
 
 def test_impossible_lease_times_are_refused(queue, records):
-    """A lease could be taken over before it ends, or foreign bytes would be read as owners."""
+    """Otherwise a lease could be taken over before it ends, or foreign bytes would be read as owners."""
     with pytest.raises(UsageError, match="expiry"):
         Worker(queue, lease_seconds=5, expiry_seconds=5)
     records.create("owners", "t", b"text")
@@ -218,7 +220,7 @@ def test_impossible_lease_times_are_refused(queue, records):
 
 
 def test_a_long_backlog_is_taken_over_shard_by_shard(records, clock):
-    """A worker whose scans take long would lose all its leases before it delivers anything."""
+    """Otherwise a worker whose scans take long would lose all its leases before it delivers anything."""
 
     class Slow(CountedRecords):
         def scan(self, partition, **kwargs):
