@@ -8,8 +8,8 @@ PUT under If-Match. Every write carries a random token. So two writes of equal c
 record is its ETag, which on many stores is the body's MD5. A write in doubt returns `Unknown`: callers read the record,
 and send the write again (`protocols.updates`). Only `add`, which has its own compare-and-set loop, resolves doubt
 itself. For this, a counter also holds the tokens of its last writes. So an addition stays in doubt only after
-`PAST_TOKENS` further additions. This matters because counters have many concurrent writers, and Ceph RGW answers every
-second conflict with 500 instead of 412.
+`PAST_TOKENS` further additions. This matters because counters have many concurrent writers, and Ceph RGW answers half
+of the conflicts with 500 instead of 412.
 
 Removal is a DELETE under If-Match if the store honours this condition, which is tested once. On other stores a DELETE
 could remove a record that was created in between. Therefore, a tombstone is written there under If-Match, and this

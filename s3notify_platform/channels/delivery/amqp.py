@@ -54,7 +54,7 @@ class AmqpPush(PooledPush):
         self._idle: list[tuple[float, Connection]] = []
 
     def post(self, topic: str, batch: Sequence[Entry]) -> Answer:
-        """See `PooledPush.post`. Sends a second time only if the kept connection fails."""
+        """See `PooledPush.post`. The batch is sent a second time only if a kept connection fails."""
         deadline = self._clock.monotonic() + self.endpoint.timeout_seconds
         if (kept := self._kept()) is not None and self._publish(topic, batch, kept, deadline) is None:
             return Delivered()

@@ -29,11 +29,11 @@ class Admission:
     limit: int
     probe: bool = False
     wait_seconds: float = 0.0
-    """If `limit` is 0: time to wait before the next call."""
+    """Time to wait before the next call, if `limit` is 0."""
 
 
 class Circuit:
-    """The circuit of one endpoint in one worker. Thread-safe. Each change calls `report` with a text."""
+    """The circuit of one endpoint in one worker. Thread-safe. Each change of its state calls `report` with a text."""
 
     def __init__(
         self,
@@ -72,7 +72,7 @@ class Circuit:
             return Admission(limit=1, probe=True)
 
     def release(self) -> None:
-        """Give the probe back, since it was not sent."""
+        """Give back a probe that was not sent."""
         with self._lock:
             self._probing = False
 

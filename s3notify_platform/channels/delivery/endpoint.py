@@ -47,10 +47,10 @@ SECRET_PREFIX: Final = "S3NOTIFY_PUSH_"  # noqa: S105 - start of a variable's na
 SECRET_BYTES_MIN: Final = 16
 
 TOLERANCE_SECONDS: Final = 300
-"""Maximum difference of the sender's and receiver's clocks; a recorded request can be replayed for that long."""
+"""Maximum difference between the clocks of sender and receiver. A recorded request can be replayed for that long."""
 
 _URL: Final = re.compile(r"[!#-\[\]-~]{1,2000}")
-"""Printable ASCII without quotes and backslashes, which parsers treat differently."""
+"""Printable ASCII without double quotes and backslashes: URL parsers treat these two differently."""
 
 _PORT: Final = re.compile(r":[0-9]{1,5}$")
 _BROKER: Final = re.compile(r"(?:[A-Za-z0-9._-]{1,253}|\[[0-9a-f:.]{2,45}\]):[0-9]{1,5}")

@@ -20,7 +20,7 @@ from s3notify_platform.kernel.errors import FencedError, UnavailableError, Unkno
 from s3notify_platform.protocols.notification_queue import DeadLettered, Entry, Failure, ShardConsumer
 
 TAKE_MAX: Final = 256
-"""Entries taken from one shard in one turn, as many as a segment has."""
+"""Maximum number of entries that one turn takes from a shard, equal to the size of a segment."""
 
 SETTLE_SECONDS: Final = 1.0
 """Interval at which the outcomes of entries in hand are written to the queue. If the owner is killed, entries delivered
@@ -206,7 +206,7 @@ class _Known:
     failures: list[Failure] = field(default_factory=list)
 
     def failed(self, batch: Batch, error: str, *, begun: bool = True) -> None:
-        """Note that these entries were not delivered."""
+        """Records that these entries were not delivered."""
         self.failures.append(Failure(entries=batch, error=error, begun=begun))
 
 

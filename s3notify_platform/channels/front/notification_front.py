@@ -167,7 +167,7 @@ class NotificationFront:
     # The server's side, on its event loop.
 
     def admit(self, head: Head) -> Answer | None:
-        """See `Application.admit`. A request can be refused by its head alone, but not admitted."""
+        """See `Application.admit`. The head alone may be enough to refuse a request, but never to admit it."""
         if head.path == "/health" and head.method in ("GET", "HEAD"):
             return Answer(status=HTTPStatus.OK, text="" if head.method == "HEAD" else "ok")
         reply = self._reply(head)

@@ -142,7 +142,7 @@ class SnsTopics:
         self._revise(topic.name, changed)
         return reply.action("SetTopicAttributes", None)
 
-    # Shared by the actions.
+    # Helpers that several actions use.
 
     def _found(self, parameters: Parameters) -> Topic:
         _, found = self._named_in(parameters)

@@ -5,8 +5,8 @@ body, and waitress has no TLS. Here h11 implements the protocol; this module add
 
 | subject | bound |
 |---|---|
-| connections, counted when they are accepted | `connections`; one more is closed, without TLS after a 503 |
-| connections of one address (IPv6: /64) without an admitted request so far | `strangers`; one more is closed, too |
+| connections, counted when they are accepted | `connections`; more are closed; without TLS, after a 503 |
+| connections of one address (IPv6: /64) without an admitted request so far | `strangers`; more are closed, too |
 | from acceptance to the head of the first admitted request, TLS included | `stranger_seconds` (408) |
 | a later request, from its first byte to its last; the first one's body; writing an answer | `request_seconds` (408) |
 | between two requests | `idle_seconds` |
@@ -242,7 +242,9 @@ class HttpServer:
             self._open.discard(task)
 
     def _count(self, stranger: _Stranger, address: str) -> bool:
-        """Count its connection for this address only. False if the address has too many; then it counts for none."""
+        """Count the stranger's connection for this address only. False if the address has too many: then the connection
+        counts for no address.
+        """
         self._forget(stranger)
         if self._strangers[address] >= self._limits.strangers:
             return False
@@ -251,7 +253,7 @@ class HttpServer:
         return True
 
     def _forget(self, stranger: _Stranger) -> None:
-        """Count its connection for no address any more."""
+        """From now on, the stranger's connection counts for no address."""
         if (address := stranger.address) is None:
             return
         stranger.address = None

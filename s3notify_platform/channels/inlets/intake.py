@@ -209,7 +209,8 @@ class Intake:
     def _by_topic(self, reports: Sequence[_Report], trouble: _Retry, origin: str) -> dict[str, list[_Report]]:
         wanted: dict[str, list[_Report]] = {}
         try:
-            # Read after the changes happened: the consumer of a later topic lists first, and so finds the changes.
+            # The topics are read after the changes happened. The consumer of a later topic lists first, and so finds
+            # these changes.
             topics, down = checked(self._queue.see_topics(), self._targets), False
         except _RETRY as error:
             topics, down = (), True

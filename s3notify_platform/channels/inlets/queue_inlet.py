@@ -10,8 +10,8 @@ A message that was not deleted is received again, so no crash loses a change; du
 
 Outcomes of a message
     - All events queued, duplicate, ignored or kept as poison: the message is deleted.
-    - A topic is full: the message is hidden, and received again later. The time grows with each receive, up to 15
-      minutes. The other topics have their entry.
+    - A topic is full: the message is hidden, and received again later. The hidden time grows with each receive, up to
+      15 minutes. The other topics have their entry.
     - The store is unavailable: the message is kept in memory and retried. No new message is received meanwhile, so that
       an outage does not use up receives: after too many, the message service moves a message to its dead letters.
     - The message is not an S3 event message: it is left to the dead letters of the message service. If the service has

@@ -30,8 +30,8 @@ to the topics that exist then, and moves the signals. If no topic takes the key,
 signal is not marked, like the signal of an unqueued writer: then consumers list.
 
 Limit. If a writer without a reservation is killed between its write and the end of step 4, its change is not announced,
-and only the sweep finds the object. A writer has no reservation if the first topic for its key was created less than
-2 s before the write began, or later; or if all topics that it knew have been deleted since.
+and only the sweep finds the object. A writer has no reservation in two cases. Either the first topic for its key was
+created less than 2 s before the write began, or later; or all topics that the writer knew have been deleted since.
 
 | requests, for n changes in s slots and t topics | |
 |---|---|
@@ -163,9 +163,9 @@ class QueuedPublisher(LargeObjects[PublishOutcome]):
     def publish(self, changes: Iterable[Change]) -> tuple[PublishOutcome, ...]:
         """Apply all changes; returns an outcome for each. If a topic has room for some only, the first ones get it.
 
-        Requests: see the module. After the last entry, the signal of each touched slot moves once, and the root once.
-        Writes begin within a third of the queue's `stale_seconds` (40 s); later ones of a large batch are `Refused`
-        with 0 s to wait. Bodies are held in memory.
+        Requests: see the module. After the last entry, the signal of each touched slot moves once, and the root once. A
+        write may begin only within a third of the queue's `stale_seconds` (by default 40 s of 120 s). The writes of a
+        large batch that could not begin by then are `Refused`, with 0 s to wait. Bodies are held in memory.
         """
         batch = tuple(changes)
         self._publisher.check(batch)
@@ -265,7 +265,7 @@ class QueuedPublisher(LargeObjects[PublishOutcome]):
         try:
             self._reserve_all(works)
         except UsageError:
-            # Perhaps only one call is at fault: the other calls must succeed.
+            # Perhaps only one call has an invalid change: the other calls must still succeed.
             if len(calls) == 1:
                 raise
             for call in calls:
@@ -365,7 +365,7 @@ class QueuedPublisher(LargeObjects[PublishOutcome]):
         if isinstance(work.change, Delete):
             if found is None:
                 work.happened = True
-                # With a precondition another writer may have deleted it.
+                # If there was a precondition, another writer may have deleted the object instead of us.
                 if work.change.precondition is None:
                     work.outcome = Written(etag=None)
         elif found is not None and written_by(found, work.event.writer):

@@ -14,9 +14,9 @@ enough, several are allowed, and any may be killed at any time: the next one sta
 Requests of a pass over t topics of h shards, if there is nothing to do: 1 scan of the topics, t × (1 + h) reads, and
 for each keyspace 1 HEAD (1 LIST more if its root moved). With default settings, two topics, and the queue on a bucket,
 this is about 22 requests for each pass. A pass every 15 s costs 0.13 million requests a day; Dagster's pass every 30 s
-costs half of that. Waiting entries cost a LIST for each 1000 and shard, one GET each when they change, and about 1 KB
-of memory. A signal is 1 PUT for each slot and 1 for the root. A reservation whose write happened costs 1 scan of the
-topics, and a push to each newer topic that takes its key.
+costs half of that. Waiting entries of a shard cost 1 LIST for each 1000; each entry also costs 1 GET when it changes,
+and about 1 KB of memory. A signal is 1 PUT for each slot and 1 for the root. A reservation whose write happened costs 1
+scan of the topics, and a push to each newer topic that takes its key.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -84,7 +84,7 @@ class ReconcilerReport:
 
 @dataclass(slots=True, kw_only=True)
 class WaitingEntry:
-    """A committed entry: by keyspace, the start of its wait, and its first known signal."""
+    """A committed entry; for each keyspace, the time since which it waits, and the first known signal of its slot."""
 
     since: dict[int, float]
     unmoved: dict[int, bytes]
@@ -262,7 +262,8 @@ class ReconcilerService:
             return
         takers = self._queue.takers(self._queue.see_topics(), self._bucket, event)
         others = [topic for topic in takers if topic.epoch not in event.announced_to]
-        # Added here, too: if this process is killed, its own reservations are not announced to the others again.
+        # The reservations made here name these topics, too. So if this process is killed, they are not announced to
+        # these topics again.
         event = replace(event, announced_to=(*event.announced_to, *(other.epoch for other in others)))
         held: list[Reservation] = []
         try:
@@ -297,7 +298,7 @@ class ReconcilerService:
                 age = now - found.since.setdefault(number, now)
                 unmoved = found.unmoved.get(number) == self._digest(watched, watched.watcher.state, entry)
                 if age >= self._doubtful_seconds or (unmoved and age >= self._unsignalled_seconds):
-                    # Repeated later, in case the consumer misses this signal, too.
+                    # The wait starts again, so the signal is repeated later, in case the consumer misses this one, too.
                     found.since[number] = now
                     found.unmoved.pop(number, None)
                     watched.rescans.add(entry.event.key)

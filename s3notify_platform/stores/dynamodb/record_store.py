@@ -11,7 +11,7 @@ r"""`RecordStore` on a DynamoDB table: for high rates, and for buckets that lack
 Guarantees. Every write is one conditional request with its own token, the version. So if several writers expect one
 version, at most one succeeds. A write in doubt is `Unknown`, and never sent again here: callers read the record
 (`protocols.updates`). After an addition in doubt, the counter is read once, and the token shows if it was applied.
-Reads are consistent. Several sources share a table by different scopes.
+Reads are consistent. Several sources can share a table if each has its own scope.
 
 | operation | requests, undisturbed |
 |---|---|
