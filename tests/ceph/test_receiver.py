@@ -49,9 +49,9 @@ def receiving(site: Site, queue: NotificationQueue) -> Iterator[HttpInlet]:
 
 
 def test_posts_of_rgw_become_committed_rows(site: Site, ceph: Ceph, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Changes of a client without our code would be missing from the table. One receiver serves during the whole test:
-
-    RGW 16 may post nothing more to an endpoint that has refused posts for seconds, until its gateway is restarted.
+    """Otherwise changes of a client without our code would be missing from the table. One receiver serves during the
+    whole test: RGW 16 may post nothing more to an endpoint that has refused posts for seconds, until its gateway is
+    restarted.
     """
     monkeypatch.setenv("S3NOTIFY_TEST_RECEIVER", SECRET)
     bucket = site.component.bucket

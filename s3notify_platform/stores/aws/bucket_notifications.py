@@ -103,7 +103,8 @@ class BucketNotifications:
         return BucketNotifications(stored=others | {field: found for field, found in left.items() if found})
 
     def having(self, one: Notification) -> "BucketNotifications":
-        """These notifications and `one`, which replaces the notification with the same id; `self` if nothing changes.
+        """These notifications and `one`, which replaces the notification with the same id; `self` if nothing
+        changes.
         """
         if self.find(one.id) == one:
             return self
