@@ -8,8 +8,8 @@ registered in `registry`.
 Threat model. All input is hostile. The holder of a role's keys is trusted with that role only; `s3notify init --print
 iam` prints the least policy of each role.
 
-    - Writer: it writes objects below the source's prefix, and signals. All other objects of the platform are denied to
-      it, so it cannot commit.
+    - Writer: it writes objects below the source's prefix, and signals. It may write no other object of the platform, so
+      it cannot commit.
     - Publisher: a writer that also adds entries to the queue and removes them.
     - Inlet: it writes signals and the queue. It reads no object and cannot commit.
     - Outlet: it reads and writes the queue. It connects only to networks that its operator's `Egress` allows.
@@ -28,7 +28,8 @@ iam` prints the least policy of each role.
     - Endpoint: only the status of its answer counts, within a deadline. Redirects are not followed.
 
 Each secret gives access to:
-    - The keys of a role: everything that this role may do. They are named, not stored (`stores.credentials`).
+    - The keys of a role: everything that this role may do. Settings name the keys, and do not contain them
+      (`stores.credentials`).
     - The HTTP inlet's secret: reporting changed keys. Without TLS it can be read on the network.
     - A key of the front: creating topics. Its secret is never sent. Without TLS a request can be replayed unchanged
       for a quarter of an hour.

@@ -2,8 +2,8 @@
 
 A probe object is written below the source's prefix, under a hidden name that no source reads. A separate topic receives
 its entry. So events, inlet and queue are tested together, and the source's own topic, signals and table are not
-affected. Other topics with that prefix get the probe's entries, as for any object. The topic is removed before the
-object.
+affected. Other topics that take keys below this prefix get an entry for the probe, as for any object. The topic is
+removed before the object.
 """
 
 from collections.abc import Callable, Iterable

@@ -34,14 +34,16 @@ ROLES: Final[tuple[Role, ...]] = (
 )  # fmt: skip
 
 OWN: Final = ("table/*", "derived/*", "records/*", "store.json", f"{PROBE}*")
-"""Keys below a source's platform prefix, without the keyspace: no writer of objects may change them."""
+"""Keys below a source's platform prefix, except the keyspace. No writer of objects may change them."""
 
 KNOWN_ACTIONS: Final[Mapping[Role, Sequence[str]]] = {
     "run": ("GetObject", "PutObject"),
     "sweep": ("GetObject", "PutObject"),
     "reader": ("GetObject",),
 }
-"""Actions on the records of the source's tables (`table.known`), which are kept apart from their other objects."""
+"""Actions on the records of the source's tables (`table.known`), which are kept apart from the tables' other
+objects.
+"""
 
 VIEWED: Final = ("table/_delta_log/", "table/data/", "table/part-", "table/_s3notify/vector/", "derived/")
 """Keys below a source's platform prefix that Delta engines read. Files that these engines write begin with `part-`."""

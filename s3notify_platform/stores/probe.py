@@ -47,7 +47,9 @@ only a commit through DynamoDB is safe. `unusable`: not reachable, or not permit
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Capabilities:
-    """Findings of the probe. True for a condition: applied if it held, refused if not, and at most one racer won."""
+    """Findings of the probe. A condition is True if a write was applied when the condition held, and refused when it
+    did not, and if at most one of the concurrent writers won.
+    """
 
     reachable: bool = False
     can_list: bool = False

@@ -118,7 +118,8 @@ class Delivery:
                 helper.join(STOP_SECONDS)
 
     def counts(self) -> Mapping[str, int]:
-        """Entries delivered, failed and dead; requests sent; shards owned; and the counts of the services alongside.
+        """The numbers of entries delivered, failed and dead, of requests sent, and of shards owned; and the counts of
+        the services alongside.
 
         `waited_ms`: sum over delivered entries of the time since their event, by the clocks of writer and worker.
         """

@@ -219,9 +219,9 @@ def verify_signature(
 ) -> bool:
     """True if a request was recently signed with one of the secrets. Pure, for receivers.
 
-    `header`, `event_ids` and `body` are as received, `body` byte for byte. Several secrets are for the time in which a
-    secret is replaced. `now_seconds` is the receiver's Unix time. A recorded request can be replayed within the
-    tolerance: drop known event ids.
+    `header`, `event_ids` and `body` are as received, `body` byte for byte. Pass both secrets while a secret is being
+    replaced. `now_seconds` is the receiver's Unix time. A recorded request can be replayed within the tolerance, so
+    drop events whose ids are known already.
     """
     fields = [part.strip().partition("=") for part in header.split(",")]
     times = [value for name, _, value in fields if name == "t"]

@@ -1,4 +1,4 @@
-"""Requests to one endpoint over HTTP(S): to the address that was checked, with bounds on time and size.
+"""Sends requests to one endpoint over HTTP(S): only to a checked address, with bounds on time and size.
 
 This module is built on `http.client`, which follows no redirects and uses no proxy. It adds the check of the address
 (`Egress`), one deadline for a whole request, and kept connections.

@@ -12,11 +12,11 @@ no answer, the sender must send the post again; duplicates do no damage.
 | 408, 413, 431 | too slow, too large |
 | 503 with Retry-After | a topic is full, the store is unavailable, or all connections are in use |
 
-Connections that have not sent the secret yet get at most a quarter of `max_connections` for each address, and 3 s each;
-see `http_server`. Behind a proxy all senders have its address. `trusted_proxies` names the proxy, and then each of its
-clients gets that share (`proxies`). With `plain_http` and without `trusted_proxies` there is no share for each address,
-only `max_connections`: anybody who reaches the proxy may take all connections, for 3 s each. The inlet warns of this
-when it starts.
+Connections that have not sent the secret yet are limited: each address may have a quarter of `max_connections`, for 3 s
+each; see `http_server`. Behind a proxy all senders have the proxy's address. If `trusted_proxies` names the proxy, each
+of its clients gets that share (`proxies`). With `plain_http` and without `trusted_proxies` there is no share for each
+address, only `max_connections`: anybody who reaches the proxy may take all connections, for 3 s each. The inlet warns
+of this when it starts.
 
 Authentication is mandatory. The secret comes from a named environment variable. A request has it in one of these
 headers:
@@ -34,9 +34,10 @@ while the inlet serves.
 
 Setup of the sender. Ceph: a topic with `push-endpoint` and `persistent=true`, and the bucket's notification to it. Ceph
 accepts an endpoint with a password only in a request over TLS. It repeats posts until they are answered 2xx, even
-malformed posts: see `s3notify inlet poison`. RGW 16 sends its first post up to 30 s later. After an endpoint failed for
-some seconds, the gateway may send nothing to it until it is restarted; the sweep finds such changes. MinIO:
-`notify_webhook` with `endpoint`, `auth_token` and a `queue_dir`, then `mc event add … --event put,delete,ilm`.
+malformed posts: see `s3notify inlet poison`. RGW 16 may send the first post of a new topic up to 30 s late. After an
+endpoint failed for some seconds, the gateway may send nothing to it until it is restarted; the sweep finds such
+changes. MinIO: set `notify_webhook` with `endpoint`, `auth_token` and a `queue_dir`; then type `mc event add … --event
+put,delete,ilm`.
 """
 
 import asyncio
@@ -75,12 +76,12 @@ BATCH_EVENTS: Final = 500
 """Approximate number of events in one batch."""
 
 ANSWER_SECONDS: Final = 60.0
-"""A post that is not durable by then is answered 503. If it still waits, it is dropped; else it may become durable
-later.
+"""A post whose changes are not durable after this time is answered 503. If the post still waits, it is dropped; else
+its changes may become durable later.
 """
 
 JOIN_SECONDS: Final = 1.0
-"""Time for a worker to end after its posts were answered; then it is abandoned."""
+"""A worker gets this time to end after its posts were answered. Then it is abandoned."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -85,7 +85,7 @@ class _Report:
     taken: bool = False
     """True if at least one topic takes the event."""
     queued_at: int = 0
-    """Tick of its newest entry; 0: it has no entry."""
+    """Tick of its newest entry; 0 if it has no entry."""
     news: bool = False
     """True if a step was done for the first time."""
     outcome: Outcome | None = None

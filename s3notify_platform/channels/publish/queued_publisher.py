@@ -7,11 +7,10 @@
 
 Steps, for one change or a batch
     1. Reserve, in every topic that takes the key. If a topic is full, the change is refused in all of them.
-    2. Write, if the reservations are still fresh. The object has the id of its writer (`s3notify-writer`), which the
-       reservations name.
+    2. Write, if the reservations are still fresh. Object and reservations name the writer's id (`s3notify-writer`).
     3. If the outcome is unknown: HEAD. If the object has our id (or is absent, after a delete), the write happened.
-    4. Look at the topics. The known topics suffice if the writes are reserved and were answered within 2 s after the
-       start of the last read; else read the topics again. If a write happened, announce it to new topics: their
+    4. Look at the topics. The known topics suffice if the writes are reserved, and were answered within 2 s after the
+       start of the last read of the topics; else read them again. If a write happened, announce it to new topics: their
        consumers list only the objects that existed before all writers had to know the topic.
     5. If the write happened, commit the entries. If not, abort them. If it is in doubt, or a new topic could not take
        it, leave the entries to the reconciler. If a reservation was resolved meanwhile, push the change again.
@@ -139,8 +138,8 @@ class QueuedPublisher(LargeObjects[PublishOutcome]):
         precondition: Precondition | None = None,
         metadata: Mapping[str, str] | None = None,
     ) -> PublishOutcome:
-        """Write one object. With one topic, 5 requests in sequence; 1 more for each 2 s and for each 32 puts; 3 or 4
-        more at first. Concurrent threads share all requests except two: the object, and its slot's signal.
+        """Write one object. Requests with one topic: 5, in sequence; 1 more every 2 s and every 32 puts; 3 or 4 more at
+        first. Concurrent threads share all requests except two: the object, and its slot's signal.
         """
         return self.publish([Put(key=key, body=body, precondition=precondition, metadata=metadata)])[0]
 
@@ -180,7 +179,7 @@ class QueuedPublisher(LargeObjects[PublishOutcome]):
         return self._publisher.source(bucket, key)
 
     def _large(self, change: Put | LargePut) -> PublishOutcome:
-        """Like `publish`, but without other threads: no thread waits for an upload."""
+        """Like `publish`, but shares no request with other threads: so no other thread waits for this upload."""
         if isinstance(change, Put):
             return self.publish([change])[0]
         self._publisher.check([change])
@@ -193,7 +192,7 @@ class QueuedPublisher(LargeObjects[PublishOutcome]):
             try:
                 upload(self._publisher, self._queue, work, change)
             except UnknownOutcomeError:
-                raise  # the reconciler looks for an upload that may have begun, while there is the reservation
+                raise  # while there is a reservation, the reconciler looks for an upload that may have begun
             except Exception:
                 self._abort([work])
                 raise
@@ -204,12 +203,12 @@ class QueuedPublisher(LargeObjects[PublishOutcome]):
         return work.result()
 
     def announce(self, keys: Iterable[str]) -> None:
-        """Announce objects that were not announced, like those of other writers: the current version, or a delete.
+        """Announce objects that were not announced, like objects of other writers: the current version, or a deletion.
 
         Rules of topics apply, except rules by event, which is not known; topics with rules by tags take none of these
-        changes. Safe to repeat. 1 HEAD for each key, then 1 scan of the topics, a push to each topic that takes it, the
-        signals. `QuotaExceededError`, `UnavailableError`, `UnknownOutcomeError`, `NotSignalledError`: announce all keys
-        again.
+        changes. Safe to repeat. Requests: 1 HEAD for each key, then 1 scan of the topics, a push to each topic that
+        takes a key, and the signals. `QuotaExceededError`, `UnavailableError`, `UnknownOutcomeError`,
+        `NotSignalledError`: announce all keys again.
         """
         wanted = tuple(dict.fromkeys(keys))
         events = self._queue.shards.in_parallel(self._found, wanted)
@@ -420,7 +419,7 @@ class QueuedPublisher(LargeObjects[PublishOutcome]):
         return NotSignalledError(cause, tuple(key for key in keys if key in missing)) if missing else None
 
     def _signal(self, works: Sequence[PendingChange]) -> None:
-        # A write that may have happened moves its signal, like the signal of an unqueued writer.
+        # A write that may have happened moves its signal, too: without the mark, like an unqueued writer.
         moved = [work for work in works if work.happened is not False]
         unqueued = {work.event.key for work in moved if not work.announced}
         keys = list(dict.fromkeys(work.event.key for work in moved))

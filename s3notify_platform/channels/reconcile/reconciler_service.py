@@ -7,9 +7,9 @@
 | an entry whose slot was never signalled | the signal has not moved since before the entry | `unsignalled_seconds` |
 | such an entry, if others moved that signal, or this process is new | it still exists | `doubtful_seconds` |
 
-For each of these, the slot is signalled, marked as queued, and again every `doubtful_seconds` while the entry exists. A
-needless signal causes a batch that finds nothing; to avoid this, the reconciler watches the signals. One instance is
-enough, several are allowed, and any may be killed at any time: the next one starts over.
+For each of these, the slot's signal is moved, marked as queued. It is moved again every `doubtful_seconds` while the
+entry exists. A needless signal causes a batch that finds nothing; to avoid this, the reconciler watches the signals.
+One instance is enough, several are allowed, and any may be killed at any time: the next one starts over.
 
 Requests of a pass over t topics of h shards, if there is nothing to do: 1 scan of the topics, t × (1 + h) reads, and
 for each keyspace 1 HEAD (1 LIST more if its root moved). With default settings, two topics, and the queue on a bucket,
@@ -106,7 +106,8 @@ class ReconcilerService:
     """Reconciles all topics of one bucket: as a `Service`, or pass by pass. Reuse the instance: it keeps state between
     passes.
 
-    `objects`: the bucket. `keyspaces`: the keyspaces whose signals it moves, each for the keys below its prefix.
+    `objects`: the bucket of the objects. `keyspaces`: the keyspaces whose signals it moves, each for the keys below its
+    prefix.
     """
 
     name = "reconcile"
@@ -239,7 +240,8 @@ class ReconcilerService:
                 _note(errors, "signals", error)
 
     def _abort_upload(self, event: Event) -> None:
-        """Abort the upload of a killed writer. If its id is unknown, abort empty uploads of the key without an owner.
+        """Abort the upload of a killed writer. If its id is unknown, abort those empty uploads of the key that no
+        reservation names.
 
         1 request; without an id, 1 for each upload of the key, 1 scan of the topics, and 1 of each shard that takes it.
         """
@@ -248,7 +250,8 @@ class ReconcilerService:
             if upload:
                 self._objects.abort_upload(event.key, upload)
             elif empty := self._objects.empty_uploads(event.key):
-                # Read after the uploads: a writer that has begun one of them and named it keeps it.
+                # The named uploads are read after the list of uploads. So if a writer has begun one of these and named
+                # it, it is kept.
                 for orphan in set(empty) - self._queue.uploads_of(self._bucket, event.key):
                     self._objects.abort_upload(event.key, orphan)
 

@@ -54,14 +54,14 @@ class Notification:
     suffix: str = ""
 
     def overlaps(self, other: "Notification") -> bool:
-        """True if S3 refuses to have both: some event of some key would match both. Pure."""
+        """True if S3 refuses to have both notifications, because some event would match both. Pure."""
         events = any(_same_event(one, two) for one in self.events for two in other.events)
         prefixes = self.prefix.startswith(other.prefix) or other.prefix.startswith(self.prefix)
         suffixes = self.suffix.endswith(other.suffix) or other.suffix.endswith(self.suffix)
         return events and prefixes and suffixes
 
     def covers(self, other: "Notification") -> bool:
-        """True if it announces everything that the other one announces. Pure."""
+        """True if this notification announces everything that the other one announces. Pure."""
         events = all(any(_includes(mine, event) for mine in self.events) for event in other.events)
         return events and other.prefix.startswith(self.prefix) and other.suffix.endswith(self.suffix)
 

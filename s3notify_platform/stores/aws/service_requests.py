@@ -61,7 +61,7 @@ class ServiceConfig(Access):
 
 
 class ServiceRequests(SdkUser[Any]):
-    """One service. Thread-safe. Every request to it can be repeated, so a lost answer has no consequence."""
+    """One service. Thread-safe. Every request to this service can be repeated, so a lost answer has no consequence."""
 
     def __init__(self, config: ServiceConfig, *, clock: Clock = SYSTEM_CLOCK, **settings: float) -> None:
         super().__init__(config.name, config, **settings)

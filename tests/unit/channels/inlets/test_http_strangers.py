@@ -18,7 +18,7 @@ PATIENT = Limits(connections=8, strangers=2, stranger_seconds=20, request_second
 
 @contextlib.contextmanager
 def held(receiver, number, sent=b""):
-    """This many connections that have sent `sent`, and wait."""
+    """Opens this many connections; each has sent `sent`, and waits."""
     with contextlib.ExitStack() as open_:
         peers = [open_.enter_context(socket.create_connection(receiver.address, 20)) for _ in range(number)]
         for peer in peers:

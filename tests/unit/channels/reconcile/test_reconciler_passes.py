@@ -55,7 +55,7 @@ def world():
 
 
 def passes(world, reconciler, *waits):
-    """Number of slots that each pass signals; each pass begins so many seconds after the previous one."""
+    """Number of slots that each pass signals. `waits`: seconds before each pass."""
     signalled = []
     for seconds in waits:
         world.clock.now += seconds
