@@ -20,8 +20,8 @@ iam` prints the least policy of each role.
       get. It cannot see, change or delete topics that the front did not make.
     - Sender of events (with the inlet's secret, or by the policy of the SQS queue): it reports changes of one bucket.
       It can name neither another bucket nor the platform's own objects.
-    - Anybody else who reaches the HTTP inlet or the front: they get a share of its connections, for some seconds each,
-      and cause at most one log line every few seconds. With `plain_http` and without `trusted_proxies`, anybody can
+    - Anybody else who reaches the HTTP inlet or the front: they get a share of its connections, for some seconds each.
+      They cause at most one log line every few seconds. With `plain_http` and without `trusted_proxies`, anybody can
       take all connections.
     - Trusted proxy: its headers say which sender a request counts for. It has no secret of its own, and sees the
       senders' secrets.
@@ -39,8 +39,8 @@ Each secret gives access to:
       (`local.server`).
 
 A false report costs requests, but it never adds, changes or removes a row: rows come from the objects that a run finds.
-The sweep finds a change whose report is missing. Writers are not protected from each other: a writer that may write
-below a prefix may overwrite its objects, fill the queue up to its capacity, and move signals.
+The sweep finds a change whose report is missing. Writers are not protected from each other. A writer that may write
+below a prefix may overwrite the objects there, fill the queue up to its capacity, and move signals.
 """
 
 from s3notify_platform.channels.keyspaces import Keyspace

@@ -24,7 +24,8 @@ A process caches the counters that it wrote last, so a counter that no other pro
 | create | 1 PUT; over a tombstone: PUT, GET, PUT |
 | read | 1 GET |
 | replace | 1 PUT |
-| remove | 1 DELETE; without conditions on DELETE 1 PUT, and 1 DELETE if the key does not recur; 3 for the test, once |
+| remove, conditions on DELETE work | 1 DELETE; once, 3 requests for the test |
+| remove, other stores | 1 PUT; 1 DELETE if the key does not recur; once, 3 requests for the test |
 | scan | 1 LIST for each 1000 records, 1 GET for each wanted value that is not known; 1 DELETE for each tombstone |
 | add | 1 PUT; 1 GET before it if the counter is not cached, and both again for each conflict |
 """
@@ -85,8 +86,8 @@ _LIVE_BYTES_MIN = len(b"1 live \n") + 32
 def quote(name: str) -> str:
     """A name as one path segment: ASCII letters, digits, `-` and `_` stay unchanged. Pure.
 
-    Every other byte becomes a mark and two hex digits. The mark depends on where the byte sorts, so quoted names
-    sort as the names do, and LIST returns records in the order of their keys.
+    Every other byte becomes a mark and two hex digits. The mark depends on the place of the byte in the sort order. So
+    quoted names sort as the names do, and LIST returns records in the order of their keys.
     """
     return "".join(
         chr(byte) if chr(byte) in _PLAIN else f"{_mark(byte)}{byte:02x}" for byte in name.encode("utf-8")

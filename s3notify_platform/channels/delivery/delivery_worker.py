@@ -10,8 +10,8 @@ Guarantees
     - If a worker is killed, another worker serves its shards within 15 s (`Worker`); after a clean stop, within 2 s.
       Entries in hand when it was killed may be delivered twice, with the same event ids.
 
-Requests to the queue: those of `Worker` every 2 s; a scan of each idle shard every `poll_seconds`; about 10 for each
-delivered segment (see `ShardConsumer`), and 4 more for each second of its delivery.
+Requests to the queue: those of `Worker` every 2 s; a scan of each idle shard every `poll_seconds`; and about 10 for
+each delivered segment (see `ShardConsumer`). Each second of a delivery costs 4 more.
 """
 
 import re

@@ -3,9 +3,9 @@
 Theory of operation. Entries that were never tried are sent in batches; entries that failed before are sent one by one.
 A refused batch is split in halves, round by round, until the event at fault is alone. The other events are delivered in
 the same turn, for about 2 log2(n) more requests. A batch without an answer fails as a whole, and its entries are sent
-again one by one. If the endpoint accepts nothing, its circuit opens: the entries in hand return to the queue, and
-entries that it certainly did not process lose no attempt. From then on, only the entries of one probe at a time are
-taken.
+again one by one. If the endpoint accepts nothing, its circuit opens, and the entries in hand return to the queue.
+Entries that the endpoint certainly did not process lose no attempt. From then on, only the entries of one probe at a
+time are taken.
 """
 
 from collections.abc import Callable, Iterator, Sequence

@@ -1,9 +1,9 @@
 """The notification configurations of one bucket, kept as rules of topics: put, get and delete.
 
 Guarantees. Everything is checked before anything is written. Once a put or a delete is answered, each later change is
-announced and delivered by the new configurations; entries in the queue are delivered as before. Topics change one by
-one. So after two concurrent puts, parts of each may remain; and after an error, parts may be done: put the
-configurations again.
+announced and delivered by the new configurations. Entries that are in the queue already are delivered as before. Topics
+change one by one. So after two concurrent puts, parts of each may remain; and after an error, parts may be done: put
+the configurations again.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -53,8 +53,8 @@ class BucketNotifications:
         raise FrontError(404, "NoSuchKey", f"There is no notification {identity[:60]!r} of this bucket.")
 
     def put(self, wanted: Iterable[Configuration]) -> None:
-        """Replace or merge the configurations of the bucket; an empty `wanted` removes all. 1 scan, and 3 requests for
-        each topic that changes; the call takes `outdated_seconds`.
+        """Replace or merge the configurations of the bucket; an empty `wanted` removes all. Requests: 1 scan, and 3 for
+        each topic that changes. The call takes `outdated_seconds`.
         """
         by_topic: dict[str, list[Rule]] = {}
         for each in wanted:

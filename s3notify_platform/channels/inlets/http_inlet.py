@@ -14,9 +14,9 @@ no answer, the sender must send the post again; duplicates do no damage.
 
 Connections that have not sent the secret yet are limited: each address may have a quarter of `max_connections`, for 3 s
 each; see `http_server`. Behind a proxy all senders have the proxy's address. If `trusted_proxies` names the proxy, each
-of its clients gets that share (`proxies`). With `plain_http` and without `trusted_proxies` there is no share for each
-address, only `max_connections`: anybody who reaches the proxy may take all connections, for 3 s each. The inlet warns
-of this when it starts.
+of its clients gets that share (`proxies`). With `plain_http` and without `trusted_proxies`, the addresses have no
+share; only `max_connections` applies. So anybody who reaches the proxy may take all connections, for 3 s each. The
+inlet warns of this when it starts.
 
 Authentication is mandatory. The secret comes from a named environment variable. A request has it in one of these
 headers:

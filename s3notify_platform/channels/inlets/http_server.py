@@ -1,14 +1,15 @@
 """A small HTTP/1.1 server for posts: every phase of a connection has a deadline, and every size a bound.
 
-Common servers do not suffice: uvicorn and the standard library have no deadline for a slow client's request head or
-body, and waitress has no TLS. Here h11 implements the protocol; this module adds connections, deadlines and bounds.
+Common servers do not suffice. Uvicorn and the standard library have no deadline for the request head or body of a slow
+client; waitress has no TLS. Here h11 implements the protocol; this module adds connections, deadlines and bounds.
 
 | subject | bound |
 |---|---|
-| connections, counted when they are accepted | `connections`; more are closed; without TLS, after a 503 |
+| connections, counted when they are accepted | `connections`; more are closed, without TLS after an answer 503 |
 | connections of one address (IPv6: /64) without an admitted request so far | `strangers`; more are closed, too |
 | from acceptance to the head of the first admitted request, TLS included | `stranger_seconds` (408) |
-| a later request, from its first byte to its last; the first one's body; writing an answer | `request_seconds` (408) |
+| a later request, from its first byte to its last | `request_seconds` (408) |
+| the body of the first request; writing an answer | `request_seconds` (408) |
 | between two requests | `idle_seconds` |
 | request head; body | about `head_bytes` (431); `body_bytes` (413), and never more than the declared length |
 

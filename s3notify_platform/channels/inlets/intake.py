@@ -1,15 +1,15 @@
 """Intake, shared by all inlets: reported changes become entries of every matching topic, then signals.
 
-Guarantees. An event with the outcome queued or duplicate is durable in every matching topic, and afterwards the signal
-of its slot has moved: the sender may drop the event. Events with the outcome full or unavailable must be reported
-again. Repeated or reordered reports do no damage: an entry only names the object to read.
+Guarantees. If the outcome of an event is queued or duplicate, the event is durable in every matching topic, and the
+signal of its slot has moved after that. So the sender may drop the event. Events with the outcome full or unavailable
+must be reported again. Repeated or reordered reports do no damage: an entry only names the object to read.
 
 Duplicates. An event with a sequencer is identified by key, operation, sequencer and ETag. If this process has completed
 the same event among its last `MEMORY` steps, the event is dropped. Steps (each topic, each keyspace) are remembered one
 by one, so a full topic does not cause a second entry in other topics. An event without a sequencer never counts as a
-duplicate: if an object changes from A to B and back to A, the last change would be missed. An event with an older
-sequencer is not dropped either. Sequencers come from the clock of one gateway: MinIO and Ceph run several, and Ceph
-writes the bytes in little-endian order. So the event with the smaller sequencer may be the later change.
+duplicate. Otherwise the last change would be missed if an object changes from A to B and back to A. An event with an
+older sequencer is not dropped either. Sequencers come from the clock of one gateway: MinIO and Ceph run several, and
+Ceph writes the bytes in little-endian order. So the event with the smaller sequencer may be the later change.
 
 Requests for a batch of n events in s slots: 1 scan of the topics; for each topic as many as `push_many`; for each
 keyspace s + 1 PUTs.

@@ -10,8 +10,8 @@ Steps, for one change or a batch
     2. Write, if the reservations are still fresh. Object and reservations name the writer's id (`s3notify-writer`).
     3. If the outcome is unknown: HEAD. If the object has our id (or is absent, after a delete), the write happened.
     4. Look at the topics. The known topics suffice if the writes are reserved, and were answered within 2 s after the
-       start of the last read of the topics; else read them again. If a write happened, announce it to new topics: their
-       consumers list only the objects that existed before all writers had to know the topic.
+       start of the last read of topics. Else read them again. If a write happened, announce it to new topics: their
+       consumers list only once, and could miss the object.
     5. If the write happened, commit the entries. If not, abort them. If it is in doubt, or a new topic could not take
        it, leave the entries to the reconciler. If a reservation was resolved meanwhile, push the change again.
     6. Move the signal of each touched slot, marked as queued, then the root. With `signals: root`, move only the root
@@ -21,16 +21,16 @@ Large objects (`put_file`, `put_stream`, `copy`) are written in step 2 by a mult
 name. The reservations are renewed during the upload, and it is completed only if they are still fresh. If the writer is
 killed before that, the reconciler aborts the upload.
 
-Threads of a process share steps 1 and 4 to 6 (`kernel.group_commit`): changes that they make at about the same time are
-one reservation, and one batch of commits and signals. Meanwhile, each thread writes its own objects.
+Threads of a process share steps 1 and 4 to 6 (`kernel.group_commit`). Their changes at about the same time are one
+reservation, and one batch of commits and signals. Meanwhile, each thread writes its own objects.
 
-If the writer is killed between any two steps, the reconciler resolves the reservations by HEAD, announces the changes
-to the topics that exist then, and moves the signals. If no topic takes the key, or the queue was not reachable, the
-signal is not marked, like the signal of an unqueued writer: then consumers list.
+If the writer is killed between any two steps, the reconciler resolves the reservations by HEAD. It announces the
+changes to the topics that exist then, and moves the signals. If no topic takes the key, or the queue was not reachable,
+the signal is not marked, so consumers list, as for an unqueued writer.
 
-Limit. If a writer without a reservation is killed between its write and the end of step 4, its change is not announced,
-and only the sweep finds the object. A writer has no reservation in two cases. Either the first topic for its key was
-created less than 2 s before the write began, or later; or all topics that the writer knew have been deleted since.
+Limit. If a writer without a reservation is killed between its write and the end of step 4, its change is not announced.
+Only the sweep finds the object. A writer has no reservation in two cases. Either the first topic for the key was
+created after the write began, or less than 2 s before. Or all topics that the writer knew have been deleted since.
 
 | requests, for n changes in s slots and t topics | |
 |---|---|
@@ -114,7 +114,7 @@ class QueuedPublisher(LargeObjects[PublishOutcome]):
         linger_seconds: float = LINGER_SECONDS,
     ) -> None:
         """`bucket`: name of the bucket that `publisher` writes to, as in the topics' settings. `topic`: the name of the
-        source whose signals it moves; if it is given, a topic of this name with another number of slots is refused.
+        source whose signals it moves. A topic of this name with another number of slots is refused.
 
         `others`: further sources of the bucket, with their own signals. Changes of a source that is missing here are
         signalled later, by the reconciler. `linger_seconds`: time that a thread waits for other busy threads before it

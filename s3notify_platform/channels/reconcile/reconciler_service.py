@@ -11,8 +11,8 @@ For each of these, the slot's signal is moved, marked as queued. It is moved aga
 entry exists. A needless signal causes a batch that finds nothing; to avoid this, the reconciler watches the signals.
 One instance is enough, several are allowed, and any may be killed at any time: the next one starts over.
 
-Requests of a pass over t topics of h shards, if there is nothing to do: 1 scan of the topics, t × (1 + h) reads, and
-for each keyspace 1 HEAD (1 LIST more if its root moved). With default settings, two topics, and the queue on a bucket,
+Requests of a pass over t topics of h shards, if there is nothing to do: 1 scan of the topics, and t × (1 + h) reads.
+Each keyspace costs 1 HEAD, and 1 LIST if its root moved. With default settings, two topics, and the queue on a bucket,
 this is about 22 requests for each pass. A pass every 15 s costs 0.13 million requests a day; Dagster's pass every 30 s
 costs half of that. Waiting entries of a shard cost 1 LIST for each 1000; each entry also costs 1 GET when it changes,
 and about 1 KB of memory. A signal is 1 PUT for each slot and 1 for the root. A reservation whose write happened costs 1

@@ -34,7 +34,7 @@ _SOURCE_MAX: Final = 46
 class EventSite:
     """The origin of one source's events, and their destination. No request.
 
-    `account`: the account of queue, topic and rule; `bucket_account`: the bucket's account; 12 digits each.
+    `account`: the account of queue, topic and rule, in 12 digits. `bucket_account`: the bucket's account, in 12 digits.
     `services_url`: the endpoint of SQS, SNS and EventBridge; None means AWS's. `event_queue`: the queue's name, if it
     is not the default.
     """

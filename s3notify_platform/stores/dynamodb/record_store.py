@@ -18,8 +18,8 @@ Reads are consistent. Several sources can share a table if each has its own scop
 | create, read, replace, remove, add | 1 |
 | scan | 1 for each megabyte |
 
-Limits. An item has at most 400 KB, a scope with its partition 2048 bytes, a key 1024 bytes: larger ones are refused
-with `UsageError` before they are sent. Only records made by `add` are counters. If the network delays the request of a
+Limits. An item has at most 400 KB, a scope with its partition 2048 bytes, a key 1024 bytes. Anything larger is refused
+with `UsageError` before it is sent. Only records made by `add` are counters. If the network delays the request of a
 creation, it may take effect after the record was removed, under a version that no caller knows.
 """
 
