@@ -23,16 +23,16 @@ iam` prints the least policy of each role.
     - Anybody else who reaches the HTTP inlet or the front: they get a share of its connections, for some seconds each.
       They cause at most one log line every few seconds. With `plain_http` and without `trusted_proxies`, anybody can
       take all connections.
-    - Trusted proxy: its headers say which sender a request counts for. It has no secret of its own, and sees the
-      senders' secrets.
+    - Trusted proxy: its headers say which sender a request counts for. The proxy has no secret of its own, but it sees
+      the senders' secrets.
     - Endpoint: only the status of its answer counts, within a deadline. Redirects are not followed.
 
 Each secret gives access to:
     - The keys of a role: everything that this role may do. Settings name the keys, and do not contain them
       (`stores.credentials`).
     - The HTTP inlet's secret: reporting changed keys. Without TLS it can be read on the network.
-    - A key of the front: creating topics. Its secret is never sent. Without TLS a request can be replayed unchanged
-      for a quarter of an hour.
+    - A key of the front: creating topics. The secret of such a key is never sent. Without TLS a request can be replayed
+      unchanged for a quarter of an hour.
     - A push HMAC key: nothing on the platform. Its holder can send forged events to that endpoint.
     - The embedded server's key: everything on that server, which listens on loopback. The key is in a folder of mode
       0700. The server's inner ports (those of its parts) require secret keys that only the server itself has

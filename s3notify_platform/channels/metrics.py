@@ -1,9 +1,9 @@
 """`/metrics` of a long-running process, for Prometheus.
 
     - s3notify_{service}_{count}_total: the counts of `Service.counts`, like received, queued, delivered, failed.
-    - s3notify_{service}_{count}_seconds_total: counts that are kept in milliseconds, in seconds: `waited_ms` of
-      deliveries and `behind_ms` of inlets. Divided by the number of events they give the mean. An event without a time
-      adds 0.
+    - s3notify_{service}_{count}_seconds_total: counts that are kept in milliseconds, and shown in seconds: `waited_ms`
+      of deliveries and `behind_ms` of inlets. Divided by the number of events, they give the mean time. An event
+      without a time adds 0.
     - s3notify_requests_total: requests to S3, DynamoDB and SQS by service and operation. Retries inside obstore, and
       requests of Spark's tasks, are not counted.
     - s3notify_repeated_requests_total: the number of these requests that repeat a failed request, by service.

@@ -90,8 +90,8 @@ def policy(role: Role, places: Places) -> Json:
     """The least IAM policy of a role. Pure.
 
     Writers get a Deny for changes of the platform's own objects (`table.own_objects`), for every prefix of a source.
-    The Deny excepts signals, and for a `publisher` the queue. If the source's prefix is empty, writers may not read
-    these objects either.
+    The Deny does not cover signals, and for a `publisher` it does not cover the queue. If the source's prefix is empty,
+    writers may not read these objects either.
     """
     statements: list[Json] = [
         {"Effect": "Allow", "Action": sorted(actions), "Resource": resource}

@@ -107,8 +107,9 @@ def unquote(quoted: str) -> str:
 
 
 _PLAIN = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_")
-# Each gap between the unquoted characters has a mark from that gap: "!" sorts below "-", "." between "-" and "0", and
-# so on. "." is always followed by two digits, so no segment is "." or "..".
+# The unquoted characters leave gaps in the order of bytes. Each gap has its own mark, which sorts in this gap: "!"
+# sorts below "-", "." between "-" and "0", and so on. "." is always followed by two digits, so no segment is "." or
+# "..".
 _MARKS = ((ord("-"), "!"), (ord("0"), "."), (ord("A"), "="), (ord("_"), "^"), (ord("a"), "`"), (256, "~"))
 
 
@@ -123,7 +124,7 @@ class _Stored:
     etag: ETag
     state: bytes
     tokens: tuple[str, ...]
-    """Token of the last write, first; a counter also has the tokens of earlier writes, newest first."""
+    """The token of the last write is first. A counter also has the tokens of earlier writes, newest first."""
     value: bytes
 
 

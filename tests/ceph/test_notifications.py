@@ -89,7 +89,7 @@ def test_posts_have_metadata_and_tags(notified: S3Config, recorder: Recorder, ce
     assert {"key": "x-amz-meta-team", "val": "sales"} in record["s3"]["object"]["metadata"]
     assert record["s3"]["object"]["tags"] == [{"key": "class", "val": "public"}]
 
-    # In another bucket, since RGW would report the queue's records, too.
+    # The queue is in another bucket. Otherwise RGW would report the queue's records, too.
     queue = NotificationQueue(queue_records(ceph.config(ceph.server.make_bucket())))
     sales, others = Rule(metadata=(("team", "sales"),)), Rule(metadata=(("team", "support"),))
     public, private = Rule(tags=(("class", "public"),)), Rule(tags=(("class", "private"),))

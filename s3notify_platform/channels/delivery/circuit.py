@@ -1,4 +1,4 @@
-"""A circuit breaker: requests at full speed while the endpoint answers, else one probe at a time.
+"""A circuit breaker. While the endpoint answers, requests are sent at full speed; else only one probe at a time.
 
     closed ──no answer, or `REFUSED_MAX` events in a row refused──► open ──probe accepted──► closed
                                                                      └──probe failed: a longer wait──┘
@@ -94,7 +94,7 @@ class Circuit:
                     if probe or (not self._open and len(self._refused) >= REFUSED_MAX):
                         change = self._trip(f"refuses every event: {error}")
                 case Down(error=error, retry_after_seconds=seconds):
-                    # An answer to a request from before the outage says nothing new.
+                    # An answer to a request from before the outage does not lengthen the wait.
                     if probe or not self._open:
                         change = self._trip(error)
                     self._due = max(self._due, self._clock.monotonic() + seconds)

@@ -8,10 +8,10 @@ Guarantees
     - An endpoint that is down or slow does not delay others: each shard has its own thread. Each endpoint has its own
       connections, limit of requests in flight, and circuit.
     - If a worker is killed, another worker serves its shards within 15 s (`Worker`); after a clean stop, within 2 s.
-      Entries in hand when it was killed may be delivered twice, with the same event ids.
+      Entries that it had in hand may be delivered twice, with the same event ids.
 
 Requests to the queue: those of `Worker` every 2 s; a scan of each idle shard every `poll_seconds`; and about 10 for
-each delivered segment (see `ShardConsumer`). Each second of a delivery costs 4 more.
+each delivered segment (see `ShardConsumer`). Each second of a delivery costs 4 more requests.
 """
 
 import re
@@ -121,7 +121,8 @@ class Delivery:
         """The numbers of entries delivered, failed and dead, of requests sent, and of shards owned; and the counts of
         the services alongside.
 
-        `waited_ms`: sum over delivered entries of the time since their event, by the clocks of writer and worker.
+        `waited_ms`: the sum of the times from event to delivery, for all delivered entries, by the clocks of writer and
+        worker.
         """
         with self._lock:
             found = dict(self._counts)

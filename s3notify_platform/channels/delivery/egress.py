@@ -104,9 +104,9 @@ class Egress:
     def permits(self, address: str) -> bool:
         """True if a connection to this IP address is permitted. Pure.
 
-        These are refused unless their network is in `networks`: private, loopback, link-local (including cloud
-        metadata), multicast, reserved, shared, documentation. An IPv4 address embedded in an IPv6 address is checked as
-        an IPv4 address.
+        Addresses of these kinds are refused unless their network is in `networks`: private, loopback, link-local
+        (including cloud metadata), multicast, reserved, shared, documentation. An IPv4 address embedded in an IPv6
+        address is checked as an IPv4 address.
         """
         found = ip_address(address.partition("%")[0])
         if self._named(found):

@@ -11,8 +11,8 @@ Every event has the topic's `opaque_data`, if any, as `opaqueData` beside `s3`, 
 
 Over HTTP a batch is one POST. Its body has all events of the batch, in the topic's format (`messages`). Its headers:
     - s3notify-topic: name of the topic.
-    - s3notify-event-ids: one id for each event, in order, separated by commas. The same id is the same entry, delivered
-      again.
+    - s3notify-event-ids: one id for each event, in order, separated by commas. An event with the same id is the same
+      entry, delivered again.
     - s3notify-signature: t=<unix seconds>,v1=<hex HMAC-SHA256 of "<t>.<event ids>.<body>"> with the shared secret.
 
 A receiver answers 2xx once the events are durable, and checks the signature by `verify_signature`. Messages to brokers

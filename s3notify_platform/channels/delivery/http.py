@@ -196,7 +196,7 @@ class _Connection(http.client.HTTPConnection):
         self.born = clock.monotonic()
         if seconds <= 0:
             raise TimeoutError("timed out")
-        # A literal address, so the name is not looked up again.
+        # This is an IP address, so the name is not looked up again.
         tcp = socket.create_connection((address, port), timeout=seconds)
         try:
             tcp.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

@@ -102,7 +102,7 @@ class PooledPush:
         """Send one batch; network errors are returned as answers, not raised."""
 
     def post_many(self, topic: str, batches: Sequence[Sequence[Entry]]) -> list[Answer]:
-        """See `Push.post_many`. At most `concurrency` requests in flight, over all callers."""
+        """See `Push.post_many`. At most `concurrency` requests are in flight at a time, for all callers together."""
         try:
             return list(self._pool.map(lambda batch: self.post(topic, batch), batches))
         except (RuntimeError, CancelledError):

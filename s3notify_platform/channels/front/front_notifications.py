@@ -2,8 +2,8 @@
 
 Guarantees. Everything is checked before anything is written. Once a put or a delete is answered, each later change is
 announced and delivered by the new configurations. Entries that are in the queue already are delivered as before. Topics
-change one by one. So after two concurrent puts, parts of each may remain; and after an error, parts may be done: put
-the configurations again.
+change one by one. So two concurrent puts may leave a mixture, and after an error a put may be partly done. In both
+cases put the configurations again.
 """
 
 from collections.abc import Callable, Iterable, Mapping

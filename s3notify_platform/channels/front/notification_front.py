@@ -14,11 +14,11 @@
 
 Each request may be sent again, even if its answer was lost: it has the same effect.
 
-Threat model. A client with one of the front's keys is a creator of topics (see `channels`). For topics that this API
-made, it decides which changes of the bucket they take. It cannot see or change other topics, nor read an object. A
-worker connects to the topics' endpoints within its own `Egress`, as for topics of `s3notify topics create`. Clients
-without a key get the share of connections that `http_server` describes. Their bodies are read, within its bounds, since
-a signature covers the body, too.
+Threat model. A client with one of the front's keys is a creator of topics (see `channels`). The client decides which
+changes of the bucket are taken by topics that this API made. It cannot see or change other topics, nor read an object.
+A worker connects to the topics' endpoints within its own `Egress`, as for topics of `s3notify topics create`. Clients
+without a key get the share of connections that `http_server` describes. The bodies of their requests are read, within
+the server's bounds, since a signature covers the body, too.
 """
 
 import asyncio
@@ -62,7 +62,7 @@ WAITING_MAX: Final = 64
 """Requests that wait to be processed; more requests are refused."""
 
 ANSWER_SECONDS: Final = 50.0
-"""A request that is not done by then is answered 503; it may be done later. Clients wait 60 s."""
+"""A request that is not done after this time is answered 503, and may still be done later. Clients wait 60 s."""
 
 _FORM: Final = "application/x-www-form-urlencoded"
 _PARAMETERS_MAX: Final = 200
@@ -114,7 +114,9 @@ class FrontSettings(ListeningSettings):
 
 
 class NotificationFront:
-    """A service: the topics of one queue, and the notifications of one bucket. `address`: its listening address."""
+    """The service for the topics of one queue, and the notifications of one bucket. `address`: its listening
+    address.
+    """
 
     name = "serve-notifications"
 

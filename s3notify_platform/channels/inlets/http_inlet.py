@@ -28,9 +28,9 @@ headers:
 Several variables may be named, so that a secret can be changed without interruption. The inlet listens on loopback. It
 listens on other addresses only with TLS, or with `plain_http` if a proxy in front does TLS.
 
-Posts that arrive while others are processed are processed together as a batch. Ceph sends one record in each post; a
-batch needs only one count of its entries, and one signal for each slot. `GET /health` answers 200, without a secret,
-while the inlet serves.
+Posts that arrive while others are processed are then processed together, as a batch. Ceph sends one record in each
+post; a batch needs only one count of its entries, and one signal for each slot. `GET /health` answers 200, without a
+secret, while the inlet serves.
 
 Setup of the sender. Ceph: a topic with `push-endpoint` and `persistent=true`, and the bucket's notification to it. Ceph
 accepts an endpoint with a password only in a request over TLS. It repeats posts until they are answered 2xx, even

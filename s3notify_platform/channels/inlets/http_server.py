@@ -19,8 +19,8 @@ needed to prove the sender (a signature). Such an application returns `UNPROVEN`
 bounds, and then admits the request by its answer.
 
 A connection of a trusted proxy counts for the client of its last request (`proxies`). Before its first request it
-counts for nobody: HTTP proxies send whole heads. If a client has `strangers` connections already, its request is
-refused with 503; this never affects an admitted request.
+counts for nobody, since HTTP proxies send only whole heads. If a client has `strangers` connections already, its
+request is refused with 503; this never affects an admitted request.
 """
 
 import asyncio

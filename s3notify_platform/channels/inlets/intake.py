@@ -42,7 +42,7 @@ MEMORY: Final = 100_000
 """Number of steps that are remembered; about 15 MB."""
 
 FIELD_MAX: Final = 200
-"""Maximum characters of an ETag, a sequencer or an event name. Amazon's have up to 38, 20 and 41."""
+"""Maximum characters of an ETag, a sequencer or an event name. Amazon's values have up to 38, 20 and 41 characters."""
 
 VERSION_MAX: Final = 1024
 CONFIGURATION_MAX: Final = 255
@@ -142,8 +142,8 @@ class _Memory:
 class Intake:
     """Puts the reported changes of one bucket into its queue, and signals its keyspaces. Thread-safe.
 
-    `excluded`: prefixes of the platform's own objects, whose changes are ignored. Otherwise a topic for all keys of the
-    bucket that holds the queue would never end: each of its entries would cause another entry.
+    `excluded`: prefixes of the platform's own objects, whose changes are ignored. Otherwise, if a topic takes all keys
+    of the queue's own bucket, each of its entries would cause another entry, without end.
     """
 
     def __init__(
@@ -199,7 +199,8 @@ class Intake:
     def counts(self) -> Mapping[str, int]:
         """Events since this process began: received, and by outcome. An event that is reported again counts again.
 
-        `behind_ms`: sum over queued events of the time since the event, by the clocks of the store and of this machine.
+        `behind_ms`: the sum of the times from event to queue, for all queued events, by the clocks of store and
+        machine.
         """
         with self._lock:
             counts = self._counts.copy()

@@ -306,7 +306,7 @@ class PullInlet:
         self._queue.hide(left, 0)
 
     def _beat(self, ended: Stop) -> None:
-        """Keep messages in progress hidden. A failed beat costs at most a duplicate."""
+        """Keep messages in progress hidden. A failed heartbeat causes at most a duplicate."""
         while not ended.wait(self._visibility_seconds / 3):
             with self._lock:
                 held = list(self._held.values())

@@ -205,10 +205,10 @@ class QueuedPublisher(LargeObjects[PublishOutcome]):
     def announce(self, keys: Iterable[str]) -> None:
         """Announce objects that were not announced, like objects of other writers: the current version, or a deletion.
 
-        Rules of topics apply, except rules by event, which is not known; topics with rules by tags take none of these
-        changes. Safe to repeat. Requests: 1 HEAD for each key, then 1 scan of the topics, a push to each topic that
-        takes a key, and the signals. `QuotaExceededError`, `UnavailableError`, `UnknownOutcomeError`,
-        `NotSignalledError`: announce all keys again.
+        Rules of topics apply, except rules by event: the event is not known. Topics with rules by tags take none of
+        them. Safe to repeat. Requests: 1 HEAD for each key, then 1 scan of the topics, a push to each topic that takes
+        a key, and the signals. `QuotaExceededError`, `UnavailableError`, `UnknownOutcomeError`, `NotSignalledError`:
+        announce all keys again.
         """
         wanted = tuple(dict.fromkeys(keys))
         events = self._queue.shards.in_parallel(self._found, wanted)

@@ -228,7 +228,7 @@ class ReconcilerService:
         return report
 
     def _poll(self, errors: list[str]) -> None:
-        """Poll the signals before the entries are read. So an entry that is new in this pass may have moved its signal
+        """Poll the signals before the entries are read. So if an entry is new in this pass, its signal may have moved
         since the previous pass, but not earlier.
         """
         for watched in self._keyspaces:
@@ -243,7 +243,8 @@ class ReconcilerService:
         """Abort the upload of a killed writer. If its id is unknown, abort those empty uploads of the key that no
         reservation names.
 
-        1 request; without an id, 1 for each upload of the key, 1 scan of the topics, and 1 of each shard that takes it.
+        Requests: 1. Without an id: 1 for each upload of the key, 1 scan of the topics, and 1 scan of each shard that
+        takes the key.
         """
         upload = event.upload.id if event.upload is not None else None
         with suppress(RefusedError):  # this process has no permission; a lifecycle rule may do it
@@ -258,8 +259,8 @@ class ReconcilerService:
     def _announce_to_others(self, event: Event) -> None:
         """Announce the event to topics that are younger than the reservation, as its writer would have done.
 
-        Not for an inlet's reservation (`announced_to` is empty): the inlet receives its message again. A topic for
-        which the event is too large gets no entry: the signal is not marked, so the topic's consumer lists.
+        An inlet's reservation (its `announced_to` is empty) is skipped: the inlet receives its message again. A topic
+        for which the event is too large gets no entry: the signal is not marked, so the topic's consumer lists.
         """
         if not event.announced_to:
             return
@@ -354,7 +355,8 @@ def reconciler_over(
 ) -> ReconcilerService:
     """The reconciler of a bucket's queue. No request before its first pass.
 
-    `platform`: the bucket of the signals. `keyspaces`: pairs of a prefix of signals and the prefix of its keys.
+    `platform`: the bucket of the signals. `keyspaces`: for each keyspace, the prefix of its signals and the prefix of
+    its keys.
     """
     spaces = [_keyspace(bucket, platform, signals, prefix, slots) for signals, prefix in keyspaces]
     return ReconcilerService(queue, open_store(bucket), spaces, bucket=bucket.bucket)
@@ -380,7 +382,7 @@ def shared_reconciler(
 ) -> ReconcilerService:
     """The process's only reconciler of this queue; it moves the signals of these keyspaces, too. No request.
 
-    Many sources on one queue need as many polls, but share one scan of its topics. A sensor calls its
+    Each source of the queue needs its own poll; all of them share one scan of the topics. A sensor calls its
     `reconcile_when_due` in each tick.
     """
     place = (bucket, platform, queue_prefix, table)

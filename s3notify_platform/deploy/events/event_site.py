@@ -20,14 +20,14 @@ SENDERS: Final[dict[str, Way]] = {
     "sns.amazonaws.com": "sns",
     "events.amazonaws.com": "eventbridge",
 }
-"""The way of events, by the service that the queue's policy allows."""
+"""The way that events take, by the service that the queue's policy allows."""
 
 AWS_EVENTS: Final = ("s3:LifecycleExpiration:*", "s3:ObjectCreated:*", "s3:ObjectRemoved:*")
 TAG: Final = "s3notify"
 """Tag of resources that were made here; its value is their name."""
 
 _SOURCE_MAX: Final = 46
-"""Characters of the source's name in the name of a rule, which has at most 64."""
+"""Maximum number of characters of the source's name in a rule's name, which has at most 64."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""Requests to AWS services that set up queues, topics and rules. Each of them may be sent again."""
+"""Sends requests to AWS services, to set up queues, topics and rules. Each of them may be sent again."""
 
 import json
 from collections.abc import Iterator

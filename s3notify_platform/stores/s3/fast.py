@@ -99,7 +99,7 @@ class FastObjectStore(DelegatingStore):
             try:
                 found = meta_of(key, obstore.get(self._fast, key, options={"head": True}))
             except FileNotFoundError:
-                # An answer to HEAD has no code: perhaps the bucket is missing.
+                # An answer to HEAD has no error code: perhaps the bucket is missing.
                 if self._bucket_exists:
                     return None
                 count_repeated("s3")

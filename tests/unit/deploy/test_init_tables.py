@@ -114,7 +114,7 @@ def test_the_cloudformation_template_equals_the_tables_of_init():
     """Otherwise CloudFormation would refuse the template, or make other tables than `s3notify init`."""
     result = run(*NAMED, "--print", "cloudformation")
     assert result.exit_code == 0, result.output
-    # Rules that begin with I are advice, not defects.
+    # Findings by rules whose id begins with I are advice, not defects.
     assert [match for match in lint_all(result.output) if not match.rule.id.startswith("I")] == []
     template = json.loads(result.output)
     assert template == cloudformation(Tables(records="records", leases="leases"))

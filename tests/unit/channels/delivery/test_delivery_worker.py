@@ -44,7 +44,7 @@ def test_entries_are_delivered_once_in_batches_of_the_endpoints_size(queue):
 
 
 def test_a_refused_event_is_isolated_in_one_turn(queue):
-    """Otherwise one bad event would delay the other events of its batch. These are delivered in the same turn, for
+    """Otherwise one bad event would delay the other events of its batch. The others are delivered in the same turn, for
     about 2 log2(n) requests.
     """
     push(queue, 8)

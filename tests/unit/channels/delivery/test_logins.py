@@ -73,7 +73,7 @@ def test_brokers_accept_only_user_and_password(monkeypatch):
 
 
 def test_cloudevents_are_one_json_batch():
-    """Otherwise receivers could not parse the batch. It has the queue's order, ids and S3 records."""
+    """Otherwise receivers could not parse the batch. The batch has the queue's order, ids and S3 records."""
     with Receiver(lambda _: 200).serving() as server, pusher(server.url, format="cloudevents") as made:
         made.post("t", [entry(1), entry(2)])
         headers, body = server.requests[0]
@@ -89,8 +89,8 @@ def test_cloudevents_are_one_json_batch():
 
 
 def test_binary_cloudevents_have_their_attributes_in_headers():
-    """Otherwise receivers that expect Ceph's CloudEvents could not parse a request. It has one event, and the S3 record
-    as its body.
+    """Otherwise receivers that expect Ceph's CloudEvents could not parse a request. A request has one event, and the S3
+    record as its body.
     """
     one = entry(1)
     odd = replace(one, event=replace(one.event, key='a "b" é%20.csv'))

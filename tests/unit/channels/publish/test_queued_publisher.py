@@ -46,7 +46,7 @@ def test_a_put_is_in_the_queue_before_its_signal(world):
 
 
 def test_a_delete_is_announced(world):
-    """Otherwise a deletion would not be announced. The writer's id is only in its entry."""
+    """Otherwise a deletion would not be announced. The writer's id is only in the entry of the deletion."""
     etag = world.objects.put("a", b"1").etag
     assert world.publisher().delete("a", precondition=IfMatch(etag=etag)) == Written(etag=None)
     (entry,) = world.queue.entries("t", [slot_of("a")])

@@ -52,8 +52,8 @@ def test_a_lost_answer_is_found_by_head(world, change):
 
 
 def test_a_lost_deletion_is_found_by_head(world):
-    """Otherwise a deletion whose answer was lost would not be announced. If it had a precondition, its author stays
-    unknown.
+    """Otherwise a deletion whose answer was lost would not be announced. If the deletion had a precondition, its author
+    stays unknown.
     """
     for precondition in (None, IfMatch(etag=world.objects.put("a", b"1").etag)):
         world.objects.put("a", b"1")
