@@ -73,10 +73,10 @@ ADD_ATTEMPTS = 60
 """Attempts of one `add`: with full jitter, enough for some hundred concurrent writers."""
 
 PAST_TOKENS = 16
-"""Tokens of earlier writes that a counter keeps; each has 33 bytes."""
+"""Number of tokens of earlier writes that a counter keeps. Each token takes 33 bytes."""
 
 COUNTERS_KNOWN = 4096
-"""Counters that a process caches."""
+"""Maximum number of counters that a process caches."""
 
 _LIVE, _DEAD = b"live", b"-"
 _LIVE_BYTES_MIN = len(b"1 live \n") + 32
@@ -95,7 +95,7 @@ def quote(name: str) -> str:
 
 
 def unquote(quoted: str) -> str:
-    """The name whose quoted form this is. `ValueError` if it is not a quoted name."""
+    """The name that has this quoted form. `ValueError` if it is not a quoted name."""
     name = bytearray()
     rest = iter(quoted)
     for character in rest:

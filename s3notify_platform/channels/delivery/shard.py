@@ -168,7 +168,7 @@ class ShardDelivery:
     def _post(
         self, wave: list[Batch], target: TopicEndpoint, push: Push, known: "_Known", *, probe: bool
     ) -> list[Batch]:
-        """Post these batches and note their outcomes; returns the entries to post again, in smaller batches."""
+        """Post these batches and record their outcomes; returns the entries to post again, in smaller batches."""
         answers = push.post_many(self.lease.topic, wave)
         self._count("requests", len(wave))
         split: list[Batch] = []

@@ -19,7 +19,7 @@ from s3notify_platform.protocols.notification_queue import NotificationQueue, Ru
 from s3notify_platform.protocols.notification_queue.topic_settings import check_topic
 
 TOPICS_AT_ONCE: Final = 8
-"""Topics that are changed in parallel: each change waits until all writers know the topic's new rules."""
+"""Number of topics that are changed in parallel. Each change waits until all writers know the topic's new rules."""
 
 OnPut = Literal["replace", "merge"]
 
@@ -38,7 +38,7 @@ class BucketNotifications:
         self._on_put = on_put
 
     def get(self, identity: str = "") -> tuple[Configuration, ...]:
-        """All configurations, by topic, or the one with this id. 1 scan. `FrontError` for an unknown id."""
+        """All configurations by topic, or only the one with this id. 1 scan. `FrontError` for an unknown id."""
         found = tuple(
             Configuration(topic=topic.name, rule=rule)
             for topic in self._topics.all()

@@ -56,10 +56,10 @@ from s3notify_platform.stores.config import default_region
 log = logging.getLogger(__name__)
 
 OPERATIONS: Final = 16
-"""Requests that are processed in parallel; a change of a topic waits some seconds."""
+"""Maximum number of requests that are processed in parallel. A change of a topic waits some seconds."""
 
 WAITING_MAX: Final = 64
-"""Requests that wait to be processed; more requests are refused."""
+"""Maximum number of requests that wait to be processed. More requests are refused."""
 
 ANSWER_SECONDS: Final = 50.0
 """A request that is not done after this time is answered 503, and may still be done later. Clients wait 60 s."""
@@ -158,7 +158,7 @@ class NotificationFront:
             self.ready.clear()
 
     def counts(self) -> Mapping[str, int]:
-        """Requests by outcome."""
+        """The number of requests by outcome."""
         with self._lock:
             return {kind: self._counts[kind] for kind in ("ok", "invalid", "denied", "unavailable")}
 

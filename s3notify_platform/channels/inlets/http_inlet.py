@@ -70,7 +70,9 @@ SECRET_MIN: Final = 16
 """Minimum number of characters of a secret."""
 
 WORKERS: Final = 2
-"""Batches processed in parallel. If the queue is on a bucket, more workers would only wait for each other."""
+"""Number of batches that are processed in parallel. If the queue is on a bucket, more workers would only wait for each
+other.
+"""
 
 BATCH_EVENTS: Final = 500
 """Approximate number of events in one batch."""
@@ -182,7 +184,7 @@ class HttpInlet:
             self.ready.clear()
 
     def counts(self) -> Mapping[str, int]:
-        """Posts by answer, and events by outcome."""
+        """The number of posts by answer, and of events by outcome."""
         with self._more:
             mine = {
                 f"posts_{kind}": self._counts[kind] for kind in ("ok", "malformed", "unauthorized", "refused")

@@ -197,7 +197,8 @@ class Intake:
         )
 
     def counts(self) -> Mapping[str, int]:
-        """Events since this process began: received, and by outcome. An event that is reported again counts again.
+        """The numbers of events since this process began: received, and by outcome. An event that is reported again
+        counts again.
 
         `behind_ms`: the sum of the times from event to queue, for all queued events, by the clocks of store and
         machine.

@@ -134,7 +134,7 @@ class PullInlet:
             self._give_back()
 
     def counts(self) -> Mapping[str, int]:
-        """Messages received, deleted, kept as poison and failed; and events by outcome."""
+        """The numbers of messages received, deleted, kept as poison and failed; and of events by outcome."""
         with self._lock:
             mine = {
                 f"messages_{kind}": self._counts[kind] for kind in ("received", "deleted", "poison", "failed")

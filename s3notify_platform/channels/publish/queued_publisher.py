@@ -139,7 +139,7 @@ class QueuedPublisher(LargeObjects[PublishOutcome]):
         metadata: Mapping[str, str] | None = None,
     ) -> PublishOutcome:
         """Write one object. Requests with one topic: 5, in sequence; 1 more every 2 s and every 32 puts; 3 or 4 more at
-        first. Concurrent threads share all requests except two: the object, and its slot's signal.
+        first. Concurrent threads share all requests except the PUTs of object and slot signal.
         """
         return self.publish([Put(key=key, body=body, precondition=precondition, metadata=metadata)])[0]
 

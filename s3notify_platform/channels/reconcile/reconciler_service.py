@@ -79,7 +79,7 @@ class ReconcilerReport:
     signalled: int = 0
     """Keys whose slots were signalled."""
     errors: tuple[str, ...] = ()
-    """Requests that failed; the next pass repeats them."""
+    """The requests that failed. The next pass repeats them."""
 
 
 @dataclass(slots=True, kw_only=True)

@@ -52,7 +52,7 @@ PARTITION_MAX_BYTES: Final = 2048
 KEY_MAX_BYTES: Final = 1024
 
 _OVERHEAD_BYTES: Final = len("partitionkeyvalueversion") + 32
-"""Bytes of the attributes' names, and of the version."""
+"""Bytes that the attributes' names and the version take."""
 
 
 class DynamoRecordStore:
