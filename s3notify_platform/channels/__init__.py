@@ -1,44 +1,46 @@
 """Channels carry changes into the notification queue, and out of it.
 
 `QueuedPublisher` (see `open_publisher`) writes objects and announces them. `inlets` receive changes that other systems
-report. `delivery` pushes topics to their endpoints. The reconciler finishes the work of killed writers. `front` answers
-requests of S3 and SNS clients for topics and notifications. Inlets, outlets and the front are services, registered in
-`registry`.
+report. `delivery` pushes the entries of topics to their endpoints. The reconciler finishes the work of killed writers.
+`front` answers requests of S3 and SNS clients for topics and notifications. Inlets, outlets and the front are services,
+registered in `registry`.
 
 Threat model. All input is hostile. The holder of a role's keys is trusted with that role only; `s3notify init --print
 iam` prints the least policy of each role.
 
-    - Writer: it writes objects below the source's prefix, and signals. All other objects of the platform are denied to
-      it, so it cannot commit.
+    - Writer: it writes objects below the source's prefix, and signals. It may write no other object of the platform, so
+      it cannot commit.
     - Publisher: a writer that also adds entries to the queue and removes them.
     - Inlet: it writes signals and the queue. It reads no object and cannot commit.
     - Outlet: it reads and writes the queue. It connects only to networks that its operator's `Egress` allows.
     - Run: it writes tables, records, signals and the queue. It cannot write objects of the source.
-    - Creator of a topic (with the keys of a publisher, inlet or outlet): decides where the topic's entries are sent,
+    - Creator of a topic (with the keys of a publisher, inlet or outlet): it decides where the topic's entries are sent,
       within `Egress`. A topic may name only secrets `S3NOTIFY_PUSH_…` and `S3NOTIFY_SEND_…`, and files in `ca_folder`.
-    - Client of the front (with one of its keys): creates push topics, and chooses which changes of one bucket they get.
-      It cannot see, change or delete topics that the front did not make.
-    - Sender of events (with the inlet's secret, or by the policy of the SQS queue): reports changes of one bucket. It
-      can name neither another bucket nor the platform's own objects.
-    - Anybody else who reaches the HTTP inlet or the front: gets a share of its connections, for some seconds each, and
-      causes one log line every few seconds. With `plain_http` and without `trusted_proxies`, anybody can take all
-      connections.
-    - Trusted proxy: its headers say which sender a request counts for. It has no secret of its own, and sees the
-      senders' secrets.
+    - Client of the front (with one of its keys): it creates push topics, and chooses which changes of one bucket they
+      get. It cannot see, change or delete topics that the front did not make.
+    - Sender of events (with the inlet's secret, or by the policy of the SQS queue): it reports changes of one bucket.
+      It can name neither another bucket nor the platform's own objects.
+    - Anybody else who reaches the HTTP inlet or the front: they get a share of its connections, for some seconds each.
+      They cause at most one log line every few seconds. With `plain_http` and without `trusted_proxies`, anybody can
+      take all connections.
+    - Trusted proxy: its headers say which sender a request counts for. The proxy has no secret of its own, but it sees
+      the senders' secrets.
     - Endpoint: only the status of its answer counts, within a deadline. Redirects are not followed.
 
 Each secret gives access to:
-    - The keys of a role: everything that this role may do. They are named, not stored (`stores.credentials`).
+    - The keys of a role: everything that this role may do. Settings name the keys, and do not contain them
+      (`stores.credentials`).
     - The HTTP inlet's secret: reporting changed keys. Without TLS it can be read on the network.
-    - A key of the front: creating topics. Its secret is never sent. Without TLS a request can be replayed unchanged
-      for a quarter of an hour.
+    - A key of the front: creating topics. The secret of such a key is never sent. Without TLS a request can be replayed
+      unchanged for a quarter of an hour.
     - A push HMAC key: nothing on the platform. Its holder can send forged events to that endpoint.
     - The embedded server's key: everything on that server, which listens on loopback. The key is in a folder of mode
-      0700. The server's inner ports accept only keys that the server keeps (`local.server`).
+      0700. The server's inner ports (those of its parts) require secret keys that only the server itself has
+      (`local.server`).
 
-A false report costs requests, but never makes, changes or removes a row: rows come from the objects that a run finds.
-The sweep finds a change whose report is missing. Writers are not protected from each other: a writer that may write
-below a prefix may overwrite its objects, fill the queue up to its capacity, and move signals.
+A false report costs requests, but it never adds, changes or removes a row: rows come from the objects that a run finds.
+The sweep finds a change whose report is missing. Writers are not protected from each other. A writer that may write
+below a prefix may overwrite the objects there, fill the queue up to its capacity, and move signals.
 """
 
 from s3notify_platform.channels.keyspaces import Keyspace

@@ -2,8 +2,8 @@
 
 A probe object is written below the source's prefix, under a hidden name that no source reads. A separate topic receives
 its entry. So events, inlet and queue are tested together, and the source's own topic, signals and table are not
-affected. Other topics with that prefix get the probe's entries, as for any object. The topic is removed before the
-object.
+affected. Other topics that take keys below this prefix get an entry for the probe, as for any object. The topic is
+removed before the object.
 """
 
 from collections.abc import Callable, Iterable
@@ -24,11 +24,13 @@ POLL_SECONDS: Final = 0.25
 PATIENCE_SECONDS: Final = 8.0
 ASK_SECONDS: Final = 2.0
 LOOKED_AT_MAX: Final = 10_000
-"""Number of objects in the listing that finds the newest one."""
+"""The newest object is searched among at most this many listed objects."""
 
 TOPIC: Final = "probe-of-"
 _KNOWN_SECONDS: Final = 0.05
-"""This can be short: only an inlet announces the probe, and inlets read the topics with each batch."""
+"""The time for which the topics count as known. It can be short: only an inlet announces the probe, and inlets read the
+topics for each batch.
+"""
 
 
 def probe_arrival(
@@ -82,7 +84,7 @@ def probe_arrival(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Newest:
-    """The newest object of a source, and the delay until its slot was signalled; None if it was not."""
+    """The newest object of a source, and the delay until its slot was signalled; None if it was not signalled."""
 
     key: str
     seconds: float | None
@@ -96,15 +98,16 @@ def newest_arrival(
     root: bool,
     chosen: Iterable[ObjectMeta],
 ) -> Newest | None:
-    """The delay of the newest listed object, without a write. None if there is no object. 1 HEAD.
+    """The delay of the newest listed object. Nothing is written. None if there is no object. 1 HEAD.
 
-    `chosen`: the source's objects, of which at most `LOOKED_AT_MAX` are read. Both times are the store's.
+    `chosen`: the source's objects, of which at most `LOOKED_AT_MAX` are read. The times of object and signal are both
+    by the store's clock.
     """
     newest = max(islice(chosen, LOOKED_AT_MAX), key=lambda meta: meta.modified_ms, default=None)
     if newest is None:
         return None
     signal = root_key(keyspace_prefix) if root else signal_key(keyspace_prefix, slot_of(newest.key, slots))
     moved = signals.head(signal)
-    # In whole seconds: a HEAD has no fractions, a LIST may have them.
+    # Both times are cut to whole seconds: a HEAD's answer has no fractions, a LIST's answer may have them.
     late = moved.modified_ms // 1000 - newest.modified_ms // 1000 if moved is not None else -1
     return Newest(key=newest.key, seconds=float(late) if late >= 0 else None)

@@ -46,7 +46,8 @@ def checked(topics: tuple[Topic, ...], keyspaces: Iterable[Keyspace]) -> tuple[T
 def named_in_root(
     queue: NotificationQueue, bucket: str, events: Iterable[Event]
 ) -> frozenset[tuple[str, str]]:
-    """Keys and topics of changes whose topic signals only the root; its consumer finds the changes by their entries.
+    """Pairs of key and topic, for each change whose topic signals only the root. The topic's consumer finds such
+    changes by their entries.
 
     Empty if the topics cannot be read. Requests: as many as `NotificationQueue.topics_of`.
     """

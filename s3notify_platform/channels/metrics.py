@@ -1,9 +1,9 @@
 """`/metrics` of a long-running process, for Prometheus.
 
     - s3notify_{service}_{count}_total: the counts of `Service.counts`, like received, queued, delivered, failed.
-    - s3notify_{service}_{count}_seconds_total: counts that are kept in milliseconds, in seconds: `waited_ms` of
-      deliveries and `behind_ms` of inlets. Divided by the number of events they give the mean. An event without a time
-      adds 0.
+    - s3notify_{service}_{count}_seconds_total: counts that are kept in milliseconds, and shown in seconds: `waited_ms`
+      of deliveries and `behind_ms` of inlets. Divided by the number of events, they give the mean time. An event
+      without a time adds 0.
     - s3notify_requests_total: requests to S3, DynamoDB and SQS by service and operation. Retries inside obstore, and
       requests of Spark's tasks, are not counted.
     - s3notify_repeated_requests_total: the number of these requests that repeat a failed request, by service.
@@ -28,10 +28,10 @@ if TYPE_CHECKING:
     from prometheus_client import Metric
 
 LOOK_SECONDS: Final = 60.0
-"""Shortest time between two looks at the queue, even if the page is read more often."""
+"""Minimum time between two readings of the queue, even if the page is requested more often."""
 
 KEPT_SECONDS: Final = 3 * LOOK_SECONDS
-"""Age after which the findings of a look are no longer shown."""
+"""Age after which the numbers of a reading are no longer shown."""
 
 TOPICS_MAX: Final = 100
 
@@ -40,7 +40,8 @@ GAUGES: Final = frozenset({"shards", "failing_slots"})
 
 
 class Metrics:
-    """A collector for one service. Reading it waits for no request: a thread looks at the queue, at most once a minute.
+    """A collector for one service. The page waits for no request to the store: a thread reads the queue's numbers, at
+    most once a minute.
 
     So the queue's numbers are missing from the first page, and from later pages while the queue is not reachable.
     """
@@ -94,7 +95,9 @@ class Metrics:
             yield gauge
 
     def _queue_facts(self) -> Mapping[str, Mapping[str, float]]:
-        """Numbers of each topic from the last look, if it is recent enough. Starts a look if due; never waits."""
+        """Numbers of each topic from the last reading, if it is recent enough. Starts a new reading if it is due; never
+        waits.
+        """
         age = None if self._looked_at is None else self._clock.monotonic() - self._looked_at
         due = self._queue is not None and (age is None or age >= LOOK_SECONDS)
         if due and self._looking.acquire(blocking=False):

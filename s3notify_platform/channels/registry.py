@@ -1,6 +1,6 @@
 """The services of a queue by name: inlets, which receive changes, and outlets, which deliver them.
 
-A new service needs a file, and an item in `SERVICES`. The file has the service's settings, a `ServiceSettings`, whose
+A new service needs a file, and an item in `SERVICES`. The file has the service's settings: a `ServiceSettings`, whose
 `build` makes the service. An inlet that reads S3's event messages from a message queue derives its settings from
 `PullInletSettings`, and supplies a `ports.MessageQueue`, like `inlets/sqs_inlet.py`. Any other inlet is a `Service` of
 its own that passes events to an `Intake`, like `inlets/http_inlet.py`. The item adds:

@@ -34,14 +34,16 @@ ROLES: Final[tuple[Role, ...]] = (
 )  # fmt: skip
 
 OWN: Final = ("table/*", "derived/*", "records/*", "store.json", f"{PROBE}*")
-"""Keys below a source's platform prefix, without the keyspace: no writer of objects may change them."""
+"""Keys below a source's platform prefix, except the keyspace. No writer of objects may change them."""
 
 KNOWN_ACTIONS: Final[Mapping[Role, Sequence[str]]] = {
     "run": ("GetObject", "PutObject"),
     "sweep": ("GetObject", "PutObject"),
     "reader": ("GetObject",),
 }
-"""Actions on the records of the source's tables (`table.known`), which are kept apart from their other objects."""
+"""Actions on the records of the source's tables (`table.known`), which are kept apart from the tables' other
+objects.
+"""
 
 VIEWED: Final = ("table/_delta_log/", "table/data/", "table/part-", "table/_s3notify/vector/", "derived/")
 """Keys below a source's platform prefix that Delta engines read. Files that these engines write begin with `part-`."""
@@ -88,8 +90,8 @@ def policy(role: Role, places: Places) -> Json:
     """The least IAM policy of a role. Pure.
 
     Writers get a Deny for changes of the platform's own objects (`table.own_objects`), for every prefix of a source.
-    The Deny excepts signals, and for a `publisher` the queue. If the source's prefix is empty, writers may not read
-    these objects either.
+    The Deny does not cover signals, and for a `publisher` it does not cover the queue. If the source's prefix is empty,
+    writers may not read these objects either.
     """
     statements: list[Json] = [
         {"Effect": "Allow", "Action": sorted(actions), "Resource": resource}

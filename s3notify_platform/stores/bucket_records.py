@@ -8,8 +8,8 @@ PUT under If-Match. Every write carries a random token. So two writes of equal c
 record is its ETag, which on many stores is the body's MD5. A write in doubt returns `Unknown`: callers read the record,
 and send the write again (`protocols.updates`). Only `add`, which has its own compare-and-set loop, resolves doubt
 itself. For this, a counter also holds the tokens of its last writes. So an addition stays in doubt only after
-`PAST_TOKENS` further additions. This matters because counters have many concurrent writers, and Ceph RGW answers every
-second conflict with 500 instead of 412.
+`PAST_TOKENS` further additions. This matters because counters have many concurrent writers, and Ceph RGW answers half
+of the conflicts with 500 instead of 412.
 
 Removal is a DELETE under If-Match if the store honours this condition, which is tested once. On other stores a DELETE
 could remove a record that was created in between. Therefore, a tombstone is written there under If-Match, and this
@@ -24,7 +24,8 @@ A process caches the counters that it wrote last, so a counter that no other pro
 | create | 1 PUT; over a tombstone: PUT, GET, PUT |
 | read | 1 GET |
 | replace | 1 PUT |
-| remove | 1 DELETE; without conditions on DELETE 1 PUT, and 1 DELETE if the key does not recur; 3 for the test, once |
+| remove, conditions on DELETE work | 1 DELETE; once, 3 requests for the test |
+| remove, other stores | 1 PUT; 1 DELETE if the key does not recur; once, 3 requests for the test |
 | scan | 1 LIST for each 1000 records, 1 GET for each wanted value that is not known; 1 DELETE for each tombstone |
 | add | 1 PUT; 1 GET before it if the counter is not cached, and both again for each conflict |
 """
@@ -72,10 +73,10 @@ ADD_ATTEMPTS = 60
 """Attempts of one `add`: with full jitter, enough for some hundred concurrent writers."""
 
 PAST_TOKENS = 16
-"""Tokens of earlier writes that a counter keeps; each has 33 bytes."""
+"""Number of tokens of earlier writes that a counter keeps. Each token takes 33 bytes."""
 
 COUNTERS_KNOWN = 4096
-"""Counters that a process caches."""
+"""Maximum number of counters that a process caches."""
 
 _LIVE, _DEAD = b"live", b"-"
 _LIVE_BYTES_MIN = len(b"1 live \n") + 32
@@ -85,8 +86,8 @@ _LIVE_BYTES_MIN = len(b"1 live \n") + 32
 def quote(name: str) -> str:
     """A name as one path segment: ASCII letters, digits, `-` and `_` stay unchanged. Pure.
 
-    Every other byte becomes a mark and two hex digits. The mark depends on where the byte sorts, so quoted names
-    sort as the names do, and LIST returns records in the order of their keys.
+    Every other byte becomes a mark and two hex digits. The mark depends on the place of the byte in the sort order. So
+    quoted names sort as the names do, and LIST returns records in the order of their keys.
     """
     return "".join(
         chr(byte) if chr(byte) in _PLAIN else f"{_mark(byte)}{byte:02x}" for byte in name.encode("utf-8")
@@ -94,7 +95,7 @@ def quote(name: str) -> str:
 
 
 def unquote(quoted: str) -> str:
-    """The name whose quoted form this is. `ValueError` if it is not a quoted name."""
+    """The name that has this quoted form. `ValueError` if it is not a quoted name."""
     name = bytearray()
     rest = iter(quoted)
     for character in rest:
@@ -106,8 +107,9 @@ def unquote(quoted: str) -> str:
 
 
 _PLAIN = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_")
-# Each gap between the unquoted characters has a mark from that gap: "!" sorts below "-", "." between "-" and "0", and
-# so on. "." is always followed by two digits, so no segment is "." or "..".
+# The unquoted characters leave gaps in the order of bytes. Each gap has its own mark, which sorts in this gap: "!"
+# sorts below "-", "." between "-" and "0", and so on. "." is always followed by two digits, so no segment is "." or
+# "..".
 _MARKS = ((ord("-"), "!"), (ord("0"), "."), (ord("A"), "="), (ord("_"), "^"), (ord("a"), "`"), (256, "~"))
 
 
@@ -122,7 +124,7 @@ class _Stored:
     etag: ETag
     state: bytes
     tokens: tuple[str, ...]
-    """Token of the last write, first; a counter also has the tokens of earlier writes, newest first."""
+    """The token of the last write is first. A counter also has the tokens of earlier writes, newest first."""
     value: bytes
 
 

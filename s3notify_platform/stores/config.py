@@ -42,11 +42,11 @@ def _region(*_environment: str | None) -> str | None:
 class Access:
     """Access to a service of AWS, or to a compatible one. Its repr shows no secret, and no secret is ever pickled.
 
-    Credentials are read from the named environment variables, or from the named profile (which may assume a role), else
-    from boto3's own chain: environment, default profile, instance role. If `role_arn` is given, these credentials
-    assume that role, with the `external_id` that its owner requires. Each machine looks them up when it sends a request
-    (`stores.credentials`), so no secret leaves its machine. Keys given by value work in this process only: pickling
-    them is a `UsageError`.
+    Credentials are read from the named environment variables, or from the named profile, which may assume a role.
+    Without these, boto3's own chain is used: environment, default profile, instance role. If `role_arn` is given, these
+    credentials assume that role, with the `external_id` that its owner requires. Each machine looks them up when it
+    sends a request (`stores.credentials`), so no secret leaves its machine. Keys given by value work in this process
+    only: pickling them is a `UsageError`.
     """
 
     service: ClassVar[str]

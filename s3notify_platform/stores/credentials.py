@@ -1,4 +1,4 @@
-"""Credentials of a request: the process that sends it looks them up, and looks them up again while it lives.
+"""Credentials: the process that sends a request looks them up, and regularly looks them up again.
 
 So no secret is sent to another machine. Changed keys in a profile's file reach clients, Spark's Python workers and
 daemons within `CREDENTIALS_SECONDS`. A role's keys are renewed automatically. Environment variables are fixed when a

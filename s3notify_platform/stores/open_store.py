@@ -125,7 +125,7 @@ def _in_table(config: DynamoConfig, scope: str) -> DynamoRecordStore:
 def _on_bucket(
     bucket: S3Config, prefix: str, keys_recur: bool | Callable[[str], bool], parallelism: int
 ) -> ObjectRecordStore:
-    """One object for each place and process: it caches which conditions the store honours, and counters."""
+    """One object for each place and process: it caches counters, and which conditions the store honours."""
     return ObjectRecordStore(open_store(bucket), prefix, keys_recur=keys_recur, parallelism=parallelism)
 
 

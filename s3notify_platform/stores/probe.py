@@ -1,10 +1,10 @@
 """The capability probe: tries every condition on scratch objects, and decides which commit a store can carry.
 
-A store that ignores a condition answers 200, as does a store that honours it. So the probe tries every condition where
-it holds (the write must be applied), and where it does not (the write must be refused, and change nothing). Then 8
-threads write one key concurrently, and at most one may succeed. The platform never relies on a guarantee that the store
-does not give: `choose_commit` either returns the commit that fits the probe and the configuration, with the reason, or
-refuses.
+A store that ignores a condition answers 200, as does a store that honours it. So the probe tries every condition twice.
+If the condition holds, the write must be applied; if it does not hold, the write must be refused, and change nothing.
+Then 8 threads write one key concurrently, and at most one may succeed. The platform never relies on a guarantee that
+the store does not give: `choose_commit` returns the commit that fits the probe and the configuration, with the reason,
+or it refuses.
 
 Requests: about 50, once; all scratch objects are deleted at the end.
 """
@@ -47,7 +47,9 @@ only a commit through DynamoDB is safe. `unusable`: not reachable, or not permit
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Capabilities:
-    """Findings of the probe. True for a condition: applied if it held, refused if not, and at most one racer won."""
+    """Findings of the probe. A condition is True if a write was applied when the condition held, and refused when it
+    did not, and if at most one of the concurrent writers won.
+    """
 
     reachable: bool = False
     can_list: bool = False

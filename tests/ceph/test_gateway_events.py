@@ -57,7 +57,7 @@ def configuration(project: Project, body: str | None = None) -> str:
 
 
 def test_one_command_sets_up_events_of_a_gateway(project: Project, ceph: Ceph) -> None:
-    """Changes would not arrive in the queue, or another user's notification would be changed or removed."""
+    """Otherwise changes would not arrive in the queue, or another user's notification would be changed or removed."""
     with Recorder() as recorder:
         arn = ceph.client("sns").create_topic(
             Name=f"t-{project.bucket}", Attributes={"push-endpoint": recorder.url("x")}
@@ -105,7 +105,7 @@ def test_one_command_sets_up_events_of_a_gateway(project: Project, ceph: Ceph) -
 
 
 def test_a_changed_receiver_or_secret_is_found(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
-    """After a change of receiver or secret, the gateway would post to the old one."""
+    """Otherwise the gateway would still post to the old receiver after a change of receiver or secret."""
     assert project.init("--receiver", "http://127.0.0.1:9/", "--yes").exit_code == 0
     assert "(posts elsewhere)" in project.init("--receiver", "http://127.0.0.1:10/", "--yes").output
     monkeypatch.setenv("S3NOTIFY_RECEIVER_SECRET", "another-secret-of-length")

@@ -54,7 +54,7 @@ def events_of(recorder: Recorder, since: int = 0) -> list[Event]:
 
 
 def test_posts_decode_to_the_written_objects(notified: S3Config, recorder: Recorder) -> None:
-    """Keys would stay URL-encoded, or entries would have another size, ETag or bucket."""
+    """Otherwise keys would stay URL-encoded, or entries would have another size, ETag or bucket."""
     store, before = FastObjectStore(notified), len(recorder.posts("rgw"))
     known = len(set(recorder.posted_keys("rgw")))
     etags = {key: store.put(key, kind.encode()).etag for kind, key in ODD_KEYS.items()}
@@ -66,7 +66,7 @@ def test_posts_decode_to_the_written_objects(notified: S3Config, recorder: Recor
 
 
 def test_posts_have_metadata_and_tags(notified: S3Config, recorder: Recorder, ceph: Ceph) -> None:
-    """Rules by metadata and tags would not work with Ceph."""
+    """Otherwise rules by metadata and tags would not work with Ceph."""
     before = len(recorder.posts("rgw"))
     s3 = ceph.client("s3")
     s3.put_object(
@@ -89,7 +89,7 @@ def test_posts_have_metadata_and_tags(notified: S3Config, recorder: Recorder, ce
     assert {"key": "x-amz-meta-team", "val": "sales"} in record["s3"]["object"]["metadata"]
     assert record["s3"]["object"]["tags"] == [{"key": "class", "val": "public"}]
 
-    # In another bucket, since RGW would report the queue's records, too.
+    # The queue is in another bucket. Otherwise RGW would report the queue's records, too.
     queue = NotificationQueue(queue_records(ceph.config(ceph.server.make_bucket())))
     sales, others = Rule(metadata=(("team", "sales"),)), Rule(metadata=(("team", "support"),))
     public, private = Rule(tags=(("class", "public"),)), Rule(tags=(("class", "private"),))
@@ -116,7 +116,9 @@ def test_posts_have_metadata_and_tags(notified: S3Config, recorder: Recorder, ce
 
 
 def test_sequencers_of_one_key_rise(notified: S3Config, recorder: Recorder) -> None:
-    """RGW's sequencers are in the machine's byte order: read in the wrong order, a later one would look earlier."""
+    """RGW's sequencers are in the machine's byte order. If they are read in the other order, a later one looks
+    earlier.
+    """
     store, before = FastObjectStore(notified), len(recorder.posts("rgw"))
     for number in range(12):
         store.put("again", b"%d" % number)
@@ -131,7 +133,7 @@ def test_sequencers_of_one_key_rise(notified: S3Config, recorder: Recorder) -> N
 def test_every_change_below_the_prefix_becomes_an_entry(
     ceph: Ceph, notified: S3Config, recorder: Recorder
 ) -> None:
-    """Changes would be lost while an endpoint refuses posts, or the queue's own objects would be reported."""
+    """Otherwise changes would be lost while an endpoint refuses posts, or the queue's own objects would be reported."""
     notified = ceph.config(ceph.server.make_bucket())
     ceph.notify(notified.bucket, "rgw", recorder.url("rgw"), prefix="raw/")
     store, before = FastObjectStore(notified), len(recorder.posts("rgw"))

@@ -8,7 +8,7 @@ pytestmark = [pytest.mark.ceph, pytest.mark.spark]
 
 
 def test_created_overwritten_and_deleted_objects_reach_the_table(site: Site) -> None:
-    """The table would differ from the bucket, since this store ignores conditions on DELETE and COPY."""
+    """Otherwise the table would differ from the bucket, since this store ignores conditions on DELETE and COPY."""
     site.write(1, 2, 3)
     site.write(1, number=1)
     site.settle()
@@ -28,7 +28,7 @@ def test_created_overwritten_and_deleted_objects_reach_the_table(site: Site) -> 
 
 
 def test_two_runs_on_the_same_slots_commit_each_row_once(site: Site) -> None:
-    """A row would be in the table twice; the second run must find nothing left to do."""
+    """Otherwise a row would be in the table twice. The second run must find no work."""
     site.settle()
     site.write(3, 5)
     (request,) = site.tick()
@@ -39,7 +39,7 @@ def test_two_runs_on_the_same_slots_commit_each_row_once(site: Site) -> None:
 
 
 def test_the_sweep_finds_unannounced_changes(site: Site) -> None:
-    """An object that was written without a signal would be missing from the table for ever."""
+    """Otherwise an object that was written without a signal would be missing from the table for ever."""
     site.write(1)
     site.settle()
     site.write_silently(9)

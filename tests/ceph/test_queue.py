@@ -56,7 +56,7 @@ def remaining(bucket):
 
 
 def test_a_poll_finds_changed_slots_with_two_requests(bucket):
-    """A poll would miss a change, or cost more than 1 HEAD and 1 LIST."""
+    """Otherwise a poll would miss a change, or cost more than 1 HEAD and 1 LIST."""
     counting = CountingStore(FastObjectStore(bucket))
     publisher = Publisher(counting, prefix="k/", slots=SLOTS)
     watcher = Watcher(counting, prefix="k/", slots=SLOTS)
@@ -76,7 +76,9 @@ def test_a_poll_finds_changed_slots_with_two_requests(bucket):
 
 
 def test_the_quota_is_strict_and_no_room_is_lost(bucket, queue):
-    """RGW answers half of the conflicts with 500: room would be counted twice, or only partly given back."""
+    """RGW answers half of the conflicts with 500. Without a check of the outcome, room would be counted twice, or only
+    partly given back.
+    """
     queue.topics.create("t", settings(capacity=40, shards=1))
 
     def write(number):
@@ -98,7 +100,7 @@ def test_the_quota_is_strict_and_no_room_is_lost(bucket, queue):
 
 
 def test_changes_are_pulled_once_and_leave_nothing(bucket, queue):
-    """Removed entries would leave tombstones, since this store ignores conditions on DELETE."""
+    """Otherwise removed entries would leave tombstones, since this store ignores conditions on DELETE."""
     queue.topics.create("t", settings())
     keys = [f"raw/{n}" for n in range(60)]
 
@@ -121,7 +123,9 @@ def test_changes_are_pulled_once_and_leave_nothing(bucket, queue):
 
 
 def test_two_workers_deliver_each_entry_once(bucket, queue):
-    """An entry would be delivered by both workers, or a failed one would be lost instead of becoming a dead letter."""
+    """Otherwise both workers would deliver an entry, or a failed entry would be lost instead of becoming a
+    dead letter.
+    """
     queue.topics.create("t", settings(endpoint="{}", max_attempts=2, retry_seconds=0))
     keys = [f"raw/{n}" for n in range(40)]
     queue.push_many("t", [Event(key=key) for key in keys])
@@ -159,7 +163,7 @@ def test_two_workers_deliver_each_entry_once(bucket, queue):
 
 
 def test_reservations_of_a_killed_writer_are_resolved_by_head(bucket, queue):
-    """Written objects would not be announced, or room of a killed writer would be lost."""
+    """Otherwise written objects would not be announced, or room of a killed writer would be lost."""
     store = FastObjectStore(bucket)
     queue.topics.create("t", settings())
     old = store.put("raw/old", b"1").etag
@@ -195,7 +199,7 @@ def test_reservations_of_a_killed_writer_are_resolved_by_head(bucket, queue):
 
 
 def test_a_deleted_topic_leaves_no_objects(bucket, queue):
-    """A new topic with the same name would begin with old entries or a wrong count."""
+    """Otherwise a new topic with the same name would begin with old entries or a wrong count."""
     queue.topics.create("t", settings())
     queue.push_many("t", [Event(key=f"raw/{n}") for n in range(30)])
     queue.topics.delete("t")

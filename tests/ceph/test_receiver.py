@@ -49,9 +49,9 @@ def receiving(site: Site, queue: NotificationQueue) -> Iterator[HttpInlet]:
 
 
 def test_posts_of_rgw_become_committed_rows(site: Site, ceph: Ceph, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Changes of a client without our code would be missing from the table. One receiver serves during the whole test:
-
-    RGW 16 may post nothing more to an endpoint that has refused posts for seconds, until its gateway is restarted.
+    """Otherwise changes of a client without our code would be missing from the table. One receiver serves during the
+    whole test. If an endpoint has refused posts for some seconds, RGW 16 may post nothing more to it until the gateway
+    is restarted.
     """
     monkeypatch.setenv("S3NOTIFY_TEST_RECEIVER", SECRET)
     bucket = site.component.bucket
@@ -60,7 +60,7 @@ def test_posts_of_rgw_become_committed_rows(site: Site, ceph: Ceph, monkeypatch:
     site.settle()
 
     with receiving(site, queue) as receiver:
-        # Without a filter: RGW also reports our own objects, which must have no effect.
+        # The notification has no filter. So RGW also reports our own objects, which must have no effect.
         ceph.notify(bucket, "receiver", f"http://rgw:{SECRET}@127.0.0.1:{receiver.address[1]}/")
         site.write_silently(1, 2, 3)
         until(lambda: receiver.counts()["queued"] == 3, seconds=FIRST_POST_SECONDS)

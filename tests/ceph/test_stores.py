@@ -64,7 +64,7 @@ class TestQueueRecords(RecordStoreSuite):
 
 
 def test_the_doctor_reports_native_commits_and_ignored_conditions(rgw, monkeypatch):
-    """`s3notify doctor` would refuse Ceph, or hide that COPY and DELETE ignore conditions."""
+    """Otherwise `s3notify doctor` would refuse Ceph, or hide that COPY and DELETE ignore conditions."""
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
     arguments = ["doctor", "--bucket", rgw.make_bucket(), "--endpoint-url", rgw.endpoint_url]
@@ -78,7 +78,7 @@ def test_the_doctor_reports_native_commits_and_ignored_conditions(rgw, monkeypat
 
 @pytest.mark.parametrize("store_of", [S3ObjectStore, FastObjectStore])
 def test_one_commit_wins_and_the_others_get_a_conflict(rgw, store_of):
-    """RGW answers losers with 412 or 500: a loser would believe that it won, or stay in doubt."""
+    """RGW answers losers with 412 or 500. No loser may believe that it won, or stay in doubt."""
     store = store_of(rgw.config(rgw.make_bucket()))
     for number in range(10):
         path = f"commits/{number}"

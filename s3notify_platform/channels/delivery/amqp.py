@@ -1,13 +1,13 @@
-"""Messages to an exchange of a broker over AMQP 0.9.1, like RabbitMQ. Needs the extra `amqp`.
+"""Sends messages over AMQP 0.9.1 to an exchange of a broker like RabbitMQ. Needs the extra `amqp`.
 
     amqps://host[:5671][/vhost][?exchange=E&routing_key=K&ack=none|broker|routable]
 
 Each event is one persistent message. An entry is released only after the broker has confirmed its message (publisher
 confirms). Without `exchange`, messages are sent to the default exchange. The default `routing_key` is the topic's name.
 With `ack=routable`, the default, a message that reaches no queue is an error (`mandatory`), and is retried; with
-`ack=broker` the broker drops it. With `ack=none` an entry is released once it was sent: a message that the broker
-refuses is lost. `message_id` is the event's id: the same id is the same entry, delivered again. The worker
-authenticates to the broker by the topic's login: `basic`, or `certificate` by TLS.
+`ack=broker` the broker drops it. With `ack=none` an entry is released once its message was sent: a message that the
+broker refuses is lost. `message_id` is the event's id. A message with the same id is the same entry, delivered again.
+The worker authenticates to the broker by the topic's login: `basic`, or `certificate` by TLS.
 """
 
 from collections.abc import Sequence
@@ -54,7 +54,7 @@ class AmqpPush(PooledPush):
         self._idle: list[tuple[float, Connection]] = []
 
     def post(self, topic: str, batch: Sequence[Entry]) -> Answer:
-        """See `PooledPush.post`. Sends a second time only if the kept connection fails."""
+        """See `PooledPush.post`. The batch is sent a second time only if a kept connection fails."""
         deadline = self._clock.monotonic() + self.endpoint.timeout_seconds
         if (kept := self._kept()) is not None and self._publish(topic, batch, kept, deadline) is None:
             return Delivered()
@@ -128,7 +128,7 @@ class AmqpPush(PooledPush):
         addresses = self._addresses.permitted(deadline)
         for number, address in enumerate(addresses):
             left = max(0.001, deadline - self._clock.monotonic()) / (len(addresses) - number)
-            # A literal address, so the client does not look up the name again.
+            # This is an IP address, so the client does not look up the name again.
             literal = f"[{address}]" if ":" in address else address
             connection = Connection(
                 host=f"{literal}:{self.endpoint.port}",

@@ -1,4 +1,4 @@
-"""A circuit breaker: requests at full speed while the endpoint answers, else one probe at a time.
+"""A circuit breaker. While the endpoint answers, requests are sent at full speed; else only one probe at a time.
 
     closed ──no answer, or `REFUSED_MAX` events in a row refused──► open ──probe accepted──► closed
                                                                      └──probe failed: a longer wait──┘
@@ -29,11 +29,11 @@ class Admission:
     limit: int
     probe: bool = False
     wait_seconds: float = 0.0
-    """If `limit` is 0: time to wait before the next call."""
+    """Time to wait before the next call, if `limit` is 0."""
 
 
 class Circuit:
-    """The circuit of one endpoint in one worker. Thread-safe. Each change calls `report` with a text."""
+    """The circuit of one endpoint in one worker. Thread-safe. Each change of its state calls `report` with a text."""
 
     def __init__(
         self,
@@ -72,7 +72,7 @@ class Circuit:
             return Admission(limit=1, probe=True)
 
     def release(self) -> None:
-        """Give the probe back, since it was not sent."""
+        """Give back a probe that was not sent."""
         with self._lock:
             self._probing = False
 
@@ -94,7 +94,7 @@ class Circuit:
                     if probe or (not self._open and len(self._refused) >= REFUSED_MAX):
                         change = self._trip(f"refuses every event: {error}")
                 case Down(error=error, retry_after_seconds=seconds):
-                    # An answer to a request from before the outage says nothing new.
+                    # An answer to a request from before the outage does not lengthen the wait.
                     if probe or not self._open:
                         change = self._trip(error)
                     self._due = max(self._due, self._clock.monotonic() + seconds)

@@ -8,10 +8,10 @@ Guarantees
     - An endpoint that is down or slow does not delay others: each shard has its own thread. Each endpoint has its own
       connections, limit of requests in flight, and circuit.
     - If a worker is killed, another worker serves its shards within 15 s (`Worker`); after a clean stop, within 2 s.
-      Entries in hand when it was killed may be delivered twice, with the same event ids.
+      Entries that it had in hand may be delivered twice, with the same event ids.
 
-Requests to the queue: `Worker`'s requests every 2 s; a scan of each idle shard every `poll_seconds`; about 10 for each
-delivered segment (see `ShardConsumer`), and 4 more for each second of its delivery.
+Requests to the queue: those of `Worker` every 2 s; a scan of each idle shard every `poll_seconds`; and about 10 for
+each delivered segment (see `ShardConsumer`). Each second of a delivery costs 4 more requests.
 """
 
 import re
@@ -44,7 +44,9 @@ from s3notify_platform.protocols.notification_queue.owners import (
 )
 
 STOP_SECONDS: Final = 3.0
-"""Time for requests in flight at a clean stop. Then they are cut off, and the next owner delivers them again."""
+"""At a clean stop, requests in flight get this time to end. Then they are cut off, and the next owner of the shard
+delivers their entries again.
+"""
 
 PAUSE_SECONDS: Final = 0.2
 TROUBLE_SECONDS: Final = 30.0
@@ -74,7 +76,7 @@ class Delivery:
         """`egress`: the permitted networks; default: https to public addresses. `connect`: replaces the connections in
         tests.
 
-        `worker`: start of the worker's name as an owner of shards; default: `name`.
+        `worker`: the beginning of the name by which this worker owns shards; default: `name`.
         """
         self.name = name
         self.shards: dict[tuple[str, int], ShardDelivery] = {}
@@ -116,9 +118,11 @@ class Delivery:
                 helper.join(STOP_SECONDS)
 
     def counts(self) -> Mapping[str, int]:
-        """Entries delivered, failed and dead; requests sent; shards owned; and the counts of the services alongside.
+        """The numbers of entries delivered, failed and dead, of requests sent, and of shards owned; and the counts of
+        the services alongside.
 
-        `waited_ms`: sum over delivered entries of the time since their event, by the clocks of writer and worker.
+        `waited_ms`: the sum of the times from event to delivery, for all delivered entries, by the clocks of writer and
+        worker.
         """
         with self._lock:
             found = dict(self._counts)
@@ -129,7 +133,8 @@ class Delivery:
 
     def beat(self) -> None:
         """Renew the leases, and deliver their shards. Store errors are reported, and the next beat retries."""
-        # A thread takes entries only under its shard's `turning` lock, so shards locked here can be released.
+        # A thread takes entries only while it holds its shard's `turning` lock. So shards whose lock is held here can
+        # be released.
         still = [shard for shard in self.shards.values() if shard.turning.acquire(blocking=False)]
         busy = [shard.lease for shard in self.shards.values() if shard not in still or shard.consumer.busy]
         try:
@@ -234,7 +239,9 @@ class Delivery:
                 stop.wait(TROUBLE_SECONDS)
 
     def _end(self) -> None:
-        """End all deliveries, after `STOP_SECONDS` by closing their connections, and release the shards."""
+        """Ends all deliveries, and releases the shards. Connections of deliveries that have not ended after
+        `STOP_SECONDS` are closed.
+        """
         for shard in self.shards.values():
             shard.ended.set()
         clock = self._queue.clock

@@ -1,4 +1,4 @@
-"""The networks that a worker may connect to for its topics, and connections to checked addresses only.
+"""The networks that a worker may connect to for its topics. It connects only to addresses that were checked.
 
 The creator of a topic sets its endpoint; the operator of the worker sets the networks, by options of the worker. So a
 topic cannot make the worker send requests to hosts that only the worker can reach. A name is resolved once, and all its
@@ -86,8 +86,8 @@ class Egress:
     def certificates(self, endpoint: Endpoint) -> Path | None:
         """The file of certificates to trust for the endpoint; None means the system's.
 
-        `UsageError` if it is not in this worker's folder after links are resolved; the error does not show if a file
-        exists elsewhere.
+        `UsageError` if it is not in this worker's folder after links are resolved. The error does not show if a file
+        exists outside of the folder.
         """
         if not endpoint.ca_file:
             return None
@@ -104,9 +104,9 @@ class Egress:
     def permits(self, address: str) -> bool:
         """True if a connection to this IP address is permitted. Pure.
 
-        These are refused unless their network is in `networks`: private, loopback, link-local (including cloud
-        metadata), multicast, reserved, shared, documentation. An IPv4 address embedded in an IPv6 address is checked as
-        an IPv4 address.
+        Addresses of these kinds are refused unless their network is in `networks`: private, loopback, link-local
+        (including cloud metadata), multicast, reserved, shared, documentation. An IPv4 address embedded in an IPv6
+        address is checked as an IPv4 address.
         """
         found = ip_address(address.partition("%")[0])
         if self._named(found):

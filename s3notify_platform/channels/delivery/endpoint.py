@@ -11,8 +11,8 @@ Every event has the topic's `opaque_data`, if any, as `opaqueData` beside `s3`, 
 
 Over HTTP a batch is one POST. Its body has all events of the batch, in the topic's format (`messages`). Its headers:
     - s3notify-topic: name of the topic.
-    - s3notify-event-ids: one id for each event, in order, separated by commas. The same id is the same entry, delivered
-      again.
+    - s3notify-event-ids: one id for each event, in order, separated by commas. An event with the same id is the same
+      entry, delivered again.
     - s3notify-signature: t=<unix seconds>,v1=<hex HMAC-SHA256 of "<t>.<event ids>.<body>"> with the shared secret.
 
 A receiver answers 2xx once the events are durable, and checks the signature by `verify_signature`. Messages to brokers
@@ -47,10 +47,10 @@ SECRET_PREFIX: Final = "S3NOTIFY_PUSH_"  # noqa: S105 - start of a variable's na
 SECRET_BYTES_MIN: Final = 16
 
 TOLERANCE_SECONDS: Final = 300
-"""Maximum difference of the sender's and receiver's clocks; a recorded request can be replayed for that long."""
+"""Maximum difference between the clocks of sender and receiver. A recorded request can be replayed for that long."""
 
 _URL: Final = re.compile(r"[!#-\[\]-~]{1,2000}")
-"""Printable ASCII without quotes and backslashes, which parsers treat differently."""
+"""Printable ASCII without double quotes and backslashes: URL parsers treat these two differently."""
 
 _PORT: Final = re.compile(r":[0-9]{1,5}$")
 _BROKER: Final = re.compile(r"(?:[A-Za-z0-9._-]{1,253}|\[[0-9a-f:.]{2,45}\]):[0-9]{1,5}")
@@ -219,9 +219,9 @@ def verify_signature(
 ) -> bool:
     """True if a request was recently signed with one of the secrets. Pure, for receivers.
 
-    `header`, `event_ids` and `body` are as received, `body` byte for byte. Several secrets are for the time in which a
-    secret is replaced. `now_seconds` is the receiver's Unix time. A recorded request can be replayed within the
-    tolerance: drop known event ids.
+    `header`, `event_ids` and `body` are as received, `body` byte for byte. Pass both secrets while a secret is being
+    replaced. `now_seconds` is the receiver's Unix time. A recorded request can be replayed within the tolerance, so
+    drop events whose ids are known already.
     """
     fields = [part.strip().partition("=") for part in header.split(",")]
     times = [value for name, _, value in fields if name == "t"]

@@ -1,4 +1,4 @@
-"""Requests to one endpoint over HTTP(S): to the address that was checked, with bounds on time and size.
+"""Sends requests to one endpoint over HTTP(S): only to a checked address, with bounds on time and size.
 
 This module is built on `http.client`, which follows no redirects and uses no proxy. It adds the check of the address
 (`Egress`), one deadline for a whole request, and kept connections.
@@ -37,7 +37,9 @@ if TYPE_CHECKING:
     from _typeshed import ReadableBuffer, WriteableBuffer
 
 ANSWER_BYTES: Final = 64 * 1024
-"""Bytes of an answer's body that are read, so the connection can be used again; it is closed after a longer body."""
+"""Maximum number of bytes of an answer's body that are read, so that the connection can be used again. After a longer
+body, the connection is closed.
+"""
 
 ANSWER_SECONDS: Final = 1.0
 """Time limit for reading the body. Only the status matters."""
@@ -62,7 +64,7 @@ class HttpPush(PooledPush):
         self._open: set[_Connection] = set()
 
     def post(self, topic: str, batch: Sequence[Entry]) -> Answer:
-        """See `PooledPush.post`. Sends a second time only if the kept connection was closed."""
+        """See `PooledPush.post`. The batch is sent a second time only if a kept connection was closed."""
         messages = FORMATS[self.endpoint.format]
         content_type, body = messages.batch(batch, self.endpoint.opaque_data)
         ids = ",".join(entry.id for entry in batch)
@@ -194,7 +196,7 @@ class _Connection(http.client.HTTPConnection):
         self.born = clock.monotonic()
         if seconds <= 0:
             raise TimeoutError("timed out")
-        # A literal address, so the name is not looked up again.
+        # This is an IP address, so the name is not looked up again.
         tcp = socket.create_connection((address, port), timeout=seconds)
         try:
             tcp.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -271,7 +273,7 @@ class _TimedReader(io.RawIOBase):
 
 
 def _judge(status: int, retry_after: str | None, text: bytes) -> Answer:
-    """The meaning of a status. Pure."""
+    """The answer that an HTTP status means. Pure."""
     if 200 <= status < 300:
         return Delivered()
     shown = "".join(c if c.isprintable() else " " for c in text[:ERROR_CHARS].decode("utf-8", "replace"))

@@ -1,13 +1,13 @@
-"""Messages to a topic of Kafka. Needs the extra `kafka`.
+"""Sends messages to a topic of Kafka. Needs the extra `kafka`.
 
     kafkas://host[:9093][/topic][?brokers=HOST:PORT,HOST:PORT][&sasl=PLAIN|SCRAM-SHA-256|SCRAM-SHA-512][&ack=none|broker]
 
 One message for each event, with the object's key as its key: changes of one object share a partition. An entry is
 released only after all in-sync replicas have acknowledged its message (`acks=all`). With `ack=none` an entry is
-released once it was sent: a message that the broker refuses is lost. If the first broker does not answer, the other
-brokers are tried. Without a path, Kafka's topic has the name of our topic. The header `s3notify-event-id` is the
-event's id: the same id is the same entry, delivered again. The worker authenticates to the broker by the topic's login,
-if it has one: `basic` by SASL, `certificate` by TLS.
+released once its message was sent: a message that the broker refuses is lost. If the first broker does not answer, the
+other brokers are tried. If the url has no path, Kafka's topic has the name of our topic. The header `s3notify-event-id`
+is the event's id. A message with the same id is the same entry, delivered again. The worker authenticates to the broker
+by the topic's login, if it has one: `basic` by SASL, `certificate` by TLS.
 
 The client, librdkafka, connects to any address that a broker returns. So the operator of the worker names the hosts
 that a topic's url may have (`Egress.kafka_hosts`).
@@ -120,7 +120,7 @@ class KafkaPush(PooledPush):
             self._forget(self._producer)
 
     def _connected(self, kafka_topic: str) -> Producer:
-        """The producer. A new one requests the topic's metadata first, so a missing broker costs no attempt."""
+        """The producer. A new producer requests the topic's metadata first, so a missing broker costs no attempt."""
         with self._lock:
             if self._producer is None:
                 made = Producer(self._settings, logger=_LOG)

@@ -29,7 +29,7 @@ Message = tuple[str, bytes]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MessageFormat:
-    """The functions that make messages of entries. Their text argument is `Endpoint.opaque_data`."""
+    """The functions that turn entries into messages. Their text argument is `Endpoint.opaque_data`."""
 
     batch: Callable[[Sequence[Entry], str], Message]
     """One message of all entries, in order."""

@@ -1,4 +1,6 @@
-"""The interface of an endpoint: it sends batches, and answers each. Implementations: `http`, `amqp`, `kafka`."""
+"""The interface of an endpoint: it sends batches, and returns an answer for each. Implementations: `http`, `amqp`,
+`kafka`.
+"""
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
@@ -62,7 +64,8 @@ class Push(Protocol):
 
 
 class PooledPush:
-    """Sends the batches of one worker to one endpoint in threads. Thread-safe. No request before the first `post`.
+    """Sends the batches of one worker to one endpoint in threads. Thread-safe. It sends no request before the first
+    `post`.
 
     `UsageError` if the worker must not connect to the endpoint, or lacks the login or certificates that it names.
     """
@@ -99,7 +102,7 @@ class PooledPush:
         """Send one batch; network errors are returned as answers, not raised."""
 
     def post_many(self, topic: str, batches: Sequence[Sequence[Entry]]) -> list[Answer]:
-        """See `Push.post_many`. At most `concurrency` requests in flight, over all callers."""
+        """See `Push.post_many`. At most `concurrency` requests are in flight at a time, for all callers together."""
         try:
             return list(self._pool.map(lambda batch: self.post(topic, batch), batches))
         except (RuntimeError, CancelledError):
@@ -123,7 +126,7 @@ def connect(endpoint: Endpoint, egress: Egress, *, clock: Clock = SYSTEM_CLOCK) 
 
 
 def ack_level(endpoint: Endpoint, levels: Sequence[str]) -> str:
-    """The level in the endpoint's url as `ack`, else the last of `levels`. `UsageError` for an unknown level."""
+    """The value of `ack` in the endpoint's url; without it, the last of `levels`. `UsageError` for an unknown level."""
     query: Mapping[str, list[str]] = parse_qs(urlsplit(endpoint.url).query)
     level = query.get("ack", [levels[-1]])[0]
     if level not in levels:

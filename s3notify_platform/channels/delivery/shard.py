@@ -1,10 +1,11 @@
-"""Delivery of one shard: take the entries that are due, post them, and settle each by the answer.
+"""Delivery of one shard: take the entries that are due, post them, and settle each entry by the answer.
 
 Theory of operation. Entries that were never tried are sent in batches; entries that failed before are sent one by one.
 A refused batch is split in halves, round by round, until the event at fault is alone. The other events are delivered in
 the same turn, for about 2 log2(n) more requests. A batch without an answer fails as a whole, and its entries are sent
-again one by one. If the endpoint accepts nothing, its circuit opens: the entries in hand return to the queue, and
-entries that it certainly did not process lose no attempt. From then on only one probe at a time is taken.
+again one by one. If the endpoint accepts nothing, its circuit opens, and the entries in hand return to the queue.
+Entries that the endpoint certainly did not process lose no attempt. From then on, only the entries of one probe at a
+time are taken.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -20,7 +21,7 @@ from s3notify_platform.kernel.errors import FencedError, UnavailableError, Unkno
 from s3notify_platform.protocols.notification_queue import DeadLettered, Entry, Failure, ShardConsumer
 
 TAKE_MAX: Final = 256
-"""Entries taken from one shard in one turn, as many as a segment has."""
+"""Maximum number of entries that one turn takes from a shard, equal to the size of a segment."""
 
 SETTLE_SECONDS: Final = 1.0
 """Interval at which the outcomes of entries in hand are written to the queue. If the owner is killed, entries delivered
@@ -167,7 +168,7 @@ class ShardDelivery:
     def _post(
         self, wave: list[Batch], target: TopicEndpoint, push: Push, known: "_Known", *, probe: bool
     ) -> list[Batch]:
-        """Post these batches and note their outcomes; returns the entries to post again, in smaller batches."""
+        """Post these batches and record their outcomes; returns the entries to post again, in smaller batches."""
         answers = push.post_many(self.lease.topic, wave)
         self._count("requests", len(wave))
         split: list[Batch] = []
@@ -206,7 +207,7 @@ class _Known:
     failures: list[Failure] = field(default_factory=list)
 
     def failed(self, batch: Batch, error: str, *, begun: bool = True) -> None:
-        """Note that these entries were not delivered."""
+        """Records that these entries were not delivered."""
         self.failures.append(Failure(entries=batch, error=error, begun=begun))
 
 

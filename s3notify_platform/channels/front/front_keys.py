@@ -1,4 +1,6 @@
-"""The keys that may use the front: from named environment variables, or from a file; never from the command line."""
+"""The keys of the front's clients. They are read from named environment variables or from a file, never from the
+command line.
+"""
 
 import os
 import re
@@ -15,7 +17,7 @@ _KEY_ID: Final = re.compile(r"[\w.+=@-]{3,128}", re.ASCII)
 
 
 def keys_of(key_id_env: str, secret_env: str, file: str | None) -> dict[str, str]:
-    """Secrets by key id: those in the file, one in each line, and the one in the two variables, if they are set.
+    """Secrets by key id: those of the file, which has one in each line, and that of the two variables, if they are set.
 
     `UsageError` if there is no key, if a key is malformed, or if other users than the file's owner may read it.
     """

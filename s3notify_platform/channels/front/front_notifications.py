@@ -1,9 +1,9 @@
 """The notification configurations of one bucket, kept as rules of topics: put, get and delete.
 
 Guarantees. Everything is checked before anything is written. Once a put or a delete is answered, each later change is
-announced and delivered by the new configurations; entries in the queue are delivered as before. Topics change one by
-one. So after two concurrent puts, parts of each may remain; and after an error, parts may be done: put the
-configurations again.
+announced and delivered by the new configurations. Entries that are in the queue already are delivered as before. Topics
+change one by one. So two concurrent puts may leave a mixture, and after an error a put may be partly done. In both
+cases put the configurations again.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -19,7 +19,7 @@ from s3notify_platform.protocols.notification_queue import NotificationQueue, Ru
 from s3notify_platform.protocols.notification_queue.topic_settings import check_topic
 
 TOPICS_AT_ONCE: Final = 8
-"""Topics that are changed in parallel: each change waits until all writers know the topic's new rules."""
+"""Number of topics that are changed in parallel. Each change waits until all writers know the topic's new rules."""
 
 OnPut = Literal["replace", "merge"]
 
@@ -38,7 +38,7 @@ class BucketNotifications:
         self._on_put = on_put
 
     def get(self, identity: str = "") -> tuple[Configuration, ...]:
-        """All configurations, by topic, or the one with this id. 1 scan. `FrontError` for an unknown id."""
+        """All configurations by topic, or only the one with this id. 1 scan. `FrontError` for an unknown id."""
         found = tuple(
             Configuration(topic=topic.name, rule=rule)
             for topic in self._topics.all()
@@ -53,8 +53,8 @@ class BucketNotifications:
         raise FrontError(404, "NoSuchKey", f"There is no notification {identity[:60]!r} of this bucket.")
 
     def put(self, wanted: Iterable[Configuration]) -> None:
-        """Replace or merge the configurations of the bucket; an empty `wanted` removes all. 1 scan, and 3 requests for
-        each topic that changes; the call takes `outdated_seconds`.
+        """Replace or merge the configurations of the bucket; an empty `wanted` removes all. Requests: 1 scan, and 3 for
+        each topic that changes. The call takes `outdated_seconds`.
         """
         by_topic: dict[str, list[Rule]] = {}
         for each in wanted:

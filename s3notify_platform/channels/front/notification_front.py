@@ -14,11 +14,11 @@
 
 Each request may be sent again, even if its answer was lost: it has the same effect.
 
-Threat model. A client with one of the front's keys is a creator of topics (see `channels`). For topics that this API
-made, it decides which changes of the bucket they take. It cannot see or change other topics, nor read an object. A
-worker connects to the topics' endpoints within its own `Egress`, as for topics of `s3notify topics create`. Clients
-without a key get the share of connections that `http_server` describes. Their bodies are read, within its bounds, since
-a signature covers the body, too.
+Threat model. A client with one of the front's keys is a creator of topics (see `channels`). The client decides which
+changes of the bucket are taken by topics that this API made. It cannot see or change other topics, nor read an object.
+A worker connects to the topics' endpoints within its own `Egress`, as for topics of `s3notify topics create`. Clients
+without a key get the share of connections that `http_server` describes. The bodies of their requests are read, within
+the server's bounds, since a signature covers the body, too.
 """
 
 import asyncio
@@ -56,13 +56,13 @@ from s3notify_platform.stores.config import default_region
 log = logging.getLogger(__name__)
 
 OPERATIONS: Final = 16
-"""Requests that are processed in parallel; a change of a topic waits some seconds."""
+"""Maximum number of requests that are processed in parallel. A change of a topic waits some seconds."""
 
 WAITING_MAX: Final = 64
-"""Requests that wait to be processed; more requests are refused."""
+"""Maximum number of requests that wait to be processed. More requests are refused."""
 
 ANSWER_SECONDS: Final = 50.0
-"""A request that is not done by then is answered 503; it may be done later. Clients wait 60 s."""
+"""A request that is not done after this time is answered 503, and may still be done later. Clients wait 60 s."""
 
 _FORM: Final = "application/x-www-form-urlencoded"
 _PARAMETERS_MAX: Final = 200
@@ -114,7 +114,9 @@ class FrontSettings(ListeningSettings):
 
 
 class NotificationFront:
-    """A service: the topics of one queue, and the notifications of one bucket. `address`: its listening address."""
+    """The service for the topics of one queue, and the notifications of one bucket. `address`: its listening
+    address.
+    """
 
     name = "serve-notifications"
 
@@ -156,7 +158,7 @@ class NotificationFront:
             self.ready.clear()
 
     def counts(self) -> Mapping[str, int]:
-        """Requests by outcome."""
+        """The number of requests by outcome."""
         with self._lock:
             return {kind: self._counts[kind] for kind in ("ok", "invalid", "denied", "unavailable")}
 
@@ -167,7 +169,7 @@ class NotificationFront:
     # The server's side, on its event loop.
 
     def admit(self, head: Head) -> Answer | None:
-        """See `Application.admit`. A request can be refused by its head alone, but not admitted."""
+        """See `Application.admit`. The head alone may be enough to refuse a request, but never to admit it."""
         if head.path == "/health" and head.method in ("GET", "HEAD"):
             return Answer(status=HTTPStatus.OK, text="" if head.method == "HEAD" else "ok")
         reply = self._reply(head)

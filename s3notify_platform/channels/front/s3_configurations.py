@@ -1,4 +1,5 @@
-"""S3's notification configurations of a bucket, read and written as XML. Each is a rule, with an id, of a topic. Pure.
+"""S3's notification configurations of a bucket, read and written as XML. Each configuration becomes a rule of a topic,
+with an id. Pure.
 
 Only TopicConfigurations are accepted, with S3's prefix and suffix, and with Ceph's `regex` and filters by metadata
 (`S3Metadata`) and tags (`S3Tags`). A configuration without an Event takes all changes, as in Ceph; one without an Id
@@ -103,7 +104,7 @@ def _filters(element: ET.Element) -> dict[str, list[tuple[str, str]]]:
         pairs = [{_tag(field): _text(field) for field in rule} for rule in part]
         if any(_tag(rule) != "FilterRule" for rule in part) or any({*p} != {"Name", "Value"} for p in pairs):
             raise _malformed("a filter has FilterRules, each with a Name and a Value")
-        # S3 answers `Prefix`, and accepts this spelling, too; names of tags are case-sensitive.
+        # S3 answers `Prefix`, and accepts `prefix`, too. Only the names of tags are case-sensitive.
         lower = kind != "tags"
         found[kind] = [(p["Name"].lower() if lower else p["Name"], p["Value"]) for p in pairs]
     return found

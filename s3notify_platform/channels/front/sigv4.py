@@ -1,4 +1,4 @@
-"""AWS Signature Version 4 of a request: parsed and verified, in the header or in the query of a presigned URL. Pure.
+"""Parses and verifies the AWS Signature Version 4 of a request, in its header or in the query of a presigned URL. Pure.
 
 A request is accepted if
     - its key is known, and its signature over method, path, query, signed headers and body was made with the key's
@@ -7,8 +7,8 @@ A request is accepted if
     - it was signed within `SKEW_SECONDS` of this machine's clock; or it is presigned, and has not expired;
     - the body is signed by its hash. Only a presigned request of S3 without a body may leave out the hash.
 
-Anybody who can read a request can send it again within that time: use TLS. Signatures of version 2, signatures of
-chunks, and temporary credentials are refused. Any region may be named.
+Anybody who can read a request can send it again within that time, so use TLS. Signatures of version 2, signed chunks,
+and temporary credentials are refused. Any region may be named.
 
 Source: "Signature Version 4 signing process", AWS General Reference.
 """

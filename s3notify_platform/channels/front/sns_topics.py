@@ -52,8 +52,8 @@ class SnsTopics:
     def answer(self, parameters: Parameters, reply: Reply) -> Answer:
         """The answer to an action. Raises `FrontError`, and errors of the store.
 
-        Requests: 1 scan or read; 3 to create a topic; 2 to change it. A deletion sends as many as `Topics.delete`,
-        which waits.
+        Requests: 1 scan or read, and in addition 3 to create a topic, or 2 to change a topic. A deletion sends as many
+        as `Topics.delete`, which waits.
         """
         name = parameters.get("Action", "")
         if (action := self._actions.get(name)) is None:
@@ -142,7 +142,7 @@ class SnsTopics:
         self._revise(topic.name, changed)
         return reply.action("SetTopicAttributes", None)
 
-    # Shared by the actions.
+    # Helpers that several actions use.
 
     def _found(self, parameters: Parameters) -> Topic:
         _, found = self._named_in(parameters)

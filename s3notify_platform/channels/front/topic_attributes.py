@@ -16,8 +16,9 @@
 | time_to_live, max_retries, retry_sleep_duration | seconds, deliveries, seconds; `None` means this package's default |
 | login-env, secret-env | our own: names of the worker's variables (`Endpoint`), in place of secrets |
 
-Other attributes are refused, and so is persistent=false. With it, Ceph's write waits until the endpoint has the event.
-Here the write goes to the store itself, and its event is reported afterwards, so no write can wait for an endpoint.
+Other attributes are refused, and so is persistent=false. With persistent=false, a write to Ceph waits until the
+endpoint has the event. Here the write goes to the store itself, and its event is reported afterwards, so no write can
+wait for an endpoint.
 """
 
 from collections.abc import Mapping

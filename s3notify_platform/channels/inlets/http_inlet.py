@@ -12,11 +12,11 @@ no answer, the sender must send the post again; duplicates do no damage.
 | 408, 413, 431 | too slow, too large |
 | 503 with Retry-After | a topic is full, the store is unavailable, or all connections are in use |
 
-Connections that have not sent the secret yet get at most a quarter of `max_connections` for each address, and 3 s each;
-see `http_server`. Behind a proxy all senders have its address. `trusted_proxies` names the proxy, and then each of its
-clients gets that share (`proxies`). With `plain_http` and without `trusted_proxies` there is no share for each address,
-only `max_connections`: anybody who reaches the proxy may take all connections, for 3 s each. The inlet warns of this
-when it starts.
+Connections that have not sent the secret yet are limited: each address may have a quarter of `max_connections`, for 3 s
+each; see `http_server`. Behind a proxy all senders have the proxy's address. If `trusted_proxies` names the proxy, each
+of its clients gets that share (`proxies`). With `plain_http` and without `trusted_proxies`, the addresses have no
+share; only `max_connections` applies. So anybody who reaches the proxy may take all connections, for 3 s each. The
+inlet warns of this when it starts.
 
 Authentication is mandatory. The secret comes from a named environment variable. A request has it in one of these
 headers:
@@ -28,15 +28,16 @@ headers:
 Several variables may be named, so that a secret can be changed without interruption. The inlet listens on loopback. It
 listens on other addresses only with TLS, or with `plain_http` if a proxy in front does TLS.
 
-Posts that arrive while others are processed are processed together as a batch. Ceph sends one record in each post; a
-batch needs only one count of its entries, and one signal for each slot. `GET /health` answers 200, without a secret,
-while the inlet serves.
+Posts that arrive while others are processed are then processed together, as a batch. Ceph sends one record in each
+post; a batch needs only one count of its entries, and one signal for each slot. `GET /health` answers 200, without a
+secret, while the inlet serves.
 
 Setup of the sender. Ceph: a topic with `push-endpoint` and `persistent=true`, and the bucket's notification to it. Ceph
 accepts an endpoint with a password only in a request over TLS. It repeats posts until they are answered 2xx, even
-malformed posts: see `s3notify inlet poison`. RGW 16 sends its first post up to 30 s later. After an endpoint failed for
-some seconds, the gateway may send nothing to it until it is restarted; the sweep finds such changes. MinIO:
-`notify_webhook` with `endpoint`, `auth_token` and a `queue_dir`, then `mc event add … --event put,delete,ilm`.
+malformed posts: see `s3notify inlet poison`. RGW 16 may send the first post of a new topic up to 30 s late. After an
+endpoint failed for some seconds, the gateway may send nothing to it until it is restarted; the sweep finds such
+changes. MinIO: set `notify_webhook` with `endpoint`, `auth_token` and a `queue_dir`; then type `mc event add … --event
+put,delete,ilm`.
 """
 
 import asyncio
@@ -69,18 +70,20 @@ SECRET_MIN: Final = 16
 """Minimum number of characters of a secret."""
 
 WORKERS: Final = 2
-"""Batches processed in parallel. If the queue is on a bucket, more workers would only wait for each other."""
+"""Number of batches that are processed in parallel. If the queue is on a bucket, more workers would only wait for each
+other.
+"""
 
 BATCH_EVENTS: Final = 500
 """Approximate number of events in one batch."""
 
 ANSWER_SECONDS: Final = 60.0
-"""A post that is not durable by then is answered 503. If it still waits, it is dropped; else it may become durable
-later.
+"""A post whose changes are not durable after this time is answered 503. If the post still waits, it is dropped; else
+its changes may become durable later.
 """
 
 JOIN_SECONDS: Final = 1.0
-"""Time for a worker to end after its posts were answered; then it is abandoned."""
+"""A worker gets this time to end after its posts were answered. Then it is abandoned."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -181,7 +184,7 @@ class HttpInlet:
             self.ready.clear()
 
     def counts(self) -> Mapping[str, int]:
-        """Posts by answer, and events by outcome."""
+        """The number of posts by answer, and of events by outcome."""
         with self._more:
             mine = {
                 f"posts_{kind}": self._counts[kind] for kind in ("ok", "malformed", "unauthorized", "refused")

@@ -1,14 +1,15 @@
 """A small HTTP/1.1 server for posts: every phase of a connection has a deadline, and every size a bound.
 
-Common servers do not suffice: uvicorn and the standard library have no deadline for a slow client's request head or
-body, and waitress has no TLS. Here h11 implements the protocol; this module adds connections, deadlines and bounds.
+Common servers do not suffice. Uvicorn and the standard library have no deadline for the request head or body of a slow
+client; waitress has no TLS. Here h11 implements the protocol; this module adds connections, deadlines and bounds.
 
 | subject | bound |
 |---|---|
-| connections, counted when they are accepted | `connections`; one more is closed, without TLS after a 503 |
-| connections of one address (IPv6: /64) without an admitted request so far | `strangers`; one more is closed, too |
+| connections, counted when they are accepted | `connections`; more are closed, without TLS after an answer 503 |
+| connections of one address (IPv6: /64) without an admitted request so far | `strangers`; more are closed, too |
 | from acceptance to the head of the first admitted request, TLS included | `stranger_seconds` (408) |
-| a later request, from its first byte to its last; the first one's body; writing an answer | `request_seconds` (408) |
+| a later request, from its first byte to its last | `request_seconds` (408) |
+| the body of the first request; writing an answer | `request_seconds` (408) |
 | between two requests | `idle_seconds` |
 | request head; body | about `head_bytes` (431); `body_bytes` (413), and never more than the declared length |
 
@@ -18,8 +19,8 @@ needed to prove the sender (a signature). Such an application returns `UNPROVEN`
 bounds, and then admits the request by its answer.
 
 A connection of a trusted proxy counts for the client of its last request (`proxies`). Before its first request it
-counts for nobody: HTTP proxies send whole heads. If a client has `strangers` connections already, its request is
-refused with 503; this never affects an admitted request.
+counts for nobody, since HTTP proxies send only whole heads. If a client has `strangers` connections already, its
+request is refused with 503; this never affects an admitted request.
 """
 
 import asyncio
@@ -242,7 +243,9 @@ class HttpServer:
             self._open.discard(task)
 
     def _count(self, stranger: _Stranger, address: str) -> bool:
-        """Count its connection for this address only. False if the address has too many; then it counts for none."""
+        """Count the stranger's connection for this address only. False if the address has too many: then the connection
+        counts for no address.
+        """
         self._forget(stranger)
         if self._strangers[address] >= self._limits.strangers:
             return False
@@ -251,7 +254,7 @@ class HttpServer:
         return True
 
     def _forget(self, stranger: _Stranger) -> None:
-        """Count its connection for no address any more."""
+        """From now on, the stranger's connection counts for no address."""
         if (address := stranger.address) is None:
             return
         stranger.address = None

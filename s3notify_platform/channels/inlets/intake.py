@@ -1,15 +1,15 @@
 """Intake, shared by all inlets: reported changes become entries of every matching topic, then signals.
 
-Guarantees. An event with the outcome queued or duplicate is durable in every matching topic, and afterwards the signal
-of its slot has moved: the sender may drop the event. Events with the outcome full or unavailable must be reported
-again. Repeated or reordered reports do no damage: an entry only names the object to read.
+Guarantees. If the outcome of an event is queued or duplicate, the event is durable in every matching topic, and the
+signal of its slot has moved after that. So the sender may drop the event. Events with the outcome full or unavailable
+must be reported again. Repeated or reordered reports do no damage: an entry only names the object to read.
 
 Duplicates. An event with a sequencer is identified by key, operation, sequencer and ETag. If this process has completed
 the same event among its last `MEMORY` steps, the event is dropped. Steps (each topic, each keyspace) are remembered one
 by one, so a full topic does not cause a second entry in other topics. An event without a sequencer never counts as a
-duplicate: if an object changes from A to B and back to A, the last change would be missed. An event with an older
-sequencer is not dropped either. Sequencers come from the clock of one gateway: MinIO and Ceph run several, and Ceph
-writes the bytes in little-endian order. So the event with the smaller sequencer may be the later change.
+duplicate. Otherwise the last change would be missed if an object changes from A to B and back to A. An event with an
+older sequencer is not dropped either. Sequencers come from the clock of one gateway: MinIO and Ceph run several, and
+Ceph writes the bytes in little-endian order. So the event with the smaller sequencer may be the later change.
 
 Requests for a batch of n events in s slots: 1 scan of the topics; for each topic as many as `push_many`; for each
 keyspace s + 1 PUTs.
@@ -42,7 +42,7 @@ MEMORY: Final = 100_000
 """Number of steps that are remembered; about 15 MB."""
 
 FIELD_MAX: Final = 200
-"""Maximum characters of an ETag, a sequencer or an event name. Amazon's have up to 38, 20 and 41."""
+"""Maximum characters of an ETag, a sequencer or an event name. Amazon's values have up to 38, 20 and 41 characters."""
 
 VERSION_MAX: Final = 1024
 CONFIGURATION_MAX: Final = 255
@@ -85,7 +85,7 @@ class _Report:
     taken: bool = False
     """True if at least one topic takes the event."""
     queued_at: int = 0
-    """Tick of its newest entry; 0: it has no entry."""
+    """Tick of its newest entry; 0 if it has no entry."""
     news: bool = False
     """True if a step was done for the first time."""
     outcome: Outcome | None = None
@@ -142,8 +142,8 @@ class _Memory:
 class Intake:
     """Puts the reported changes of one bucket into its queue, and signals its keyspaces. Thread-safe.
 
-    `excluded`: prefixes of the platform's own objects, whose changes are ignored. Otherwise a topic for all keys of the
-    bucket that holds the queue would never end: each of its entries would cause another entry.
+    `excluded`: prefixes of the platform's own objects, whose changes are ignored. Otherwise, if a topic takes all keys
+    of the queue's own bucket, each of its entries would cause another entry, without end.
     """
 
     def __init__(
@@ -197,9 +197,11 @@ class Intake:
         )
 
     def counts(self) -> Mapping[str, int]:
-        """Events since this process began: received, and by outcome. An event that is reported again counts again.
+        """The numbers of events since this process began: received, and by outcome. An event that is reported again
+        counts again.
 
-        `behind_ms`: sum over queued events of the time since the event, by the clocks of the store and of this machine.
+        `behind_ms`: the sum of the times from event to queue, for all queued events, by the clocks of store and
+        machine.
         """
         with self._lock:
             counts = self._counts.copy()
@@ -209,7 +211,8 @@ class Intake:
     def _by_topic(self, reports: Sequence[_Report], trouble: _Retry, origin: str) -> dict[str, list[_Report]]:
         wanted: dict[str, list[_Report]] = {}
         try:
-            # Read after the changes happened: the consumer of a later topic lists first, and so finds the changes.
+            # The topics are read after the changes happened. The consumer of a later topic lists first, and so finds
+            # these changes.
             topics, down = checked(self._queue.see_topics(), self._targets), False
         except _RETRY as error:
             topics, down = (), True

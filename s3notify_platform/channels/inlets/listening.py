@@ -14,7 +14,7 @@ from s3notify_platform.kernel.errors import UsageError
 from s3notify_platform.kernel.setting import About
 
 GRACE_SECONDS: Final = 5.0
-"""Time for requests in progress at a clean stop."""
+"""At a clean stop, requests in progress get this time to end."""
 
 _STOP_POLL_SECONDS: Final = 0.2
 _PROGRESS_SECONDS: Final = 10.0

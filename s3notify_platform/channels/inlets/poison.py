@@ -1,7 +1,7 @@
 """Poison: messages that an inlet cannot process. They are kept with the queue until a person has inspected them.
 
-A message that is not an S3 event message, and an event that no topic can hold, fail on every retry, and must not block
-other messages. So they are kept here with a reason, and only then removed from their origin.
+A message that is not an S3 event message fails on every retry, as does an event that no topic can hold. They must not
+block other messages. So they are kept here with a reason, and only then removed from their origin.
 
 | partition / key of the record | JSON value |
 |---|---|

@@ -10,14 +10,14 @@ A message that was not deleted is received again, so no crash loses a change; du
 
 Outcomes of a message
     - All events queued, duplicate, ignored or kept as poison: the message is deleted.
-    - A topic is full: the message is hidden, and received again later. The time grows with each receive, up to 15
-      minutes. The other topics have their entry.
-    - The store is unavailable: the message is kept in memory and retried. No new message is received meanwhile, so that
-      an outage does not use up receives: after too many, the message service moves a message to its dead letters.
+    - A topic is full: the message is hidden, and received again later. The hidden time grows with each receive, up to
+      15 minutes. The other topics have their entry.
+    - The store is unavailable: the message is kept in memory and retried. No new message is received meanwhile, since
+      each receive counts. After too many receives, the message service moves a message to its dead letters.
     - The message is not an S3 event message: it is left to the dead letters of the message service. If the service has
       no dead letters, the message is kept as poison with its reason, and deleted.
-    - An unexpected error: the message is received again; from the `MAX_RECEIVES`th receive on, it is treated like a
-      message that is not an S3 event message.
+    - An unexpected error: the message is received again. From the `MAX_RECEIVES`th receive on, it is treated as if it
+      were no S3 event message.
     - A clean stop: messages in progress become visible again immediately.
 
 Any number of inlets may share a queue. Requests: 1 receive every `WAIT_SECONDS` if idle; for 100 messages, in batches
@@ -134,7 +134,7 @@ class PullInlet:
             self._give_back()
 
     def counts(self) -> Mapping[str, int]:
-        """Messages received, deleted, kept as poison and failed; and events by outcome."""
+        """The numbers of messages received, deleted, kept as poison and failed; and of events by outcome."""
         with self._lock:
             mine = {
                 f"messages_{kind}": self._counts[kind] for kind in ("received", "deleted", "poison", "failed")
@@ -306,7 +306,7 @@ class PullInlet:
         self._queue.hide(left, 0)
 
     def _beat(self, ended: Stop) -> None:
-        """Keep messages in progress hidden. A failed beat costs at most a duplicate."""
+        """Keep messages in progress hidden. A failed heartbeat causes at most a duplicate."""
         while not ended.wait(self._visibility_seconds / 3):
             with self._lock:
                 held = list(self._held.values())

@@ -17,7 +17,7 @@ from s3notify_platform.kernel.errors import (
 from s3notify_platform.protocols.notification_queue import NotificationQueue, QuotaExceeded, Topic
 
 ATTEMPTS: Final = 5
-"""Attempts of a writer, if topics change meanwhile, or refuse a change that must be announced."""
+"""Maximum number of a writer's attempts, if topics change meanwhile, or refuse a change that must be announced."""
 
 
 class LateAnnouncements:

@@ -31,11 +31,11 @@ class PendingChange:
     event: Event
     held: list[Reservation] = field(default_factory=list)
     began: float = 0.0
-    """A time by the queue's clock before the first reservation was made."""
+    """A time shortly before the first reservation was made, by the queue's clock."""
     outcome: PublishOutcome | UsageError | None = None
     happened: bool | None = None
     answered: float = inf
-    """A time by the queue's clock at which the change had happened; infinite if unknown."""
+    """A time at which the change had already happened, by the queue's clock; infinite if unknown."""
     taken: bool = False
     """True if some topic takes the change; also if the topics are not known."""
     announced: bool = False

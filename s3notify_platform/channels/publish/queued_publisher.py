@@ -7,12 +7,11 @@
 
 Steps, for one change or a batch
     1. Reserve, in every topic that takes the key. If a topic is full, the change is refused in all of them.
-    2. Write, if the reservations are still fresh. The object has the id of its writer (`s3notify-writer`), which the
-       reservations name.
+    2. Write, if the reservations are still fresh. Object and reservations name the writer's id (`s3notify-writer`).
     3. If the outcome is unknown: HEAD. If the object has our id (or is absent, after a delete), the write happened.
-    4. Look at the topics. The known topics suffice if the writes are reserved and were answered within 2 s after the
-       start of the last read; else read the topics again. If a write happened, announce it to new topics: their
-       consumers list only the objects that existed before all writers had to know the topic.
+    4. Look at the topics. The known topics suffice if the writes are reserved, and were answered within 2 s after the
+       start of the last read of topics. Else read them again. If a write happened, announce it to new topics: their
+       consumers list only once, and could miss the object.
     5. If the write happened, commit the entries. If not, abort them. If it is in doubt, or a new topic could not take
        it, leave the entries to the reconciler. If a reservation was resolved meanwhile, push the change again.
     6. Move the signal of each touched slot, marked as queued, then the root. With `signals: root`, move only the root
@@ -22,16 +21,16 @@ Large objects (`put_file`, `put_stream`, `copy`) are written in step 2 by a mult
 name. The reservations are renewed during the upload, and it is completed only if they are still fresh. If the writer is
 killed before that, the reconciler aborts the upload.
 
-Threads of a process share steps 1 and 4 to 6 (`kernel.group_commit`): changes that they make at about the same time are
-one reservation, and one batch of commits and signals. Meanwhile, each thread writes its own objects.
+Threads of a process share steps 1 and 4 to 6 (`kernel.group_commit`). Their changes at about the same time are one
+reservation, and one batch of commits and signals. Meanwhile, each thread writes its own objects.
 
-If the writer is killed between any two steps, the reconciler resolves the reservations by HEAD, announces the changes
-to the topics that exist then, and moves the signals. If no topic takes the key, or the queue was not reachable, the
-signal is not marked, like the signal of an unqueued writer: then consumers list.
+If the writer is killed between any two steps, the reconciler resolves the reservations by HEAD. It announces the
+changes to the topics that exist then, and moves the signals. If no topic takes the key, or the queue was not reachable,
+the signal is not marked, so consumers list, as for an unqueued writer.
 
-Limit. If a writer without a reservation is killed between its write and the end of step 4, its change is not announced,
-and only the sweep finds the object. A writer has no reservation if the first topic for its key was created less than
-2 s before the write began, or later; or if all topics that it knew have been deleted since.
+Limit. If a writer without a reservation is killed between its write and the end of step 4, its change is not announced.
+Only the sweep finds the object. A writer has no reservation in two cases. Either the first topic for the key was
+created after the write began, or less than 2 s before. Or all topics that the writer knew have been deleted since.
 
 | requests, for n changes in s slots and t topics | |
 |---|---|
@@ -115,7 +114,7 @@ class QueuedPublisher(LargeObjects[PublishOutcome]):
         linger_seconds: float = LINGER_SECONDS,
     ) -> None:
         """`bucket`: name of the bucket that `publisher` writes to, as in the topics' settings. `topic`: the name of the
-        source whose signals it moves; if it is given, a topic of this name with another number of slots is refused.
+        source whose signals it moves. A topic of this name with another number of slots is refused.
 
         `others`: further sources of the bucket, with their own signals. Changes of a source that is missing here are
         signalled later, by the reconciler. `linger_seconds`: time that a thread waits for other busy threads before it
@@ -139,8 +138,8 @@ class QueuedPublisher(LargeObjects[PublishOutcome]):
         precondition: Precondition | None = None,
         metadata: Mapping[str, str] | None = None,
     ) -> PublishOutcome:
-        """Write one object. With one topic, 5 requests in sequence; 1 more for each 2 s and for each 32 puts; 3 or 4
-        more at first. Concurrent threads share all requests except two: the object, and its slot's signal.
+        """Write one object. Requests with one topic: 5, in sequence; 1 more every 2 s and every 32 puts; 3 or 4 more at
+        first. Concurrent threads share all requests except the PUTs of object and slot signal.
         """
         return self.publish([Put(key=key, body=body, precondition=precondition, metadata=metadata)])[0]
 
@@ -163,9 +162,9 @@ class QueuedPublisher(LargeObjects[PublishOutcome]):
     def publish(self, changes: Iterable[Change]) -> tuple[PublishOutcome, ...]:
         """Apply all changes; returns an outcome for each. If a topic has room for some only, the first ones get it.
 
-        Requests: see the module. After the last entry, the signal of each touched slot moves once, and the root once.
-        Writes begin within a third of the queue's `stale_seconds` (40 s); later ones of a large batch are `Refused`
-        with 0 s to wait. Bodies are held in memory.
+        Requests: see the module. After the last entry, the signal of each touched slot moves once, and the root once. A
+        write may begin only within a third of the queue's `stale_seconds` (by default 40 s of 120 s). The writes of a
+        large batch that could not begin by then are `Refused`, with 0 s to wait. Bodies are held in memory.
         """
         batch = tuple(changes)
         self._publisher.check(batch)
@@ -180,7 +179,7 @@ class QueuedPublisher(LargeObjects[PublishOutcome]):
         return self._publisher.source(bucket, key)
 
     def _large(self, change: Put | LargePut) -> PublishOutcome:
-        """Like `publish`, but without other threads: no thread waits for an upload."""
+        """Like `publish`, but shares no request with other threads: so no other thread waits for this upload."""
         if isinstance(change, Put):
             return self.publish([change])[0]
         self._publisher.check([change])
@@ -193,7 +192,7 @@ class QueuedPublisher(LargeObjects[PublishOutcome]):
             try:
                 upload(self._publisher, self._queue, work, change)
             except UnknownOutcomeError:
-                raise  # the reconciler looks for an upload that may have begun, while there is the reservation
+                raise  # while there is a reservation, the reconciler looks for an upload that may have begun
             except Exception:
                 self._abort([work])
                 raise
@@ -204,12 +203,12 @@ class QueuedPublisher(LargeObjects[PublishOutcome]):
         return work.result()
 
     def announce(self, keys: Iterable[str]) -> None:
-        """Announce objects that were not announced, like those of other writers: the current version, or a delete.
+        """Announce objects that were not announced, like objects of other writers: the current version, or a deletion.
 
-        Rules of topics apply, except rules by event, which is not known; topics with rules by tags take none of these
-        changes. Safe to repeat. 1 HEAD for each key, then 1 scan of the topics, a push to each topic that takes it, the
-        signals. `QuotaExceededError`, `UnavailableError`, `UnknownOutcomeError`, `NotSignalledError`: announce all keys
-        again.
+        Rules of topics apply, except rules by event: the event is not known. Topics with rules by tags take none of
+        them. Safe to repeat. Requests: 1 HEAD for each key, then 1 scan of the topics, a push to each topic that takes
+        a key, and the signals. `QuotaExceededError`, `UnavailableError`, `UnknownOutcomeError`, `NotSignalledError`:
+        announce all keys again.
         """
         wanted = tuple(dict.fromkeys(keys))
         events = self._queue.shards.in_parallel(self._found, wanted)
@@ -265,7 +264,7 @@ class QueuedPublisher(LargeObjects[PublishOutcome]):
         try:
             self._reserve_all(works)
         except UsageError:
-            # Perhaps only one call is at fault: the other calls must succeed.
+            # Perhaps only one call has an invalid change: the other calls must still succeed.
             if len(calls) == 1:
                 raise
             for call in calls:
@@ -365,7 +364,7 @@ class QueuedPublisher(LargeObjects[PublishOutcome]):
         if isinstance(work.change, Delete):
             if found is None:
                 work.happened = True
-                # With a precondition another writer may have deleted it.
+                # If there was a precondition, another writer may have deleted the object instead of us.
                 if work.change.precondition is None:
                     work.outcome = Written(etag=None)
         elif found is not None and written_by(found, work.event.writer):
@@ -420,7 +419,7 @@ class QueuedPublisher(LargeObjects[PublishOutcome]):
         return NotSignalledError(cause, tuple(key for key in keys if key in missing)) if missing else None
 
     def _signal(self, works: Sequence[PendingChange]) -> None:
-        # A write that may have happened moves its signal, like the signal of an unqueued writer.
+        # A write that may have happened moves its signal, too: without the mark, like an unqueued writer.
         moved = [work for work in works if work.happened is not False]
         unqueued = {work.event.key for work in moved if not work.announced}
         keys = list(dict.fromkeys(work.event.key for work in moved))

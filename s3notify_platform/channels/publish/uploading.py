@@ -52,7 +52,8 @@ class LapsedError(FencedError):
 
 
 class Renewal:
-    """Renews the reservations of an upload (`keyspace.uploads.Keep`). The first renewal also names the upload in them.
+    """Renews the reservations of an upload (`keyspace.uploads.Keep`). The first renewal also names the upload in the
+    reservations.
 
     Requests: 1 for each topic at first, and every 13 s (a ninth of the topic's `stale_seconds`).
     """

@@ -7,16 +7,16 @@
 | an entry whose slot was never signalled | the signal has not moved since before the entry | `unsignalled_seconds` |
 | such an entry, if others moved that signal, or this process is new | it still exists | `doubtful_seconds` |
 
-For each of these, the slot is signalled, marked as queued, and again every `doubtful_seconds` while the entry exists. A
-needless signal causes a batch that finds nothing; to avoid this, the reconciler watches the signals. One instance is
-enough, several are allowed, and any may be killed at any time: the next one starts over.
+For each of these, the slot's signal is moved, marked as queued. It is moved again every `doubtful_seconds` while the
+entry exists. A needless signal causes a batch that finds nothing; to avoid this, the reconciler watches the signals.
+One instance is enough, several are allowed, and any may be killed at any time: the next one starts over.
 
-Requests of a pass over t topics of h shards, if there is nothing to do: 1 scan of the topics, t × (1 + h) reads, and
-for each keyspace 1 HEAD (1 LIST more if its root moved). With default settings, two topics, and the queue on a bucket,
+Requests of a pass over t topics of h shards, if there is nothing to do: 1 scan of the topics, and t × (1 + h) reads.
+Each keyspace costs 1 HEAD, and 1 LIST if its root moved. With default settings, two topics, and the queue on a bucket,
 this is about 22 requests for each pass. A pass every 15 s costs 0.13 million requests a day; Dagster's pass every 30 s
-costs half of that. Waiting entries cost a LIST for each 1000 and shard, one GET each when they change, and about 1 KB
-of memory. A signal is 1 PUT for each slot and 1 for the root. A reservation whose write happened costs 1 scan of the
-topics, and a push to each newer topic that takes its key.
+costs half of that. Waiting entries of a shard cost 1 LIST for each 1000; each entry also costs 1 GET when it changes,
+and about 1 KB of memory. A signal is 1 PUT for each slot and 1 for the root. A reservation whose write happened costs 1
+scan of the topics, and a push to each newer topic that takes its key.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -79,12 +79,12 @@ class ReconcilerReport:
     signalled: int = 0
     """Keys whose slots were signalled."""
     errors: tuple[str, ...] = ()
-    """Requests that failed; the next pass repeats them."""
+    """The requests that failed. The next pass repeats them."""
 
 
 @dataclass(slots=True, kw_only=True)
 class WaitingEntry:
-    """A committed entry: by keyspace, the start of its wait, and its first known signal."""
+    """A committed entry; for each keyspace, the time since which it waits, and the first known signal of its slot."""
 
     since: dict[int, float]
     unmoved: dict[int, bytes]
@@ -106,7 +106,8 @@ class ReconcilerService:
     """Reconciles all topics of one bucket: as a `Service`, or pass by pass. Reuse the instance: it keeps state between
     passes.
 
-    `objects`: the bucket. `keyspaces`: the keyspaces whose signals it moves, each for the keys below its prefix.
+    `objects`: the bucket of the objects. `keyspaces`: the keyspaces whose signals it moves, each for the keys below its
+    prefix.
     """
 
     name = "reconcile"
@@ -227,7 +228,7 @@ class ReconcilerService:
         return report
 
     def _poll(self, errors: list[str]) -> None:
-        """Poll the signals before the entries are read. So an entry that is new in this pass may have moved its signal
+        """Poll the signals before the entries are read. So if an entry is new in this pass, its signal may have moved
         since the previous pass, but not earlier.
         """
         for watched in self._keyspaces:
@@ -239,30 +240,34 @@ class ReconcilerService:
                 _note(errors, "signals", error)
 
     def _abort_upload(self, event: Event) -> None:
-        """Abort the upload of a killed writer. If its id is unknown, abort empty uploads of the key without an owner.
+        """Abort the upload of a killed writer. If its id is unknown, abort those empty uploads of the key that no
+        reservation names.
 
-        1 request; without an id, 1 for each upload of the key, 1 scan of the topics, and 1 of each shard that takes it.
+        Requests: 1. Without an id: 1 for each upload of the key, 1 scan of the topics, and 1 scan of each shard that
+        takes the key.
         """
         upload = event.upload.id if event.upload is not None else None
         with suppress(RefusedError):  # this process has no permission; a lifecycle rule may do it
             if upload:
                 self._objects.abort_upload(event.key, upload)
             elif empty := self._objects.empty_uploads(event.key):
-                # Read after the uploads: a writer that has begun one of them and named it keeps it.
+                # The named uploads are read after the list of uploads. So if a writer has begun one of these and named
+                # it, it is kept.
                 for orphan in set(empty) - self._queue.uploads_of(self._bucket, event.key):
                     self._objects.abort_upload(event.key, orphan)
 
     def _announce_to_others(self, event: Event) -> None:
         """Announce the event to topics that are younger than the reservation, as its writer would have done.
 
-        Not for an inlet's reservation (`announced_to` is empty): the inlet receives its message again. A topic for
-        which the event is too large gets no entry: the signal is not marked, so the topic's consumer lists.
+        An inlet's reservation (its `announced_to` is empty) is skipped: the inlet receives its message again. A topic
+        for which the event is too large gets no entry: the signal is not marked, so the topic's consumer lists.
         """
         if not event.announced_to:
             return
         takers = self._queue.takers(self._queue.see_topics(), self._bucket, event)
         others = [topic for topic in takers if topic.epoch not in event.announced_to]
-        # Added here, too: if this process is killed, its own reservations are not announced to the others again.
+        # The reservations made here name these topics, too. So if this process is killed, they are not announced to
+        # these topics again.
         event = replace(event, announced_to=(*event.announced_to, *(other.epoch for other in others)))
         held: list[Reservation] = []
         try:
@@ -297,7 +302,7 @@ class ReconcilerService:
                 age = now - found.since.setdefault(number, now)
                 unmoved = found.unmoved.get(number) == self._digest(watched, watched.watcher.state, entry)
                 if age >= self._doubtful_seconds or (unmoved and age >= self._unsignalled_seconds):
-                    # Repeated later, in case the consumer misses this signal, too.
+                    # The wait starts again, so the signal is repeated later, in case the consumer misses this one, too.
                     found.since[number] = now
                     found.unmoved.pop(number, None)
                     watched.rescans.add(entry.event.key)
@@ -350,7 +355,8 @@ def reconciler_over(
 ) -> ReconcilerService:
     """The reconciler of a bucket's queue. No request before its first pass.
 
-    `platform`: the bucket of the signals. `keyspaces`: pairs of a prefix of signals and the prefix of its keys.
+    `platform`: the bucket of the signals. `keyspaces`: for each keyspace, the prefix of its signals and the prefix of
+    its keys.
     """
     spaces = [_keyspace(bucket, platform, signals, prefix, slots) for signals, prefix in keyspaces]
     return ReconcilerService(queue, open_store(bucket), spaces, bucket=bucket.bucket)
@@ -376,7 +382,7 @@ def shared_reconciler(
 ) -> ReconcilerService:
     """The process's only reconciler of this queue; it moves the signals of these keyspaces, too. No request.
 
-    Many sources on one queue need as many polls, but share one scan of its topics. A sensor calls its
+    Each source of the queue needs its own poll; all of them share one scan of the topics. A sensor calls its
     `reconcile_when_due` in each tick.
     """
     place = (bucket, platform, queue_prefix, table)

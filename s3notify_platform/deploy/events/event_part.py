@@ -62,8 +62,8 @@ class StatementPart:
     """One statement of a policy that may have other statements, found by its `Sid`.
 
     `read` returns the policy, or None if its resource does not exist; `write` replaces the whole policy. AWS has no
-    condition for this write: a change that others write in the milliseconds in between is lost. If others undo our
-    change, the next look notices it.
+    condition for this write: a change that others write in the milliseconds between our read and our write is lost. If
+    others undo our change, the next read notices it.
     """
 
     title: str

@@ -84,7 +84,7 @@ class EventSetup:
                 return queue, sender, rule, EventBridgeSwitch(bucket=self.bucket, owner=owner)
 
     def _topic(self) -> str:
-        """The topic to which the bucket announces all these keys already; else the topic to make. 1 request."""
+        """The topic to which the bucket announces all keys of the source already; else the topic to make. 1 request."""
         wanted = self.site.notification("topic", self.site.topic_arn)
         taken = [one.arn for one in self.bucket.read().each if one.kind == "topic" and one.covers(wanted)]
         return taken[0] if taken else self.site.topic_arn

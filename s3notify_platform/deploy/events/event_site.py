@@ -20,21 +20,21 @@ SENDERS: Final[dict[str, Way]] = {
     "sns.amazonaws.com": "sns",
     "events.amazonaws.com": "eventbridge",
 }
-"""The way of events, by the service that the queue's policy allows."""
+"""The way that events take, by the service that the queue's policy allows."""
 
 AWS_EVENTS: Final = ("s3:LifecycleExpiration:*", "s3:ObjectCreated:*", "s3:ObjectRemoved:*")
 TAG: Final = "s3notify"
 """Tag of resources that were made here; its value is their name."""
 
 _SOURCE_MAX: Final = 46
-"""Characters of the source's name in the name of a rule, which has at most 64."""
+"""Maximum number of characters of the source's name in a rule's name, which has at most 64."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventSite:
     """The origin of one source's events, and their destination. No request.
 
-    `account`: the account of queue, topic and rule; `bucket_account`: the bucket's account; 12 digits each.
+    `account`: the account of queue, topic and rule, in 12 digits. `bucket_account`: the bucket's account, in 12 digits.
     `services_url`: the endpoint of SQS, SNS and EventBridge; None means AWS's. `event_queue`: the queue's name, if it
     is not the default.
     """

@@ -1,6 +1,6 @@
 """The parts on Ceph RGW: a topic that posts to our HTTP inlet, and the bucket's notification to it.
 
-RGW accepts an endpoint with a secret only over TLS, and shows it only over TLS.
+RGW accepts an endpoint with a secret only in a request over TLS, and shows the endpoint only in an answer over TLS.
 """
 
 import json
@@ -51,7 +51,7 @@ class GatewayTopic:
         return next((arn for arn in listed if arn.rpartition(":")[2] == self.name), None)
 
     def lacks(self) -> str:
-        """See `Part`. 1 request more than `arn`. The receiver is compared if the gateway shows it."""
+        """See `Part`. Requests: those of `arn`, and 1. The receiver is compared if the gateway shows it."""
         if (arn := self.arn()) is None:
             return "is missing"
         shown = self._endpoint(arn) if self.receiver else ""
@@ -67,7 +67,7 @@ class GatewayTopic:
         return f"topic {self.name!r} of the gateway, and the changes that wait in it" if self.arn() else ""
 
     def remove(self) -> None:
-        """See `Part`. 1 request more than `arn`."""
+        """See `Part`. Requests: those of `arn`, and 1."""
         if arn := self.arn():
             self.sns.ask("delete_topic", TopicArn=arn)
 

@@ -70,7 +70,8 @@ class Queue:
         return "" if self.url() else "is missing"
 
     def make(self) -> None:
-        """See `Part`. An existing queue stays unchanged. 1 request; else at least 3, until SQS shows the new queue.
+        """See `Part`. An existing queue stays unchanged: 1 request. A new queue costs at least 3 requests, until SQS
+        shows it.
 
         For 60 s, SQS refuses the name of a queue that was deleted.
         """

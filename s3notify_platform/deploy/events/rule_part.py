@@ -35,7 +35,7 @@ class RulePart:
         )
 
     def make(self) -> None:
-        """See `Part`. 2 requests more than `lacks`."""
+        """See `Part`. Requests: those of `lacks`, and 2."""
         if not self.lacks():
             return
         self.events.ask(

@@ -1,10 +1,10 @@
 """The event notifications of a bucket. S3 keeps them all in one document, and overwrites it without a condition.
 
 A change reads the document, edits it, and writes it as a whole. Then it reads the document twice more: its content
-decides if the change succeeded, also after a lost answer. If another writer changes the document in the milliseconds
-between a read and its write, that change is undone unnoticed, as with every tool that writes this document. If another
-writer undoes our change, this is noticed, and our change is made again. Other notifications are written back as S3
-returned them.
+decides if the change succeeded, also after a lost answer. Another writer may change the document in the milliseconds
+between our read and our write. Then our write undoes that change, and nobody notices, as with every tool that writes
+this document. If another writer undoes our change, this is noticed, and our change is made again. Other notifications
+are written back as S3 returned them.
 
 Ceph RGW keeps each notification by its id. A write adds or replaces the notifications that it contains, and removes
 none. A notification is removed by its id.
@@ -54,14 +54,14 @@ class Notification:
     suffix: str = ""
 
     def overlaps(self, other: "Notification") -> bool:
-        """True if S3 refuses to have both: some event of some key would match both. Pure."""
+        """True if S3 refuses to have both notifications, because some event would match both. Pure."""
         events = any(_same_event(one, two) for one in self.events for two in other.events)
         prefixes = self.prefix.startswith(other.prefix) or other.prefix.startswith(self.prefix)
         suffixes = self.suffix.endswith(other.suffix) or other.suffix.endswith(self.suffix)
         return events and prefixes and suffixes
 
     def covers(self, other: "Notification") -> bool:
-        """True if it announces everything that the other one announces. Pure."""
+        """True if this notification announces everything that the other one announces. Pure."""
         events = all(any(_includes(mine, event) for mine in self.events) for event in other.events)
         return events and other.prefix.startswith(self.prefix) and other.suffix.endswith(self.suffix)
 
@@ -103,7 +103,9 @@ class BucketNotifications:
         return BucketNotifications(stored=others | {field: found for field, found in left.items() if found})
 
     def having(self, one: Notification) -> "BucketNotifications":
-        """All notifications and `one`, which replaces a notification with its id; `self` if nothing changes."""
+        """These notifications and `one`, which replaces the notification with the same id; `self` if nothing
+        changes.
+        """
         if self.find(one.id) == one:
             return self
         others, (field, _) = self.without(one.id), _FIELDS[one.kind]
@@ -112,7 +114,7 @@ class BucketNotifications:
         )
 
     def to_eventbridge(self) -> "BucketNotifications":
-        """All notifications with EventBridge switched on."""
+        """These notifications unchanged, and in addition EventBridge switched on."""
         return self if self.eventbridge else replace(self, stored={**self.stored, _EVENTBRIDGE: {}})
 
 
@@ -120,7 +122,7 @@ class BucketEvents(S3Requests):
     """The notifications of one bucket. Thread-safe. `RefusedError`: no permission, or no support in the store."""
 
     def server(self) -> Server:
-        """The kind of server, by the headers of its answer; `aws` also for unknown servers. 1 HEAD."""
+        """The kind of server, recognised by the headers of its answer. An unknown server counts as `aws`. 1 HEAD."""
         found: Any = self._sent(lambda: self.client.head_bucket(Bucket=self.config.bucket))
         headers = {
             name.lower(): str(value) for name, value in found["ResponseMetadata"]["HTTPHeaders"].items()
@@ -146,7 +148,8 @@ class BucketEvents(S3Requests):
         owner: str | None = None,
         only: str | None = None,
     ) -> bool:
-        """Edit the notifications until the edit holds, also at the second look. Returns False if it held before.
+        """Edit the notifications until a read document, and a second one read later, need no further edit. Returns
+        False if no edit was needed.
 
         `edit` is called on each read document, and returns its argument if no change is needed. `owner`: the account
         that must own the bucket. `only`: on RGW, the id of the notification that changes. `ConflictError`: other

@@ -1,4 +1,4 @@
-"""Requests to AWS services that set up queues, topics and rules. Each of them may be sent again."""
+"""Sends requests to AWS services, to set up queues, topics and rules. Each of them may be sent again."""
 
 import json
 from collections.abc import Iterator
@@ -61,7 +61,7 @@ class ServiceConfig(Access):
 
 
 class ServiceRequests(SdkUser[Any]):
-    """One service. Thread-safe. Every request to it can be repeated, so a lost answer has no consequence."""
+    """One service. Thread-safe. Every request to this service can be repeated, so a lost answer has no consequence."""
 
     def __init__(self, config: ServiceConfig, *, clock: Clock = SYSTEM_CLOCK, **settings: float) -> None:
         super().__init__(config.name, config, **settings)

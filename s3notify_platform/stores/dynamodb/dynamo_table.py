@@ -196,7 +196,9 @@ class DynamoTable(SdkUser["DynamoDBClient"]):
 
 
 def _judge(error: Exception, config: DynamoConfig) -> Refused | Unknown | str:
-    """The meaning of a failed request: a text if it was certainly not applied. `UsageError` if no retry can help."""
+    """The outcome of a failed request. A text means that the request was certainly not applied. `UsageError` if no
+    retry can help.
+    """
     if isinstance(error, NoCredentialsError | PartialCredentialsError):
         raise unusable(error, config) from None
     if isinstance(error, NEVER_SENT):

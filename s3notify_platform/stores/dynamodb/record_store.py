@@ -11,15 +11,15 @@ r"""`RecordStore` on a DynamoDB table: for high rates, and for buckets that lack
 Guarantees. Every write is one conditional request with its own token, the version. So if several writers expect one
 version, at most one succeeds. A write in doubt is `Unknown`, and never sent again here: callers read the record
 (`protocols.updates`). After an addition in doubt, the counter is read once, and the token shows if it was applied.
-Reads are consistent. Several sources share a table by different scopes.
+Reads are consistent. Several sources can share a table if each has its own scope.
 
 | operation | requests, undisturbed |
 |---|---|
 | create, read, replace, remove, add | 1 |
 | scan | 1 for each megabyte |
 
-Limits. An item has at most 400 KB, a scope with its partition 2048 bytes, a key 1024 bytes: larger ones are refused
-with `UsageError` before they are sent. Only records made by `add` are counters. If the network delays the request of a
+Limits. An item has at most 400 KB, a scope with its partition 2048 bytes, a key 1024 bytes. Anything larger is refused
+with `UsageError` before it is sent. Only records made by `add` are counters. If the network delays the request of a
 creation, it may take effect after the record was removed, under a version that no caller knows.
 """
 
@@ -52,7 +52,7 @@ PARTITION_MAX_BYTES: Final = 2048
 KEY_MAX_BYTES: Final = 1024
 
 _OVERHEAD_BYTES: Final = len("partitionkeyvalueversion") + 32
-"""Bytes of the attributes' names, and of the version."""
+"""Bytes that the attributes' names and the version take."""
 
 
 class DynamoRecordStore:

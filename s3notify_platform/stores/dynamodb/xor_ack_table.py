@@ -16,13 +16,14 @@ under the condition that it is unchanged. The version of a record covers both it
 | both, ours closed | a chain that the package began again under the tag |
 
 Guarantees. The records of `SharedChains` have all guarantees of `RecordStore`. If the package writes between our read
-and our write, our write is a conflict; if we write between its read and its write, the package gets `StaleLocalData`.
+and our write, our write is a conflict. If we write between the package's read and its write, the package gets
+`StaleLocalData`.
 
-Limits. The package has no operation ids, names, deadlines and failures. If it stamps twice, both stamps are applied. It
-does not see that a chain has failed: the chain does not exist for it. While an item is in a transaction of ours, the
-package's write to it may be refused with `TransactionConflictException`; its caller must retry. The package must not
-begin a tag again while our item of this tag is open. `ttl` (unix seconds) only frees space: switch TTL on for that
-attribute, or call `SharedChains.purge`. Items in the table that hold no chain are refused.
+Limits. The package has no operation ids, names, deadlines or failures. If it stamps twice, both stamps are applied. The
+package does not see that a chain has failed: for the package, the chain does not exist. While an item is in a
+transaction of ours, the package's write to it may be refused with `TransactionConflictException`; its caller must
+retry. The package must not begin a tag again while our item of this tag is open. `ttl` (unix seconds) only frees space:
+switch TTL on for that attribute, or call `SharedChains.purge`. Items in the table that hold no chain are refused.
 """
 
 from collections.abc import Callable, Iterator, Mapping

@@ -36,7 +36,9 @@ if TYPE_CHECKING:
 
 _NO_KEY: Final = "<Code>NoSuchKey</Code>"
 _NO_BUCKET: Final = "NoSuchBucket"
-"""Parts of a 404's body, which obstore puts into its error's text; without them, the request is sent again by boto3."""
+"""Texts in the body of a 404, which obstore includes in its error. If neither is found, boto3 sends the
+request again.
+"""
 
 
 class FastObjectStore(DelegatingStore):
@@ -97,7 +99,7 @@ class FastObjectStore(DelegatingStore):
             try:
                 found = meta_of(key, obstore.get(self._fast, key, options={"head": True}))
             except FileNotFoundError:
-                # An answer to HEAD has no code: perhaps the bucket is missing.
+                # An answer to HEAD has no error code: perhaps the bucket is missing.
                 if self._bucket_exists:
                     return None
                 count_repeated("s3")

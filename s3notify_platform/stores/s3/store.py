@@ -5,8 +5,8 @@ Guarantees. A conditional write is sent once, and has one of three outcomes: app
 sent up to `attempts` times, with backoff and jitter. An unconditional write that was sent twice may take effect twice;
 if that matters, write under a condition.
 
-Requests: one for each call, plus retries. The first HEAD that finds no object is followed by one request for the
-bucket, because a HEAD does not distinguish a missing key from a missing bucket.
+Requests: one for each call, plus retries. A HEAD does not distinguish a missing key from a missing bucket. So the first
+HEAD that finds no object is followed by one request for the bucket.
 
 ETags are sent unquoted in If-Match of PUT and DELETE: Ceph RGW answers 412 to a quoted ETag, and other stores accept
 both forms.

@@ -69,7 +69,7 @@ class Site:
 
 
 def test_the_probe_measures_the_seconds_until_the_queue_has_the_change() -> None:
-    """The probe would leave objects behind, or cause a batch of the source."""
+    """Otherwise the probe would leave objects behind, or cause a batch of the source."""
     site = Site(late=1.0)
     site.queue.topics.create("orders", TopicSettings(slots=4, shards=1, bucket="b", prefix="raw/"))
     found = site.probe()
@@ -81,7 +81,7 @@ def test_the_probe_measures_the_seconds_until_the_queue_has_the_change() -> None
 
 
 def test_the_probe_gives_up_after_its_time_or_if_hopeless() -> None:
-    """`s3notify doctor` would wait for ever, or leave objects behind, if no event arrives."""
+    """Otherwise `s3notify doctor` would wait for ever, or leave objects behind, if no event arrives."""
     site = Site(late=None)
     began = site.clock.now
     assert site.probe() is None
@@ -101,7 +101,7 @@ def test_the_probe_gives_up_after_its_time_or_if_hopeless() -> None:
 
 
 def test_the_next_probe_takes_over_the_topic_of_a_killed_one() -> None:
-    """The topic of a killed probe, with an entry, would make all later probes fail."""
+    """Otherwise the topic of a killed probe, with an entry, would make all later probes fail."""
     site = Site()
     settings = TopicSettings(slots=1, shards=1, bucket="b", prefix=f"raw/{PROBE}")
     site.queue.topics.create(f"{TOPIC}orders", settings)
@@ -147,7 +147,9 @@ def test_a_probe_object_in_doubt_is_deleted() -> None:
 
 @pytest.mark.parametrize("root", [False, True])
 def test_the_newest_objects_signal_gives_its_delay(root: bool) -> None:
-    """`s3notify doctor` would report a wrong delay, or none, for sources whose bucket it may not write to."""
+    """Otherwise `s3notify doctor` would report a wrong delay, or none, for a source whose bucket it may not
+    write to.
+    """
     site = Site(late=None)
 
     def newest() -> Any:

@@ -49,7 +49,7 @@ def queue_of_one(records: Any, clock: HandClock) -> NotificationQueue:
 
 
 def test_counts_are_counters_gauges_or_seconds() -> None:
-    """Rates and means could not be computed from the page."""
+    """Otherwise rates and means could not be computed from the page."""
     found = page(Metrics("deliver", lambda: {"delivered": 3, "waited_ms": 1500, "shards": 2}))
     assert found["s3notify_deliver_delivered_total",] == 3
     assert found["s3notify_deliver_waited_seconds_total",] == 1.5
@@ -60,7 +60,7 @@ DEPTH = ("s3notify_queue_depth", "orders")
 
 
 def test_the_queue_is_read_at_most_once_a_minute() -> None:
-    """Each scrape would send requests, and wait for them."""
+    """Otherwise each scrape would send requests, and wait for them."""
     clock = HandClock()
     records = CountedRecords(MemoryRecordStore())
     queue = queue_of_one(records, clock)
@@ -78,7 +78,7 @@ def test_the_queue_is_read_at_most_once_a_minute() -> None:
 
 
 def test_dead_letters_are_counted_by_their_keys() -> None:
-    """A page would read the bodies of all dead letters, of which there may be many."""
+    """Otherwise a page would read the bodies of all dead letters, of which there may be many."""
     records = MemoryRecordStore()
     queue = NotificationQueue(records)
     queue.topics.create("orders", TopicSettings(bucket="b", capacity=100))
@@ -88,7 +88,7 @@ def test_dead_letters_are_counted_by_their_keys() -> None:
 
 
 def test_a_hanging_store_does_not_delay_the_page() -> None:
-    """Counts would be missing during an outage, or the queue's numbers would be shown for ever."""
+    """Otherwise counts would be missing during an outage, or old numbers of the queue would be shown for ever."""
     clock = HandClock()
     hangs, goes_on = Event(), Event()
 
@@ -114,7 +114,7 @@ def test_a_hanging_store_does_not_delay_the_page() -> None:
 
 
 def test_an_outage_removes_the_queues_numbers() -> None:
-    """Old numbers would look like current ones; the counts stay on the page."""
+    """Otherwise old numbers would look like current ones. The counts stay on the page."""
     clock = HandClock()
     away: list[bool] = []
     store = FaultyStore(MemoryRecordStore(), lambda _: Fault.THROTTLED if away else Fault.NONE)

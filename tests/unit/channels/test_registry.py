@@ -44,7 +44,7 @@ def toy(monkeypatch):
 
 
 def test_a_new_inlet_needs_only_a_file_and_an_item(toy, monkeypatch):
-    """A new inlet would need more code to queue, signal and delete the messages of its service."""
+    """Otherwise a new inlet would need more code to queue, signal and delete the messages of its service."""
     objects = MemoryObjectStore()
     monkeypatch.setattr("s3notify_platform.channels.inlets.intake.open_store", lambda _: objects)
     queue = NotificationQueue(MemoryRecordStore(), parallelism=1)
@@ -64,7 +64,7 @@ def test_a_new_inlet_needs_only_a_file_and_an_item(toy, monkeypatch):
 
 
 def test_a_registered_service_has_a_command(toy, monkeypatch):
-    """A new service would need code in `cli` for its options and their bounds."""
+    """Otherwise a new service would need code in `cli` for its options and their bounds."""
     listed = CliRunner().invoke(main, ["inlet", "--help"]).stdout
     assert "Receive changes that the toy service reports." in listed
     shown = CliRunner().invoke(main, ["inlet", "toy", "--help"]).stdout
@@ -96,7 +96,7 @@ def test_a_registered_service_has_a_command(toy, monkeypatch):
 
 
 def test_a_registered_service_has_a_field_of_the_component(toy):
-    """A new service could not be configured in the YAML, or with other settings than its command."""
+    """Otherwise a new service could not be configured in the YAML, or with other settings than its command."""
     attributes = attributes_of(*SERVICES)
     assert [*attributes][-4:] == ["sqs", "http", "deliver", "toy"]
     given = {"name": "orders", "bucket": "b", "toy": {"queue_name": "changes", "visibility_seconds": 9}}
@@ -108,7 +108,7 @@ def test_a_registered_service_has_a_field_of_the_component(toy):
 
 @pytest.mark.parametrize("kind", SERVICES.values(), ids=SERVICES)
 def test_each_registered_service_shows_its_help(kind):
-    """A setting without a description, or a service whose module fails to import, would break its command."""
+    """Otherwise a setting without a description, or a service whose module fails to import, would break its command."""
     settings = kind.settings()
     assert issubclass(settings, ServiceSettings)
     assert all(setting.about.description for setting in settings_of(settings))
@@ -119,7 +119,7 @@ def test_each_registered_service_shows_its_help(kind):
 
 
 def test_the_heartbeat_sets_lease_and_expiry_in_proportion():
-    """With slower heartbeats, leases would expire between two of them."""
+    """Otherwise leases would expire between two heartbeats if the heartbeats are slower."""
     assert "--heartbeat-seconds" in CliRunner().invoke(main, ["deliver", "--help"]).stdout
     records = MemoryRecordStore()
     context = ServiceContext(

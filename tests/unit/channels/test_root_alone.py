@@ -37,7 +37,7 @@ def slots(*keys):
 
 
 def test_a_put_moves_only_the_root(world):
-    """A put would need one PUT more, or the root would move before the entry is there."""
+    """Otherwise a put would need one more PUT, or the root would move before the entry is there."""
     faulty = FaultyStore(world.objects)
     opened(world, faulty).put("a", b"1")
     assert [f"{call.method} {call.key}" for call, _ in faulty.calls] == ["put a", f"put {KS}_"]
@@ -54,7 +54,7 @@ def test_a_publisher_of_another_source_moves_the_slot(world, topic):
 
 
 def test_each_source_is_signalled_as_its_own_topic_says(world):
-    """A source whose topic says `signals: slots` would miss changes."""
+    """Otherwise a source whose topic says `signals: slots` would miss changes."""
     world.topic("slots", prefix="raw/")
     other = Publisher(world.objects, prefix="other/", parallelism=1)
     both = [Keyspace(publisher=other, prefix="raw/", topic="slots")]
@@ -63,7 +63,9 @@ def test_each_source_is_signalled_as_its_own_topic_says(world):
 
 
 def test_a_change_that_the_topic_does_not_take_moves_its_slot(world):
-    """The source's consumer would not find a change that a rule of its topic excludes: it has no entry."""
+    """Otherwise the source's consumer would not find a change that its topic's rules exclude: such a change has no
+    entry.
+    """
     world.queue.topics.delete("t")
     world.topic(signals="root", rules=(Rule(suffix=".csv"),))
     world.topic("all")
@@ -74,7 +76,7 @@ def test_a_change_that_the_topic_does_not_take_moves_its_slot(world):
 
 
 def test_a_change_that_is_not_announced_moves_its_slot(world):
-    """The consumer would find neither an entry nor a signal of the change."""
+    """Otherwise the consumer would find neither an entry nor a signal of the change."""
 
     def schedule(call):
         return Fault.REFUSED if call.method == "replace" and world.objects.head("a") else Fault.NONE
@@ -86,7 +88,9 @@ def test_a_change_that_is_not_announced_moves_its_slot(world):
 
 
 def test_a_topic_that_was_created_again_decides_with_its_new_settings(world):
-    """A running writer would signal as the deleted topic said, and the consumer would miss changes."""
+    """Otherwise a running writer would still signal by the settings of the deleted topic, and the consumer would miss
+    changes.
+    """
     publisher = opened(world)
     publisher.put("a", b"1")
     world.queue.topics.delete("t")
@@ -123,12 +127,12 @@ def test_the_reconciler_does_not_repeat_a_signal_of_the_root(world, reconciler):
     for _ in range(3):
         reconciler.reconcile()
         world.clock.now += UNSIGNALLED_SECONDS / 2
-    # An entry from before the first pass may lack its signal; any movement of the root makes it found.
+    # An entry from before the first pass may lack its signal. The consumer finds it once the root moves for any reason.
     assert signals(world) == {"_"}
 
 
 def test_the_reconciler_signals_entries_that_no_root_has_signalled(world, reconciler):
-    """The change of a writer that was killed between its commit and the root would not be found."""
+    """Otherwise a change would not be found if its writer was killed between the commit and the signal of the root."""
     opened(world).put("a", b"1")
     reconciler.reconcile()
     with pytest.raises(CrashedError):

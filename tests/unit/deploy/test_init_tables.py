@@ -37,7 +37,7 @@ def run(*arguments):
 
 @pytest.mark.usefixtures("moto_aws")
 def test_init_makes_tables_and_can_be_repeated():
-    """Tables would have another schema, fixed costs or no TTL; or a repetition would fail."""
+    """Otherwise tables would have another schema, fixed costs or no TTL, or a repetition would fail."""
     first = run(*NAMED)
     assert first.exit_code == 0, first.output
     assert first.output.splitlines() == ["table 'records': created", "table 'leases': created"]
@@ -57,7 +57,7 @@ def test_init_makes_tables_and_can_be_repeated():
 
 @pytest.mark.usefixtures("moto_aws")
 def test_init_refuses_a_table_with_another_schema():
-    """A table of another program would be used or changed."""
+    """Otherwise a table of another program would be used or changed."""
     other = TableSchema(partition_key="tagID")
     table = DynamoTable(DynamoConfig(table="records"))
     create_table(table, other)
@@ -70,7 +70,7 @@ def test_init_refuses_a_table_with_another_schema():
 
 @pytest.mark.usefixtures("moto_aws")
 def test_expiry_by_another_attribute_is_refused():
-    """Another program's items would not expire any more, or ours too early."""
+    """Otherwise items of another program would no longer expire, or our items would expire too early."""
     table = DynamoTable(DynamoConfig(table="t"))
     create_table(table, TableSchema(partition_key="path", ttl="other"))
     with pytest.raises(UsageError, match="'other', not 'ttl'"):
@@ -79,7 +79,7 @@ def test_expiry_by_another_attribute_is_refused():
 
 @pytest.mark.usefixtures("moto_aws")
 def test_examine_reports_all_problems_of_a_table():
-    """`s3notify doctor` would accept a table without TTL or with other keys, or leave an item in it."""
+    """Otherwise `s3notify doctor` would accept a table without TTL or with other keys, or leave an item in it."""
     table = DynamoTable(DynamoConfig(table="t"))
     wanted = TableSchema(partition_key="path", sort_key="etag", ttl="ttl")
     assert examine(table, wanted) == ("does not exist: create it with `s3notify init`",)
@@ -95,7 +95,7 @@ def test_examine_reports_all_problems_of_a_table():
 
 @pytest.mark.usefixtures("moto_aws")
 def test_examine_finds_ignored_conditions(monkeypatch):
-    """Commits by leases in a table that ignores conditions would overwrite each other."""
+    """Otherwise commits by leases would overwrite each other if the table ignores conditions."""
     table = DynamoTable(DynamoConfig(table="t"))
     create_table(table, RECORD_TABLE)
     write = DynamoTable.write
@@ -111,10 +111,10 @@ def test_examine_finds_ignored_conditions(monkeypatch):
 
 
 def test_the_cloudformation_template_equals_the_tables_of_init():
-    """CloudFormation would refuse the template, or make other tables than `s3notify init`."""
+    """Otherwise CloudFormation would refuse the template, or make other tables than `s3notify init`."""
     result = run(*NAMED, "--print", "cloudformation")
     assert result.exit_code == 0, result.output
-    # Rules that begin with I are advice, not defects.
+    # Findings by rules whose id begins with I are advice, not defects.
     assert [match for match in lint_all(result.output) if not match.rule.id.startswith("I")] == []
     template = json.loads(result.output)
     assert template == cloudformation(Tables(records="records", leases="leases"))
@@ -125,7 +125,7 @@ def test_the_cloudformation_template_equals_the_tables_of_init():
 
 
 def test_the_terraform_template_equals_the_tables_of_init():
-    """Terraform would make other tables than `s3notify init`."""
+    """Otherwise Terraform would make other tables than `s3notify init`."""
     result = run(*NAMED, "--print", "terraform")
     assert result.exit_code == 0, result.output
     assert json.loads(result.output) == terraform(TABLES)
@@ -159,7 +159,7 @@ RESOURCES = {
 
 @pytest.mark.parametrize("role", ROLES)
 def test_policies_name_exactly_the_needed_resources(role):
-    """A role would miss a permission, or get one by a wildcard."""
+    """Otherwise a role would miss a permission, or get one by a wildcard."""
     granted = [statement for statement in policy(role, PLACES)["Statement"] if statement["Effect"] == "Allow"]
     assert {one["Resource"].removeprefix("arn:aws:") for one in granted} == RESOURCES[role]
     for statement in granted:
@@ -173,7 +173,7 @@ def allowed(role, places):
 
 
 def test_roles_of_the_queue_may_use_it_in_a_table_or_on_a_bucket():
-    """A publisher, inlet or outlet could not use the queue, or another role could."""
+    """Otherwise a publisher, inlet or outlet could not use the queue, or another role could use it."""
     queue = "arn:aws:s3:::platform/_s3notify/queue/*"
     for role in ("publisher", "inlet", "outlet"):
         by_table = allowed(role, PLACES)
@@ -191,7 +191,9 @@ def test_roles_of_the_queue_may_use_it_in_a_table_or_on_a_bucket():
 @pytest.mark.parametrize("prefix", ["", "raw/", "_s3", "_s3notify/orders/"])
 @pytest.mark.parametrize("own", ["_s3notify/orders/", "elsewhere/of/ours/"])
 def test_writers_may_not_change_the_platforms_objects(role, prefix, own):
-    """A writer could change tables by writing their objects; its own objects, signals and queue must stay permitted."""
+    """Otherwise a writer could change tables by writing their objects. Its own objects, signals and queue must stay
+    permitted.
+    """
     places = Places(
         bucket="b", prefix=prefix, platform_bucket="b", platform_prefix=own, keyspace_prefix=f"{own}keyspace/",
         tables=Tables(),
@@ -230,7 +232,9 @@ def test_policies_without_tables_do_not_name_dynamodb():
 
 
 def test_policies_in_other_partitions():
-    """In regions of China and the US government, whose ARNs have another partition, the policies would not work."""
+    """Otherwise the policies would not work in regions of China and of the US government: ARNs have another partition
+    there.
+    """
     for region, partition in (("cn-north-1", "aws-cn"), ("us-gov-west-1", "aws-us-gov")):
         tables = Tables(records="r", region=region)
         places = Places(
@@ -252,7 +256,7 @@ def test_policies_in_other_partitions():
 
 
 def test_only_runs_of_a_source_with_tags_may_tag():
-    """Tagging would fail, or other roles and sources could change tags."""
+    """Otherwise tagging would fail, or other roles and sources could change tags."""
     assert not any("Tagging" in str(allowed(role, PLACES)) for role in ROLES)
     tagging = replace(PLACES, tags=True)
     for role in ROLES:
@@ -291,14 +295,16 @@ def test_init_prints_policies():
     ],
 )
 def test_init_reports_missing_arguments(arguments, reason):
-    """Tables would be made, or a useless policy printed, before the error is found."""
+    """Otherwise tables would be made, or a useless policy would be printed, before the error is found."""
     result = run(*arguments)
     assert result.exit_code != 0
     assert reason in result.output
 
 
 def test_runs_and_sweeps_may_write_the_records_of_tables():
-    """A run could not record its table in the known bucket, or would get access that a records table makes needless."""
+    """Without the right, a run could not write its table's record to the known bucket. With a records table the right
+    is not needed, so it must not be granted.
+    """
     bare = replace(PLACES, tables=Tables())
     for known in ("orders", "orders.2e*"):
         arn = f"arn:aws:s3:::platform/_s3notify-known/{known}"

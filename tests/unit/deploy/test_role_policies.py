@@ -123,7 +123,9 @@ def elsewhere(role, places):
 
 @pytest.mark.parametrize("role", ROLES)
 def test_each_role_has_exactly_the_needed_permissions(role):
-    """A role would miss a permission, or have one too many; runs may also read all keys below the source's prefix."""
+    """Otherwise a role would miss a permission, or have one too many. Runs may also read all keys below the source's
+    prefix.
+    """
     writes = role in ("writer", "publisher")
     for places in layouts():
         granted = policy(role, places)
@@ -147,7 +149,7 @@ def test_each_role_has_exactly_the_needed_permissions(role):
 
 
 def test_readers_of_a_table_may_read_its_record_in_dynamodb():
-    """None of our processes could open the table; other engines need no record."""
+    """Otherwise our own processes could not open the table. Other engines do not need the record."""
     for places in (each for each in layouts() if each.tables.records):
         table = f"arn:aws:dynamodb:{places.tables.region}:{places.account}:table/{places.tables.records}"
         for role in ("run", "sweep", "reader"):
@@ -158,7 +160,7 @@ def test_readers_of_a_table_may_read_its_record_in_dynamodb():
 
 @pytest.mark.parametrize("role", ["writer", "publisher"])
 def test_policies_deny_writes_to_all_own_prefixes(role):
-    """A writer could write objects below a prefix that listings and inlets ignore as the platform's own."""
+    """Otherwise a writer could write objects below a prefix that listings and inlets ignore as the platform's own."""
     for places in layouts((*PLATFORM, "_s3notify/")):
         granted = policy(role, places)
         granted["Statement"].append({"Effect": "Allow", "Action": [*ACTIONS.values()], "Resource": "*"})
@@ -181,7 +183,7 @@ def test_policies_deny_writes_to_all_own_prefixes(role):
 
 @pytest.mark.parametrize("prefix", ["raw/", "_s3notify-raw/"])
 def test_a_writer_may_read_tables_if_another_policy_permits_it(prefix):
-    """A program that reads one source's table and writes another source's objects could not run."""
+    """Otherwise a program that reads one source's table and writes another source's objects could not run."""
     places = next(
         places for places in layouts() if places.prefix == "raw/" and places.bucket == places.platform_bucket
     )
@@ -194,7 +196,9 @@ def test_a_writer_may_read_tables_if_another_policy_permits_it(prefix):
 
 @pytest.mark.parametrize("role", ["writer", "publisher"])
 def test_writers_may_not_delete_versions_or_abort_uploads_of_the_platform(role):
-    """With another policy, a writer could delete old versions of table files, or abort their uploads."""
+    """Otherwise another policy could permit a writer to delete old versions of table files, or to abort uploads of
+    them.
+    """
     for places in layouts((*PLATFORM, "_s3notify/")):
         granted = policy(role, places)
         granted["Statement"].append(
@@ -209,7 +213,9 @@ def test_writers_may_not_delete_versions_or_abort_uploads_of_the_platform(role):
 
 @pytest.mark.parametrize("role", ["writer", "publisher"])
 def test_names_of_the_platform_are_free_in_another_bucket(role):
-    """A writer could not write such keys to its own bucket, although the platform uses them only in another one."""
+    """Otherwise a writer could not write such keys to its own bucket, although the platform uses them only in another
+    one.
+    """
     for places in layouts(("of/ours/",)):
         if places.prefix == "" and places.bucket != places.platform_bucket:
             for key in ("signals/7", "queues/1", "of/ours/table/data/1"):
@@ -219,7 +225,7 @@ def test_names_of_the_platform_are_free_in_another_bucket(role):
 
 @pytest.mark.parametrize("role", ["writer", "publisher"])
 def test_signals_queue_and_tables_below_one_prefix_are_separate(role):
-    """A grant for signals would include the queue, or a denial for tables would include the signals."""
+    """Otherwise a grant for signals would include the queue, or a denial for tables would include the signals."""
     places = Places(
         bucket="b", prefix="", platform_bucket="b", platform_prefix="own/", keyspace_prefix="own/",
         queue_prefix="own/queue/", tables=Tables(region="us-east-1"),
@@ -236,7 +242,7 @@ OTHER = ("s3:AbortMultipartUpload", "s3:DeleteObjectVersion")
 
 @pytest.mark.parametrize("role", ROLES)
 def test_no_grant_names_a_bucket_outside_the_layout(role):
-    """A policy would have statements for unused buckets, or statements that only repeat others."""
+    """Otherwise a policy would have statements for unused buckets, or statements that only repeat others."""
     for places in layouts():
         granted = policy(role, places)
         buckets = {places.bucket, places.platform_bucket, places.known_bucket}

@@ -73,7 +73,7 @@ def recorded(monkeypatch: pytest.MonkeyPatch) -> Iterator[Recorded]:
 
 @pytest.mark.parametrize("kind", [S3ObjectStore, FastObjectStore])
 def test_requests_are_signed_by_the_assumed_role(recorded: Recorded, kind: type[Any]) -> None:
-    """Requests would be sent as our own user, or the role would be refused without its external id."""
+    """Otherwise requests would be sent as our own user, or the role would be refused without its external id."""
     config = S3Config(bucket="b", endpoint_url=recorded.url, role_arn=ROLE, external_id="theirs")
     kind(config).get("k")
     (assumed,) = (ask for ask in recorded.asked if ask[0] == "POST")
@@ -87,7 +87,7 @@ def test_requests_are_signed_by_the_assumed_role(recorded: Recorded, kind: type[
 
 @pytest.mark.parametrize("kind", [S3ObjectStore, FastObjectStore])
 def test_each_request_is_sent_as_requester_pays(recorded: Recorded, kind: type[Any]) -> None:
-    """S3 would refuse requests to a bucket whose requester pays."""
+    """Otherwise S3 would refuse requests to a bucket whose requester pays."""
     store = kind(S3Config(bucket="b", endpoint_url=recorded.url, requester_pays=True))
     store.get("k")
     store.head("k")
@@ -99,7 +99,7 @@ def test_each_request_is_sent_as_requester_pays(recorded: Recorded, kind: type[A
 
 @pytest.mark.parametrize("kind", [S3ObjectStore, FastObjectStore])
 def test_written_objects_are_encrypted_with_the_key(recorded: Recorded, kind: type[Any]) -> None:
-    """Objects would be encrypted with another key, or reads would be refused for naming it."""
+    """Otherwise objects would be encrypted with another key, or reads would be refused because they name the key."""
     store = kind(S3Config(bucket="b", endpoint_url=recorded.url, kms_key_id="alias/ours"))
     store.put("k", b"1")
     store.get("k")
@@ -111,7 +111,7 @@ def test_written_objects_are_encrypted_with_the_key(recorded: Recorded, kind: ty
 
 
 def test_settings_of_the_component_reach_the_store() -> None:
-    """A setting of the component would be ignored without an error."""
+    """Otherwise a setting of the component would be ignored without an error."""
     component = S3NotifyComponent(
         name="orders",
         bucket="b",
@@ -135,14 +135,16 @@ def test_settings_of_the_component_reach_the_store() -> None:
 
 
 def test_a_role_is_assumed_at_the_first_request(recorded: Recorded) -> None:
-    """Loading a definition would send requests to STS."""
+    """Otherwise loading a definition would send requests to STS."""
     session_of(S3Config(bucket="b", role_arn=ROLE)).get_credentials()
     assert recorded.asked == []
 
 
 @pytest.mark.parametrize("variable", ["AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3"])
 def test_messages_name_the_endpoint_of_aws_variables(monkeypatch: pytest.MonkeyPatch, variable: str) -> None:
-    """Errors and `s3notify status` would name AWS although another server is used; a given endpoint wins."""
+    """Otherwise errors and `s3notify status` would name AWS although another server is used. A given endpoint takes
+    precedence.
+    """
     for name in ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3"):
         monkeypatch.delenv(name, raising=False)
     config = S3Config(bucket="b", region="r")

@@ -70,7 +70,7 @@ def records(store):
 
 @given(NAMES)
 def test_quoted_names_are_one_segment_and_can_be_unquoted(name):
-    """A name with unusual characters would be lost, or leave its partition."""
+    """Otherwise a name with unusual characters would be lost, or would be outside of its partition."""
     quoted = quote(name)
     assert unquote(quoted) == name
     assert "/" not in quoted
@@ -81,7 +81,7 @@ def test_quoted_names_are_one_segment_and_can_be_unquoted(name):
 
 @given(NAMES, NAMES)
 def test_quoted_names_keep_their_order(one, other):
-    """A scan would return records in another order than their keys."""
+    """Otherwise a scan would return records in another order than their keys."""
     assert (one < other) == (quote(one) < quote(other))
 
 
@@ -92,7 +92,7 @@ def test_plain_names_stay_readable():
 @pytest.mark.parametrize("loss", ["request", "response"])
 @pytest.mark.parametrize("times", [1, 2, 5])
 def test_retries_recognise_their_own_first_attempt(records, store, loss, times):
-    """A retry after a lost answer would be a conflict with its own first attempt."""
+    """Otherwise a retry after a lost answer would conflict with its own first attempt."""
     updates = Updates(begun(records), HurriedClock())
     store.losses.extend([loss] * times)
     assert isinstance(updates.create("p", "a", b"1"), Stored)
@@ -116,7 +116,7 @@ def test_retries_recognise_their_own_first_attempt(records, store, loss, times):
 
 
 def test_a_write_in_doubt_is_sent_once(records, store):
-    """A write in doubt that is sent again could overwrite a later one; the caller must read first."""
+    """Otherwise a write in doubt could be sent again and overwrite a later write. The caller must read first."""
     begun(records)
     store.counts.clear()
     store.losses.append("response")
@@ -130,7 +130,7 @@ def test_a_write_in_doubt_is_sent_once(records, store):
 
 
 def test_an_add_without_any_answer_is_unknown(records, store):
-    """An addition that may have been applied would be reported as failed, or be tried for ever."""
+    """Otherwise an addition that may have been applied would be reported as failed, or be tried for ever."""
     store.losses.extend(["request"] * 20)
     assert isinstance(records.add("p", "n", 1), Unknown)
     assert len(store.losses) == 20 - ATTEMPTS
@@ -140,7 +140,9 @@ def test_an_add_without_any_answer_is_unknown(records, store):
 @pytest.mark.parametrize("others", [1, 3, PAST_TOKENS])
 @pytest.mark.parametrize("warm", [True, False])
 def test_an_add_in_doubt_is_resolved_after_later_additions(store, loss, others, warm):
-    """RGW answers losers with 500, too: without tokens in a counter, an addition would count twice or not at all."""
+    """RGW answers a writer that lost a race with 500, too. Without tokens in the counter, an addition would count twice
+    or not at all.
+    """
     records = ObjectRecordStore(store, "r/", clock=HurriedClock())
     rival = ObjectRecordStore(store.store, "r/", clock=HurriedClock())
     (records if warm else rival).add("p", "n", 1)
@@ -159,7 +161,7 @@ def test_an_add_in_doubt_is_resolved_after_later_additions(store, loss, others, 
 
 
 def test_an_add_followed_by_too_many_others_is_unknown(store):
-    """An addition whose token the counter no longer has would be counted twice, or not at all."""
+    """Otherwise an addition whose token the counter no longer has would be counted twice, or not at all."""
     records = ObjectRecordStore(store, "r/", clock=HurriedClock())
     records.add("p", "n", 1)
 
@@ -173,7 +175,7 @@ def test_an_add_followed_by_too_many_others_is_unknown(store):
 
 
 def test_a_cached_counter_is_read_before_a_refusal(records, store):
-    """A stale cached total would refuse room that others have given back."""
+    """Otherwise room would be refused because of an old cached total, although others have given room back."""
     assert records.add("p", "n", 5, ceiling=5) == 5
     ObjectRecordStore(store, "r/").add("p", "n", -3)
     assert records.add("p", "n", 3, ceiling=5) == 5
@@ -209,7 +211,7 @@ def test_requests_are_those_of_the_docstring(records, store):
 
 
 def test_keys_that_do_not_recur_leave_nothing(store):
-    """Each removed record would leave a tombstone for ever on a store that ignores conditions on DELETE."""
+    """Otherwise each removed record would leave a tombstone for ever if the store ignores conditions on DELETE."""
     ignoring = CountingStore(IgnoringStore(store, ignores={"delete"}))
     records = ObjectRecordStore(ignoring, "r/", keys_recur=lambda partition: partition == "again")
     for partition in ("once", "again"):
@@ -222,7 +224,7 @@ def test_keys_that_do_not_recur_leave_nothing(store):
 
 
 def test_a_scan_deletes_tombstones(records, store):
-    """The tombstone of a killed process would cost a GET in each scan."""
+    """Otherwise the tombstone of a killed process would cost a GET in each scan."""
     records.create("p", "a", b"1")
     found = records.read("p", "a")
     delete = store.store.delete
@@ -235,7 +237,7 @@ def test_a_scan_deletes_tombstones(records, store):
 
 
 def test_objects_that_are_not_records_are_reported(records, store):
-    """Another program's object would be read as a record, or be overwritten."""
+    """Otherwise another program's object would be read as a record, or be overwritten."""
     store.put("r/p/a", b"not ours")
     with pytest.raises(CorruptError, match="not ours"):
         records.read("p", "a")
@@ -249,7 +251,7 @@ def test_impossible_names_are_refused_before_a_request(records, partition, key):
 
 
 def test_an_add_ends_if_the_counter_keeps_changing(records, store):
-    """A very busy counter would hold a writer for ever, or leave it in doubt."""
+    """Otherwise a very busy counter would hold a writer for ever, or leave it in doubt."""
 
     class Busy(LossyStore):
         def put(self, key, body, *, precondition=None, metadata=None):
@@ -261,7 +263,7 @@ def test_an_add_ends_if_the_counter_keeps_changing(records, store):
 
 
 def test_a_scan_reads_ahead_in_order():
-    """A scan would return records out of order, exceed its parallelism, or report an error too early."""
+    """Otherwise a scan would return records out of order, exceed its parallelism, or report an error too early."""
     together = Barrier(4, timeout=10)
 
     class Waiting(MemoryObjectStore):
@@ -284,7 +286,7 @@ def test_a_scan_reads_ahead_in_order():
 
 
 def test_a_scan_does_not_read_known_records_again(store, records):
-    """Each scan would read all records, although LIST shows which of them changed."""
+    """Otherwise each scan would read all records, although LIST shows which of them changed."""
     for key in "abc":
         records.create("p", key, b"1")
     known = {record.key: record for record in records.scan("p")}

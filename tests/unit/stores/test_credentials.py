@@ -45,7 +45,7 @@ def keys_of(session):
     "kind", [lambda **k: S3Config(bucket="b", **k), lambda **k: DynamoConfig(table="t", **k)]
 )
 def test_names_are_pickled_and_values_are_refused(monkeypatch, kind):
-    """A secret would be in Spark's tasks, or a task could not find its credentials."""
+    """Otherwise a secret would be in Spark's tasks, or a task could not find its credentials."""
     monkeypatch.setenv("MY_KEY", "id")
     monkeypatch.setenv("MY_SECRET", SECRET)
     named = kind(**NAMED)
@@ -62,7 +62,7 @@ def test_names_are_pickled_and_values_are_refused(monkeypatch, kind):
 
 
 def test_a_missing_variable_is_reported(monkeypatch):
-    """The operator would not learn which variable is missing, or where to set it."""
+    """Otherwise the operator would not learn which variable is missing, or where to set it."""
     monkeypatch.setenv("MY_KEY", "id")
     config = S3Config(bucket="b", endpoint_url="http://127.0.0.1:9", **NAMED)
     for use in (lambda: S3ObjectStore(config).get("k"), lambda: obstore_store(config)):
@@ -82,13 +82,15 @@ def test_a_missing_variable_is_reported(monkeypatch):
     ],
 )
 def test_incomplete_or_double_credentials_are_refused(given, message):
-    """Requests would be signed with other keys than the user meant."""
+    """Otherwise requests would be signed with other keys than the user meant."""
     with pytest.raises(UsageError, match=message):
         S3Config(bucket="b", **given)
 
 
 def test_a_changed_profile_reaches_a_living_client(profile):
-    """After keys are rotated, a daemon would use the old ones, or read the file for each request."""
+    """Otherwise a daemon would still use the old keys after they are rotated, or would read the file for each
+    request.
+    """
     clock = HandClock()
     session = session_of(S3Config(bucket="b", profile="mine"), clock)
     assert keys_of(session) == ("first", SECRET)
@@ -99,7 +101,7 @@ def test_a_changed_profile_reaches_a_living_client(profile):
 
 
 def test_keys_stay_in_use_while_the_profile_is_written(profile, tmp_path):
-    """A file that is half written would end a daemon."""
+    """Otherwise a file that is half written would end a daemon."""
     clock = HandClock()
     session = session_of(S3Config(bucket="b", profile="mine"), clock)
     assert keys_of(session) == ("first", SECRET)
@@ -122,7 +124,7 @@ def test_a_missing_profile_is_reported(profile):
 
 @pytest.mark.server
 def test_both_clients_sign_with_the_named_keys(seaweed, monkeypatch):
-    """One of the clients would be refused, or sign with other keys than the other."""
+    """Otherwise one of the clients would be refused, or sign with other keys than the other."""
     keys = seaweed.config("")
     monkeypatch.setenv("MY_KEY", keys.access_key_id)
     monkeypatch.setenv("MY_SECRET", keys.secret_access_key)
@@ -161,7 +163,7 @@ class Sts(BaseHTTPRequestHandler):
 
 
 def test_a_role_is_renewed_with_the_current_keys(profile, monkeypatch):
-    """After a profile's keys are rotated, the role could not be renewed."""
+    """Otherwise the role could not be renewed after the keys of its profile are rotated."""
     clock = HandClock()
     with ThreadingHTTPServer(("127.0.0.1", 0), Sts) as server:
         server.users = []
@@ -181,7 +183,7 @@ def test_a_role_is_renewed_with_the_current_keys(profile, monkeypatch):
 
 @pytest.mark.server
 def test_keys_that_are_added_later_are_found(ministack, tmp_path, monkeypatch):
-    """A client that was once used without keys would fail for ever."""
+    """Otherwise a client that was once used without keys would fail for ever."""
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")

@@ -19,7 +19,7 @@ from tests.support.toy_store import TOY, ToyStore
 
 
 def test_each_bucket_has_one_store_in_a_process() -> None:
-    """Each call would create a client, which takes 0.1 s."""
+    """Otherwise each call would create a client, which takes 0.1 s."""
     assert open_store("s3://acme") is open_store("s3a://acme/") is open_store(S3Config(bucket="acme"))
     assert open_store("s3://acme") is not open_store(S3Config(bucket="acme", region="eu-west-3"))
 
@@ -54,7 +54,9 @@ def source(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> S
 
 
 def test_a_source_works_on_a_new_kind_of_store(source: Source) -> None:
-    """A new kind of store would need more code: to probe, publish, plan by listing or queue, read and commit."""
+    """Otherwise a new kind of store would need more code: to probe, publish, plan by listing or queue, read
+    and commit.
+    """
     objects, own = open_store(source.input.bucket), open_store(source.location.platform)
     assert isinstance(objects, ToyStore)
     assert objects is not own

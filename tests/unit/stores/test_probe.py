@@ -12,7 +12,7 @@ from tests.contracts.ignoring_store import IgnoringStore
 
 
 def test_a_good_store_gets_native_commits():
-    """A good store would be refused, or the probe would leave objects behind."""
+    """Otherwise a good store would be refused, or the probe would leave objects behind."""
     store = MemoryObjectStore()
     store.put("mine", b"1")
     found = probe(store, "p/")
@@ -38,7 +38,9 @@ def test_a_good_store_gets_native_commits():
     ],
 )
 def test_an_ignored_condition_is_found(ignored, lacking, refusal):
-    """The store answers as if it honoured the condition: commits would overwrite each other."""
+    """The store answers as if it honoured the condition. If the probe does not find this, commits overwrite
+    each other.
+    """
     found = probe(IgnoringStore(MemoryObjectStore(), {ignored}), "")
     conditions = {"create_if_absent", "put_if_match", "delete_if_match", "copy_if_absent", "upload_if_absent"}
     assert {name for name in conditions if not getattr(found, name)} == {lacking}
@@ -71,7 +73,7 @@ NO_MATCH = Capabilities(**USABLE, create_if_absent=True)
     ],
 )
 def test_the_commit_fits_the_store_and_the_setting(found, wanted, tables, commit, reason):
-    """An unsafe commit would be chosen, or a safe one without telling the user why."""
+    """Otherwise an unsafe commit would be chosen, or a safe one would be chosen without telling the user why."""
     decision = choose_commit(
         found, wanted, has_lease_table="lease" in tables, has_records_table="records" in tables
     )
@@ -91,7 +93,7 @@ def test_the_commit_fits_the_store_and_the_setting(found, wanted, tables, commit
     ],
 )
 def test_a_store_without_a_safe_commit_is_refused(found, wanted, tables, reason):
-    """Commits or records would be unsafe, or the user would not learn which table is missing."""
+    """Otherwise commits or records would be unsafe, or the user would not learn which table is missing."""
     with pytest.raises(UsageError, match=reason):
         choose_commit(found, wanted, has_lease_table="lease" in tables, has_records_table="records" in tables)
 
@@ -112,7 +114,7 @@ class _Refusing(IgnoringStore):
     [("LIST", "can_list"), ("PUT", "can_write"), ("GET", "can_read"), ("DELETE", "can_delete")],
 )
 def test_a_missing_permission_is_reported(kind, name):
-    """The user would not learn which permission is missing, and the first run would fail."""
+    """Otherwise the user would not learn which permission is missing, and the first run would fail."""
     found = probe(_Refusing({kind}, UsageError("refused: check the policy")), "")
     assert found.reachable
     assert not getattr(found, name)
@@ -131,7 +133,9 @@ def test_an_unreachable_store_is_reported_once():
 
 @pytest.mark.server
 def test_servers_of_the_tests_have_native_commits(ministack, seaweed):
-    """The probe would misjudge a real server; these two differ in COPY if absent and in the order of LIST."""
+    """Otherwise the probe would misjudge a real server. These two servers differ in COPY if absent and in the order of
+    LIST.
+    """
     from s3notify_platform.stores.s3 import S3ObjectStore
 
     for server, copy_if_absent, ordered in ((ministack, False, True), (seaweed, True, False)):

@@ -29,7 +29,7 @@ def receive(queue, **settings):
 
 
 def test_messages_are_received_hidden_and_deleted(client, queue):
-    """Messages beyond a batch of ten would be skipped, or hidden ones would not return."""
+    """Otherwise messages beyond a batch of ten would be skipped, or hidden ones would not return."""
     for number in range(12):
         client.send_message(QueueUrl=queue.config.queue_url, MessageBody=f"m{number}")
     messages = [*receive(queue), *receive(queue)]
@@ -53,7 +53,7 @@ def test_messages_that_failed_in_a_batch_are_returned(client, queue):
 
 
 def test_the_redrive_policy_is_read(client, queue):
-    """An inlet would delete malformed messages, or leave them to dead letters that do not exist."""
+    """Otherwise an inlet would delete malformed messages, or leave them to dead letters that do not exist."""
     assert queue.max_receives() is None
     dead = client.create_queue(QueueName="dead")["QueueUrl"]
     arn = client.get_queue_attributes(QueueUrl=dead, AttributeNames=["QueueArn"])["Attributes"]["QueueArn"]
@@ -72,7 +72,7 @@ def test_a_missing_queue_is_reported(queue):
 
 
 def test_an_unreachable_queue_is_unavailable():
-    """An outage would end the inlet, or the error would show a credential."""
+    """Otherwise an outage would end the inlet, or the error would show a credential."""
     queue = SqsQueue(
         SqsConfig(
             queue_url="http://127.0.0.1:9/q",

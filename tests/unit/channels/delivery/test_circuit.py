@@ -26,7 +26,9 @@ def probe(circuit, clock):
 
 
 def test_an_open_circuit_admits_one_probe_at_a_time(circuit, clock, reports):
-    """A dead endpoint would get all requests; or an endpoint that is back would stay unused for longer than 8 s."""
+    """Otherwise a dead endpoint would get all requests, or a repaired endpoint would stay unused for longer
+    than 8 s.
+    """
     assert circuit.admit(10).limit == 10
     circuit.note(GONE, "a")
     waits = []
@@ -47,7 +49,7 @@ def test_an_open_circuit_admits_one_probe_at_a_time(circuit, clock, reports):
 
 
 def test_a_released_probe_can_be_sent_by_another_shard(circuit, clock):
-    """A shard without entries would keep the probe, and the endpoint would stay down for all shards."""
+    """Otherwise a shard without entries would keep the probe, and the endpoint would stay down for all shards."""
     circuit.note(GONE, "a")
     probe(circuit, clock)
     circuit.release()
@@ -55,7 +57,9 @@ def test_a_released_probe_can_be_sent_by_another_shard(circuit, clock):
 
 
 def test_answers_to_requests_in_flight_do_not_lengthen_the_wait(circuit, clock):
-    """The failures of 30 parallel requests would count as 30 outages; `Retry-After` is honoured, too."""
+    """Otherwise the failures of 30 parallel requests would count as 30 outages. The endpoint's `Retry-After` is
+    honoured, too.
+    """
     for _ in range(30):
         circuit.note(SILENT, "a")
     before = clock.now
@@ -69,7 +73,7 @@ def test_answers_to_requests_in_flight_do_not_lengthen_the_wait(circuit, clock):
 
 
 def test_refusals_open_the_circuit_only_without_acceptances_in_between(circuit):
-    """One bad event, or many bad ones among good ones, would stop the delivery of all events."""
+    """Otherwise one bad event, or many bad ones among good ones, would stop the delivery of all events."""
     for _ in range(3 * REFUSED_MAX):
         circuit.note(Rejected(error="x"), "bad")
     for n in range(3 * REFUSED_MAX):

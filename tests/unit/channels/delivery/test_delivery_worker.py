@@ -44,7 +44,9 @@ def test_entries_are_delivered_once_in_batches_of_the_endpoints_size(queue):
 
 
 def test_a_refused_event_is_isolated_in_one_turn(queue):
-    """One bad event would delay the other events of its batch; they cost about 2 log2(n) requests."""
+    """Otherwise one bad event would delay the other events of its batch. The others are delivered in the same turn, for
+    about 2 log2(n) requests.
+    """
     push(queue, 8)
     hook = FakePush(refusing("k002"))
     delivery = SteppedDelivery(queue, hook)
@@ -58,7 +60,7 @@ def test_a_refused_event_is_isolated_in_one_turn(queue):
 
 
 def test_entries_that_failed_are_sent_alone(queue, clock):
-    """An event that makes the endpoint hang would block the other events of its batch for ever."""
+    """Otherwise an event that makes the endpoint hang would block the other events of its batch for ever."""
     push(queue, 6)
 
     def answer(entries):
@@ -74,7 +76,7 @@ def test_entries_that_failed_are_sent_alone(queue, clock):
 
 
 def test_entries_are_grouped_by_their_first_attempt():
-    """Entries of a first attempt share batches; the others are sent one by one."""
+    """Entries that were never tried share batches. Entries that failed before are sent one by one."""
 
     class Tried:
         def __init__(self, attempts):
@@ -87,7 +89,7 @@ def test_entries_are_grouped_by_their_first_attempt():
 
 @pytest.mark.parametrize("answer", [GONE, SILENT, Rejected(error="HTTP 500")])
 def test_an_outage_costs_the_backlog_no_attempts(queue, clock, answer):
-    """After 60 s without the endpoint, waiting entries would be dead letters, since they have only three attempts."""
+    """Otherwise waiting entries, which have only three attempts, would be dead letters after an outage of 60 s."""
     queue.topics.update("t", TopicSettings(capacity=200, shards=1, endpoint=ENDPOINT, max_attempts=3))
     push(queue, 100)
     down = [True]
@@ -108,7 +110,9 @@ def test_an_outage_costs_the_backlog_no_attempts(queue, clock, answer):
 
 
 def test_only_attempts_that_reached_the_endpoint_count(queue, clock):
-    """Hours without a connection would make dead letters. Hours of status 500 do make dead letters."""
+    """Otherwise entries would become dead letters after hours without a connection. After hours of status 500
+    they do.
+    """
     queue.topics.update("t", TopicSettings(capacity=200, shards=1, endpoint=ENDPOINT, max_attempts=3))
     push(queue, 1)
     mood = [GONE]
@@ -124,7 +128,7 @@ def test_only_attempts_that_reached_the_endpoint_count(queue, clock):
 
 
 def test_entries_expire_while_the_endpoint_is_down(queue, clock):
-    """Expired entries would fill the queue, since only probes are sent."""
+    """Otherwise expired entries would fill the queue in an outage, since only probes are sent."""
     queue.topics.update("t", TopicSettings(capacity=200, shards=1, endpoint=ENDPOINT, ttl_seconds=100))
     push(queue, 50)
     delivery = SteppedDelivery(queue, FakePush(lambda _: GONE))
@@ -136,7 +140,7 @@ def test_entries_expire_while_the_endpoint_is_down(queue, clock):
 
 
 def test_a_bad_endpoint_does_not_affect_other_topics(queue, clock):
-    """An endpoint that is down, unusable or malformed would stop the delivery of other topics."""
+    """Otherwise an endpoint that is down, unusable or malformed would stop the delivery of other topics."""
     create(queue, "down", endpoint=Endpoint(url="https://down.example/").dumps())
     create(queue, "none", endpoint=Endpoint(url="https://unusable.example/").dumps())
     create(queue, "text", endpoint="not json")
@@ -164,7 +168,7 @@ def test_a_bad_endpoint_does_not_affect_other_topics(queue, clock):
 
 
 def test_a_changed_endpoint_is_used_from_the_next_beat(queue, clock):
-    """Entries would still be sent to the old endpoint, or wait for its circuit."""
+    """Otherwise entries would still be sent to the old endpoint, or would wait while its circuit is open."""
     old, new = FakePush(lambda _: GONE), FakePush()
     urls = {"https://hooks.example.com/": old, "https://new.example/": new}
     push(queue, 5)
@@ -191,7 +195,7 @@ def test_a_deleted_topic_ends_its_deliveries_and_connections(queue, clock):
 
 
 def test_busy_shards_move_to_a_new_worker(queue, clock):
-    """A new worker would get no work while the first one is never idle."""
+    """Otherwise a new worker would get no shards as long as the first worker is busy."""
     create(queue, "busy", shards=4, capacity=1000)
     hook = FakePush()
     first, second = SteppedDelivery(queue, hook), SteppedDelivery(queue, hook)
@@ -212,7 +216,9 @@ def test_busy_shards_move_to_a_new_worker(queue, clock):
 
 
 def test_entries_of_a_failed_turn_are_taken_again(queue, clock):
-    """After a defect, the entries in hand would stay undelivered until the worker is restarted."""
+    """Otherwise, after an unexpected error, the entries in hand would stay undelivered until the worker is
+    restarted.
+    """
     push(queue, 3)
     broken = [True]
 
@@ -232,7 +238,7 @@ def test_entries_of_a_failed_turn_are_taken_again(queue, clock):
 
 
 def test_a_lapsed_lease_stops_the_posts(queue, clock):
-    """Entries would be delivered twice: by this worker, and by the shard's next owner."""
+    """Otherwise entries would be delivered twice: by this worker, and by the shard's next owner."""
     push(queue, 64)
     late = []
 
@@ -265,7 +271,7 @@ def tried_once(delivery, clock, mood, hook):
 
 @pytest.mark.parametrize(("answer", "tried"), [(Delivered(), []), (SILENT, [2, 2])], ids=["lapse", "outage"])
 def test_a_lapse_or_an_outage_within_a_turn_ends_its_posts(queue, clock, answer, tried):
-    """Entries that were never sent would lose attempts."""
+    """Otherwise entries that were never sent would lose attempts."""
     push(queue, 16)
     mood = [SILENT]
 
@@ -284,7 +290,7 @@ def test_a_lapse_or_an_outage_within_a_turn_ends_its_posts(queue, clock, answer,
 
 
 def test_an_empty_shard_leaves_the_probe_to_others(queue, clock):
-    """An empty shard would take each probe, and the return of the endpoint would never be noticed."""
+    """Otherwise an empty shard would take each probe, and the return of the endpoint would never be noticed."""
     create(queue, "two", shards=2, endpoint=Endpoint(url="https://two.example/").dumps())
     mood = [GONE]
     hook = FakePush(lambda _: mood[0])
@@ -309,7 +315,7 @@ def test_entries_whose_removal_failed_are_not_delivered_twice(records, clock):
 
 
 def test_deliveries_continue_after_an_outage_of_the_store(records, clock):
-    """An outage of the store would end the worker."""
+    """Otherwise an outage of the store would end the worker."""
     away = [True]
     faulty = FaultyStore(records, lambda _: Fault.THROTTLED if away[0] else Fault.NONE)
     queue = queue_over(faulty, clock)
@@ -329,7 +335,9 @@ def test_deliveries_continue_after_an_outage_of_the_store(records, clock):
 
 
 def test_requests_of_a_turn(clock):
-    """A turn would cost more than two writes for each segment, or an outage more than its beats."""
+    """Otherwise a turn could cost more than two writes for each segment, or turns could send requests during
+    an outage.
+    """
     records = CountedRecords(MemoryRecordStore())
     queue = NotificationQueue(records, clock=clock)
     create(queue)
@@ -370,7 +378,7 @@ class Alongside:
 
 
 def test_the_service_delivers_until_it_is_stopped():
-    """A clean stop would leave threads, connections or leases behind."""
+    """Otherwise a clean stop would leave threads, connections or leases behind."""
     queue = NotificationQueue(MemoryRecordStore())
     create(queue, shards=4)
     push(queue, 40)
@@ -416,7 +424,7 @@ def test_a_shard_with_an_unreadable_entry_is_reported_and_does_not_block_others(
 
 
 def test_errors_that_only_an_operator_can_fix_end_the_service():
-    """Without credentials the service would run for ever, and deliver nothing."""
+    """Otherwise a service without credentials would run for ever, and deliver nothing."""
 
     class NoCredentials:
         def __getattr__(self, _):

@@ -61,7 +61,7 @@ PERMITTED = ["8.8.8.8", "1.1.1.1", "2606:4700:4700::1111", "::ffff:8.8.8.8", "64
 
 @pytest.mark.parametrize("address", REFUSED)
 def test_addresses_that_are_not_public_are_refused(address):
-    """A topic could make the worker send requests to its own network, or read a cloud's metadata."""
+    """Otherwise a topic could make the worker send requests to its own network, or read a cloud's metadata."""
     assert not Egress().permits(address)
 
 
@@ -72,12 +72,12 @@ def test_public_addresses_are_permitted(address):
 
 @given(st.ip_addresses(v=6, network="2000::/3") | st.ip_addresses(v=4))
 def test_the_operator_can_permit_every_network(address):
-    """The operator could not deliver to a private network."""
+    """Otherwise the operator could not deliver to a private network."""
     assert Egress.of(["0.0.0.0/0", "::/0"]).permits(str(address))
 
 
 def test_only_the_operators_networks_are_permitted():
-    """Another notation of an address would pass the check, or fail it."""
+    """Otherwise an address in another notation would be permitted or refused by mistake."""
     egress = Egress.of(["10.1.0.0/16", "::1/128"])
     assert egress.permits("10.1.2.3")
     assert egress.permits("::ffff:10.1.2.3")
@@ -118,7 +118,7 @@ URL = "https://hooks.example.com/events?team=1"
     ],
 )
 def test_invalid_settings_of_an_endpoint_are_refused(fields):
-    """A topic could read secrets of the worker, or name a host that two parsers read differently."""
+    """Otherwise a topic could read secrets of the worker, or name a host that two parsers read differently."""
     with pytest.raises(UsageError):
         Endpoint(**({"url": URL} | fields))
     with pytest.raises(UsageError):
@@ -126,7 +126,9 @@ def test_invalid_settings_of_an_endpoint_are_refused(fields):
 
 
 def test_endpoints_are_stored_as_json_without_defaults():
-    """An endpoint would change when its topic is read again; or an invalid text would be read as an endpoint."""
+    """Otherwise an endpoint would change when its topic is read again, or an invalid text would be read as an
+    endpoint.
+    """
     endpoint = Endpoint(url=URL, secret_env="S3NOTIFY_PUSH_A", batch_size=7, verify=False)
     assert Endpoint.loads(endpoint.dumps()) == endpoint
     assert Endpoint(url=URL).dumps() == json.dumps({"url": URL}, separators=(",", ":"))
@@ -136,7 +138,7 @@ def test_endpoints_are_stored_as_json_without_defaults():
 
 
 def test_plain_http_and_unverified_tls_need_the_operators_permission():
-    """A topic could send events without encryption, or to a host whose certificate was not verified."""
+    """Otherwise a topic could send events without encryption, or to a host whose certificate was not verified."""
     http, unverified = Endpoint(url="http://example.com/"), Endpoint(url=URL, verify=False)
     for endpoint in (http, unverified, Endpoint(url="HTTP://example.com/")):
         with pytest.raises(UsageError, match="does not allow http"):
@@ -157,12 +159,16 @@ def verify(header=None, body=BODY, *, ids=IDS, secrets=(SECRET,), now=1_700_000_
 
 
 def test_signatures_equal_those_of_openssl():
-    """The vector: `printf '1700000000.018c-aa,018c-bb.{"Records":[]}' | openssl dgst -sha256 -hmac …`."""
+    """The expected signature is the output of `printf '1700000000.018c-aa,018c-bb.{"Records":[]}' | openssl dgst
+    -sha256 -hmac …`.
+    """
     assert sign(SECRET, BODY, event_ids=IDS, seconds=1_700_000_000) == VECTOR
 
 
 def test_a_signature_is_valid_only_for_its_secret_body_ids_and_time():
-    """A receiver would accept forged, changed or old requests; or refuse requests while a secret is replaced."""
+    """Otherwise a receiver would accept forged, changed or old requests, or would refuse requests while a secret is
+    replaced.
+    """
     assert verify()
     assert verify(secrets=(b"x" * 16, SECRET))
     assert verify(now=1_700_000_300)
@@ -193,19 +199,19 @@ def test_a_signature_is_valid_only_for_its_secret_body_ids_and_time():
 
 @given(st.text(), st.binary(), st.text())
 def test_malformed_signatures_are_refused_without_an_error(header, body, ids):
-    """A header from the network could end a receiver."""
+    """Otherwise a malformed header from the network could crash a receiver."""
     assert not verify_signature(header, body, event_ids=ids, secrets=[SECRET], now_seconds=1_700_000_000)
 
 
 def test_a_short_key_is_refused():
-    """A short key could be guessed from one request."""
+    """Otherwise an attacker who sees one request could find a short key by trying all keys."""
     assert check_secret(SECRET) == SECRET
     with pytest.raises(UsageError, match="16 or more"):
         check_secret(b"short")
 
 
 def test_a_format_must_be_registered():
-    """A topic with an unknown format would be accepted, and never be delivered."""
+    """Otherwise a topic with an unknown format would be accepted, and never be delivered."""
     for name in FORMATS:
         assert Endpoint(url="https://a/", format=name).format == name
     with pytest.raises(UsageError, match=re.escape(f"use one of {', '.join(FORMATS)}")):
@@ -221,7 +227,7 @@ def test_a_new_format_needs_only_an_item_of_the_registry(monkeypatch):
 @pytest.mark.parametrize("messages", FORMATS.values(), ids=FORMATS)
 @pytest.mark.parametrize("opaque", ["", "for me, 日本"])
 def test_opaque_data_is_in_every_message(messages, opaque):
-    """Receivers would miss the topic's own text in batches, or in messages to brokers."""
+    """Otherwise receivers would miss the topic's opaque data in batches, or in messages to brokers."""
     bodies = [
         messages.batch([entry(0), entry(1)], opaque)[1],
         messages.single(entry(0), opaque)[1],

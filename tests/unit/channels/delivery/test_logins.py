@@ -52,7 +52,7 @@ def test_a_login_is_sent_beside_the_signature(monkeypatch, login, header, value)
     ],
 )
 def test_a_login_for_another_host_or_of_another_form_is_refused(monkeypatch, value, said):
-    """A topic could have another user's login sent to its own host, or the error could show the secret."""
+    """Otherwise a topic could have another user's login sent to its own host, or the error could show the secret."""
     monkeypatch.setenv(NAME, value)
     with pytest.raises(UsageError, match=said) as refused:
         connect(Endpoint(url="https://evil.example/", login_env=NAME), LOOPBACK)
@@ -61,7 +61,7 @@ def test_a_login_for_another_host_or_of_another_form_is_refused(monkeypatch, val
 
 @pytest.mark.parametrize("name", ["HOME", "S3NOTIFY_PUSH_KEY", "S3NOTIFY_SEND_", "AWS_SECRET_ACCESS_KEY"])
 def test_a_topic_can_name_only_variables_of_logins(name):
-    """The creator of a topic could read other secrets of the worker."""
+    """Otherwise the creator of a topic could read other secrets of the worker."""
     with pytest.raises(UsageError, match="S3NOTIFY_SEND_"):
         Endpoint(url="https://hooks.example.com/", login_env=name)
 
@@ -73,7 +73,7 @@ def test_brokers_accept_only_user_and_password(monkeypatch):
 
 
 def test_cloudevents_are_one_json_batch():
-    """Receivers could not parse the batch: it has the queue's order, ids and S3 records."""
+    """Otherwise receivers could not parse the batch. The batch has the queue's order, ids and S3 records."""
     with Receiver(lambda _: 200).serving() as server, pusher(server.url, format="cloudevents") as made:
         made.post("t", [entry(1), entry(2)])
         headers, body = server.requests[0]
@@ -89,7 +89,9 @@ def test_cloudevents_are_one_json_batch():
 
 
 def test_binary_cloudevents_have_their_attributes_in_headers():
-    """Receivers of Ceph's CloudEvents could not parse a request: it has one event, and the record as its body."""
+    """Otherwise receivers that expect Ceph's CloudEvents could not parse a request. A request has one event, and the S3
+    record as its body.
+    """
     one = entry(1)
     odd = replace(one, event=replace(one.event, key='a "b" é%20.csv'))
     with Receiver(lambda _: 200).serving() as server, pusher(server.url, format="cloudevents-binary") as made:
@@ -111,7 +113,7 @@ def test_binary_cloudevents_have_their_attributes_in_headers():
 
 @pytest.mark.parametrize("scheme", ["https", "amqps", "kafkas"])
 def test_a_certificate_is_sent_by_tls(monkeypatch, tmp_path, scheme):
-    """An endpoint that requires mTLS would refuse the worker."""
+    """Otherwise an endpoint that requires mTLS would refuse the worker."""
     ca, tls = certificate(tmp_path, "127.0.0.1")
     own = tmp_path / "server-127.0.0.1.pem"
     monkeypatch.setenv(NAME, f"127.0.0.1 certificate {own} {own}")
@@ -156,13 +158,13 @@ def test_unusable_certificates_are_refused_before_any_connection(monkeypatch, ur
 
 @pytest.mark.parametrize("url", ["amqp://127.0.0.1/?ack=all", "kafka://127.0.0.1/t?ack=routable"])
 def test_unknown_ack_levels_are_refused(url):
-    """A misspelt level would be read as the strictest one, or as none."""
+    """Otherwise a misspelt level would silently mean another level."""
     with pytest.raises(UsageError, match="ack must be one of none, broker"):
         connect(Endpoint(url=url), replace(LOOPBACK, kafka_hosts=("127.0.0.1",)))
 
 
 def test_each_broker_must_be_permitted_by_the_operator():
-    """A topic could reach any host by naming it as its second broker."""
+    """Otherwise a topic could reach any host by naming it as its second broker."""
     endpoint = Endpoint(url="kafka://one.example/t?brokers=Two.example:99,[::1]")
     assert endpoint.brokers == ("one.example:9092", "Two.example:99", "[::1]:9092")
     with pytest.raises(UsageError, match=r"--allow-kafka two\.example"):

@@ -7,7 +7,9 @@ TTL = 50
 
 
 def test_entries_survive_a_pause_longer_than_their_lifetime(queue, clock):
-    """After a pause with restarts, entries would be dead letters, since their time to live had passed."""
+    """Otherwise entries would be dead letters after a long pause with restarts, since their time to live would have
+    passed.
+    """
     queue.topics.delete("t")
     create(queue, ttl_seconds=TTL)
     push(queue, 3)
@@ -29,7 +31,9 @@ def test_entries_survive_a_pause_longer_than_their_lifetime(queue, clock):
 
 
 def test_failed_entries_survive_a_pause(queue, clock):
-    """An entry with a failed attempt would be a dead letter after a pause, even with the same owner."""
+    """Otherwise an entry with a failed attempt would become a dead letter after a pause, even if its shard keeps its
+    owner.
+    """
     queue.topics.delete("t")
     create(queue, ttl_seconds=TTL)
     push(queue, 1)
@@ -49,7 +53,7 @@ def test_failed_entries_survive_a_pause(queue, clock):
 
 
 def test_a_pause_stops_a_delivery_in_progress(queue):
-    """Entries would still be sent after a pause, lose attempts, or stay claimed."""
+    """Otherwise entries would still be sent after the pause has begun, would lose attempts, or would stay claimed."""
     push(queue, 100)
     hook = FakePush()
     delivery = SteppedDelivery(queue, hook)

@@ -15,7 +15,7 @@ from tests.support.waiting import until
 
 
 def test_a_receiver_gets_signed_s3_events_over_one_connection(monkeypatch):
-    """Receivers could not verify events, or recognise repeated ones."""
+    """Otherwise receivers could not verify events, or recognise repeated ones."""
     monkeypatch.setenv("S3NOTIFY_PUSH_KEY", "0123456789abcdef")
     with Receiver(secret=b"0123456789abcdef").serving() as server:
         with pusher(server.url, secret_env="S3NOTIFY_PUSH_KEY") as made:
@@ -39,7 +39,7 @@ def test_any_2xx_status_accepts(status):
 
 @pytest.mark.parametrize("status", [400, 401, 403, 404, 409, 410, 413, 422, 500, 501])
 def test_other_statuses_refuse_with_a_printable_error(status):
-    """An endpoint could write control characters or long texts into logs and queue entries."""
+    """Otherwise an endpoint could write control characters or long texts into logs and queue entries."""
     with Receiver(lambda _: status, body=b"no\r\n\x1b[31m" + b"x" * 9000).serving() as server:
         answer = post(server.url)
     assert isinstance(answer, Rejected)
@@ -60,7 +60,9 @@ def test_other_statuses_refuse_with_a_printable_error(status):
     ],
 )
 def test_busy_and_failing_gateways_count_as_down(status, header, reached, wait):
-    """Attempts would be lost although 429 and 503 processed nothing; or `Retry-After` could stop a topic for days."""
+    """Otherwise entries would lose attempts although 429 and 503 mean that nothing was processed, or `Retry-After`
+    could stop a topic for days.
+    """
     headers = {} if header is None else {"retry-after": header.encode().decode("latin-1")}
     with Receiver(lambda _: status, headers=headers).serving() as server:
         answer = post(server.url)
@@ -70,7 +72,7 @@ def test_busy_and_failing_gateways_count_as_down(status, header, reached, wait):
 
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
 def test_redirects_are_not_followed(status):
-    """An endpoint could redirect the worker to a host that was not checked."""
+    """Otherwise an endpoint could redirect the worker to a host that was not checked."""
     with Receiver().serving() as other:
         headers = {"location": other.url}
         with Receiver(lambda _: status, headers=headers).serving() as server:
@@ -113,7 +115,7 @@ def take_nothing(connection):
 
 @pytest.mark.parametrize("behave", [hang, trickle, continue_for_ever, take_nothing])
 def test_one_deadline_for_the_whole_request(behave):
-    """A slow endpoint could hold a request for ever by sending a byte now and then."""
+    """Otherwise a slow endpoint could hold a request for ever by sending a byte now and then."""
     with raw_endpoint(behave) as port:
         started = time.monotonic()
         answer = post(f"http://127.0.0.1:{port}/", timeout_seconds=0.6)
@@ -124,7 +126,7 @@ def test_one_deadline_for_the_whole_request(behave):
 
 
 def test_the_deadline_covers_the_tls_handshake():
-    """An endpoint that accepts connections, but sends nothing, could hold a request for ever."""
+    """Otherwise an endpoint that accepts connections, but sends nothing, could hold a request for ever."""
     with raw_endpoint(hang) as port:
         started = time.monotonic()
         answer = post(f"https://127.0.0.1:{port}/", timeout_seconds=0.6)
@@ -145,7 +147,7 @@ def test_the_deadline_covers_the_tls_handshake():
     ],
 )
 def test_malformed_answers_count_as_an_attempt(said):
-    """A malformed answer would end the worker, or cause endless attempts."""
+    """Otherwise a malformed answer would end the worker, or cause endless attempts."""
 
     def behave(connection):
         read_request(connection)
@@ -184,7 +186,7 @@ def cut_the_body(connection):
 
 @pytest.mark.parametrize("behave", [huge, endless_chunks, stop_in_the_body, cut_the_body])
 def test_the_status_is_the_answer(behave):
-    """A long or endless body would hold the worker, or spoil the connection's next answer."""
+    """Otherwise a long or endless body would hold the worker, or spoil the connection's next answer."""
     with raw_endpoint(behave) as port, pusher(f"http://127.0.0.1:{port}/") as made:
         started = time.monotonic()
         assert made.post("t", [entry()]) == Delivered()
@@ -205,7 +207,9 @@ def test_an_http_1_0_answer_without_a_length_is_read():
 
 
 def test_a_kept_connection_that_was_closed_is_replaced():
-    """Endpoints close idle connections; each time an event would lose an attempt."""
+    """Endpoints close idle connections. Without a second attempt on a new connection, an event would lose an attempt
+    each time.
+    """
     lives = []
 
     def behave(connection):
@@ -231,7 +235,7 @@ def test_the_limit_of_requests_in_flight_is_shared_by_all_callers():
 
 
 def test_closing_ends_requests_in_flight():
-    """A clean stop would wait for a slow endpoint."""
+    """Otherwise a clean stop would wait for a slow endpoint."""
     with raw_endpoint(hang) as port:
         made = HttpPush(Endpoint(url=f"http://127.0.0.1:{port}/", timeout_seconds=30), LOOPBACK)
         answers = []

@@ -56,7 +56,7 @@ def lookups(monkeypatch):
     ],
 )
 def test_every_notation_of_a_private_address_is_refused(host, monkeypatch):
-    """A topic could reach private hosts by an unusual notation of their address."""
+    """Otherwise a topic could reach private hosts by an unusual notation of their address."""
     monkeypatch.setattr(http_module.socket, "create_connection", lambda *_, **__: pytest.fail("connected"))
     answer = post(f"http://{host}/", egress=Egress(allow_http=True))
     assert isinstance(answer, Down)
@@ -76,7 +76,7 @@ def test_every_notation_of_a_private_address_is_refused(host, monkeypatch):
     ],
 )
 def test_a_name_with_one_private_address_is_refused(addresses, lookups, monkeypatch):
-    """A name with a public and a private address could lead the worker into its own network."""
+    """Otherwise a name with a public and a private address could lead the worker into its own network."""
     monkeypatch.setattr(http_module.socket, "create_connection", lambda *_, **__: pytest.fail("connected"))
     lookups["evil.example"] = tuple(addresses)
     answer = post("https://evil.example/", egress=Egress())
@@ -85,7 +85,7 @@ def test_a_name_with_one_private_address_is_refused(addresses, lookups, monkeypa
 
 
 def test_a_name_is_looked_up_only_once(lookups, monkeypatch):
-    """A second lookup could return a private address that was not checked (DNS rebinding)."""
+    """Otherwise a second lookup could return a private address that was not checked (DNS rebinding)."""
     lookups["rebind.example"] = [("8.8.8.8",), ("127.0.0.1",)]
     connected = []
 
@@ -106,7 +106,7 @@ def test_the_next_address_is_tried_if_the_first_is_down(lookups):
 
 
 def test_proxies_of_the_environment_are_not_used(monkeypatch):
-    """A proxy would connect for the worker, to addresses that were not checked."""
+    """Otherwise a proxy would connect for the worker, to addresses that were not checked."""
     with Receiver().serving() as proxy, Receiver().serving() as server:
         for name in ("http_proxy", "HTTP_PROXY", "https_proxy", "ALL_PROXY"):
             monkeypatch.setenv(name, f"http://127.0.0.1:{proxy.port}")
@@ -119,7 +119,7 @@ def test_proxies_of_the_environment_are_not_used(monkeypatch):
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "hooks.example"])
 def test_tls_is_verified_for_the_name(host, lookups, tmp_path):
-    """Events could be sent to a host without a certificate of the CA that the topic names."""
+    """Otherwise events could be sent to a host whose certificate was not issued by the CA that the topic names."""
     ca_file, context = certificate(tmp_path, host)
     egress = replace(LOOPBACK, ca_folder=tmp_path)
     lookups["hooks.example"] = ("127.0.0.1",)
@@ -135,7 +135,9 @@ def test_tls_is_verified_for_the_name(host, lookups, tmp_path):
 
 
 def test_a_certificate_for_another_name_is_refused(lookups, tmp_path):
-    """Any holder of a certificate of the same CA could receive the events; verify=False accepts this."""
+    """Otherwise any holder of a certificate of the same CA could receive the events. With `verify=False` this is
+    accepted.
+    """
     ca_file, context = certificate(tmp_path, "other.example")
     lookups["hooks.example"] = ("127.0.0.1",)
     with Receiver(tls=context).serving() as server:
@@ -148,7 +150,7 @@ def test_a_certificate_for_another_name_is_refused(lookups, tmp_path):
 
 @pytest.mark.parametrize("named", ["{outside}", "../outside.pem", "link.pem"])
 def test_certificates_are_read_only_from_the_workers_folder(tmp_path, named):
-    """A user could find out by a topic which other files the worker has."""
+    """Otherwise a user could find out, by means of a topic, which other files the worker has."""
     ca_file, _ = certificate(tmp_path, "example.com")
     folder, outside = tmp_path / "trusted", tmp_path / "outside.pem"
     folder.mkdir()
@@ -165,7 +167,7 @@ def test_certificates_are_read_only_from_the_workers_folder(tmp_path, named):
 
 
 def test_an_endless_lookup_ends_with_the_requests_deadline(monkeypatch):
-    """A name server that does not answer would block requests, and delay the end of the worker."""
+    """Otherwise a name server that does not answer would block requests, and delay the end of the worker."""
     asked, gate = [], threading.Event()
 
     def lookup(host, *_, **__):
@@ -187,7 +189,7 @@ def test_an_endless_lookup_ends_with_the_requests_deadline(monkeypatch):
 
 
 def test_missing_keys_files_and_permissions_are_reported_before_a_request(monkeypatch, tmp_path):
-    """The operator would learn only from failed deliveries that a key, a file or a permission is missing."""
+    """Otherwise the operator would learn only from failed deliveries that a key, a file or a permission is missing."""
     monkeypatch.delenv("S3NOTIFY_PUSH_KEY", raising=False)
     with pytest.raises(UsageError, match="set S3NOTIFY_PUSH_KEY"):
         HttpPush(Endpoint(url="https://example.com/", secret_env="S3NOTIFY_PUSH_KEY"), Egress())

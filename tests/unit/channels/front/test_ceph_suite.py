@@ -97,7 +97,7 @@ def key_filter(**rules: str) -> dict[str, Any]:
 
 
 def test_topics_are_created_shown_and_deleted(front: Front) -> None:
-    """Clients of SNS could not manage topics; an ARN names the region and the topic."""
+    """Otherwise clients of SNS could not manage topics. An ARN names the region and the topic."""
     sns = front.client("sns")
     arns = [topic(front, "t_1", **AMQP)]
     arns += [topic(front, f"t_{n}", **{"push-endpoint": f"http://127.0.0.1:900{n}"}) for n in (2, 3)]
@@ -125,7 +125,7 @@ def test_invalid_names_of_topics_are_refused(front: Front, name: str) -> None:
 
 
 def test_configurations_are_put_shown_and_deleted(front: Front) -> None:
-    """Clients of S3 could not manage notifications with filters by key, metadata or tags."""
+    """Otherwise clients of S3 could not manage notifications with filters by key, metadata or tags."""
     arn = topic(front, **AMQP)
     wanted = [
         {
@@ -172,7 +172,9 @@ def test_configurations_are_put_shown_and_deleted(front: Front) -> None:
 
 
 def test_an_empty_put_removes_all_configurations(front: Front) -> None:
-    """Clients of Ceph, where other puts add configurations, could not remove all at once."""
+    """In Ceph, a put with configurations only adds them. Without the empty put, its clients could not remove all with
+    one request.
+    """
     configured(front, {"Id": "n_1", "TopicArn": topic(front), "Events": []})
     assert [each["Id"] for each in found(front)] == ["n_1"]
     configured(front)
@@ -180,7 +182,9 @@ def test_an_empty_put_removes_all_configurations(front: Front) -> None:
 
 
 def test_filters_select_changes_by_key_and_metadata() -> None:
-    """A receiver would get other changes, or not know the configuration; a second put keeps the first, as in Ceph."""
+    """Otherwise a receiver would get the wrong changes, or would not learn which configuration selected them. A second
+    put keeps the first configuration, as in Ceph.
+    """
     with running_front(on_put="merge") as front:
         arn = topic(front)
         created = {"TopicArn": arn, "Events": ["s3:ObjectCreated:*"]}
@@ -226,7 +230,7 @@ def test_filters_select_changes_by_key_and_metadata() -> None:
 
 
 def test_filters_by_tags_and_metadata_apply_to_deletions(front: Front) -> None:
-    """Deletions would be missed: RGW reports tags and metadata for them, too."""
+    """Otherwise such filters would miss deletions. RGW reports tags and metadata for deletions, too."""
     arn = topic(front)
     tags = [{"Name": "hello", "Value": "world"}, {"Name": "ka", "Value": "boom"}]
     meta = [{"Name": "x-amz-meta-meta1", "Value": "This is my metadata value"}]
@@ -254,7 +258,9 @@ def test_filters_by_tags_and_metadata_apply_to_deletions(front: Front) -> None:
 
 
 def test_filters_distinguish_kinds_of_deletions(front: Front) -> None:
-    """A receiver would get the wrong deletions; if several configurations match, the first one is named."""
+    """Otherwise a receiver would get the wrong deletions. If several configurations match, the event names the first
+    one.
+    """
     arn = topic(front)
     configured(
         front,
@@ -282,7 +288,7 @@ def test_filters_distinguish_kinds_of_deletions(front: Front) -> None:
     ],
 )
 def test_invalid_configurations_are_refused(front: Front, configuration: dict[str, Any], code: str) -> None:
-    """A put with one invalid configuration would change the others."""
+    """Otherwise a put with one invalid configuration would still change the others."""
     good = {"Id": "n", "TopicArn": topic(front), "Events": ["s3:ObjectCreated:Put"]}
     configured(front, good)
     with pytest.raises(ClientError) as error:
@@ -301,7 +307,7 @@ def test_another_bucket_is_not_found(front: Front) -> None:
 
 
 def test_attributes_are_stored_and_used(front: Front) -> None:
-    """Records would lack the opaque data, or entries would have other lifetimes and retries."""
+    """Otherwise records would lack the opaque data, or entries would have another lifetime or number of retries."""
     given = {
         **HTTP,
         "OpaqueData": "http://1.2.3.4:8888",
@@ -327,7 +333,9 @@ def test_attributes_are_stored_and_used(front: Front) -> None:
 
 
 def test_an_endpoint_can_be_changed(front: Front) -> None:
-    """A change of the endpoint, by creating the topic again or by one attribute, would lose queued entries."""
+    """Otherwise queued entries would be lost when the endpoint is changed, by creating the topic again or by one
+    attribute.
+    """
     arn = topic(front, "t")
     configured(front, {"Id": "n", "TopicArn": arn, "Events": []})
     front.changed(Event(key="k", bucket=BUCKET))
@@ -343,7 +351,7 @@ def test_an_endpoint_can_be_changed(front: Front) -> None:
 
 
 def test_tls_to_a_broker_can_be_switched(front: Front) -> None:
-    """A change of `use-ssl` would change the broker's host or port."""
+    """Otherwise a change of `use-ssl` would change the broker's host or port."""
     arn = topic(
         front, "t", **{"push-endpoint": "kafka://broker.example", "use-ssl": "true", "OpaqueData": "o"}
     )
@@ -356,7 +364,9 @@ def test_tls_to_a_broker_can_be_switched(front: Front) -> None:
 
 @pytest.mark.parametrize(("on_put", "left"), [("merge", {"n_1", "n_2"}), ("replace", {"n_2"})])
 def test_a_second_put_merges_or_replaces(on_put: str, left: set[str]) -> None:
-    """A put with `merge` would remove other configurations, or with `replace` keep them. An id is unique."""
+    """Otherwise a put with `merge` would remove other configurations, or a put with `replace` would keep them. Two
+    configurations never have the same id.
+    """
     with running_front(on_put=on_put) as front:
         one, other = topic(front, "one"), topic(front, "other")
         configured(front, {"Id": "n_1", "TopicArn": one, "Events": ["s3:ObjectCreated:*"]})

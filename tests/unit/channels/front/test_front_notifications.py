@@ -101,7 +101,7 @@ def ids(front: Front) -> list[str]:
     ],
 )
 def test_invalid_documents_are_refused(topic: Front, body: bytes, code: str) -> None:
-    """A hostile document could change topics, read files or fill the memory."""
+    """Otherwise a hostile document could change topics, read files or fill the memory."""
     before = topic.queue.topics.all()
     status, text = topic.ask("PUT", TARGET, body)
     assert (status, f"<Code>{code}</Code>" in text) == (400, True), text
@@ -109,7 +109,9 @@ def test_invalid_documents_are_refused(topic: Front, body: bytes, code: str) -> 
 
 
 def test_other_valid_forms_of_documents_are_accepted(topic: Front) -> None:
-    """Clients may leave out the namespace and the Id, or write names in capitals; spaces count only within values."""
+    """Clients may leave out the namespace and the Id, or write names in capitals. Spaces are significant only within
+    values.
+    """
     body = one(
         "<Event> s3:ObjectCreated:* </Event>" + filters("S3Key", Prefix=" raw/", SUFFIX="é&amp;"), identity=""
     ).replace(f' xmlns="{NAMESPACE}"'.encode(), b"")
@@ -126,7 +128,7 @@ def test_other_valid_forms_of_documents_are_accepted(topic: Front) -> None:
 
 
 def test_rules_that_the_front_did_not_make_stay(topic: Front) -> None:
-    """A put would remove rules without an id, or of other buckets, in the same topic."""
+    """Otherwise a put would remove rules of the same topic that have no id, or that are for other buckets."""
     others = (Rule(prefix="mine/"), Rule(id="theirs", bucket="other"))
     topic.queue.topics.update("t", TopicSettings(without_rules="none", rules=others))
     assert topic.ask("PUT", TARGET, one())[0] == 200
@@ -136,7 +138,9 @@ def test_rules_that_the_front_did_not_make_stay(topic: Front) -> None:
 
 
 def test_too_many_rules_of_one_topic_are_refused(topic: Front) -> None:
-    """Some topics would be changed before the put fails; rules of other buckets count, too."""
+    """Otherwise some topics would be changed before the put fails. Rules of other buckets count towards the
+    limit, too.
+    """
     topic.client("sns").create_topic(Name="a")
     others = tuple(Rule(id=str(n), bucket="other") for n in range(RULES_MAX))
     topic.queue.topics.update("t", TopicSettings(without_rules="none", rules=others))
@@ -146,7 +150,9 @@ def test_too_many_rules_of_one_topic_are_refused(topic: Front) -> None:
 
 
 def test_a_change_waits_until_writers_know_it(front: Front) -> None:
-    """A write after the put's answer might not be announced; two topics must not take longer than one."""
+    """Otherwise a write after the put's answer might not be announced. A change of two topics must not take longer than
+    of one.
+    """
     for name in ("a", "b"):
         front.client("sns").create_topic(Name=name)
     waited: list[float] = []
@@ -171,7 +177,7 @@ def test_a_change_waits_until_writers_know_it(front: Front) -> None:
 def test_a_put_to_a_topic_that_is_deleted_meanwhile_is_aborted(
     topic: Front, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The client would not learn that it must put the configuration again."""
+    """Otherwise the client would not learn that it must put the configuration again."""
 
     def gone(*_: object, **__: object) -> None:
         raise NotFoundError("no topic 't'")
@@ -189,7 +195,7 @@ def test_a_put_to_a_topic_that_is_deleted_meanwhile_is_aborted(
 
 
 def test_queued_entries_stay_when_a_notification_is_deleted(topic: Front) -> None:
-    """Changes from before the deletion would be lost, or later changes would be added."""
+    """Otherwise entries from before the deletion would be lost, or later changes would still be added."""
     assert topic.ask("PUT", TARGET, one())[0] == 200
     topic.changed(Event(key="before", bucket=BUCKET))
     assert topic.ask("DELETE", TARGET)[0] == 204
@@ -198,7 +204,9 @@ def test_queued_entries_stay_when_a_notification_is_deleted(topic: Front) -> Non
 
 
 def test_events_of_our_publisher_name_their_configuration(topic: Front) -> None:
-    """An endpoint would get records without the configuration's id, the opaque data or the object's metadata."""
+    """Otherwise an endpoint would get records without the configuration's id, the opaque data or the object's
+    metadata.
+    """
     sns, s3 = topic.client("sns"), topic.client("s3")
     with Receiver().serving() as server:
         sns.create_topic(Name="t", Attributes={"push-endpoint": server.url, "OpaqueData": "mine"})
@@ -243,7 +251,7 @@ def test_events_of_our_publisher_name_their_configuration(topic: Front) -> None:
     ],
 )
 def test_other_requests_are_refused(topic: Front, method: str, target: str, status: int, code: str) -> None:
-    """A client would take the front for a store."""
+    """Otherwise a client could take the front for an object store."""
     headers = topic.signed(method, target) if target != "/" else topic.signed(method, "/?")
     answered, text = topic.send(method, target, b"", headers)
     assert (answered, f"<Code>{code}</Code>" in text) == (status, True), text
@@ -251,14 +259,14 @@ def test_other_requests_are_refused(topic: Front, method: str, target: str, stat
 
 
 def test_a_bucket_in_the_host_name_is_found(topic: Front) -> None:
-    """Clients that put the bucket into the host name could not use the front."""
+    """Otherwise clients that put the bucket into the host name could not use the front."""
     host = f"{BUCKET}.front.example"
     headers = topic.signed("GET", "/?notification", headers={"host": host})
     assert topic.send("GET", "/?notification", b"", headers)[0] == 200
 
 
 def test_an_expected_owner_is_refused(topic: Front) -> None:
-    """A client would believe that the bucket's owner was checked."""
+    """Otherwise a client would believe that the bucket's owner was checked."""
     with pytest.raises(ClientError) as error:
         topic.client("s3").get_bucket_notification_configuration(
             Bucket=BUCKET, ExpectedBucketOwner="123456789012"

@@ -62,7 +62,7 @@ def endpoint_of(front: Front, name: str) -> Endpoint:
 def test_attributes_become_settings(
     front: Front, attributes: dict[str, str], expected: dict[str, Any]
 ) -> None:
-    """A topic would be delivered in another way than its attributes say, or show other attributes."""
+    """Otherwise a topic would be delivered in another way than its attributes say, or show other attributes."""
     arn = front.client("sns").create_topic(Name="t", Attributes=attributes)["TopicArn"]
     endpoint = endpoint_of(front, "t")
     assert {name: getattr(endpoint, name) for name in expected} == expected
@@ -79,7 +79,9 @@ def test_attributes_become_settings(
 def test_numbers_become_settings_and_attributes_again(
     ttl: int | None, attempts: int | None, retry: int | None
 ) -> None:
-    """A topic that is read and written again would change; None means the default."""
+    """Otherwise a topic would change when a client reads its attributes and writes them back. The value `None` means
+    the default.
+    """
     named = {"time_to_live": ttl, "max_retries": attempts, "retry_sleep_duration": retry}
     settings = settings_of({name: str(number) for name, number in named.items()})
     assert settings_of(attributes_of(settings)) == settings
@@ -119,7 +121,7 @@ def test_numbers_become_settings_and_attributes_again(
     ],
 )
 def test_invalid_attributes_are_refused(front: Front, attributes: dict[str, str], why: str) -> None:
-    """A topic would be created that can never be delivered, or that reads the worker's secrets."""
+    """Otherwise a topic would be created that can never be delivered, or that reads the worker's secrets."""
     sns = front.client("sns")
     with pytest.raises(ClientError, match=why) as error:
         sns.create_topic(Name="t", Attributes=attributes)
@@ -137,7 +139,7 @@ def test_invalid_attributes_are_refused(front: Front, attributes: dict[str, str]
 
 
 def test_a_topic_may_have_no_endpoint(front: Front) -> None:
-    """Creating a topic again without attributes would remove its endpoint."""
+    """Creating a topic again without attributes must not remove its endpoint."""
     sns = front.client("sns")
     assert sns.create_topic(Name="t")["TopicArn"] == f"arn:aws:sns:{REGION}::t"
     sns.create_topic(Name="t", Attributes={"push-endpoint": URL})
@@ -146,7 +148,7 @@ def test_a_topic_may_have_no_endpoint(front: Front) -> None:
 
 
 def test_topics_that_the_front_did_not_make_are_not_touched(front: Front) -> None:
-    """A client of the front could see, change or delete the topics of sources."""
+    """Otherwise a client of the front could see, change or delete the topics of sources."""
     topics = front.queue.topics
     topics.create("orders", TopicSettings(bucket=BUCKET, rules=(Rule(id="n", bucket=BUCKET, prefix="raw/"),)))
     topics.create("served", TopicSettings(without_rules="none"))
@@ -187,7 +189,7 @@ def test_topics_that_the_front_did_not_make_are_not_touched(front: Front) -> Non
 
 
 def test_topics_are_listed_in_pages(front: Front, monkeypatch: pytest.MonkeyPatch) -> None:
-    """boto3's paginator would miss topics, or repeat them."""
+    """Otherwise boto3's paginator would miss topics, or repeat them."""
     monkeypatch.setattr(sns_topics, "PAGE", 2)
     sns = front.client("sns")
     made = [sns.create_topic(Name=f"t{n}")["TopicArn"] for n in range(5)]
@@ -235,7 +237,7 @@ def test_invalid_actions_are_refused(
 
 
 def test_bodies_that_are_not_a_form_are_refused(front: Front) -> None:
-    """Two parsers could read the same signed body differently."""
+    """Otherwise two parsers could read the same signed body differently."""
     for body, headers in (
         (b'{"Action": "ListTopics"}', {"content-type": "application/json"}),
         (b"Action=ListTopics&x=\xff", {}),
@@ -246,7 +248,7 @@ def test_bodies_that_are_not_a_form_are_refused(front: Front) -> None:
 
 
 def test_answers_are_escaped(front: Front) -> None:
-    """A client could put XML elements into the answers that another client gets."""
+    """Otherwise a client could put XML elements into the answers that another client gets."""
     given_data = '<a href="x">&\'</a>'
     arn = front.client("sns").create_topic(
         Name="t", Attributes={"push-endpoint": f"{URL}?a=1&b=%3C", "OpaqueData": given_data}
@@ -258,7 +260,7 @@ def test_answers_are_escaped(front: Front) -> None:
 
 
 def test_concurrent_changes_of_a_topic_are_both_applied(front: Front) -> None:
-    """Rules that a notification adds during another change of the topic would be lost."""
+    """Otherwise rules that a notification adds during another change of the topic would be lost."""
     front.client("sns").create_topic(Name="t", Attributes={"push-endpoint": URL})
     rules = (Rule(id="n", bucket=BUCKET, suffix=".csv"),)
     changing = front.queue.topics.get("t").settings
@@ -278,7 +280,7 @@ def test_concurrent_changes_of_a_topic_are_both_applied(front: Front) -> None:
 
 
 def test_requests_are_answered_503_while_the_store_is_down(front: Front) -> None:
-    """Clients would give up in an outage, since only 503 makes them retry."""
+    """Otherwise clients would give up in an outage, since only 503 makes them retry."""
     records = front.queue.topics._records
     down = [True]
 
@@ -302,7 +304,7 @@ def test_requests_are_answered_503_while_the_store_is_down(front: Front) -> None
 def test_errors_that_only_an_operator_can_fix_are_answered_500(
     front: Front, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """One such error would end the front, or leave no line in the log."""
+    """Otherwise one such error would end the front, or would not be logged."""
 
     def broken(*_: object, **__: object) -> None:
         raise UsageError("no such bucket")
@@ -318,7 +320,9 @@ def test_errors_that_only_an_operator_can_fix_are_answered_500(
 
 
 def test_a_deleted_topic_loses_its_notifications_and_entries() -> None:
-    """A new topic with the same name would deliver entries of the deleted one; SNS does not."""
+    """Otherwise a new topic with the same name would deliver entries of the deleted topic. SNS does not deliver them
+    either.
+    """
     with running_front() as front:
         sns, s3 = front.client("sns"), front.client("s3")
         arn = sns.create_topic(Name="t")["TopicArn"]

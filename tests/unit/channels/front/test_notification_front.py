@@ -47,7 +47,7 @@ def code_of(text: str) -> str:
 def test_requests_without_a_valid_key_are_refused(
     front: Front, service: str, given: dict[str, str], code: str
 ) -> None:
-    """Clients would not recognise the error, or topics would be looked up for strangers."""
+    """Otherwise clients would not recognise the error, or the front would read topics for clients without a key."""
     client = front.client(service, **given)
     calls = {
         "s3": lambda: client.get_bucket_notification_configuration(Bucket=BUCKET),
@@ -77,14 +77,14 @@ def test_requests_without_a_valid_key_are_refused(
 def test_unsigned_requests_are_refused(
     *, front: Front, method: str, target: str, headers: dict[str, str], status: int, code: str
 ) -> None:
-    """Clients would not recognise the error, or an answer would show a secret."""
+    """Otherwise clients would not recognise the error, or an answer would show a secret."""
     answered, text = front.send(method, target, b"", headers)
     assert (answered, code_of(text)) == (status, code)
     assert SECRET not in text
 
 
 def test_old_and_changed_requests_are_refused(front: Front) -> None:
-    """A recorded request could be replayed after a quarter of an hour, or with another body."""
+    """Otherwise a recorded request could be replayed after a quarter of an hour, or with another body."""
     body = b"<NotificationConfiguration/>"
     headers = front.signed("PUT", TARGET, body)
     assert front.send("PUT", TARGET, body, headers)[0] == 200
@@ -100,7 +100,7 @@ def test_old_and_changed_requests_are_refused(front: Front) -> None:
 
 
 def test_presigned_urls_are_accepted_without_a_body(front: Front) -> None:
-    """A holder of a presigned URL could add a body that was not signed."""
+    """Otherwise a holder of a presigned URL could add a body that was not signed."""
     url = front.client("s3").generate_presigned_url(
         "get_bucket_notification_configuration", Params={"Bucket": BUCKET}, ExpiresIn=60
     )
@@ -140,7 +140,9 @@ def signed_head(front: Front, body: bytes) -> bytes:
 
 
 def test_large_and_slow_bodies_are_refused() -> None:
-    """Strangers could fill the memory, or hold connections, since a body is read before its signature is verified."""
+    """Otherwise strangers could fill the memory or hold connections, since a body is read before its signature is
+    verified.
+    """
     with running_front(QUICK) as front:
         head = signed_head(front, b"x")
         assert raw(front, head + b"content-length: 4097\r\n\r\n").startswith(b"HTTP/1.1 413 ")
@@ -155,7 +157,7 @@ def test_large_and_slow_bodies_are_refused() -> None:
 
 
 def test_a_connection_counts_for_its_address_until_a_request_is_proved() -> None:
-    """A stranger could take all connections with the id of a key, which is not secret."""
+    """Otherwise a stranger who knows only the id of a key, which is not secret, could take all connections."""
     patient = Limits(connections=8, strangers=2, stranger_seconds=20, request_seconds=20)
     with running_front(patient) as front, contextlib.ExitStack() as held:
         friend = held.enter_context(
@@ -178,7 +180,7 @@ def test_a_connection_counts_for_its_address_until_a_request_is_proved() -> None
 
 
 def test_requests_to_a_slow_store_are_answered_503(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Clients would wait without an answer, or requests would pile up."""
+    """Otherwise clients would wait without an answer, or requests would pile up."""
     monkeypatch.setattr(notification_front, "ANSWER_SECONDS", 0.3)
     monkeypatch.setattr(notification_front, "WAITING_MAX", 1)
     with running_front() as front:
@@ -205,7 +207,7 @@ def test_requests_to_a_slow_store_are_answered_503(monkeypatch: pytest.MonkeyPat
 
 
 def test_keys_are_read_from_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A key could not be changed without interruption."""
+    """Otherwise a key could not be changed without interruption."""
     file = tmp_path / "keys"
     file.write_text(f"# of this year\nAKIDNEXT {'n' * 40}\n\nAKIDLAST   {'l' * 40}\n")
     file.chmod(0o600)
@@ -233,7 +235,7 @@ def test_keys_are_read_from_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     ],
 )
 def test_invalid_keys_files_are_refused(tmp_path: Path, content: str | None, mode: int, why: str) -> None:
-    """The front would start with keys that others can read; no error may show a secret."""
+    """Otherwise the front would start with keys that other users can read. No error may show a secret."""
     file = tmp_path / "keys"
     if content is not None:
         file.write_text(content)
@@ -271,14 +273,16 @@ def test_a_missing_key_is_refused(
 
 
 def test_other_addresses_than_loopback_need_tls() -> None:
-    """Requests could be recorded and replayed on the network; a proxy in front may do TLS."""
+    """Otherwise requests could be recorded and replayed on the network. Plain HTTP is permitted if a proxy in front
+    does TLS.
+    """
     with pytest.raises(UsageError, match="not a loopback address"):
         FrontSettings(host="0.0.0.0").build(context_of())
     assert isinstance(FrontSettings(host="0.0.0.0", plain_http=True).build(context_of()), NotificationFront)
 
 
 def test_arns_have_the_buckets_region_or_the_given_one() -> None:
-    """Ceph's clients expect their zone group as region."""
+    """Ceph's clients expect their zone group as the region in an ARN."""
     for given, region in (("", "eu-central-1"), ("zg", "zg")):
         made = FrontSettings(arn_region=given).build(context_of())
         assert isinstance(made, NotificationFront)
@@ -286,7 +290,7 @@ def test_arns_have_the_buckets_region_or_the_given_one() -> None:
 
 
 def test_the_front_has_a_command(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A setting would be missing from the command, or a key could be given on the command line."""
+    """Otherwise a setting would be missing from the command, or a key could be given on the command line."""
     ran: list[NotificationFront] = []
     monkeypatch.setattr(
         "s3notify_platform.cli.services.run_in_foreground", lambda service, **_: ran.append(service)

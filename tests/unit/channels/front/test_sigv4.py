@@ -62,7 +62,9 @@ def denied(head: Head, body: bytes = b"<x/>", **more: Any) -> str:
 
 
 def test_requests_signed_by_botocore_are_accepted() -> None:
-    """boto3 could not use the front: S3's head contains the hash of the body, SNS's head does not."""
+    """Otherwise boto3 could not use the front. A request to S3 has the hash of the body in its head; a request to SNS
+    does not.
+    """
     assert believed(head_of()) == KEY_ID
     assert believed(head_of("GET", body=b""), b"") == KEY_ID
     body = b"Action=ListTopics&Version=2010-03-31"
@@ -72,7 +74,7 @@ def test_requests_signed_by_botocore_are_accepted() -> None:
 
 
 def test_presigned_urls_are_accepted_until_they_expire() -> None:
-    """A presigned URL could be used for longer, or with a body that was not signed."""
+    """Otherwise a presigned URL could be used after it has expired, or with a body that was not signed."""
     url = head_of("GET", body=b"", auth=S3SigV4QueryAuth, expires=60)
     assert "authorization" not in url.headers
     assert believed(url, b"") == KEY_ID
@@ -86,7 +88,9 @@ def test_presigned_urls_are_accepted_until_they_expire() -> None:
 
 
 def test_a_vector_of_the_aws_test_suite_is_accepted() -> None:
-    """The vector is `get-vanilla`, with another service; botocore and this code could share an error."""
+    """The vector is `get-vanilla`, with another service. Without it, an error that botocore and this code share would
+    not be found.
+    """
     stamp, date = "20150830T123600Z", "20150830"
     canonical = "GET\n/\n\nhost:example.amazonaws.com\nx-amz-date:20150830T123600Z\n\nhost;x-amz-date\n"
     canonical += hashlib.sha256(b"").hexdigest()
@@ -110,7 +114,7 @@ def test_a_vector_of_the_aws_test_suite_is_accepted() -> None:
     text=st.text("ab  ,;=", max_size=8),
 )
 def test_any_path_query_and_header_can_be_signed(path: str, pairs: list[tuple[str, str]], text: str) -> None:
-    """Requests with unusual characters would be refused, or accepted after a change."""
+    """Otherwise requests with unusual characters would be refused, or would be accepted although they were changed."""
     query = urlencode([("k" + name, value) for name, value in pairs], quote_via=quote)
     target = f"/{quote(path)}?{query}"
     head = head_of("GET", target, b"", headers={"x-amz-note": f"n{text}n"})
@@ -133,7 +137,7 @@ def test_a_changed_head_is_refused(change: dict[str, Any], reason: str) -> None:
 
 
 def test_a_changed_body_is_refused() -> None:
-    """A body could be replaced on its way, together with its hash."""
+    """Otherwise an attacker on the network could replace a body together with its hash."""
     assert denied(head_of(), b"<y/>") == "body"
     head = head_of()
     fitting = {"x-amz-content-sha256": hashlib.sha256(b"<y/>").hexdigest()}
@@ -144,7 +148,7 @@ def test_a_changed_body_is_refused() -> None:
 
 @pytest.mark.parametrize("claimed", ["UNSIGNED-PAYLOAD", "STREAMING-AWS4-HMAC-SHA256-PAYLOAD", "x"])
 def test_an_unsigned_body_is_refused(claimed: str) -> None:
-    """A client could claim that the body is signed elsewhere, and send any body."""
+    """Otherwise a client could declare in a header that the body is not signed here, and send any body."""
     head = head_of(auth=SigV4Auth, headers={"x-amz-content-sha256": claimed})
     assert denied(head) == "body"
 
@@ -157,7 +161,9 @@ def test_another_secret_or_time_is_refused() -> None:
 
 
 def test_unsigned_amazon_headers_are_refused() -> None:
-    """A header that changes the request's meaning could be added; headers of proxies must be allowed."""
+    """Otherwise an attacker could add a header that changes the request's meaning. Unsigned headers of proxies must be
+    allowed.
+    """
     head = head_of()
     assert believed(replace(head, headers={**head.headers, "x-forwarded-for": "192.0.2.1"})) == KEY_ID
     assert denied(replace(head, headers={**head.headers, "x-amz-acl": "public"})) == "signature"
@@ -167,7 +173,7 @@ def test_unsigned_amazon_headers_are_refused() -> None:
 
 
 def test_temporary_credentials_and_other_services_are_refused() -> None:
-    """A signature for another service, or with a token that nobody verifies, would be accepted."""
+    """Otherwise a signature for another service, or with a token that nobody verifies, would be accepted."""
     assert denied(head_of(token="t")) == "token"
     assert denied(head_of("GET", body=b"", auth=S3SigV4QueryAuth, token="t"), b"") == "token"
     assert denied(head_of(service="sqs")) == "malformed"

@@ -16,7 +16,7 @@ from tests.support.waiting import until
 
 
 def test_posts_of_ceph_and_minio_are_queued_and_signalled():
-    """A change could be answered with 200, and then be lost; several posts share one connection."""
+    """Otherwise a change could be answered with 200, and then be lost. Several posts share one connection."""
     site = Site()
     with running(site) as receiver, connect(receiver) as connection:
         assert ask(connection, ceph("a+b%2Fc"))[0] == 200
@@ -48,7 +48,7 @@ def basic(user, password):
     ],
 )
 def test_the_secret_is_accepted_in_each_form(headers):
-    """Ceph or MinIO could not authenticate with the form that it has."""
+    """Otherwise Ceph or MinIO could not authenticate with the form that it has."""
     site = Site()
     with running(site) as receiver:
         assert post(receiver, ceph("a"), headers)[0] == 200
@@ -70,7 +70,7 @@ def test_the_secret_is_accepted_in_each_form(headers):
     ],
 )
 def test_a_missing_or_wrong_secret_is_refused(headers):
-    """A stranger could queue changes, fill the poison, or learn the secret from an answer."""
+    """Otherwise a stranger could queue changes, fill the poison, or learn the secret from an answer."""
     site = Site()
     with running(site) as receiver:
         status, text, answer = post(receiver, ceph("a"), headers)
@@ -84,7 +84,9 @@ def test_a_missing_or_wrong_secret_is_refused(headers):
 
 @pytest.mark.parametrize(("given", "status"), [(SECRET, 200), ("the-next-secret-of-all", 200), ("no", 401)])
 def test_secrets_are_compared_in_constant_time(monkeypatch, given, status):
-    """An answer's time would show how much of a secret was guessed: all digests, of equal length, are compared."""
+    """Otherwise the time of an answer would show how much of a guessed secret is right. All digests are compared, and
+    have equal length.
+    """
     monkeypatch.setenv("NEXT", "the-next-secret-of-all")
     compared = []
 
@@ -100,7 +102,7 @@ def test_secrets_are_compared_in_constant_time(monkeypatch, given, status):
 
 
 def test_an_old_and_a_new_secret_are_both_accepted(monkeypatch):
-    """Posts would be refused while a secret is changed."""
+    """Otherwise posts would be refused while a secret is changed."""
     monkeypatch.setenv("NEXT", "the-next-secret-of-all")
     with running(Site()) as receiver:
         assert post(receiver, ceph("a"))[0] == 200
@@ -109,7 +111,7 @@ def test_an_old_and_a_new_secret_are_both_accepted(monkeypatch):
 
 @pytest.mark.parametrize("body", [b"", b"hello", b"{}", b"[" * 3000])
 def test_malformed_posts_are_kept_as_poison(body):
-    """The reason of a malformed post would be unknown, or the sender would repeat it for ever."""
+    """Otherwise nobody would learn why a post was malformed, or the sender would repeat it for ever."""
     site = Site()
     with running(site) as receiver:
         assert post(receiver, body)[0] == 400
@@ -122,7 +124,7 @@ def test_malformed_posts_are_kept_as_poison(body):
 
 
 def test_posts_without_a_change_of_the_bucket_are_accepted():
-    """A sender would repeat test events, and changes of other buckets, for ever."""
+    """Otherwise a sender would repeat test events, and changes of other buckets, for ever."""
     site = Site()
     with running(site) as receiver:
         assert post(receiver, '{"Event": "s3:TestEvent"}')[0] == 200
@@ -131,7 +133,7 @@ def test_posts_without_a_change_of_the_bucket_are_accepted():
 
 
 def test_only_posts_to_the_root_and_health_are_answered():
-    """A load balancer could not check the inlet without the secret."""
+    """Otherwise a load balancer could not check the inlet without the secret."""
     with running(Site()) as receiver:
         assert post(receiver, b"", {}, method="GET", path="/health")[:2] == (200, b"ok\n")
         assert post(receiver, b"", {}, method="HEAD", path="/health?x=1")[:2] == (200, b"")
@@ -142,7 +144,7 @@ def test_only_posts_to_the_root_and_health_are_answered():
 
 
 def test_posts_are_refused_while_the_store_is_down():
-    """A change, or a malformed post, would be lost in an outage of the store."""
+    """Otherwise a change, or a malformed post, would be lost in an outage of the store."""
     site = Site()
     with running(site) as receiver:
         for fault in ("records", "signals"):
@@ -161,7 +163,7 @@ def test_posts_are_refused_while_the_store_is_down():
 
 
 def test_a_full_topic_refuses_posts():
-    """A change that a topic has no room for would be lost."""
+    """Otherwise a change that a topic has no room for would be lost."""
     site = Site(orders=TopicSettings(capacity=1, shards=1))
     with running(site) as receiver:
         assert post(receiver, ceph("a"))[0] == 200
@@ -173,7 +175,7 @@ def test_a_full_topic_refuses_posts():
 
 
 def test_concurrent_posts_share_a_batch_and_have_their_own_answers():
-    """Ceph sends one change in each post: without batches each post would need its own requests to the store."""
+    """Ceph sends one change in each post. Without batches, each post would need its own requests to the store."""
     site = Site(
         targets=[("", "_s/")],
         orders=TopicSettings(prefix="a"),
@@ -202,7 +204,7 @@ def test_concurrent_posts_share_a_batch_and_have_their_own_answers():
 
 
 def test_a_defect_is_answered_with_503():
-    """A defect would lose the change, or end the inlet."""
+    """Otherwise an unexpected error would lose the change, or end the inlet."""
     site = Site()
     accept = site.intake.accept
     site.intake.accept = lambda *a, **k: 1 / 0
@@ -213,7 +215,7 @@ def test_a_defect_is_answered_with_503():
 
 
 def test_errors_that_only_an_operator_can_fix_end_the_inlet():
-    """The inlet would run with a missing bucket, and refuse posts for ever."""
+    """Otherwise the inlet would run although the bucket is missing, and would refuse posts for ever."""
     site = Site()
 
     def broken(*args, **kwargs):

@@ -17,7 +17,7 @@ from tests.support.intake_site import Site
 
 
 def test_a_body_over_the_limit_is_refused():
-    """A sender could fill the memory, by a declared length or by endless chunks."""
+    """Otherwise a sender could fill the memory, by a declared length or by endless chunks."""
     with running(Site(), limits=QUICK) as receiver:
         answer, _ = raw(receiver, HEAD + b"content-length: 4097\r\n\r\n")
         assert answer.startswith(b"HTTP/1.1 413 ")
@@ -31,7 +31,7 @@ def test_a_body_over_the_limit_is_refused():
 
 
 def test_a_refused_sender_gets_no_100_continue():
-    """A refused sender would upload its body, and a permitted one would wait for 100 Continue."""
+    """Otherwise a refused sender would upload its body, and a permitted one would wait for 100 Continue."""
     expect = b"content-length: 5\r\nexpect: 100-continue\r\n\r\n"
     with running(Site(), limits=QUICK) as receiver:
         answer, _ = raw(receiver, b"POST / HTTP/1.1\r\nhost: x\r\n" + expect)
@@ -52,7 +52,7 @@ def test_a_refused_sender_gets_no_100_continue():
     ],
 )
 def test_malformed_requests_are_refused(sent, status):
-    """Bytes that are not HTTP could end the inlet."""
+    """Otherwise bytes that are not HTTP could end the inlet."""
     with running(Site(), limits=QUICK) as receiver:
         answer, _ = raw(receiver, sent)
         assert answer.startswith(b"HTTP/1.1 %d " % status)
@@ -60,7 +60,7 @@ def test_malformed_requests_are_refused(sent, status):
 
 
 def test_slow_clients_are_disconnected_at_the_deadline():
-    """A client that sends one byte now and then could hold a connection for ever."""
+    """Otherwise a client that sends one byte now and then could hold a connection for ever."""
     with running(Site(), limits=QUICK) as receiver:
         drip = [bytes([byte]) for byte in HEAD[:40]]
         answer, seconds = raw(receiver, *drip, wait=0.05)
@@ -75,7 +75,7 @@ def test_slow_clients_are_disconnected_at_the_deadline():
 
 
 def opened(receiver, stack, number, sent=b""):
-    """This many connections that have sent `sent`, and wait."""
+    """Opens this many connections; each has sent `sent`, and waits."""
     peers = [stack.enter_context(socket.create_connection(receiver.address, 60)) for _ in range(number)]
     for peer in peers:
         peer.sendall(sent)
@@ -83,7 +83,7 @@ def opened(receiver, stack, number, sent=b""):
 
 
 def test_slow_clients_do_not_delay_others():
-    """Some slow clients would block all senders; a connection over the limit is answered with 503."""
+    """Otherwise a few slow clients would block all senders. A connection over the limit is answered with 503."""
     site = Site()
     patient = replace(QUICK, stranger_seconds=60, request_seconds=60)
     with running(site, limits=patient) as receiver, contextlib.ExitStack() as stack:
@@ -115,7 +115,7 @@ def test_connections_of_slow_clients_are_available_after_their_deadline():
 
 
 def test_a_peer_that_disconnects_does_no_damage():
-    """A peer that disconnects within a request could end the inlet."""
+    """Otherwise a peer that disconnects within a request could end the inlet."""
     site = Site()
     with running(site, limits=QUICK) as receiver:
         body = ceph("a").encode()
@@ -132,7 +132,7 @@ def test_a_peer_that_disconnects_does_no_damage():
 
 
 def test_a_stop_answers_posts_in_progress_and_closes_idle_connections():
-    """A restart of the inlet would lose posts in progress, or wait for idle connections."""
+    """Otherwise a restart of the inlet would lose posts in progress, or wait for idle connections."""
     site = Site()
     entered, gate = threading.Event(), threading.Event()
     accept = site.intake.accept
@@ -160,7 +160,7 @@ def test_a_stop_answers_posts_in_progress_and_closes_idle_connections():
 
 
 def test_tls_is_served_with_certificate_and_key(certificate):
-    """Secrets would be readable on the network, or a hanging handshake would hold a connection."""
+    """Otherwise secrets would be readable on the network, or a hanging handshake would hold a connection."""
     cert, key = certificate
     site = Site()
     with running(site, cert_file=str(cert), key_file=str(key), limits=QUICK) as receiver:
@@ -189,7 +189,7 @@ def test_tls_is_served_with_certificate_and_key(certificate):
     ],
 )
 def test_unsafe_settings_are_refused(monkeypatch, settings, secret, reason):
-    """The inlet would listen with a weak secret, or without TLS on a network."""
+    """Otherwise the inlet would listen with a weak secret, or without TLS on a network."""
     monkeypatch.setenv("A", secret)
     with pytest.raises(UsageError, match=reason):
         HttpInlet(HttpInletSettings(secret_envs=["A", "B"], **settings), Site().intake)
@@ -197,7 +197,7 @@ def test_unsafe_settings_are_refused(monkeypatch, settings, secret, reason):
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1", "localhost"])
 def test_loopback_and_plain_http_need_no_tls(host):
-    """An inlet behind a proxy that does TLS could not be started."""
+    """Otherwise an inlet behind a proxy that does TLS could not be started."""
     HttpInlet(HttpInletSettings(secret_envs=["RECEIVER_SECRET"], host=host), Site().intake)
     HttpInlet(
         HttpInletSettings(secret_envs=["RECEIVER_SECRET"], host="0.0.0.0", plain_http=True), Site().intake

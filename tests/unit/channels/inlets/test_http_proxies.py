@@ -56,7 +56,7 @@ PATIENT = Limits(connections=12, strangers=3, stranger_seconds=60)
     ],
 )
 def test_the_last_address_that_is_not_a_proxys_counts(headers, client):
-    """A client could count as another one by sending the header itself."""
+    """Otherwise a client could count as another client by sending the header itself."""
     assert PROXIES.client("10.0.0.1", headers) == client
 
 
@@ -65,13 +65,15 @@ def test_the_last_address_that_is_not_a_proxys_counts(headers, client):
     st.sampled_from(["forwarded", "x-forwarded-for"]),
 )
 def test_any_header_counts_for_an_address(text, name):
-    """A malformed header could end the inlet, or hide the address that the proxy has appended."""
+    """Otherwise a malformed header could end the inlet, or hide the address that the proxy has appended."""
     assert PROXIES.client("10.0.0.1", {name: text})
     assert PROXIES.client("10.0.0.1", {"x-forwarded-for": f"{text}, 198.51.100.1"}) == "198.51.100.1"
 
 
 def test_trusted_proxies_are_recognised_by_their_address():
-    """A proxy would not be recognised by another notation of its address; or every client could be a proxy."""
+    """Otherwise a proxy would not be recognised if its address has another notation, or every client could count as a
+    proxy.
+    """
     assert all(map(PROXIES.has, ("10.0.0.1", "::ffff:10.0.0.1", "fd00::1", "192.0.2.7")))
     assert not any(map(PROXIES.has, ("11.0.0.1", "192.0.2.8", "2001:db8::1", "", "localhost")))
     assert not TrustedProxies().has("127.0.0.1")
@@ -91,7 +93,7 @@ def held(receiver, stack, **headers):
 
 @pytest.mark.parametrize("header", ["x_forwarded_for", "forwarded"])
 def test_a_stranger_behind_the_proxy_does_not_block_others(header):
-    """One client without the secret could take all connections of the proxy."""
+    """Otherwise one client without the secret could take all connections of the proxy."""
 
     def of(address):
         return {header: f"for={address}" if header == "forwarded" else address}
@@ -114,7 +116,9 @@ def test_a_stranger_behind_the_proxy_does_not_block_others(header):
 
 
 def test_a_connection_of_the_proxy_counts_for_its_last_client():
-    """A proxy uses one connection for many clients, and may send several headers: one client would count for others."""
+    """A proxy uses one connection for many clients, and may send several headers. Without this, one client would count
+    for others.
+    """
     with (
         running(Site(), limits=PATIENT, trusted_proxies=["127.0.0.1"]) as receiver,
         contextlib.ExitStack() as stack,
@@ -140,14 +144,14 @@ def test_a_connection_of_the_proxy_counts_for_its_last_client():
 
 
 def test_headers_are_ignored_without_a_trusted_proxy():
-    """Any client could name as many addresses as it likes, and take all connections."""
+    """Otherwise any client could name as many addresses as it likes, and take all connections."""
     with running(Site(), limits=PATIENT) as receiver, contextlib.ExitStack() as stack:
         assert [held(receiver, stack, x_forwarded_for=f"198.51.100.{n}") for n in range(3)] == [401] * 3
         assert held(receiver, stack, x_forwarded_for="198.51.100.9") == 503
 
 
 def test_plain_http_without_a_trusted_proxy_warns_and_has_no_share():
-    """All connections have the proxy's address: with a share for each address, senders would be refused."""
+    """All connections have the proxy's address. So a share for each address would refuse senders."""
     site = Site()
     with (
         running(site, host="127.0.0.1", plain_http=True, max_connections=8) as receiver,
@@ -164,7 +168,9 @@ def test_plain_http_without_a_trusted_proxy_warns_and_has_no_share():
 
 
 def test_an_invalid_proxy_is_refused():
-    """The inlet would start, and trust no proxy; the command and the component must both have this setting."""
+    """Otherwise the inlet would start, and trust no proxy. The command and the component must both have this
+    setting.
+    """
     flags = [
         "--bucket",
         "b",

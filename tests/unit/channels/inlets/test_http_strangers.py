@@ -18,7 +18,7 @@ PATIENT = Limits(connections=8, strangers=2, stranger_seconds=20, request_second
 
 @contextlib.contextmanager
 def held(receiver, number, sent=b""):
-    """This many connections that have sent `sent`, and wait."""
+    """Opens this many connections; each has sent `sent`, and waits."""
     with contextlib.ExitStack() as open_:
         peers = [open_.enter_context(socket.create_connection(receiver.address, 20)) for _ in range(number)]
         for peer in peers:
@@ -32,7 +32,7 @@ def is_turned_away(receiver):
 
 
 def test_strangers_of_one_address_get_only_their_share():
-    """Clients without the secret could keep senders out, at their own address or at another one."""
+    """Otherwise clients without the secret could keep senders out, at their own address or at another one."""
     with running(Site(), limits=PATIENT) as receiver, connect(receiver) as friend:
         assert ask(friend, ceph("a"))[0] == 200
         with held(receiver, 2, HEAD):
@@ -43,7 +43,7 @@ def test_strangers_of_one_address_get_only_their_share():
 
 
 def test_many_idle_connections_do_not_block_others():
-    """128 idle connections of one address could block an inlet with its default limits."""
+    """Otherwise 128 idle connections of one address could block an inlet with its default limits."""
     with running(Site()) as receiver, held(receiver, 128):
         began = time.monotonic()
         with connect(receiver, source_address=("127.0.0.2", 0)) as other:
@@ -52,7 +52,7 @@ def test_many_idle_connections_do_not_block_others():
 
 
 def test_a_place_is_free_after_a_stranger_has_left():
-    """After some strangers have left or were refused, the inlet would accept nobody."""
+    """Otherwise the inlet would accept nobody after some strangers have left or were refused."""
     limits = Limits(connections=1, strangers=1)
     with running(Site(), limits=limits) as receiver:
         for _ in range(3):
@@ -66,7 +66,7 @@ def test_a_place_is_free_after_a_stranger_has_left():
 
 
 def test_connections_without_a_handshake_are_counted(certificate):
-    """Clients that never begin TLS could take all connections."""
+    """Otherwise clients that never begin TLS could take all connections."""
     cert, key = certificate
     limits = Limits(connections=3, strangers=3, stranger_seconds=2)
     with running(Site(), cert_file=str(cert), key_file=str(key), limits=limits) as receiver:
@@ -81,7 +81,7 @@ def test_connections_without_a_handshake_are_counted(certificate):
 
 
 def test_a_post_that_waits_too_long_is_dropped(monkeypatch):
-    """A post that was answered with 503 would be queued later, and again when its sender repeats it."""
+    """Otherwise a post that was answered with 503 would be queued later, and again when its sender repeats it."""
     monkeypatch.setattr(inlet_module, "ANSWER_SECONDS", 0.3)
     monkeypatch.setattr(inlet_module, "WORKERS", 1)
     site = Site()
@@ -105,7 +105,7 @@ def test_a_post_that_waits_too_long_is_dropped(monkeypatch):
 
 
 def test_the_log_does_not_grow_with_failed_posts(caplog):
-    """Senders could fill the disk with log lines; a later line says how many were left out."""
+    """Otherwise senders could fill the disk with log lines. A later line says how many were left out."""
     site = Site()
     site.intake.accept = lambda *a, **k: 1 / 0
     with running(site) as receiver:
@@ -114,7 +114,7 @@ def test_the_log_does_not_grow_with_failed_posts(caplog):
 
 
 def test_the_log_does_not_grow_with_refused_connections(caplog):
-    """Strangers could fill the disk with log lines."""
+    """Otherwise strangers could fill the disk with log lines."""
     with running(Site(), limits=PATIENT) as receiver, held(receiver, 2, HEAD):
         assert all(is_turned_away(receiver) for _ in range(5))
     assert len(caplog.records) <= 1

@@ -18,7 +18,9 @@ from tests.support.intake_site import SIGNALS, Site, event
 
 
 def test_an_event_is_queued_and_then_signalled():
-    """A signal before its entry, or without the mark, would make the consumer list, or miss the change."""
+    """Otherwise the consumer would miss the change (a signal before its entry), or would list (a signal without the
+    mark).
+    """
     site = Site()
     there = []
     put = site.objects.put
@@ -38,7 +40,7 @@ def test_an_event_is_queued_and_then_signalled():
 
 
 def test_every_topic_that_takes_the_key_gets_an_entry():
-    """A topic would miss changes, or get those of another bucket or prefix."""
+    """Otherwise a topic would miss changes, or get changes of another bucket or prefix."""
     site = Site(
         raw=TopicSettings(bucket="b", prefix="raw/"),
         csv=TopicSettings(prefix="raw/csv/"),
@@ -55,7 +57,7 @@ def test_every_topic_that_takes_the_key_gets_an_entry():
 
 
 def test_changes_of_the_platforms_own_objects_are_ignored():
-    """A topic that takes all keys would cause entries for its own entries, without end."""
+    """Otherwise a topic that takes all keys would cause entries for its own entries, without end."""
     site = Site(all=TopicSettings(), excluded=("_s3notify/",))
     assert site.intake.accept([event("_s3notify/queue/x"), event("x")]).outcomes == ("ignored", "queued")
     with pytest.raises(UsageError, match="without an empty prefix"):
@@ -63,7 +65,7 @@ def test_changes_of_the_platforms_own_objects_are_ignored():
 
 
 def test_each_keyspace_is_signalled_for_its_keys():
-    """A bucket may have several sources: some of them would miss changes, or be signalled for other keys."""
+    """A bucket may have several sources. Each must be signalled for all of its own keys, and for no others."""
     site = Site(targets=(("raw/", "_1/"), ("", "_2/")))
     site.intake.accept([event("raw/a"), event("c")])
     assert site.signal("raw/a", "_1/")
@@ -73,7 +75,7 @@ def test_each_keyspace_is_signalled_for_its_keys():
 
 
 def test_a_completed_event_is_a_duplicate():
-    """Each repeated report would cost an entry and a signal."""
+    """Otherwise each repeated report would cost an entry and a signal."""
     site = Site()
     assert site.intake.accept([event(), event(), event("l")]).outcomes == ("queued", "duplicate", "queued")
     before = site.signal("k")
@@ -94,14 +96,14 @@ def test_a_completed_event_is_a_duplicate():
     ],
 )
 def test_only_an_identical_event_is_a_duplicate(other):
-    """A later change of the same object would be dropped."""
+    """Otherwise a later change of the same object would be dropped."""
     site = Site()
     site.intake.accept([event()])
     assert site.intake.accept([other]).outcomes == ("queued",)
 
 
 def test_an_event_without_a_sequencer_is_never_a_duplicate():
-    """If an object changes from A to B and back to A, the last change would be missed."""
+    """Otherwise the last change would be missed if an object changes from A to B and back to A."""
     site = Site()
     reported = [event(sequencer="", etag=etag) for etag in ("a", "b", "a")]
     assert site.intake.accept(reported).outcomes == ("queued",) * 3
@@ -109,7 +111,9 @@ def test_an_event_without_a_sequencer_is_never_a_duplicate():
 
 
 def test_the_memory_of_events_is_bounded():
-    """The inlet's memory would grow with each event; a forgotten event is only queued again."""
+    """Otherwise the inlet's memory would grow with each event. If a forgotten event is reported again, it is only
+    queued again.
+    """
     site = Site(memory=4)  # an entry and a signal each
     site.intake.accept([event("a")])
     site.intake.accept([event("b"), event("c")])
@@ -118,7 +122,7 @@ def test_the_memory_of_events_is_bounded():
 
 
 def test_a_full_topic_does_not_delay_another():
-    """One full topic would stop all others, or cause a new entry in them with each retry."""
+    """Otherwise one full topic would stop all others, or each retry would add another entry to them."""
     site = Site(full=TopicSettings(capacity=1, shards=1), orders=TopicSettings())
     site.intake.accept([event("first")])
     accepted = site.intake.accept([event()])
@@ -140,7 +144,9 @@ def test_a_full_topic_does_not_delay_another():
 
 
 def test_a_signal_in_flight_does_not_count_for_a_later_entry():
-    """Two inlets receive one event: an entry would have no signal if the other inlet's signal was sent before."""
+    """Two inlets may receive one event. Without this, an entry would have no signal if the other inlet's signal was
+    sent before it.
+    """
     site = Site(full=TopicSettings(capacity=1, shards=1), orders=TopicSettings())
     site.intake.accept([event("first")])
     publisher = site.intake._targets[0].publisher
@@ -163,7 +169,7 @@ def test_a_signal_in_flight_does_not_count_for_a_later_entry():
 
 
 def test_an_event_without_its_signal_must_be_reported_again():
-    """A change would be in the queue, and no consumer would look for it."""
+    """Otherwise a change would be in the queue, and no consumer would look for it."""
     site = Site()
     site.faults["signals"] = Fault.THROTTLED
     accepted = site.intake.accept([event()])
@@ -177,7 +183,7 @@ def test_an_event_without_its_signal_must_be_reported_again():
 
 @pytest.mark.parametrize("fault", [Fault.THROTTLED, Fault.LOST, Fault.REFUSED])
 def test_nothing_is_signalled_while_the_store_is_down(fault):
-    """A consumer would be signalled before the entry is there, and miss the change."""
+    """Otherwise a consumer would be signalled before the entry is there, and miss the change."""
     site = Site()
     site.faults["records"] = fault
     accepted = site.intake.accept([event()])
@@ -190,7 +196,7 @@ def test_nothing_is_signalled_while_the_store_is_down(fault):
 
 
 def test_unreadable_topics_are_requested_once_for_a_batch():
-    """In an outage, each event of a batch would send its own requests, with retries."""
+    """Otherwise, in an outage, each event of a batch would cause its own requests, with retries."""
     site = Site()
     scans = 0
 
@@ -205,7 +211,7 @@ def test_unreadable_topics_are_requested_once_for_a_batch():
 
 
 def test_a_deleted_topic_gets_no_entries():
-    """A deleted topic would make all later events fail."""
+    """Otherwise a deleted topic would make all later events fail."""
     site = Site(orders=TopicSettings(), other=TopicSettings(prefix="x/"))
     site.intake.accept([event("a")])
     site.queue.topics.delete("other")
@@ -238,7 +244,7 @@ def test_a_deleted_topic_gets_no_entries():
     ],
 )
 def test_an_event_that_no_topic_can_hold_is_kept_as_poison(bad, reason):
-    """One invalid event would block all later ones, or be lost without a reason."""
+    """Otherwise one invalid event would block all later ones, or be lost without a reason."""
     site = Site()
     assert site.intake.accept([event("a"), bad, event("b")], origin="test").outcomes == (
         "queued",
@@ -254,7 +260,9 @@ def test_an_event_that_no_topic_can_hold_is_kept_as_poison(bad, reason):
 
 @pytest.mark.parametrize("small", ["a", "z"])
 def test_an_event_fails_only_after_all_topics_have_decided(small):
-    """The sender would drop an event that one topic cannot hold, although another topic is only full."""
+    """Otherwise the sender would drop an event that one topic cannot hold, although another topic is only full at the
+    moment.
+    """
     site = Site(
         full=TopicSettings(capacity=1, shards=1),
         **{small: TopicSettings(max_event_bytes=220)},
@@ -268,7 +276,7 @@ def test_an_event_fails_only_after_all_topics_have_decided(small):
 
 
 def test_refused_credentials_are_raised():
-    """The inlet would wait for ever if its credentials are wrong."""
+    """Otherwise an inlet with wrong credentials would wait for ever."""
     site = Site()
 
     class Refused(MemoryObjectStore):
@@ -289,7 +297,7 @@ def quarantine(limit=3):
 
 
 def test_poison_is_kept_once_and_up_to_a_limit():
-    """A sender that repeats malformed posts could fill the queue's storage."""
+    """Otherwise a sender that repeats malformed posts could fill the queue's storage."""
     poison = quarantine()
     for body in (b"a", b"b", b"a", b"c"):
         assert poison.keep(body, origin="test", reason="none")
@@ -315,7 +323,7 @@ def test_two_inlets_count_the_same_poison_once():
 
 
 def test_long_poison_is_cut():
-    """One large message could fill the storage; its original length is kept."""
+    """Otherwise one large message could fill the storage. The original length of the message is kept."""
     poison = quarantine()
     poison.keep(b"x" * 200_000, origin="test", reason="r" * 1000)
     (kept,) = poison.all()
@@ -323,7 +331,7 @@ def test_long_poison_is_cut():
 
 
 def test_poison_that_cannot_be_counted_is_not_kept():
-    """Poison that was kept without being counted would exceed the limit; its sender repeats it later."""
+    """Otherwise poison could exceed its limit without being counted. The sender of the message repeats it later."""
     poison = quarantine()
     poison._records.add = lambda *args, **kwargs: Unknown(cause="timeout")
     with pytest.raises(UnavailableError):
@@ -332,7 +340,7 @@ def test_poison_that_cannot_be_counted_is_not_kept():
 
 
 def test_rules_select_events_by_their_names():
-    """A topic for copies would get other changes, or ids would be changed on their way."""
+    """Otherwise a topic for copies would get other changes, or ids would be changed on their way."""
     copies = TopicSettings(bucket="b", rules=(Rule(events=("ObjectCreated:Copy",)),))
     site = Site(orders=TopicSettings(bucket="b", prefix="raw/"), copies=copies)
     copied = event("raw/a", name="ObjectCreated:Copy", version_id="v1", configuration_id="日本")
@@ -345,7 +353,9 @@ def test_rules_select_events_by_their_names():
 
 
 def test_hidden_files_are_neither_queued_nor_signalled_for_their_source():
-    """Temporary files of Spark would cost a source entries and batches; other topics must still get them."""
+    """Otherwise a source would get entries and batches for temporary files of Spark. Other topics must still get these
+    files.
+    """
     site = Site(
         targets=[("raw/", SIGNALS, "orders"), ("raw/", "_all/")],
         orders=TopicSettings(bucket="b"),
@@ -365,14 +375,14 @@ def test_hidden_files_are_neither_queued_nor_signalled_for_their_source():
 
 
 def test_a_topic_that_is_wider_than_its_source_gets_hidden_files_elsewhere():
-    """A topic would miss files outside of the inlet's prefix."""
+    """Otherwise the topic would miss hidden files that are outside of its source's prefix."""
     site = Site(targets=[("raw/1/", SIGNALS, "orders")], orders=TopicSettings(bucket="b"))
     site.intake.accept([event("raw/2/x.json", "01"), event("raw/_2/x.json", "02"), event("raw/1/_x", "03")])
     assert sorted(site.keys("orders")) == ["raw/2/x.json", "raw/_2/x.json"]
 
 
 def test_a_topic_with_other_slots_than_its_source_is_refused():
-    """The source's consumer would look for entries in other slots than the topic has."""
+    """Otherwise the source's consumer would look for entries in other slots than the topic has."""
     site = Site(targets=[("", SIGNALS, "orders")], orders=TopicSettings(slots=40))
     with pytest.raises(UsageError, match="'orders' has 40 slots, and its source 1000"):
         site.intake.accept([event()])

@@ -70,7 +70,9 @@ def handled(queue, site, **settings):
 
 
 def test_messages_are_deleted_when_their_events_are_durable():
-    """A crash would lose changes; test events and other buckets' changes must be deleted, too."""
+    """Otherwise a crash would lose changes. Messages with test events, or with changes of other buckets, must be
+    deleted, too.
+    """
     site = Site()
     queue = Queue(
         body(event("a"), event("b")),
@@ -88,7 +90,7 @@ def test_messages_are_deleted_when_their_events_are_durable():
 
 
 def test_messages_are_gathered_while_more_are_available():
-    """Each receive would wait, or each batch would have only ten messages."""
+    """Otherwise the inlet would wait at each receive, or each batch would have only ten messages."""
     queue = Queue(*(body(event(f"k{n}")) for n in range(25)))
     handled(queue, Site(), gather=100, wait_seconds=3)
     assert queue.asked == [(3, 10), (0, 10), (0, 10)]
@@ -99,7 +101,7 @@ def test_messages_are_gathered_while_more_are_available():
 
 
 def test_messages_received_before_an_outage_are_processed():
-    """Messages that were received before an outage would stay hidden by the heartbeat for ever."""
+    """Otherwise messages that were received before an outage would stay hidden by the heartbeat for ever."""
     queue = Queue(*(body(event(f"k{n}")) for n in range(25)))
     receive = queue.receive
 
@@ -117,7 +119,7 @@ def test_messages_received_before_an_outage_are_processed():
 
 @pytest.mark.parametrize("max_received", [None, 100])
 def test_poison_is_left_to_dead_letters_or_kept(max_received):
-    """One malformed message would block the queue, or be lost."""
+    """Otherwise one malformed message would block the queue, or be lost."""
     site = Site()
     queue = Queue("hello", body(event("a")), max_received=max_received)
     inlet, trouble = handled(queue, site)
@@ -135,7 +137,7 @@ def test_poison_is_left_to_dead_letters_or_kept(max_received):
 
 
 def test_poison_is_not_deleted_before_it_is_kept():
-    """A malformed message would be lost if it is deleted before it is kept."""
+    """Otherwise a malformed message would be lost if it is deleted, but cannot be kept."""
     site = Site()
     site.faults["records"] = Fault.THROTTLED
     queue = Queue("hello")
@@ -151,7 +153,9 @@ def test_poison_is_not_deleted_before_it_is_kept():
 
 
 def test_messages_stay_in_hand_while_the_store_is_down():
-    """An outage would use up receives, and the message service would move messages to its dead letters."""
+    """Otherwise messages would be received again and again in an outage, until the message service moves them to its
+    dead letters.
+    """
     site = Site()
     site.faults["signals"] = Fault.THROTTLED
     queue = Queue(body(event("a")))
@@ -166,7 +170,7 @@ def test_messages_stay_in_hand_while_the_store_is_down():
 
 
 def test_messages_for_a_full_topic_are_received_again_later():
-    """A full topic would be filled by constant receives, or messages for other topics would wait for it."""
+    """Otherwise such messages would be received all the time, or messages for other topics would wait for them."""
     for receives, least in ((1, 5), (4, 40), (50, FULL_CEILING_SECONDS)):
         site = Site(small=TopicSettings(capacity=1, shards=1, prefix="s/"), orders=TopicSettings(prefix="o/"))
         site.intake.accept([event("s/first")])
@@ -194,7 +198,9 @@ def breaks_on(site, key):
 
 @pytest.mark.parametrize(("receives", "max_received"), [(1, None), (10, None), (10, 100)])
 def test_a_message_that_causes_a_defect_does_not_block_others(receives, max_received):
-    """One message could stop the inlet for ever; from its tenth receive on it is poison."""
+    """Otherwise one message could stop the inlet for ever. From its tenth receive on, the message is treated
+    as poison.
+    """
     site = Site()
     breaks_on(site, "bad")
     queue = Queue(
@@ -211,7 +217,7 @@ def test_a_message_that_causes_a_defect_does_not_block_others(receives, max_rece
 
 @pytest.mark.parametrize("error", [UsageError, CorruptError])
 def test_errors_that_only_a_person_can_fix_do_not_count_as_poison(error):
-    """With wrong credentials, valid messages would be deleted or kept as poison."""
+    """Otherwise valid messages would be deleted or kept as poison while the credentials are wrong."""
     site = Site()
 
     def broken(events, **arguments):
@@ -228,7 +234,9 @@ def test_errors_that_only_a_person_can_fix_do_not_count_as_poison(error):
 
 
 def test_a_failed_deletion_is_retried_and_then_left():
-    """The inlet would stop at a deletion that fails; the message is received again as a duplicate."""
+    """Otherwise a failed deletion would stop the inlet. The message is received again, and recognised as a
+    duplicate.
+    """
     site = Site()
     queue = Queue(body(event("a")))
     inlet = inlet_of(queue, site)
@@ -244,7 +252,7 @@ def test_a_failed_deletion_is_retried_and_then_left():
 
 
 def test_the_inlet_runs_until_it_is_stopped():
-    """An outage of the message service would end the inlet, or not be reported."""
+    """Otherwise an outage of the message service would end the inlet, or would not be reported."""
     site = Site()
     queue = Queue(*(body(event(f"k{n}")) for n in range(30)))
     queue.fails = 1
@@ -264,7 +272,7 @@ def test_the_inlet_runs_until_it_is_stopped():
 
 
 def test_a_stop_makes_messages_in_progress_visible():
-    """After a stop, other inlets would wait until the messages' visibility timeout ends."""
+    """Otherwise other inlets would have to wait for the visibility timeout of these messages after a stop."""
     site = Site()
     site.faults["records"] = Fault.THROTTLED
     queue = Queue(body(event("a")))
@@ -276,7 +284,7 @@ def test_a_stop_makes_messages_in_progress_visible():
 
 
 def test_a_heartbeat_keeps_messages_in_progress_hidden():
-    """A batch that takes long would be received by another inlet, too."""
+    """Otherwise another inlet would also receive the messages of a batch that takes long."""
     site = Site()
     queue = Queue(body(event("a")))
     beaten = Stop()

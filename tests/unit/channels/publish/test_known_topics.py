@@ -94,7 +94,7 @@ def writer(world, act):
 
 @pytest.mark.parametrize("change", CHANGES)
 def test_a_topic_created_during_a_write_finds_the_object(world, change):
-    """The new topic's consumer would find the object neither by its listing nor by an entry."""
+    """Otherwise the new topic's consumer would find the object neither by its listing nor by an entry."""
     consumers = Consumers(world)
     publisher = writer(world, getattr(consumers, change))
     assert isinstance(publisher.put("a", b"1"), Written)
@@ -102,7 +102,9 @@ def test_a_topic_created_during_a_write_finds_the_object(world, change):
 
 
 def test_a_topic_created_again_during_a_write_finds_the_object(world):
-    """The writer has reserved in the former topic; the consumer of the new one would miss the object."""
+    """The writer has reserved in the former topic. Without this, the consumer of the new topic would miss the
+    object.
+    """
     world.topic("late")
     consumers = Consumers(world)
     publisher = writer(world, consumers.deleted_and_created)
@@ -112,7 +114,9 @@ def test_a_topic_created_again_during_a_write_finds_the_object(world):
 
 @pytest.mark.parametrize("change", CHANGES)
 def test_a_slow_read_of_the_topics_counts_from_its_start(world, change):
-    """A topic that was created during the read would miss the object, since the answer may be as old as the request."""
+    """Otherwise a topic that was created during the read would miss the object: the answer may be as old as the
+    request.
+    """
     consumers = Consumers(world)
     acts = [getattr(consumers, change)]
 
@@ -133,7 +137,7 @@ def test_a_slow_read_of_the_topics_counts_from_its_start(world, change):
 
 
 def test_the_first_topic_of_a_bucket_finds_the_object(world):
-    """A writer that knew no topic would not announce its object to the first one, or would have to wait."""
+    """Otherwise a writer that knew no topic would not announce its object to the first topic, or would have to wait."""
     world.queue.topics.delete("t")
     consumers = Consumers(world)
     publisher = writer(world, consumers.created)
@@ -144,7 +148,7 @@ def test_the_first_topic_of_a_bucket_finds_the_object(world):
 
 
 def test_a_topic_that_takes_more_keys_finds_objects_in_flight(world):
-    """Objects whose write began before the update returned would not be announced to the topic."""
+    """Otherwise an object would not be announced to the topic if its write began before the update returned."""
     world.topic("late", prefix="else/")
     settings = world.queue.topics.get("late").settings
     publisher = writer(
@@ -156,7 +160,7 @@ def test_a_topic_that_takes_more_keys_finds_objects_in_flight(world):
 
 
 def test_a_slow_reservation_reads_the_topics_again(world):
-    """A topic that was created while the reservation was delayed would miss the object."""
+    """Otherwise a topic that was created while the reservation was delayed would miss the object."""
     consumers, slept = Consumers(world), []
 
     def asleep(call):

@@ -20,7 +20,7 @@ from tests.support.sources import source_of
 def test_the_publisher_moves_the_signals_of_its_source(
     ministack: S3Server, monkeypatch: pytest.MonkeyPatch, given: dict[str, Any]
 ) -> None:
-    """The source would not see the changes of a publisher with the same settings."""
+    """Otherwise the source would not see the changes of a publisher with the same settings."""
     config = ministack.config(ministack.make_bucket())
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
@@ -36,7 +36,7 @@ def test_the_publisher_moves_the_signals_of_its_source(
 
 @pytest.mark.parametrize("key", ["own/table/commits/3/1", "waiting/topics/orders", "_s3notify-known/own"])
 def test_the_publisher_writes_no_object_of_the_platform(key: str) -> None:
-    """A writer could overwrite the source's table or queue; the refusal needs no request."""
+    """Otherwise a writer could overwrite the source's table or queue. The refusal needs no request."""
     publisher = open_publisher(
         "orders",
         bucket="b",

@@ -30,7 +30,7 @@ from tests.support.queued_publisher import KS, meanwhile
 
 
 def test_a_put_is_in_the_queue_before_its_signal(world):
-    """The reconciler could not resolve the write, or the consumer would list, without these names and marks."""
+    """Without these names and marks, the reconciler could not resolve the write, or the consumer would list."""
     written = world.publisher().put("a", b"12345", precondition=ABSENT, metadata={"mine": "1"})
     (entry,) = world.queue.entries("t", [slot_of("a")])
     found = world.objects.head("a")
@@ -46,7 +46,7 @@ def test_a_put_is_in_the_queue_before_its_signal(world):
 
 
 def test_a_delete_is_announced(world):
-    """A deletion would not be announced; only its entry has the writer's id."""
+    """Otherwise a deletion would not be announced. The writer's id is only in the entry of the deletion."""
     etag = world.objects.put("a", b"1").etag
     assert world.publisher().delete("a", precondition=IfMatch(etag=etag)) == Written(etag=None)
     (entry,) = world.queue.entries("t", [slot_of("a")])
@@ -56,7 +56,9 @@ def test_a_delete_is_announced(world):
 
 
 def test_rules_select_the_changes_of_a_topic(world):
-    """A topic would get changes that its rules exclude; changes without a topic would miss their signal."""
+    """Otherwise a topic would get changes that its rules exclude, or a change that no topic takes would not be
+    signalled.
+    """
     world.queue.topics.delete("t")
     world.topic("csv", rules=(Rule(suffix=".csv", events=("ObjectCreated:Put",)),))
     world.topic("gone", rules=(Rule(regex=r"raw/\d+\..*", events=("ObjectRemoved:*",)),))
@@ -69,7 +71,7 @@ def test_rules_select_the_changes_of_a_topic(world):
 
 
 def test_a_conflict_leaves_nothing(world):
-    """Each conflict would leave an entry, a reservation or used room behind."""
+    """Otherwise each conflict would leave an entry, a reservation or used room behind."""
     publisher = world.publisher()
     world.objects.put("a", b"1")
     assert publisher.put_if_absent("a", b"2") == Conflict()
@@ -80,7 +82,7 @@ def test_a_conflict_leaves_nothing(world):
 
 
 def test_a_full_queue_refuses_before_anything_is_written(world):
-    """The object would be written without an entry, or other topics would keep its reservation."""
+    """Otherwise the object would be written without an entry, or other topics would keep a reservation for it."""
     world.topic("a-wide")
     world.topic("small", capacity=2, shards=1)
     publisher = world.publisher()
@@ -97,7 +99,7 @@ def test_a_full_queue_refuses_before_anything_is_written(world):
 
 
 def test_every_topic_that_takes_the_key_gets_an_entry(world):
-    """A topic would miss changes, or get those of another bucket or prefix."""
+    """Otherwise a topic would miss changes, or get changes of another bucket or prefix."""
     world.topic("raw", prefix="raw/", bucket="b")
     world.topic("else", bucket="c")
     world.publisher().publish([Put(key="raw/a", body=b"1"), Put(key="x", body=b"1")])
@@ -107,7 +109,7 @@ def test_every_topic_that_takes_the_key_gets_an_entry(world):
 
 
 def test_signals_without_a_topic_are_not_marked(world):
-    """A consumer would look for an entry instead of listing, and miss the change."""
+    """Otherwise a consumer would look for an entry instead of listing, and would miss the change."""
     world.queue.topics.delete("t")
     world.topic("raw", prefix="raw/")
     publisher = world.publisher()
@@ -118,7 +120,7 @@ def test_signals_without_a_topic_are_not_marked(world):
 
 
 def test_every_source_of_the_bucket_is_signalled(world):
-    """A bucket may have several sources: one would miss changes, or a failed signal would not be reported."""
+    """Otherwise one of several sources of a bucket would miss changes, or a failed signal would not be reported."""
     other = Publisher(
         FaultyStore(world.objects, at("put", Fault.THROTTLED, nth=2)), prefix="other/", parallelism=1
     )
@@ -138,7 +140,7 @@ def test_every_source_of_the_bucket_is_signalled(world):
 
 
 def test_rules_select_changes_by_metadata(world):
-    """A topic would get objects with other metadata; a deletion has no metadata."""
+    """Otherwise a topic would get objects with other metadata. A deletion has no metadata."""
     world.queue.topics.delete("t")
     world.topic("sales", rules=(Rule(metadata=(("team", "sales"),)),))
     publisher = world.publisher()
@@ -150,7 +152,9 @@ def test_rules_select_changes_by_metadata(world):
 
 @pytest.mark.parametrize("first", [True, False], ids=["the first", "another"])
 def test_a_topic_created_during_the_write_gets_the_entry(world, first):
-    """The new topic's consumer may have listed the bucket before the write ended, and would miss the object."""
+    """The new topic's consumer may have listed the bucket before the write ended. Without an entry, it would miss the
+    object.
+    """
     if first:
         world.queue.topics.delete("t")
     publisher = world.publisher(objects=meanwhile("a", lambda: world.topic("late")))
@@ -160,7 +164,7 @@ def test_a_topic_created_during_the_write_gets_the_entry(world, first):
 
 
 def test_a_new_topic_is_known_after_two_seconds(world):
-    """The change of a writer that is killed would be missing from a topic that is older than two seconds."""
+    """Otherwise a topic that is older than two seconds would miss the change of a writer that is killed."""
     publisher = world.publisher()
     publisher.put("a", b"1")
     world.topic("late")
@@ -172,7 +176,7 @@ def test_a_new_topic_is_known_after_two_seconds(world):
 
 
 def test_a_new_topic_gets_a_reservation_for_a_write_in_doubt(world):
-    """A write in doubt that happened later would never be announced to the new topic."""
+    """Otherwise a write in doubt that is applied later would never be announced to the new topic."""
     publisher = world.publisher(objects=meanwhile("a", lambda: world.topic("late"), Fault.REFUSED))
     assert isinstance(publisher.put_if_absent("a", b"1"), Unknown)
     late, known = world.queue.topics.all()
@@ -183,7 +187,7 @@ def test_a_new_topic_gets_a_reservation_for_a_write_in_doubt(world):
 
 @pytest.mark.parametrize("full", [True, False], ids=["full", "unreadable"])
 def test_a_new_topic_without_an_entry_is_an_error(world, full):
-    """A consumer would look for an entry that is not there, instead of listing."""
+    """Otherwise a consumer would look for an entry that is not there, instead of listing."""
     written = []
 
     def make():
@@ -205,7 +209,7 @@ def test_a_new_topic_without_an_entry_is_an_error(world, full):
 
 
 def test_a_deleted_topic_is_forgotten(world):
-    """A writer that knew the deleted topic would fail, or keep reservations in it."""
+    """Otherwise a writer that knew the deleted topic would fail, or keep reservations in it."""
     publisher = world.publisher()
     world.topic("gone")
     world.clock.now += 100
@@ -217,7 +221,7 @@ def test_a_deleted_topic_is_forgotten(world):
 
 
 def test_the_entry_exists_before_the_signal_moves(world):
-    """A consumer that follows the signal would not find the change."""
+    """Otherwise a consumer that follows the signal would not find the change."""
     seen = []
 
     def schedule(call):
@@ -230,7 +234,7 @@ def test_the_entry_exists_before_the_signal_moves(world):
 
 
 def test_announce_reports_current_objects_and_deletions(world):
-    """Objects of other writers could not be announced."""
+    """Otherwise objects of other writers could not be announced."""
     etag = world.objects.put("a", b"12").etag
     world.publisher().announce(["a", "gone", "a"])
     assert world.announced() == [("delete", "gone", None), ("put", "a", etag)]
@@ -238,7 +242,7 @@ def test_announce_reports_current_objects_and_deletions(world):
 
 
 def test_announce_applies_rules_by_metadata_but_not_by_event(world):
-    """A topic would get objects that its rule by metadata excludes."""
+    """Otherwise a topic would get objects that its rule by metadata excludes."""
     world.queue.topics.delete("t")
     world.topic("sales", rules=(Rule(events=("ObjectCreated:Copy",), metadata=(("team", "sales"),)),))
     for team in ("sales", "hr"):
@@ -248,7 +252,7 @@ def test_announce_applies_rules_by_metadata_but_not_by_event(world):
 
 
 def test_invalid_changes_are_refused_without_a_trace(world):
-    """An invalid change would leave a reservation behind, or stop the other changes of its batch."""
+    """Otherwise an invalid change would leave a reservation behind, or stop the other changes of its batch."""
     publisher = world.publisher()
     with pytest.raises(UsageError, match="twice"):
         publisher.publish([Put(key="a", body=b"1"), Delete(key="a")])
@@ -268,7 +272,7 @@ def test_invalid_changes_are_refused_without_a_trace(world):
 
 
 def test_requests_are_those_of_the_docstrings(world):
-    """A put would cost more than its documentation says; each call of this record store is one request."""
+    """Otherwise a put could cost more than its documentation says. Each call of this record store is one request."""
     records, store = CountedRecords(world.records), CountingStore(world.objects)
     queue = NotificationQueue(records, clock=world.clock)
     publisher = QueuedPublisher(Publisher(store, prefix=KS, clock=world.clock), queue, bucket="b")
@@ -304,7 +308,9 @@ class Distant(CountingStore):
 
 
 def test_a_put_with_the_queue_on_the_bucket_needs_four_more_requests():
-    """A durable entry would cost more: topics are read every two seconds, and room is taken for 32 puts."""
+    """Otherwise a durable entry would cost more. Topics are read every two seconds, and room is taken for 32 puts
+    together.
+    """
     clock = HandClock()
     store = Distant(MemoryObjectStore(), clock)
     queue = NotificationQueue(ObjectRecordStore(store, "r/", keys_recur=keys_recur), clock=clock)
@@ -324,7 +330,7 @@ def test_a_put_with_the_queue_on_the_bucket_needs_four_more_requests():
 
 
 def test_a_topic_with_other_slots_than_its_source_is_refused():
-    """The source's consumer would look for entries in other slots; other topics may have any number."""
+    """Otherwise the source's consumer would look for entries in other slots. Other topics may have any number."""
     records, objects = MemoryRecordStore(), MemoryObjectStore()
     queue = NotificationQueue(records, clock=HandClock())
     queue.topics.create("copies", TopicSettings())

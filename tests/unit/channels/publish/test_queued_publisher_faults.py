@@ -20,7 +20,7 @@ def slow(world, key):
 
 
 def test_late_writes_of_a_batch_are_refused(world):
-    """An object would be written after its reservation was resolved, and never be announced."""
+    """Otherwise an object would be written after its reservation was resolved, and never be announced."""
     publisher = world.publisher(objects=slow(world, "k0"))
     outcomes = publisher.publish([Put(key=f"k{n}", body=b"1") for n in range(3)])
     assert isinstance(outcomes[0], Written)
@@ -31,7 +31,7 @@ def test_late_writes_of_a_batch_are_refused(world):
 
 
 def test_late_writes_without_a_topic_are_refused(world):
-    """A topic that was created meanwhile would never get the change."""
+    """Otherwise a topic that was created meanwhile would never get the change."""
     world.queue.topics.delete("t")
     outcomes = world.publisher(objects=slow(world, "k0")).publish(
         [Put(key=f"k{n}", body=b"1") for n in range(2)]
@@ -43,7 +43,7 @@ def test_late_writes_without_a_topic_are_refused(world):
     "change", [Put(key="a", body=b"new"), Put(key="a", body=b"new", precondition=ABSENT)]
 )
 def test_a_lost_answer_is_found_by_head(world, change):
-    """A write whose answer was lost would not be announced, although the object has the writer's id."""
+    """Otherwise a write whose answer was lost would not be announced, although the object has the writer's id."""
     publisher = world.publisher(objects=at("put", Fault.LOST, key="a"))
     (outcome,) = publisher.publish([change])
     assert outcome == Written(etag=world.objects.head("a").etag)
@@ -52,7 +52,9 @@ def test_a_lost_answer_is_found_by_head(world, change):
 
 
 def test_a_lost_deletion_is_found_by_head(world):
-    """A deletion whose answer was lost would not be announced; with a precondition its author stays unknown."""
+    """Otherwise a deletion whose answer was lost would not be announced. If the deletion had a precondition, its author
+    stays unknown.
+    """
     for precondition in (None, IfMatch(etag=world.objects.put("a", b"1").etag)):
         world.objects.put("a", b"1")
         publisher = world.publisher(objects=at("delete", Fault.LOST, key="a"))
@@ -64,7 +66,7 @@ def test_a_lost_deletion_is_found_by_head(world):
 
 @pytest.mark.parametrize("fault", [Fault.REFUSED, Fault.LATE])
 def test_a_write_in_doubt_is_left_to_the_reconciler(world, fault):
-    """A change would be announced that never happens, or would happen later without an entry."""
+    """Otherwise a change that never happens would be announced, or a change that happens later would have no entry."""
     publisher = world.publisher(objects=at("put", fault, key="a"))
     outcome = publisher.put_if_absent("a", b"new")
     assert isinstance(outcome, Unknown)
@@ -78,7 +80,7 @@ def test_a_write_in_doubt_is_left_to_the_reconciler(world, fault):
 
 @pytest.mark.parametrize("change", [Put(key="a", body=b"new"), Delete(key="a")])
 def test_an_object_of_another_writer_proves_nothing(world, change):
-    """The write would count as not applied while it is still in flight."""
+    """Otherwise our write would count as not applied while it is still in flight."""
     world.objects.put("a", b"old", metadata={WRITER: "another"})
     method = "put" if isinstance(change, Put) else "delete"
     (outcome,) = world.publisher(objects=at(method, Fault.REFUSED, key="a")).publish([change])
@@ -87,7 +89,9 @@ def test_an_object_of_another_writer_proves_nothing(world, change):
 
 
 def test_a_long_write_in_doubt_is_reserved_again(world):
-    """The first reservation may be resolved before the write arrives: the change would never be announced."""
+    """The first reservation may be resolved before the write arrives. Without a second one, the change would never be
+    announced.
+    """
 
     def resolve():
         assert world.resolve().aborted == 1
@@ -100,14 +104,16 @@ def test_a_long_write_in_doubt_is_reserved_again(world):
 
 
 def test_a_change_whose_reservation_was_aborted_is_pushed_again(world):
-    """The reconciler took a slow write for one that never happened: its change would not be announced."""
+    """The reconciler took a slow write for a write that never happened. Without a push, its change would not be
+    announced.
+    """
     written = world.publisher(objects=meanwhile("a", world.resolve)).put("a", b"1")
     assert world.announced() == [("put", "a", written.etag)]
     assert world.mark("a") == "1"
 
 
 def test_a_full_topic_makes_a_pushed_change_an_error(world):
-    """The caller would not learn that the topic lacks its object, and could not announce it later."""
+    """Otherwise the caller would not learn that the topic lacks its object, and could not announce it later."""
     world.topic("small", capacity=1, shards=1)
 
     def resolve_and_fill():
@@ -129,7 +135,7 @@ def test_a_full_topic_makes_a_pushed_change_an_error(world):
 
 @pytest.mark.parametrize("method", ["add", "create", "scan"])
 def test_nothing_is_written_while_the_queue_is_down(world, method):
-    """Objects would be written without an entry, or room would be lost."""
+    """Otherwise objects would be written without an entry, or room would be lost."""
     publisher = world.publisher(records=lambda call: Fault.THROTTLED if call.method == method else Fault.NONE)
     with pytest.raises(UnavailableError):
         publisher.put("a", b"1")
@@ -137,7 +143,7 @@ def test_nothing_is_written_while_the_queue_is_down(world, method):
 
 
 def test_an_unavailable_topic_aborts_the_reservations_of_others(world):
-    """The topics that answered would keep reservations of a change that was not written."""
+    """Otherwise the topics that answered would keep reservations for a change that was not written."""
     world.topic("other")
     publisher = world.publisher(
         records=lambda call: Fault.THROTTLED if call.key.startswith("depth.other") else Fault.NONE
@@ -148,7 +154,9 @@ def test_an_unavailable_topic_aborts_the_reservations_of_others(world):
 
 
 def test_a_commit_without_an_answer_is_resolved_later(world):
-    """The object is written and its entry only reserved: the change would never be announced."""
+    """The object is written, but its entry is only reserved. Without the reconciler, the change would never be
+    announced.
+    """
     publisher = world.publisher(
         records=lambda call: Fault.REFUSED if call.method == "replace" else Fault.NONE
     )
@@ -160,7 +168,7 @@ def test_a_commit_without_an_answer_is_resolved_later(world):
 
 
 def test_failed_signals_name_their_keys(world):
-    """The caller could not repeat the signals of its keys."""
+    """Otherwise the caller could not repeat the signals of its keys."""
     publisher = world.publisher(objects=lambda call: Fault.THROTTLED if call.key == f"{KS}_" else Fault.NONE)
     with pytest.raises(NotSignalledError) as caught:
         publisher.publish([Put(key="a", body=b"1"), Put(key="b", body=b"1")])
@@ -180,7 +188,7 @@ STEPS = [
 @pytest.mark.parametrize("fault", [Fault.CRASH_BEFORE, Fault.CRASH_AFTER])
 @pytest.mark.parametrize(("store", "method"), STEPS)
 def test_a_writer_killed_at_any_step_leaves_a_consistent_queue(world, store, method, fault):
-    """A written object would not be announced, or a change that did not happen would be."""
+    """Otherwise a written object would not be announced, or a change that did not happen would be announced."""
     publisher = world.publisher()
     publisher.put("warm", b"1")
     world.clock.now += TOPICS_KNOWN_SECONDS

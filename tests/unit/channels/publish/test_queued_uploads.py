@@ -83,7 +83,7 @@ def test_a_large_object_is_announced_like_a_put(world):
 
 
 def test_the_size_of_a_stream_is_counted(world):
-    """The entry of a stream without a declared size would have no size."""
+    """Otherwise the entry of a stream without a declared size would have no size."""
     world.publisher().put_stream("k", io.BytesIO(bytes(1001)))
     (entry,) = world.queue.entries("t", range(1000))
     assert entry.event.size == 1001
@@ -115,7 +115,7 @@ def test_a_failed_stream_announces_nothing(world):
 
 
 def test_a_long_upload_renews_its_reservation(world):
-    """An upload that takes ten times a reservation's lifetime would be aborted by the reconciler."""
+    """Otherwise an upload that takes ten times a reservation's lifetime would be aborted by the reconciler."""
     service = reconciler(world)
     stream = Slow(world, STALE_SECONDS / 4, service.reconcile)
     stream_reads = len(BODY) // 1000
@@ -127,7 +127,9 @@ def test_a_long_upload_renews_its_reservation(world):
 
 
 def test_a_writer_whose_upload_was_aborted_does_not_complete(world):
-    """A writer that was paused would complete an upload whose reservation was resolved: nobody would be informed."""
+    """Otherwise a writer that was paused would complete an upload whose reservation was resolved, and the object would
+    not be announced.
+    """
     slept = []
 
     def sleeps():
@@ -141,7 +143,7 @@ def test_a_writer_whose_upload_was_aborted_does_not_complete(world):
 
 
 def test_a_resolved_reservation_refuses_the_upload(world):
-    """The object would be written although its reservation was aborted during the upload."""
+    """Otherwise the object would be written although its reservation was aborted during the upload."""
 
     def schedule(call):
         if call.method == "send_part":
@@ -158,7 +160,7 @@ def test_a_resolved_reservation_refuses_the_upload(world):
 
 
 def test_an_upload_continues_if_a_topic_is_deleted(world):
-    """The deletion of one topic would end an upload that other topics need."""
+    """Otherwise the deletion of one topic would end an upload that other topics need."""
     world.topic("other")
 
     def schedule(call):
@@ -190,7 +192,7 @@ def test_a_completion_in_doubt_is_found_by_head(world, fault):
 
 
 def test_a_completion_that_stays_in_doubt_is_left_to_the_reconciler(world):
-    """A completion that was not applied would leave the parts of its upload in the bucket."""
+    """Otherwise a completion that was not applied would leave the parts of its upload in the bucket."""
 
     def schedule(call):
         if call.method == "complete_upload":
@@ -204,7 +206,7 @@ def test_a_completion_that_stays_in_doubt_is_left_to_the_reconciler(world):
 
 
 def test_an_upload_ends_if_its_reservation_cannot_name_it(world):
-    """If the writer were killed, the reconciler could not find the upload."""
+    """Otherwise the reconciler could not find the upload if the writer is killed."""
 
     def schedule(call):
         begun = any(one.method == "begin_upload" for one, _ in world.faulty_objects.calls)
@@ -219,7 +221,7 @@ def test_an_upload_ends_if_its_reservation_cannot_name_it(world):
 
 @pytest.mark.parametrize("size", [len(BODY), None])
 def test_a_writer_killed_at_any_call_leaves_no_upload(world, size):
-    """A killed writer would leave an object without an entry, an entry without an object, or an upload."""
+    """Otherwise a killed writer would leave an object without an entry, an entry without an object, or an upload."""
     assert isinstance(put(world, size=size), Written)
     calls = [len(world.faulty_objects.calls), len(world.faulty_records.calls)]
     assert calls[0] == 1 + 5 + 1 + 2
@@ -242,7 +244,9 @@ def test_a_writer_killed_at_any_call_leaves_no_upload(world, size):
 
 
 def test_an_upload_without_a_known_id_is_aborted(world):
-    """If the answer with the upload's id is lost, the upload would stay for ever: it is found by its key."""
+    """If the answer with the upload's id is lost, the upload is found by its key. Without this, it would stay
+    for ever.
+    """
 
     def schedule(call):
         if call.method == "begin_upload":
@@ -259,7 +263,7 @@ def test_an_upload_without_a_known_id_is_aborted(world):
 
 
 def test_uploads_of_others_are_not_aborted(world):
-    """The reconciler of a killed writer would abort another program's upload of the same key."""
+    """Otherwise the reconciler of a killed writer would abort another program's upload of the same key."""
     with pytest.raises(CrashedError):
         put(world, at("begin_upload", Fault.CRASH_AFTER))
     stranger = world.objects.begin_upload("k")
@@ -298,7 +302,7 @@ def test_an_empty_upload_with_a_reservation_is_not_aborted(world):
 
 
 def test_copies_are_announced(world):
-    """A copy would not be announced, or a failed copy would be."""
+    """Otherwise a copy would not be announced, or a failed copy would be announced."""
     world.objects.put("source", BODY)
     publisher = world.publisher()
     ways = ["Copy"]
@@ -334,7 +338,7 @@ def test_a_copy_in_doubt_is_found_by_head(world, fault):
 
 
 def test_announce_reaches_topics_of_uploads(world):
-    """A topic for uploads would miss announced objects, whose original event is unknown."""
+    """Otherwise a topic for uploads would miss objects that `announce` reports: their original event is unknown."""
     rule = Rule(events=("ObjectCreated:CompleteMultipartUpload",))
     world.queue.topics.create("uploads", TopicSettings(capacity=100, shards=1, rules=(rule,)))
     etag = world.objects.put("k", BODY).etag
@@ -343,7 +347,7 @@ def test_announce_reaches_topics_of_uploads(world):
 
 
 def test_a_copy_does_not_begin_after_its_reservation_is_stale(world):
-    """A reconciler may have aborted the reservation: the copy would never be announced."""
+    """A reconciler may have aborted the stale reservation. If the copy began then, it would never be announced."""
     world.objects.put("source", BODY)
 
     def sleeps(call):
@@ -364,7 +368,9 @@ def test_a_copy_does_not_begin_after_its_reservation_is_stale(world):
 
 
 def test_a_reservation_renewed_during_its_resolution_stays(world):
-    """The reservation of a living writer would be aborted; once the writer stops, it must be resolved."""
+    """Otherwise the reservation of a living writer would be aborted. Once the writer stops, the reservation must be
+    resolved.
+    """
     held = world.queue.reserve("t", Event(key="k", bucket="b", upload=Upload(id="u")))
     reconciler, beats = Reconciler(world.queue), iter(range(1, 10))
     reconciler.resolve_stale("t", world.objects.head)

@@ -69,7 +69,7 @@ def world():
 
 
 def test_a_younger_topic_gets_the_entry(world):
-    """The consumer of a new topic would miss the change of a killed writer, or get it twice."""
+    """Otherwise the consumer of a new topic would miss the change of a killed writer, or get it twice."""
     world.put("a", lambda: world.topic("late"))
     reconciler = world.reconciler()
     assert (reconciler.reconcile().committed, world.keys("t"), world.keys("late")) == (1, ["a"], ["a"])
@@ -79,7 +79,7 @@ def test_a_younger_topic_gets_the_entry(world):
 
 
 def test_a_younger_topic_with_a_rule_by_metadata_gets_the_entry(world):
-    """A rule by metadata would not apply: the reconciler reads the metadata with its HEAD."""
+    """Otherwise such a rule would not apply. The reconciler reads the metadata with its HEAD."""
 
     def meanwhile():
         for team in ("sales", "other"):
@@ -91,7 +91,7 @@ def test_a_younger_topic_with_a_rule_by_metadata_gets_the_entry(world):
 
 
 def test_an_inlets_reservation_is_not_announced_to_other_topics(world):
-    """A topic would get the change twice: the inlet receives its message again."""
+    """Otherwise a topic would get the change twice, since the inlet receives its message again."""
     world.queue.reserve("t", Event(key="a", bucket="b"))
     world.objects.put("a", b"1")
     world.topic("late")
@@ -100,7 +100,9 @@ def test_an_inlets_reservation_is_not_announced_to_other_topics(world):
 
 
 def test_a_topic_created_again_gets_the_entry(world):
-    """The consumer of the new topic has listed before the write, and the reservation was deleted with the old topic."""
+    """The consumer of the new topic has listed before the write, and the reservation was deleted with the old topic. So
+    only a new entry announces the change.
+    """
     world.topic("other")
 
     def force():
@@ -113,7 +115,7 @@ def test_a_topic_created_again_gets_the_entry(world):
 
 
 def test_a_topic_created_again_before_the_reservation_gets_one_entry(world):
-    """The reconciler would wait for room in the topic that its reservation already occupies."""
+    """Otherwise the reconciler would wait for room in the topic that its reservation already occupies."""
     queue = NotificationQueue(world.records, clock=world.clock, parallelism=1)
     writer = QueuedPublisher(world.publisher, queue, bucket="b")
     writer.put("warm", b"1")
@@ -128,7 +130,9 @@ def test_a_topic_created_again_before_the_reservation_gets_one_entry(world):
 
 
 def test_a_killed_reconciler_leaves_no_deadlock(world):
-    """The reservation of a killed reconciler in the younger topic would wait for room that it occupies itself."""
+    """Otherwise the reservation of a killed reconciler in the younger topic would wait for room that it occupies
+    itself.
+    """
     world.put("a", lambda: world.topic("late", capacity=1))
     reconciler = world.reconciler()
 
@@ -148,7 +152,7 @@ def test_a_killed_reconciler_leaves_no_deadlock(world):
 
 
 def test_a_full_topic_does_not_cause_entries_in_others(world):
-    """Each pass that finds one topic full would add an entry to the others."""
+    """Otherwise each pass that finds one topic full would add an entry to the others."""
 
     def make():
         world.topic("early")
@@ -166,7 +170,9 @@ def test_a_full_topic_does_not_cause_entries_in_others(world):
 
 
 def test_a_topic_with_a_small_event_limit_does_not_block_others(world):
-    """One event that is too large for a topic would block the reconciler; its consumer must list instead."""
+    """Otherwise one event that is too large for a topic would block the reconciler. The topic's consumer must list
+    instead.
+    """
     world.put("a" * 300, lambda: world.topic("late", max_event_bytes=300))
     world.put("b", lambda: None)
     reconciler = world.reconciler()
@@ -176,7 +182,7 @@ def test_a_topic_with_a_small_event_limit_does_not_block_others(world):
 
 
 def test_a_writer_reports_an_event_that_is_too_large_for_a_new_topic(world):
-    """The caller would not learn that the new topic lacks the change of its object."""
+    """Otherwise the caller would not learn that the new topic does not have the change."""
     with pytest.raises(NotSignalledError) as caught:
         world.put("a" * 300, lambda: world.topic("late", max_event_bytes=300), dies=False)
     assert caught.value.keys == ("a" * 300,)
@@ -185,7 +191,7 @@ def test_a_writer_reports_an_event_that_is_too_large_for_a_new_topic(world):
 
 
 def test_a_raised_event_limit_takes_effect(world):
-    """A writer that was refused once would be refused for ever."""
+    """Otherwise a writer would refuse an event for ever once it was too large."""
     queue = NotificationQueue(world.records, clock=world.clock, parallelism=1)
     world.queue.topics.update("t", TopicSettings(capacity=10, shards=1, max_event_bytes=300))
     event = Event(key="a" * 300, bucket="b")
@@ -197,7 +203,7 @@ def test_a_raised_event_limit_takes_effect(world):
 
 
 def test_a_topic_deleted_during_the_announcement_is_skipped(world):
-    """The deleted topic would block the resolution of the reservation."""
+    """Otherwise the deleted topic would block the resolution of the reservation."""
     world.put("a", lambda: world.topic("late"))
     reconciler = world.reconciler()
 

@@ -55,7 +55,7 @@ def world():
 
 
 def passes(world, reconciler, *waits):
-    """Number of slots that each pass signals; each pass begins so many seconds after the previous one."""
+    """Number of slots that each pass signals. `waits`: seconds before each pass."""
     signalled = []
     for seconds in waits:
         world.clock.now += seconds
@@ -64,7 +64,7 @@ def passes(world, reconciler, *waits):
 
 
 def test_a_resolved_reservation_is_signalled(world):
-    """The entry of a killed writer would be committed without a signal, or without the mark on it."""
+    """Otherwise the entry of a killed writer would be committed without a signal, or its signal would lack the mark."""
     world.queue.reserve_many("t", [Event(key="written", bucket="b"), Event(key="not", bucket="b")])
     world.objects.put("written", b"1")
     reconciler = world.reconciler()
@@ -78,7 +78,7 @@ def test_a_resolved_reservation_is_signalled(world):
 
 
 def test_an_unsignalled_entry_is_signalled_later(world):
-    """The entry of a writer that was killed after its commit would wait for ever."""
+    """Otherwise the entry of a writer that was killed after its commit would wait for ever."""
     reconciler = world.reconciler()
     reconciler.reconcile()
     world.push("a")
@@ -89,7 +89,9 @@ def test_an_unsignalled_entry_is_signalled_later(world):
 
 
 def test_a_signalled_entry_is_not_signalled_again_soon(world):
-    """A slow consumer would get a signal in each pass; one more is sent after 300 s, in case it missed the first."""
+    """Otherwise a slow consumer would get a signal in each pass. One more is sent after 300 s, in case the consumer
+    missed the first.
+    """
     reconciler = world.reconciler()
     reconciler.reconcile()
     world.push("a")
@@ -99,7 +101,7 @@ def test_a_signalled_entry_is_not_signalled_again_soon(world):
 
 
 def test_a_new_process_waits_300_s_for_older_entries(world):
-    """A new process would signal all waiting entries, since it does not know former signals."""
+    """Otherwise a new process would signal all waiting entries, since it does not know former signals."""
     world.push("a")
     reconciler = world.reconciler()
     reconciler.reconcile()
@@ -107,7 +109,9 @@ def test_a_new_process_waits_300_s_for_older_entries(world):
 
 
 def test_a_late_commit_counts_from_its_first_sight(world):
-    """A signal from before the commit would count for an entry whose writer was killed after it."""
+    """Otherwise a signal from before the commit would count for the entry, although its writer was killed after the
+    commit.
+    """
     reconciler = world.reconciler()
     reservation = world.queue.reserve("t", Event(key="a", bucket="b"))
     reconciler.reconcile()
@@ -120,7 +124,7 @@ def test_a_late_commit_counts_from_its_first_sight(world):
 
 
 def test_pushed_topics_are_not_signalled(world):
-    """Each entry of a pushed topic, whose owner scans its shards, would cause needless signals."""
+    """The owner of a pushed topic scans its shards. Without this, each entry would cause needless signals."""
     world.topic("pushed", endpoint="{}")
     reconciler = world.reconciler()
     reconciler.reconcile()
@@ -131,7 +135,7 @@ def test_pushed_topics_are_not_signalled(world):
 
 
 def test_reservations_of_other_buckets_are_not_resolved(world):
-    """A HEAD in the wrong bucket would abort reservations of changes that happened."""
+    """Otherwise a HEAD in the wrong bucket would abort reservations of changes that did happen."""
     world.topic("other", bucket="c")
     world.queue.reserve("t", Event(key="a", bucket="c"))
     world.queue.reserve("other", Event(key="a", bucket="c"))
@@ -143,7 +147,9 @@ def test_reservations_of_other_buckets_are_not_resolved(world):
 
 
 def test_each_keyspace_is_signalled_for_its_own_keys(world):
-    """One of two sources on a bucket would miss its changes, or be signalled for others."""
+    """Otherwise one of two sources on a bucket would miss its changes, or would be signalled for changes of
+    the other.
+    """
     other = Publisher(world.counting, prefix="other/", clock=world.clock, parallelism=1)
     reconciler = world.reconciler(
         Keyspace(publisher=world.publisher, prefix="raw/"), Keyspace(publisher=other)
@@ -161,7 +167,7 @@ def test_each_keyspace_is_signalled_for_its_own_keys(world):
 
 
 def test_a_failed_signal_is_repeated_by_the_next_pass(world):
-    """The change would have an entry and no signal, and nobody would be informed."""
+    """Otherwise the change would have an entry and no signal, and nobody would be informed."""
     world.queue.reserve("t", Event(key="a", bucket="b"))
     world.objects.put("a", b"1")
     reconciler = world.reconciler()
@@ -177,7 +183,7 @@ def test_a_failed_signal_is_repeated_by_the_next_pass(world):
 
 
 def test_a_corrupt_topic_does_not_block_others(world):
-    """One corrupt topic, or an outage, would end the service; a wrong configuration must end it."""
+    """Otherwise one corrupt topic, or an outage, would end the service. A wrong configuration must end it."""
     world.topic("a-bad")
     world.records.store.create("queue.a-bad", "000-x", b"text")
     world.queue.reserve("t", Event(key="a", bucket="b"))
@@ -195,7 +201,7 @@ def test_a_corrupt_topic_does_not_block_others(world):
 
 
 def test_a_deleted_topic_is_forgotten(world):
-    """The memory of a long-lived reconciler would grow with each deleted topic."""
+    """Otherwise the memory of a long-lived reconciler would grow with each deleted topic."""
     world.push("a")
     reconciler = world.reconciler()
     reconciler.reconcile()
@@ -206,7 +212,7 @@ def test_a_deleted_topic_is_forgotten(world):
 
 
 def test_a_sensors_calls_make_a_pass_only_when_due(world):
-    """Each tick of a sensor would cost a pass, or two threads would run a pass at the same time."""
+    """Otherwise each tick of a sensor would cost a pass, or two threads would run a pass at the same time."""
     reconciler = world.reconciler()
     assert reconciler.reconcile_when_due() is not None
     assert reconciler.reconcile_when_due() is None
@@ -218,7 +224,7 @@ def test_a_sensors_calls_make_a_pass_only_when_due(world):
 
 
 def test_a_keyspace_included_later_is_signalled(world):
-    """Entries that waited before the keyspace was included would not be signalled."""
+    """Otherwise entries that waited before the keyspace was included would not be signalled."""
     world.push("a")
     reconciler = world.reconciler()
     assert passes(world, reconciler, 0, 15) == [0, 0]
@@ -231,7 +237,7 @@ def test_a_keyspace_included_later_is_signalled(world):
 
 
 def test_the_service_reconciles_until_it_is_stopped():
-    """`s3notify reconcile` would not stop, or not report its work."""
+    """Otherwise `s3notify reconcile` would not stop, or not report its work."""
     world = World()
     world.topic()
     world.push("a")
@@ -263,7 +269,9 @@ def test_the_service_reconciles_until_it_is_stopped():
 
 
 def test_requests_of_a_pass_on_a_bucket():
-    """A pass would cost more: without entries it only reads; a waiting entry is read once, and then only listed."""
+    """Otherwise a pass could cost more. Without entries it only reads; a waiting entry is read once, and then only
+    listed.
+    """
     cells = CountingStore(MemoryObjectStore())
     world = World(ObjectRecordStore(cells, "r/", keys_recur=keys_recur))
     world.topic(shards=2)

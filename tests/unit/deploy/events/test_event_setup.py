@@ -145,7 +145,7 @@ def remove(setup: EventSetup, way: Way) -> None:
 
 @pytest.mark.parametrize("way", WAYS)
 def test_events_are_set_up_and_removed_without_a_trace(account: Account, way: Way) -> None:
-    """Changes would not arrive, or another user's notification would be changed."""
+    """Otherwise changes would not arrive, or another user's notification would be changed."""
     theirs = account.queue(f"theirs-{account.bucket.bucket}")
     account.announce(
         Notification(id="theirs", kind="queue", arn=theirs, events=frozenset({"s3:ObjectCreated:*"}), prefix="other/")
@@ -178,7 +178,7 @@ def test_events_are_set_up_and_removed_without_a_trace(account: Account, way: Wa
 
 @pytest.mark.parametrize("way", WAYS)
 def test_a_setup_killed_at_any_request_can_be_repeated(account: Account, way: Way) -> None:
-    """A killed setup or removal could not be finished by repeating it."""
+    """Otherwise a killed setup or removal could not be finished by repeating it."""
     setup, before = account.setup(), account.state()
     for work, done in ((make, lambda: problem_of(setup.parts(way)) == ""), (remove, lambda: True)):
         for allowed in range(1, 200, 1 if way == "sqs" else 3):
@@ -206,7 +206,7 @@ def test_a_setup_killed_at_any_request_can_be_repeated(account: Account, way: Wa
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("fault", ["lose_response", "lose_request", "throttle"])
 def test_lost_answers_do_not_break_the_setup(account: Account, way: Way, fault: Any) -> None:
-    """A setup would fail or be incomplete if every third request or answer is lost."""
+    """Otherwise a setup would fail or stay incomplete if every third request or answer is lost."""
     setup = account.setup()
     account.proxy.faults.extend(["pass", "pass", fault] * 40)
     make(setup, way)
@@ -218,7 +218,7 @@ def test_lost_answers_do_not_break_the_setup(account: Account, way: Way, fault: 
 
 @pytest.mark.parametrize("way", WAYS)
 def test_the_queue_accepts_only_its_sender(account: Account, way: Way) -> None:
-    """Another service, bucket or account could send events to the queue."""
+    """Otherwise another service, bucket or account could send events to the queue."""
     setup = account.setup()
     make(setup, way)
     (statement,) = (setup.queue.policy() or {})["Statement"]
@@ -243,7 +243,9 @@ def test_the_queue_accepts_only_its_sender(account: Account, way: Way) -> None:
 
 
 def test_an_overlapping_notification_is_reported_before_any_write(account: Account) -> None:
-    """The setup would stop half-way with S3's error; EventBridge works beside the other notification."""
+    """Otherwise the setup would stop half-way with S3's error. EventBridge can be used beside the other
+    notification.
+    """
     theirs = account.queue(f"theirs-{account.bucket.bucket}")
     account.announce(
         Notification(id="crawler", kind="queue", arn=theirs, events=frozenset({"s3:ObjectCreated:Put"}), suffix=".csv")
@@ -260,7 +262,9 @@ def test_an_overlapping_notification_is_reported_before_any_write(account: Accou
 
 
 def test_an_existing_topic_with_these_events_is_used(account: Account) -> None:
-    """A second environment could not get the same events, or its removal would delete the first one's topic."""
+    """Otherwise a second environment could not get the same events, or its removal would delete the topic of the first
+    one.
+    """
     first, second = account.setup(), account.setup(platform_prefix="_s3notify/dev/orders/")
     make(first, "sns")
     with pytest.raises(UsageError, match="--by sns subscribes the queue to its topic"):
@@ -293,7 +297,7 @@ def test_two_environments_use_eventbridge_independently(account: Account) -> Non
 
 
 def test_an_existing_queue_is_used_and_kept(account: Account) -> None:
-    """Another user's queue would be deleted, or lose statements of its policy."""
+    """Otherwise another user's queue would be deleted, or lose statements of its policy."""
     name = f"before-{account.bucket.bucket}"
     account.queue(name)
     setup = account.setup(event_queue=name)
@@ -360,7 +364,7 @@ def test_the_receiver_of_a_buckets_events_is_found(account: Account) -> None:
 
 
 def test_names_fit_each_services_limit(account: Account) -> None:
-    """A long name of a source would make a service refuse the setup; S3 cannot send to FIFO queues."""
+    """Otherwise a service would refuse the setup of a source with a long name. S3 cannot send to FIFO queues."""
     site = account.setup(source="a" * 63).site
     assert len(site.name) == 64
     assert site.name == account.setup(source="a" * 63, prefix="other/").site.name

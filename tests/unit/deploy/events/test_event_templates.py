@@ -58,7 +58,7 @@ def test_terraform_has_the_same_policies(way: Way) -> None:
 
 @pytest.mark.parametrize("way", WAYS)
 def test_terraform_keeps_existing_notifications(way: Way) -> None:
-    """Terraform's resource replaces all notifications: those of other users would be removed."""
+    """Terraform's resource replaces all notifications. So the template must contain those of other users."""
     theirs = Notification(
         id="theirs", kind="function", arn="arn:l", events=frozenset({"s3:ObjectCreated:Put"}), suffix=".csv"
     )

@@ -8,7 +8,9 @@ from tests.unit.deploy.events.test_event_templates import SITE
 
 
 def test_commands_make_and_remove_the_same_target() -> None:
-    """The commands would show the secret, run parts of a prefix in the shell, or leave a target behind."""
+    """Otherwise the commands would show the secret, the shell would run parts of a prefix, or a target would be left
+    behind.
+    """
     target = SITE.name.replace("-", "_")
     config, restart, add = making(SITE, "https://inlet.example.com:8086/", "S3NOTIFY_RECEIVER_SECRET")
     assert config.startswith(f"mc admin config set ALIAS notify_webhook:{target} endpoint=https://inlet")

@@ -56,7 +56,9 @@ def test_a_covering_notification_is_recognised() -> None:
 
 
 def test_an_edit_does_not_change_other_notifications() -> None:
-    """Another user's notification would be changed or lost, also fields that this version does not know."""
+    """Otherwise another user's notification would be changed or lost, also if it has fields that this version does not
+    know.
+    """
     lambda_ = {"Id": "theirs", "LambdaFunctionArn": "arn:l", "Events": [PUT], "Unknown": {"Deep": [1]}}
     nameless = {"QueueArn": "arn:q", "Events": [REMOVED]}
     stored = {
@@ -125,7 +127,7 @@ def test_our_notification_is_added_and_removed_beside_others(bucket: Bucket) -> 
 @pytest.mark.server
 @pytest.mark.parametrize("fault", ["lose_request", "lose_response", "500", "slow_down"])
 def test_the_outcome_of_a_write_in_doubt_is_looked_up(bucket: Bucket, fault: Any) -> None:
-    """A lost answer would end the setup, or cause a second write."""
+    """Otherwise a lost answer would end the setup, or cause a second write."""
     bucket.proxy.faults.extend(["pass", fault])
     assert bucket.add() is True
     assert set(bucket.events.read().each) == {bucket.theirs, bucket.ours}
@@ -134,7 +136,9 @@ def test_the_outcome_of_a_write_in_doubt_is_looked_up(bucket: Bucket, fault: Any
 
 @pytest.mark.server
 def test_a_change_undone_by_another_writer_is_made_again(bucket: Bucket) -> None:
-    """Another writer that read before our write and wrote after it would remove our notification unnoticed."""
+    """Otherwise our notification would be lost unnoticed if another writer reads before our write and writes
+    after it.
+    """
     looks = 0
     late = note("late", REMOVED, arn=bucket.arn, prefix="late/")
 
@@ -152,7 +156,7 @@ def test_a_change_undone_by_another_writer_is_made_again(bucket: Bucket) -> None
 
 @pytest.mark.server
 def test_a_write_names_the_expected_owner_of_the_bucket(bucket: Bucket) -> None:
-    """The notification could be written to another account's bucket of the same name."""
+    """Otherwise the notification could be written to another account's bucket of the same name."""
     bucket.add()
     (put,) = (sent for sent in bucket.proxy.answered if sent.method == "PUT")
     assert put.headers["x-amz-expected-bucket-owner"] == "000000000000"
@@ -160,7 +164,7 @@ def test_a_write_names_the_expected_owner_of_the_bucket(bucket: Bucket) -> None:
 
 @pytest.mark.server
 def test_a_missing_queue_is_refused_after_some_attempts(bucket: Bucket) -> None:
-    """S3 may not see a queue's new policy yet: the setup would fail at once, or try for ever."""
+    """S3 may not see a queue's new policy yet. The setup must neither fail immediately nor try for ever."""
     ours = replace(bucket.ours, arn="arn:aws:sqs:us-east-1:000000000000:none")
     with pytest.raises(RefusedError, match="Unable to validate"):
         bucket.events.change(lambda found: found.having(ours))

@@ -51,14 +51,14 @@ def test_requests_are_retried_in_an_outage(proxy: FaultProxy, fault: object) -> 
 def test_a_missing_resource_is_none(
     proxy: FaultProxy, service: str, operation: str, arguments: dict[str, str]
 ) -> None:
-    """A missing queue, topic or rule would end the setup, or be requested again."""
+    """Otherwise a missing queue, topic or rule would end the setup, or be requested again."""
     assert of(proxy.url, service).ask(operation, **arguments) is None
     assert len(proxy.requests) == 1
 
 
 @pytest.mark.server
 def test_a_refused_request_is_not_repeated(proxy: FaultProxy) -> None:
-    """A wrong argument would be repeated, or the service's reason would be hidden."""
+    """Otherwise a wrong argument would be repeated, or the service's reason would be hidden."""
     with pytest.raises(RefusedError, match=r"EVENTS at .* refused the request: 400 InvalidEventPattern"):
         of(proxy.url, "events").ask("put_rule", Name="rule", EventPattern="no pattern")
     assert len(proxy.requests) == 1
@@ -70,7 +70,9 @@ def test_an_unreachable_service_is_reported() -> None:
 
 
 def test_policies_are_parsed_or_refused() -> None:
-    """A policy whose only statement is in no list could not be read, or other text would be overwritten."""
+    """Otherwise a policy whose only statement is not in a list could not be read, or other text would be
+    overwritten.
+    """
     assert policy_in(None, "q")["Statement"] == []
     assert policy_in('{"Version": "2008-10-17", "Id": "x", "Statement": {"Sid": "a"}}', "q") == {
         "Version": "2008-10-17", "Id": "x", "Statement": [{"Sid": "a"}],

@@ -35,13 +35,13 @@ DOES_NOT = ["", "/a", "a/", "a//b", ".", "..", "a/./b", "a/../b", "a\nb", "a\tb"
 
 @pytest.mark.parametrize("key", DOES_NOT)
 def test_keys_that_obstore_cannot_read_are_left_to_boto3(key):
-    """obstore would read another object, or fail."""
+    """Otherwise obstore would read another object, or fail."""
     assert not fits_obstore(key)
 
 
 @pytest.mark.server
 def test_keys_that_fit_are_read_exactly(ministack):
-    """A key with unusual characters would read another object."""
+    """Otherwise a key with unusual characters would read another object."""
     config = ministack.config(ministack.make_bucket())
     store, fast = S3ObjectStore(config), obstore_store(config)
     keys = FITS + [f"p/{chr(code)}q" for code in range(32, 127) if chr(code) != "/"]
@@ -55,7 +55,7 @@ def test_keys_that_fit_are_read_exactly(ministack):
 
 @pytest.mark.server
 def test_both_clients_use_boto3s_credentials(ministack, monkeypatch):
-    """boto3 and obstore could act as different users, or fail without naming the missing credentials."""
+    """Otherwise boto3 and obstore could act as different users, or fail without naming the missing credentials."""
     bucket = ministack.make_bucket()
     config = S3Config(bucket=bucket, endpoint_url=ministack.endpoint_url)
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
@@ -80,7 +80,7 @@ def test_both_clients_use_boto3s_credentials(ministack, monkeypatch):
 @pytest.mark.server
 @pytest.mark.parametrize("precondition", [None, ABSENT])
 def test_a_missing_bucket_is_reported_without_retries(ministack, precondition):
-    """With a missing bucket, operations would be retried, or look like a missing key."""
+    """Otherwise operations on a missing bucket would be retried, or would look like a missing key."""
     nowhere = FastObjectStore(ministack.config("no-such-bucket"))
     with pytest.raises(UsageError, match="no bucket 'no-such-bucket'"):
         nowhere.put("a", b"1", precondition=precondition)
@@ -93,7 +93,7 @@ def test_a_missing_bucket_is_reported_without_retries(ministack, precondition):
 @pytest.mark.server
 @pytest.mark.parametrize("key", ["none", "<Code>NoSuchKey</Code>"])
 def test_a_missing_key_needs_one_request(ministack, key):
-    """A missing key would cost two requests, or a missing bucket would look like a missing key."""
+    """Otherwise a missing key would cost two requests, or a missing bucket would look like a missing key."""
     with FaultProxy(ministack.endpoint_url) as proxy:
         config = replace(ministack.config(ministack.make_bucket()), endpoint_url=proxy.url)
         assert FastObjectStore(config).get(key) is None
@@ -105,7 +105,7 @@ def test_a_missing_key_needs_one_request(ministack, key):
 @pytest.mark.server
 @pytest.mark.parametrize("fault", ["500", "409", "slow_down", "lose_request", "lose_response"])
 def test_a_conditional_write_is_sent_once_and_may_be_unknown(ministack, fault):
-    """A write in doubt would be sent twice, or be taken for a conflict; RGW refuses quoted ETags."""
+    """Otherwise a write in doubt would be sent twice, or be taken for a conflict. RGW refuses quoted ETags."""
     with FaultProxy(ministack.endpoint_url) as proxy:
         store = FastObjectStore(replace(ministack.config(ministack.make_bucket()), endpoint_url=proxy.url))
         first = store.put("a", b"1").etag

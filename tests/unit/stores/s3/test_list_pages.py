@@ -73,7 +73,7 @@ def by_botocore(body: bytes) -> dict[str, Any]:
 def test_the_parser_reads_the_same_as_botocore(
     shape: str, listed: list[tuple[str, str, str, int, str]], token: str, safe: str
 ) -> None:
-    """A listing would have wrong keys, ETags, sizes or times for some server's order or spelling of elements."""
+    """Otherwise keys, ETags, sizes or times would be wrong if a server orders or spells the elements differently."""
     body = answer(
         *(
             shape.format(
@@ -116,12 +116,12 @@ GOOD = AWS.format(key="a", etag="&quot;e&quot;", size=1, time="2026-01-01T00:00:
     ],
 )
 def test_unexpected_answers_are_left_to_botocore(body: bytes) -> None:
-    """An answer without objects, without encoding, or with missing or malformed elements would be misread."""
+    """Otherwise an answer without objects, without encoding, or with missing or malformed elements would be misread."""
     assert page_of(body) is None
 
 
 def test_a_truncated_listing_without_a_token_is_an_error() -> None:
-    """All later keys would count as deleted."""
+    """Otherwise the listing would end early, and all later keys would count as deleted."""
 
     class Answer:
         def list_objects_v2(self, **_: object) -> dict[str, Any]:
