@@ -127,7 +127,7 @@ def _check_apart(place: QueuePlace, keyspaces: Sequence[tuple[str, str]], own: t
 
 
 def _alone(sources: Sequence[ConfiguredSource]) -> dict[tuple[str, str], str]:
-    """The name of each source by its keyspace. Keyspaces of several sources are left out."""
+    """The name of each source by its keyspace. Keyspaces that several sources share are left out."""
     counts = Counter(source.keyspace for source in sources)
     return {source.keyspace: source.name for source in sources if counts[source.keyspace] == 1}
 

@@ -47,10 +47,10 @@ Kind = Literal[
 ]  # fmt: skip
 
 SILENT_MS: Final = 300_000
-"""A sensor that did not tick for so long is said to be silent."""
+"""If a sensor did not tick for so long, the text says that it is silent."""
 
 _BY_BATCH: Final = ("failing", "waiting", "rescan", "signalled")
-"""Verdicts about changes that nothing but another batch commits."""
+"""Verdicts about changes that only another batch can commit."""
 
 STATE_WORDS: Final = {"reserved": "reserved", "committed": "queued", "dead": "dead letter"}
 """Names of an entry's states as shown. Its state "committed" is shown as "queued", because people would think of the
@@ -178,7 +178,7 @@ class Answer:
         return (self.verdict.text, "in time order, in UTC:", *timeline(_events(self)), *_facts(self))
 
     def document(self) -> dict[str, Any]:
-        """JSON-ready: `verdict` and `text`, then the facts by their names here."""
+        """Values for JSON: `verdict` and `text`, then the facts under the names of these fields."""
         facts = asdict(self)
         facts.pop("sensor")
         facts.pop("failed")

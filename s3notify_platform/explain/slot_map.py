@@ -66,7 +66,9 @@ class SlotMap:
     failing: Collection[Slot] = field(default=())
 
     def states(self) -> list[str]:
-        """Each slot's state, a key of `COLOURS`. Failing comes before in flight, and in flight before the age."""
+        """Each slot's state, a key of `COLOURS`. Of several states, failing counts before in flight, and in flight
+        before the age.
+        """
 
         def of(slot: Slot) -> str:
             if slot in self.failing:

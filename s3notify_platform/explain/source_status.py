@@ -71,7 +71,7 @@ class SlotFailure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LastCommit:
-    """The newest commit. `latency_seconds`: since the signal that the commit has seen; None if there is a
+    """The newest commit. `latency_seconds`: the time since the signal that the commit has seen; None if there is a
     newer signal.
     """
 
@@ -110,14 +110,15 @@ class FollowingStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceStatus:
-    """One source; each fact was true at some moment of the look. `error`: the reason why nothing could be read of it.
+    """One source; each fact was true at some moment of the look. `error`: the reason why the source could not be read.
 
-    `version`: the newest version; -1: none yet. `files` and `bytes`: of its rows and rejects. `without_records`:
-    objects with bytes, but neither rows nor rejects. `stale`: the number of slots made by another code version, for the
-    table and each slot asset, by name; without tables whose code version is unknown. `queue`: its topic; `topics`: the
-    other topics of its queue. `rescan`: slots that wait for a listing. `schema`: None before the first batch.
-    `following`: tables derived as a whole. `failures`: failures in the sensor's batches are known only with a Dagster
-    instance; None without one, unless slots failed in `s3notify ingest`. `paused`: its sensor is switched off.
+    `version`: the newest version; -1: none yet. `files` and `bytes`: number and size of the files with its rows and
+    rejects. `without_records`: objects with bytes, but neither rows nor rejects. `stale`: the number of slots made by
+    another code version, for the table and each slot asset, by name; without tables whose code version is unknown.
+    `queue`: its topic; `topics`: the other topics of its queue. `rescan`: slots that wait for a listing. `schema`: None
+    before the first batch. `following`: tables derived as a whole. `failures`: failures in the sensor's batches are
+    known only with a Dagster instance; None without one, unless slots failed in `s3notify ingest`. `paused`: its sensor
+    is switched off.
     """
 
     name: str

@@ -76,12 +76,12 @@ class CommittedVersion:
     """The traceback, if the error was unforeseen."""
     reach_end: bool = True
     offset: int = 0
-    """Bytes that have been read if the end is not reached; records if `by_record`."""
+    """If the end is not reached yet: the number of bytes that have been read, or of records if `by_record`."""
     by_record: bool = False
     emptiness: str = ""
     """How an object of its format shows that it has no records; set if it has bytes, but neither rows nor rejects."""
     pending: bool = False
-    """True if the slot's next batch continues reading it, or reads it again."""
+    """True if the slot's next batch continues to read the object, or reads it again."""
 
     @property
     def read(self) -> str:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from s3notify_platform.orchestration.io_manager import SlotIOManager
     from s3notify_platform.orchestration.source_assets import SlotAsset, s3_slot_asset
 
-# Before anything of Dagster is imported that another version of it has not.
+# This comes before the lazy imports: they need names that only this minor version of Dagster has.
 check_minor(dagster.__version__)
 
 __all__ = ["Changes", "S3NotifyComponent", "SlotAsset", "SlotIOManager", "s3_slot_asset"]

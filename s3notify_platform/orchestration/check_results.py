@@ -1,4 +1,4 @@
-"""Results of a source's checks that cost no request; a batch's run and the upkeep's sensor report them.
+"""Results of those checks of a source that need no request. The run of a batch and the upkeep's sensor report them.
 
 Dagster shows a check as evaluated only if its result belongs to the run that materialized the asset last, or is newer.
 So each batch reports all checks.
@@ -35,7 +35,9 @@ EVALUATED: Final = frozenset(
     (AssetCheckExecutionRecordStatus.SUCCEEDED, AssetCheckExecutionRecordStatus.FAILED)
 )
 LOOKED_BACK: Final = 5
-"""Evaluations of `complete` that are searched for the last sweep: a batch may have reported before the sweep ended."""
+"""Maximum number of evaluations of `complete` in which the last sweep is searched: a batch may have reported before the
+sweep ended.
+"""
 
 
 def schema_evaluation(name: str, done: BatchResult, *, batch: str) -> dg.AssetCheckEvaluation:
@@ -95,7 +97,8 @@ def swept_whole(name: str, done: BatchResult, *, at_ms: int) -> dg.AssetCheckEva
 
 
 def as_swept(instance: dg.DagsterInstance, name: str) -> dg.AssetCheckEvaluation | None:
-    """The last sweep's result again; None if there was no sweep, or if one is running. 1 read of the check's history.
+    """The last sweep's result, to be reported again; None if there was no sweep, or if a sweep is running. 1 read of
+    the check's history.
 
     Missed changes that the sweep found are announced by now, so only the sweep's own evaluation fails for them.
     """

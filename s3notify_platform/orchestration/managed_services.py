@@ -49,7 +49,7 @@ STARTUP_SECONDS: Final = 180.0
 """A run that has never had a heartbeat is reported as failed after this time."""
 
 STEADY_BEATS: Final = 12
-"""After this number of heartbeats (a minute), failures before the run no longer count."""
+"""After a run has sent this number of heartbeats (a minute), failures before the run no longer count."""
 
 BACKOFF_BASE_SECONDS: Final = 5.0
 BACKOFF_CEILING_SECONDS: Final = 300.0

@@ -108,8 +108,8 @@ class SourceAssets:
         """The source's resources by key; all keys begin with the source's name."""
         own = {"spark": self.io.spark, "s3": self.io.s3, "dynamodb": self.io.dynamodb}
         ours = {f"{self.name}_{part}": found for part, found in own.items() if part not in self.resources}
-        # Dagster writes the configurable fields of all resources into the schema of each job of a project.
-        # So the IO manager has none; the component has these fields.
+        # Dagster writes the configurable fields of all resources into the schema of each job of a project. So the IO
+        # manager has no configurable fields; the component has these fields instead.
         hardcoded = dg.IOManagerDefinition.hardcoded_io_manager(self.io)
         return ours | {self.io_key: with_resources(self.io, self.resources) if self.resources else hardcoded}
 

@@ -130,7 +130,7 @@ def _reconciled(context: dg.SensorEvaluationContext, io: SlotIOManager) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Seen:
-    """The upkeep's cursor: the facts that Dagster already has, so that only new ones are reported."""
+    """The upkeep's cursor: the facts that Dagster already has, so that only new facts are reported."""
 
     facts: Mapping[str, int | float] = field(default_factory=dict)
     observed_ms: int = 0
@@ -217,7 +217,7 @@ def _newest(io: SlotIOManager) -> Snapshot | None:
 
 
 def _topics(io: SlotIOManager) -> dict[str, int | float]:
-    """Facts of the topics that receive keys of this source. Requests as for `queue_facts`, for each topic."""
+    """Facts of the topics that receive keys of this source. Requests: those of `queue_facts`, for each topic."""
     queue, prefix = io.clients.queue, io.source.input.prefix
     taking = (
         topic

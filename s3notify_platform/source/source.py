@@ -69,7 +69,7 @@ class Input(InputSettings):
 
     @property
     def hints(self) -> pa.Schema:
-        """The types that inference uses as given."""
+        """The declared types that the schema's inference takes over unchanged."""
         return arrow_columns("schema_hints", self.schema_hints) if self.schema_hints else pa.schema([])
 
     @property
@@ -78,7 +78,7 @@ class Input(InputSettings):
         return tags_of(self.committed_tags)
 
     def mismatch(self, key: str) -> str:
-        """The reason to reject a whole object because of its key; "" if there is no reason, or if values are rescued.
+        """The reason why a key's values reject the whole object; "" if there is no reason, or if values are rescued.
         Pure.
         """
         return self.object_columns.reason(key) if self.mismatches == "quarantine" else ""

@@ -15,7 +15,9 @@ def complete(site: Site) -> dg.AssetCheckEvaluation:
 
 
 def test_an_emptied_table_is_refused(site: Site) -> None:
-    """One changed object must not start a new table under a green grid. After `forget`, everything is read again."""
+    """One changed object must not start a new table while the grid still shows all slots as materialized. After
+    `forget`, everything is read again.
+    """
     site.write(1, 2, 3)
     site.settle()
     for meta in list(list_all(site.store, "_s3notify/orders/")):

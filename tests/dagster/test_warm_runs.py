@@ -43,7 +43,7 @@ SECONDS = 300.0
 
 @dataclass
 class Warm:
-    """A source whose runs are started in both ways."""
+    """A source whose runs are started warm and cold."""
 
     site: Site
     deed: Path
@@ -190,7 +190,9 @@ def test_a_warm_run_has_the_same_events_and_logs_as_a_cold_one(warm: Warm) -> No
 
 @pytest.mark.thorough
 def test_slots_of_a_hung_or_dead_run_are_read_by_another_worker(warm: Warm) -> None:
-    """A hung run is terminated, and a run whose worker dies of a signal fails."""
+    """A hung run is terminated, and a run fails if a signal kills its worker. Another worker must read the slots of
+    both.
+    """
     warm.site.write(3)
     warm.deed.write_text("hang")
     warm.hand_over(hung := warm.new_run(3))

@@ -78,7 +78,7 @@ class Home:
         """Claims a run; False if it is already claimed. Only the claimant starts the run."""
         self.claims.mkdir(parents=True, exist_ok=True)
         try:
-            self._claim(run_id).symlink_to(claimant)  # created with its content, or not at all
+            self._claim(run_id).symlink_to(claimant)  # the link and its target appear in one step
         except FileExistsError:
             return False
         return True

@@ -42,7 +42,8 @@ WORKER: Final = ("-m", "s3notify_platform.orchestration.warm.worker")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """Limits of a supervisor's workers. `bytes`: of a worker's Python process; its JVM has Spark's own limit.
+    """Limits of a supervisor's workers. `bytes`: the memory of a worker's Python process; its JVM has Spark's own
+    limit.
 
     `runs`: after this number a worker is replaced. `terminate_seconds`: after this time a terminated run is killed,
     with its worker.
@@ -238,7 +239,7 @@ class Supervisor:
         return same and not worker.leaving
 
     def _start_more(self) -> None:
-        """Starts another worker for runs that have waited for long, as many workers as the limit allows."""
+        """Starts more workers for runs that have waited for long, up to the limit."""
         with self._lock:
             since = self._clock.monotonic() - WAIT_SECONDS
             for key, job in {asked.key: asked.job for asked in self._waiting if asked.since < since}.items():
@@ -342,7 +343,7 @@ class Supervisor:
         assert worker.process is not None
         with suppress(subprocess.TimeoutExpired):
             worker.process.wait(1.0)  # the process may be ending by itself
-        worker.kill()  # anything that is left of its session
+        worker.kill()  # kills the rest of its session
         with worker.process as process:
             code = process.wait()
         self._say(f"worker {worker.process.pid} of {worker.key.location} ended ({code})")

@@ -261,7 +261,7 @@ def test_forget_repairs_a_single_slot_asset(place: Place, run: Run) -> None:
 
 
 def test_vacuum_refuses_a_damaged_table(place: Place, run: Run) -> None:
-    """It would delete files that a repair needs."""
+    """Otherwise it would delete files that a repair needs."""
     assert run("vacuum", "orders").exit_code == 0
     place.store.delete(place.source.location.layout.version(2))
     left = place.objects()

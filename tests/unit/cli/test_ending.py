@@ -52,7 +52,7 @@ def test_a_service_drains_after_a_signal(number):
 
 
 def test_a_service_that_does_not_drain_is_ended():
-    """It ends within the time limit with exit code 0, and a line names it."""
+    """It must end within the time limit with exit code 0. A line of output must name the service."""
     with started(SERVICE, "stuck", "0.2") as process:
         until_printed(process, "ready")
         process.send_signal(signal.SIGTERM)

@@ -1,4 +1,4 @@
-"""The fingerprint of a transform's source: which edits change it, and which do not."""
+"""The fingerprint of a transform's source: the edits that change it, and the edits that do not."""
 
 import importlib
 import json

@@ -185,7 +185,7 @@ def test_other_runs_are_not_offered_to_the_supervisor(
 
 
 def test_a_run_without_a_supervisor_starts_cold(site: Site, cold: list[str]) -> None:
-    """Nothing was sent, so nothing may be claimed."""
+    """Nothing was sent to a supervisor, so the run must not be claimed."""
     runs = [site.run(), site.run()]
     site.launch(runs[0])
     with closing(site.home.listen()):
