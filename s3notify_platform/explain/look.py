@@ -330,8 +330,8 @@ def _taken_in_by(
     if not state.since:  # no part of it was ever read
         version, _ = _last_change(reader, snapshot, slot, state.key)
         return (version, "", reader.version(version)) if version else (newest, "or before", None)
-    # A round is dropped if its slot has changed since it was planned.
-    # So an object's round is the slot's first change since then.
+    # A round is dropped if its slot has changed since the round was planned. So the first change of the slot after that
+    # plan is the round of the object.
     for version in range(state.since, min(newest + 1, state.since + VERSIONS_MAX)):
         body = reader.version(version)
         if body is None:  # vacuum has removed it

@@ -1,7 +1,7 @@
 """The slot map: a character for each slot, by its row count or its problem, with the numbers beside it. Pure.
 
-There are two forms. In a terminal, a colour adds the age of a slot's last commit. For Dagster's UI it is a table,
-because the UI shows tables without a click.
+There are two forms. In a terminal, colours also show the age of each slot's last commit. For Dagster's UI it is a
+table, because the UI shows tables without a click.
 """
 
 import math

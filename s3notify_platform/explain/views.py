@@ -79,7 +79,9 @@ class CommittedVersion:
     """If the end is not reached yet: the number of bytes that have been read, or of records if `by_record`."""
     by_record: bool = False
     emptiness: str = ""
-    """How an object of its format shows that it has no records; set if it has bytes, but neither rows nor rejects."""
+    """The sign by which an object of this format shows that it has no records. It is set if the object has bytes, but
+    neither rows nor rejects.
+    """
     pending: bool = False
     """True if the slot's next batch continues to read the object, or reads it again."""
 

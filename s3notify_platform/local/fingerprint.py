@@ -42,7 +42,7 @@ _NO_CODE: Final = {"ctx", "type_comment", "kind"}
 """Fields of the syntax tree that do not affect the code's behaviour."""
 
 Target = tuple[str, tuple[str, ...]]
-"""A module, and a path of names in it."""
+"""A module, and a path of names in this module."""
 
 
 def fingerprint(path: str | None) -> str:

@@ -47,11 +47,11 @@ from s3notify_platform.table.reread import backfill, stale_slots
 from s3notify_platform.table.snapshot import Snapshot
 
 PARENT_TAG: Final = "dagster/parent_run_id"
-"""Dagster's tag of a run that executes another run again."""
+"""Dagster's tag of a run that executes another run again: the id of that other run."""
 
 RETRY_TAGS: Final = frozenset({RETRY_NUMBER_TAG, RESUME_RETRY_TAG, ASSET_RESUME_RETRY_TAG})
-"""Dagster's tags of a run that resumes its failed parent. A retry without them requests all of the parent's
-work again.
+"""Dagster's tags of a run that continues its failed parent. A run that executes the parent again without these tags
+requests all of the parent's work.
 """
 
 

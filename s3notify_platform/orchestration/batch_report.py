@@ -44,7 +44,9 @@ class BatchReport:
     opened_ms: int
 
     def events(self, context: dg.AssetExecutionContext) -> Iterator[Event]:
-        """The events to log. 1 read of the instance's sensors, 1 of a check's history, and `SourceNow.metadata`."""
+        """The events to log. 1 read of the instance's sensors, 1 read of a check's history, and the requests of
+        `SourceNow.metadata`.
+        """
         instance, name = context.instance, self.source.name
         state = sensor_state(instance, name, self.source.location.records())
         done = self.numbers.done

@@ -1,4 +1,4 @@
-"""Results of those checks of a source that need no request. The run of a batch and the upkeep's sensor report them.
+"""Checks of a source that are evaluated without a request. A batch's run and the upkeep's sensor report the results.
 
 Dagster shows a check as evaluated only if its result belongs to the run that materialized the asset last, or is newer.
 So each batch reports all checks.
@@ -41,7 +41,9 @@ sweep ended.
 
 
 def schema_evaluation(name: str, done: BatchResult, *, batch: str) -> dg.AssetCheckEvaluation:
-    """The fields that a batch added to the schema. The check fails if values did not fit their columns."""
+    """The result of `schema_changes`: the fields that a batch added to the schema. The check fails if values did not
+    fit their columns.
+    """
     mismatches = added(each.mismatches for each in done.slots.values())
     columns = ", ".join(f"{path} ({count})" for path, count in mismatches.items())
     return dg.AssetCheckEvaluation(

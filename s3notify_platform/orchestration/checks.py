@@ -73,16 +73,17 @@ def build_checks(assets: SourceAssets) -> dg.AssetChecksDefinition:
 
 
 def completeness(io: SlotIOManager, instance: dg.DagsterInstance) -> dg.AssetCheckResult:
-    """Compares and repairs. 1 LIST for each 1000 objects of the source, and the requests of `SparkJobs.plan` for
-    states.
+    """Compares the bucket with the table, and announces missed changes. 1 LIST for each 1000 objects of the source, and
+    the requests of `SparkJobs.plan` for states.
 
     A change with an entry in the queue is pending, not missed, and is overdue after `OVERDUE_SECONDS`. Any other change
     is compared a second time, because a batch may have committed it in between. This costs the same requests again.
     Changes beyond `max_objects` are only counted; batches and the next sweep read them. Keys that S3 clients cannot
     address are counted: an inlet keeps their events as poison, and their objects may be in quarantine.
 
-    Refuses, and repairs nothing, if the table is incomplete, was made with other settings (`open_table`), or is not the
-    table of the sensor's cursor. Also refuses if more objects were deleted than `withdraw_share` allows.
+    The sweep is refused, and repairs nothing, if the table is incomplete, was made with other settings (`open_table`),
+    or is not the table of the sensor's cursor. It is also refused if more objects were deleted than `withdraw_share`
+    allows.
     """
     state = sensor_state(instance, io.name, io.clients.records)
     spark = io.spark.spark_session

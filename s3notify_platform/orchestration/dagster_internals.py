@@ -1,8 +1,8 @@
 """The parts of Dagster outside its public API that this package uses. Only this file imports them, and the linter
 checks it.
 
-So one file shows what an upgrade of Dagster can break, which is why `pyproject.toml` allows one minor version. Dagster
-has no public way for these needs:
+So one file lists the parts that an upgrade of Dagster can break. Because of these parts, `pyproject.toml` allows only
+one minor version. Dagster has no public way for these needs:
 
 - A warm worker executes a run: CodePointer, ReconstructableRepository, RepositoryPythonOrigin, core_execute_run,
   capture_interrupts, EngineEventData, copy.

@@ -381,7 +381,7 @@ def _reason(result: SlotResult) -> str:
 
 
 def with_resources(io: SlotIOManager, keys: Mapping[str, str]) -> dg.IOManagerDefinition:
-    """`io` with the project's own resources of these keys as its `spark`, `s3` or `dynamodb`."""
+    """A copy of `io`. Its `spark`, `s3` or `dynamodb` is the project's own resource with the given key."""
 
     @dg.io_manager(required_resource_keys={*keys.values()})
     def given(context: dg.InitResourceContext) -> SlotIOManager:

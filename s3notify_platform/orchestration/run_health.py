@@ -130,7 +130,7 @@ def run_view(
     waits: Collection[DagsterRunStatus] = (DagsterRunStatus.QUEUED,),
     failure: str = "",
 ) -> RunView:
-    """The view of a run that a sensor decides by. 1 read of the heartbeat if the run has started.
+    """The facts about a run that a sensor decides by. 1 read of the heartbeat if the run has started.
 
     `failure`: the reason that the run gave. `waits`: statuses in which a run may stay for any time. A run whose launch
     failed stays `NOT_STARTED`.

@@ -1,4 +1,4 @@
-"""Inputs for building the Dagster definitions of one source: slot assets, the source's parts, errors of its steps."""
+"""Values from which the Dagster definitions of one source are built: slot assets, shared arguments, errors of steps."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager

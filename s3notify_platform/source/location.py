@@ -166,7 +166,7 @@ class Location(LocationSettings):
         """The table, for callers that do not know the settings it was made with. `open_table` lists the tables that are
         refused.
 
-        `UsageError` if its number of slots is another. Requests: those of `LogTable.newest`.
+        `UsageError` if the table has another number of slots. Requests: those of `LogTable.newest`.
         """
         table = open_table(self.table(store=store), self.table_name, None, expected=expected)
         self._check_slots(table.known.identity)
@@ -175,7 +175,7 @@ class Location(LocationSettings):
     def identity(self, *, store: ObjectStore | None = None) -> Identity | None:
         """The settings that the table was made with, from its record; None if there is no table yet. 1 read.
 
-        `UsageError` if its number of slots is another.
+        `UsageError` if the table has another number of slots.
         """
         known, _ = self.known(store=store).read()
         found = known.identity if known is not None else None

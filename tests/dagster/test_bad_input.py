@@ -102,7 +102,7 @@ def test_code_that_cannot_work_fails_the_run_with_its_reason(
 
 @pytest.mark.thorough
 def test_a_slot_asset_that_cannot_work_does_not_delay_its_source(site_of: Callable[..., Site]) -> None:
-    """The run fails with the reason; its source is committed, and is not requested again."""
+    """The run must fail with the reason. The slot of its source must be committed, and must not be requested again."""
     site = site_of(max_attempts=1, slot_assets=[f"{TRANSFORMS}.slotless_orders"])
     site.settle()
     site.write(3)

@@ -84,7 +84,8 @@ def test_a_batch_in_steady_state_lists_nothing(watched: Site, proxy: FaultProxy)
 
 
 def test_one_changed_object_costs_few_requests(watched: Site, proxy: FaultProxy) -> None:
-    """Limits for a warm source, including the object's GET: the requesting tick, the run, and the next tick.
+    """Limits for a warm source: the requests of the requesting tick, of the run (with the object's GET), and of the
+    next tick.
 
     The last tick also sends the HEAD of an idle poll. The summary sends no request.
     """

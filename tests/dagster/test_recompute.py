@@ -1,4 +1,6 @@
-"""A backfill recomputes: requests for slots that do not come from the sensor read unchanged objects again."""
+"""A backfill recomputes: if a person requests slots, their unchanged objects are read again. A sensor's batch reads
+only changes.
+"""
 
 from collections.abc import Callable
 

@@ -46,7 +46,8 @@ def test_the_first_batch_reads_objects_from_before_any_signal(site: Site) -> Non
 def test_ticks_in_a_code_server_share_one_instance(
     site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Opening an instance takes longer than a poll. The sensor must use the definitions' resources.
+    """All ticks must share one instance, because opening an instance takes longer than a poll. They must use the
+    resources of the definitions.
 
     The log of a tick that requests runs must say what it requests.
     """
@@ -319,7 +320,7 @@ def test_no_secret_is_in_cursor_config_metadata_definitions_or_logs(
     capfd: pytest.CaptureFixture[str],
     tmp_path: Path,
 ) -> None:
-    """Credentials are named by variables, and are looked up only on use."""
+    """The settings name variables with the credentials. The variables are looked up only on use."""
     secret = "sEcReT-0123456789abcdef"
     monkeypatch.setenv("S3NOTIFY_TEST_SECRET", secret)
     tasks: list[bytes] = []

@@ -108,7 +108,7 @@ def test_one_command_brings_new_objects_into_the_table(project: Project) -> None
 @pytest.mark.server
 @pytest.mark.parametrize("by", ["sns", "eventbridge"])
 def test_events_come_by_sns_or_eventbridge(project: Project, by: str) -> None:
-    """A later command finds the chosen way, and refuses another one."""
+    """A later command finds the way that was chosen, and refuses another way."""
     ran = project.init("--by", by, "--yes")
     assert ran.exit_code == 0, ran.output
     with project.inlet():
@@ -146,7 +146,7 @@ def _notification(project: Project) -> None:
     [(_queue, "SQS queue"), (_policy, "policy of the queue"), (_notification, "notification '")],
 )
 def test_doctor_names_a_missing_part(project: Project, damage: Callable[[Project], None], part: str) -> None:
-    """The line ends with the command that makes it again."""
+    """The output must end with the command that makes the part again."""
     project.init("--yes")
     damage(project)
     answer = project.run("doctor", "orders")
@@ -303,7 +303,9 @@ def test_the_policy_of_the_inlet_covers_the_queue_in_the_yaml(
 def test_the_inlet_command_takes_settings_from_the_yaml(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """All sources of the bucket that have the inlet must agree; the command line overrides them."""
+    """All sources of the bucket that configure the inlet must have the same settings for it. The command line overrides
+    them.
+    """
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("S3NOTIFY_DEFS", raising=False)
     for name, bucket, more in (

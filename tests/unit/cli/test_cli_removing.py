@@ -95,7 +95,9 @@ def test_a_dry_run_changes_nothing(place: Place, run: Run, given: tuple[str, ...
 
 
 def test_erase_refuses_before_it_asks(place: Place, run: Run) -> None:
-    """Objects in the bucket and keys of other sources are refused. For a deleted object, the question has the cost."""
+    """The command refuses objects that are in the bucket, and keys of other sources. For a deleted object, it asks, and
+    names the cost.
+    """
     for key, said in (("raw/a", "delete the object first"), ("other/a", "reads keys below 'raw/'")):
         refused = run("erase", key, "--name", "orders", "--prefix", "raw/", text="y\n")
         assert refused.exit_code == 1

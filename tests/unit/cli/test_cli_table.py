@@ -289,7 +289,9 @@ def test_migrate_and_confirm_print_the_change(place: Place, run: Run) -> None:
 
 
 def test_erase_deletes_poison_messages_too(place: Place, run: Run) -> None:
-    """Only messages that name the object are deleted. An object in the bucket is refused before the question."""
+    """Only messages that name the object are deleted. If the object is still in the bucket, the command refuses before
+    it asks.
+    """
     place.store.put("raw/a b", b"1")
     poison = PoisonStore(place.source.location.queue())
     poison.keep(b'{"key": "raw/a+b"}', origin="sqs", reason="r")

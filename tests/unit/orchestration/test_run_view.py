@@ -1,4 +1,4 @@
-"""The view of a run that a sensor decides by: statuses that may last, and a launch that failed."""
+"""The facts about a run that a sensor decides by: statuses that may last, and a launch that failed."""
 
 from dataclasses import replace
 from datetime import UTC, datetime

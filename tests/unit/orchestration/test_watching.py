@@ -40,7 +40,7 @@ def watched(looks, *, poll_seconds=0.3, watchers=1):
 
 
 def test_watching_ends_with_the_first_request():
-    """Each look must continue from the state of the one before."""
+    """Each look must continue from the state of the previous look."""
     tick, clock = watched(looks := Looks(found_at=3))
     assert tick.requests == (REQUEST,)
     assert clock.slept == [0.3, 0.3]

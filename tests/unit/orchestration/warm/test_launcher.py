@@ -240,7 +240,7 @@ def test_a_health_check_fails_only_lost_warm_runs(site: Site) -> None:
 def test_a_launcher_that_finds_no_supervisor_starts_one(
     instance: dg.DagsterInstance, cold: list[str]
 ) -> None:
-    """`dg dev` alone has warm runs: the first run has a process of its own, and a worker is started beside it.
+    """Warm runs need only `dg dev`: the first run gets its own process, and a worker is started at the same time.
 
     The supervisor ends with the launcher.
     """

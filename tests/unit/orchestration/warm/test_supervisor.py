@@ -46,7 +46,7 @@ class Running:
         return create_run_for_test(self.instance, job_name="any", status=DagsterRunStatus.STARTED).run_id
 
     def handed_over(self, job: str, *, key: WorkerKey = KEY, backfill: str = "") -> str:
-        """A run that a worker has taken, as soon as a worker is ready."""
+        """Waits for a ready worker, hands a new run over to it, and returns the run."""
         run = self.new_run()
         taken = partial(self.ask, "run", run, job=job, key=key, backfill=backfill)
         until(taken, why=lambda: str(self.lines))
