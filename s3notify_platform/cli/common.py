@@ -132,7 +132,8 @@ class SourcePlace(QueuePlace):
         return self.existing(asset).table(asset)
 
     def committing(self, *, damaged: bool = False) -> "tuple[Location, ObjectStore, CommitMode]":
-        """The location of the source, its store, and its commit mode, not settled yet. Requests: those of `existing`.
+        """The location of the source, its store, and its commit mode, which is not settled yet. Requests: those of
+        `existing`.
 
         `damaged`: a table that runs refuse, or a missing table, is no error, and no request is sent.
         """

@@ -112,8 +112,8 @@ class Answer:
     refused: str
     """The reason why runs refuse the table: a loss, or settings other than the table's (`table.open_table`)."""
     signal_taken: bool | None
-    """True if the sensor has seen the slot's current signal; None if that is unknown without its cursor, or
-    for a root.
+    """True if the sensor has seen the slot's current signal. None if that is unknown: its cursor is unknown, or the
+    signal is a root.
     """
     sensor: SensorView | None
     failed: Failed | None = None

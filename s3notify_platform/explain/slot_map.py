@@ -41,7 +41,7 @@ COLOURS: Final = {
 BY_ROWS: Final = "·▂▃▅▆█"
 """Characters of a slot without rows, with up to 10, 100, … rows, and with more rows."""
 MARKS: Final = {"in flight": ">", "failing": "!"}
-"""Characters of slots in these states, for any number of rows."""
+"""Characters of slots in these states, whatever their number of rows."""
 
 LEGEND: Final = "· no rows, ▂ up to 10, ▃ 100, ▅ 1,000, ▆ 10,000, █ more; > in flight, ! failing"
 

@@ -44,8 +44,8 @@ from s3notify_platform.table.versions import note_of
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchStatus:
-    """A batch in flight. `slots`: the number of requested slots; None for all. `acked`: how many of its chain's
-    `children` are done.
+    """A batch in flight. `slots`: the number of requested slots; None for all. `acked`: the number of its chain's
+    `children` that are done.
 
     `doing`: the activity of its runs at their last heartbeat.
     """
@@ -99,7 +99,7 @@ class SchemaStatus:
 class FollowingStatus:
     """A derived table: its rows, and the `version` of the source's table that it contains; -1: never made.
 
-    `behind`: versions of the source's table that it does not contain yet.
+    `behind`: the number of versions of the source's table that it does not contain yet.
     """
 
     asset: str
@@ -116,9 +116,9 @@ class SourceStatus:
     rejects. `without_records`: objects with bytes, but neither rows nor rejects. `stale`: the number of slots made by
     another code version, for the table and each slot asset, by name; without tables whose code version is unknown.
     `queue`: its topic; `topics`: the other topics of its queue. `rescan`: slots that wait for a listing. `schema`: None
-    before the first batch. `following`: tables derived as a whole. `failures`: failures in the sensor's batches are
-    known only with a Dagster instance; None without one, unless slots failed in `s3notify ingest`. `paused`: its sensor
-    is switched off.
+    before the first batch. `following`: tables derived as a whole. `failures`: the failing slots. Failures in the
+    sensor's batches are known only with a Dagster instance. Without an instance it is None, unless slots failed in
+    `s3notify ingest`. `paused`: its sensor is switched off.
     """
 
     name: str

@@ -54,7 +54,9 @@ class TopicView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommittedVersion:
-    """The object version in the table. `version` of the table committed it; `newest` last changed its slot."""
+    """The object version in the table. `version`: the table's version that committed it. `newest`: the version that
+    last changed its slot.
+    """
 
     etag: str
     size: int

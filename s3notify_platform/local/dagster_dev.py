@@ -156,7 +156,7 @@ class DagsterDev:
         self.stop()
 
     def start(self) -> None:
-        """Starts it and returns; `wait_ready` waits until the UI answers.
+        """Starts Dagster, and returns before the UI answers; `wait_ready` waits for that.
 
         `UsageError`, before anything is started or ended, if another process serves the home, or if the port is taken.
         """

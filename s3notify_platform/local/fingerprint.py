@@ -4,11 +4,11 @@ run.
 The fingerprint of a function covers the top-level statement that defines it, and all statements of its project that
 this statement uses, directly or indirectly. These are functions, classes, constants, and code that changes them, also
 in imported modules. Comments, docstrings, formatting and Dagster annotations (`@s3_slot_asset`) do not count. A project
-is the function's own package, and other modules that are not installed. Of installed packages only the imported names
-count, not the versions.
+is the function's own package, and other modules that are not installed. Of an installed package only the imported names
+count, and not its version.
 
 Guarantees
-    - Equal source has an equal fingerprint, in every process and folder, with every Python, after any imports.
+    - Equal source text has an equal fingerprint, in every process and folder, with every Python, after any imports.
     - It never fails, and its only cost is to parse the modules that are named.
 
 The fingerprint does not cover arguments from the environment, files that the code reads, and code that is looked up by
@@ -115,7 +115,7 @@ class _Walk:
         return digest.hexdigest()[:DIGITS]
 
     def statements_of(self, name: str) -> list[ast.stmt]:
-        """The statements that define a name of the root."""
+        """The statements that define a name of the root module."""
         self._follow((self.root, (name,)))
         return [statement for _, statement in self._found]
 

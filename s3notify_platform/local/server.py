@@ -273,7 +273,9 @@ class LocalS3Server:
         scratch.replace(path)
 
     def _supervise(self, program: str) -> None:
-        """The supervisor thread. It starts the server itself, since the kernel ties a child to the thread."""
+        """The supervisor thread. This thread starts the server itself, because the kernel ends a child with the thread
+        that started it.
+        """
         failures = 0
         with (self.folder / "server.log").open("ab") as log:
             while not self._stopping.is_set():
@@ -291,7 +293,7 @@ class LocalS3Server:
 
     def _spawn(self, program: str, log: BufferedWriter) -> None:
         command = [program, *_flags(self._known(), self.folder)]
-        # In its own session: Ctrl-C goes to the parent, which then stops the server cleanly.
+        # The server has its own session, so that Ctrl-C goes only to the parent, which then stops the server cleanly.
         self._process = subprocess.Popen(
             [sys.executable, "-I", "-S", "-c", _LAUNCHER, str(os.getpid()), *command],
             stdin=subprocess.DEVNULL,

@@ -35,8 +35,8 @@ EVALUATED: Final = frozenset(
     (AssetCheckExecutionRecordStatus.SUCCEEDED, AssetCheckExecutionRecordStatus.FAILED)
 )
 LOOKED_BACK: Final = 5
-"""Maximum number of evaluations of `complete` in which the last sweep is searched: a batch may have reported before the
-sweep ended.
+"""Maximum number of evaluations of `complete` that are read to find the last sweep: a batch may have reported before
+the sweep ended.
 """
 
 

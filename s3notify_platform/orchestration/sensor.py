@@ -49,7 +49,7 @@ threads.
 _SOURCES: Final[set[str]] = set()
 
 WATCHERS: Final = BoundedSemaphore(max(1, _code_server_threads() // 2))
-"""Limits the ticks of this code server that watch at the same time."""
+"""Limits how many ticks of this code server watch at the same time."""
 
 
 def watch(

@@ -34,7 +34,7 @@ def s3_slot_asset(
     """A slot-partitioned asset downstream of `source`: `(DataFrame of committed rows) -> DataFrame`.
 
     The function must keep the `_slot` column. It is called with the slots that a batch committed, and its result
-    replaces these slots of its own table. Name it under `slot_assets` of the source's component.
+    replaces these slots of its own table. Its import path must be under `slot_assets` of the source's component.
 
     Slots made by another version of the code are shown as stale. They stay until they change or someone requests them.
     `code_version`, like "v2", names the version; the default is a fingerprint of the function's source

@@ -84,7 +84,7 @@ class Input(InputSettings):
         return self.object_columns.reason(key) if self.mismatches == "quarantine" else ""
 
     def stays(self, state: ObjectState) -> bool:
-        """True if the rows of a deleted object stay."""
+        """True if the rows of a deleted object stay in the table."""
         kept = self.on_delete == "keep" or (self.on_delete == "keep_expired" and state.expired)
         return kept and state.rows > 0
 
@@ -114,7 +114,9 @@ class Input(InputSettings):
         return RowRules.of(self.expect, self.expect_warn)
 
     def table_names(self, schema: str, held: str = "{}") -> str:
-        """A schema with the names in the objects, translated to the table's names. See `column_names.table_names`."""
+        """Translates the names of a schema's columns from the names in the objects to the names in the table. See
+        `column_names.table_names`.
+        """
         taken = (*RESERVED, *self.object_columns.schema.names)
         return table_names(schema, held, safe=self.column_names == "safe", taken=taken)
 
@@ -203,7 +205,8 @@ class Source:
     ) -> FollowingTable:
         """The derived table of `asset`, for updating it to the newest version of the source's table. No request.
 
-        `jobs` is called with the source's table and the derived one, and returns the jobs that work on the whole table.
+        `jobs` is called with the source's table and the derived table. It returns the jobs that work on the whole
+        table.
         """
         rows, table = (self.table(name, store=store, clock=clock) for name in (None, asset))
         return FollowingTable(

@@ -160,7 +160,7 @@ def test_a_slot_in_flight_waits_for_the_next_batch(site: Site) -> None:
 
 
 def test_a_tick_repeated_after_a_crash_has_the_same_run_key(site: Site) -> None:
-    """Dagster launches a run key once; changes in between belong to the next batch."""
+    """Dagster launches each run key only once. Changes between the two ticks must belong to the next batch."""
     site.settle()
     site.write(3)
     lost = site.evaluate().run_requests
@@ -197,7 +197,7 @@ def test_a_failed_slot_is_retried_alone_and_then_parked(
 
 @pytest.mark.thorough
 def test_a_failed_slot_waits_for_its_backoff(site_of: Callable[..., Site]) -> None:
-    """The next tick must not request it."""
+    """Until its backoff is over, no tick may request the slot."""
     site = site_of(transform=f"{TRANSFORMS}.unlucky", backoff_seconds=3600.0)
     site.settle()
     site.write(13)

@@ -81,7 +81,7 @@ def test_a_service_that_ends_by_itself_is_started_again(home: Home) -> None:
 
 
 def test_a_failed_service_is_started_again_after_a_backoff(home: Home) -> None:
-    """The run must have the reason."""
+    """The failed run must show the reason."""
     home.scripted.error = RuntimeError("out of luck")
     home.tick()
     home.tick()

@@ -97,7 +97,7 @@ class Warm:
             job_origin=run.remote_job_origin, run_id=run.run_id, instance_ref=self.instance.get_ref()
         )
         recon_job = self.code.get_reconstructable_job(JOB)
-        said, terminated = spawn.Queue(), spawn.Event()  # kept: their semaphores are removed with them
+        said, terminated = spawn.Queue(), spawn.Event()  # kept, else their semaphores are removed
         process = spawn.Process(
             target=start_run_in_subprocess,
             args=[serialize_value(arguments), recon_job, said, terminated],
@@ -169,7 +169,7 @@ def warm(
 
 @pytest.mark.thorough
 def test_a_warm_run_has_the_same_events_and_logs_as_a_cold_one(warm: Warm) -> None:
-    """The order of events and the compute log must be equal, and no run may see another run's session."""
+    """Both runs must have the same order of events and the same compute log. No run may see another run's session."""
     runs = []
     # The first run finds no table yet, so it has nothing to read again.
     for number in range(4):

@@ -35,7 +35,9 @@ WAIT_SECONDS: Final = 10.0
 """Seconds that a run waits for the busy worker of its backfill; after that, another worker is started."""
 
 END_SECONDS: Final = 5.0
-"""The limit for ending all runs when the supervisor stops; commands wait for `DRAIN_SECONDS`."""
+"""When the supervisor stops, all runs must end within this time. It is shorter than `DRAIN_SECONDS`, after which a
+command is ended.
+"""
 
 WORKER: Final = ("-m", "s3notify_platform.orchestration.warm.worker")
 
@@ -389,7 +391,7 @@ class Supervisor:
             if self._idle(worker) and any(
                 w.key == worker.key and self._idle(w) for w in self._workers if w != worker
             ):
-                worker.replaced = True  # there were more workers for a while
+                worker.replaced = True  # one idle worker is enough
                 self._leave(worker)
 
     def _leave(self, worker: _Worker) -> None:

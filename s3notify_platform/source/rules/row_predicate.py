@@ -17,7 +17,7 @@ class RowPredicate:
 
     @classmethod
     def of(cls, text: str) -> "RowPredicate":
-        """The predicate of this text. `UsageError` if it does not parse."""
+        """Parses this text to a predicate. `UsageError` if it does not parse."""
         return cls(parsed(text))
 
     def __call__(self, rows: pa.RecordBatch) -> pa.BooleanArray:

@@ -117,7 +117,7 @@ def test_changes_of_an_overwritten_object(run: Run) -> None:
 
 
 def test_show_prints_counts_settings_and_url(place: Place, run: Run) -> None:
-    """It also shows an earlier version, or a slot asset."""
+    """The command also shows an earlier version, or a slot asset."""
     shown = of(run("table", "show", "orders", "--json"))
     wanted: Mapping[str, Any] = {
         "url": f"s3://{place.store.config.bucket}/_s3notify/orders/table/", "version": 2, "rows": 3, "objects": 2,

@@ -199,7 +199,7 @@ def test_pause_and_resume_may_be_repeated(queue: NotificationQueue) -> None:
 
 
 def test_purge_asks_and_deletes_only_dead_letters(queue: NotificationQueue) -> None:
-    """The question follows the number of dead letters."""
+    """Before the question, the command prints the number of dead letters."""
     done("create", "t", "--shards", "1", "--max-attempts", "1", "--url", "https://hooks.example.com/")
     queue.push_many("t", [Event(key=f"k{n}") for n in range(3)])
     worker = Worker(queue)
