@@ -162,7 +162,7 @@ class Answer:
 
     @property
     def stopped(self) -> str:
-        """Why the source's sensor opens no batch now; "" if it ticks, or nothing is known of it."""
+        """The reason why the source's sensor opens no batch now; "" if it ticks, or if nothing is known about it."""
         if self.sensor is None:
             return ""
         if not self.sensor.on:
@@ -212,7 +212,7 @@ class Answer:
         return bool(self.newest_signal) and signal.etag.startswith(self.newest_signal)
 
     def ago(self, then_ms: int) -> str:
-        """The time between then and the question, as text."""
+        """The time from that moment to the question, as text."""
         return duration(self.asked_ms - then_ms) if then_ms else "an unknown time"
 
 

@@ -108,7 +108,7 @@ def explain(
     objects = objects if objects is not None else open_store(source.input.bucket)
     platform = platform if platform is not None else open_store(source.location.platform)
     for last in range(ROUNDS):
-        # The object first: its entry is created before it, and leaves the queue only after the commit.
+        # The object is read first: its entry is created before it, and leaves the queue only after the commit.
         now, no_object = _head(objects, key)
         answer = _round(source, key, sensor, platform, now=now, no_object=no_object, clock=clock)
         after, _ = _head(objects, key)

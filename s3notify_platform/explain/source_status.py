@@ -245,7 +245,7 @@ class SourceLook:
             if name == self.source.name:
                 found[name] = sum(facts.is_stale(code) for facts in slots)
             else:
-                with suppress(S3NotifyError):  # an error here is not about the source
+                with suppress(S3NotifyError):  # an error of a slot asset is not the source's
                     found[name] = len(stale_slots(self.source.location.table(name), code))
         return found
 

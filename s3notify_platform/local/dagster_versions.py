@@ -39,11 +39,11 @@ class Versions:
 
 
 def check_minor(version: str) -> None:
-    """Raises `UsageError`, with the command to type, if Dagster's `version` has another minor than `MINOR`.
+    """Raises `UsageError`, with the command to type, if Dagster's `version` does not have the minor version `MINOR`.
 
     Reads no metadata if the version fits.
 
-    The modules of Dagster that `orchestration.dagster_internals` imports differ between minors.
+    The modules of Dagster that `orchestration.dagster_internals` imports differ between minor versions.
     """
     if not version.startswith(MINOR):
         found = installed_versions().problem

@@ -167,7 +167,7 @@ class _Walk:
 
     def _is_project(self, name: str) -> bool:
         top, own = name.partition(".")[0], self.root.partition(".")[0]
-        if OURS in (top, own):  # a new release of this package does not change a project
+        if OURS in (top, own):  # a new release of this package must not change fingerprints
             return name == self.root
         if top == own:
             return True

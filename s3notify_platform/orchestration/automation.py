@@ -50,7 +50,7 @@ def follow_slots(asset: str) -> dg.AutomationCondition[Any]:
     A slot that failed only in `asset`, and not in its source, is retried every ten minutes.
     """
     condition = dg.AutomationCondition
-    # Not any_deps_updated(): for the partitions of one run, it looks only at the run of the last partition.
+    # `any_deps_updated()` does not fit: for the partitions of one run, it looks only at the last partition's run.
     together = condition.all_new_updates_have_run_tags(tag_keys={made_tag(asset)})
     updated = condition.any_deps_match(condition.newly_updated() & ~together)
     # The order of the terms matters: a run reports the source first, and a term that is evaluated later sees newer

@@ -44,8 +44,9 @@ class Changes:
     """The changes of a source's table since an asset was last materialized; used as the annotation of its input.
 
     `rows` has the table's columns and `row_changes.CHANGE_COLUMNS`: removed rows (`delete`) and added rows (`insert`).
-    To update a copy, apply deletions first. The rows are read when `rows` is computed. `since`: the version after which
-    the changes begin; None if `rows` has all rows. `until`: the version of the table `table` at which the changes end.
+    To update a copy, apply deletions first. Spark reads the rows only when it computes `rows`. `since`: the version
+    after which the changes begin; None if `rows` has all rows. `until`: the version of the table `table` at which the
+    changes end.
     """
 
     rows: DataFrame
@@ -62,8 +63,8 @@ class Changes:
 def changes_for(context: dg.InputContext, source: Source, spark: SparkSession) -> Changes:
     """The changes for the asset of this step. Records their last version, for the asset's materialization.
 
-    `UsageError` if the changes are no longer kept, or if the table was created again; the message says how to get a
-    full read. Requests: those of `LogTable.newest` and `row_changes`; 1 GET if all rows are given.
+    `UsageError` if the changes are no longer kept, or if the table was created again; the message says how to get all
+    rows. Requests: those of `LogTable.newest` and `row_changes`; 1 GET if all rows are given.
     """
     step, key = context.step_context, METADATA_KEY.format(source.name)
     assets = step.assets_def

@@ -1,4 +1,4 @@
-"""`S3NotifyComponent`: a source in YAML. It is thin: functions of the other modules build each part."""
+"""`S3NotifyComponent`: a source in YAML. The class is thin: functions of the other modules build each part."""
 
 import json
 from collections.abc import Iterator, Sequence

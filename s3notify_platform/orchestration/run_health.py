@@ -52,7 +52,7 @@ _STARTED: Final = re.compile(r"Started process for run \(pid: (\d+)\)")
 
 
 def is_gone(instance: DagsterInstance, run: DagsterRun) -> bool:
-    """True if nothing executes a run, or ever will. False if that cannot be known.
+    """True if nothing executes the run, and nothing ever will. False if that cannot be known.
 
     Asks the run launcher, if it supports that. For Dagster's default launcher, see `process_is_gone`.
     """

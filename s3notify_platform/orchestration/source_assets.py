@@ -16,7 +16,7 @@ from s3notify_platform.spark.batch_schema import Transform
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlotAsset:
-    """A function of the committed rows of a source's slots, as a separate asset. Made by `s3_slot_asset`.
+    """A separate asset, which a function computes from the committed rows of a source's slots. Made by `s3_slot_asset`.
 
     `code_version`: the declared version, or the function's fingerprint after the source's component has loaded it.
     """

@@ -185,7 +185,7 @@ class SourceNow:
             if name == self.source.name:
                 found[name] = sum(each.is_stale(code) for each in facts.values())
             else:
-                with suppress(S3NotifyError):  # an error here is not about the source
+                with suppress(S3NotifyError):  # an error of a slot asset is not the source's
                     found[name] = len(stale_slots(self.source.location.table(name), code))
         return found
 

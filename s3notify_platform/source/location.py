@@ -67,7 +67,7 @@ class CommitMode:
 
 @dataclass(frozen=True, kw_only=True)
 class Location(LocationSettings):
-    """Places of a source's tables, signals, queue and records. It pickles, and travels to Spark tasks.
+    """Places of a source's tables, signals, queue and records. It can be pickled, and travels to Spark tasks.
 
     `platform` is the bucket of all of them; it may be the source's own bucket. Records are in `records_table` if one is
     set, else in the bucket.

@@ -1,4 +1,4 @@
-"""Declarative automation updates slot assets: exactly the slots that their source left behind, in one run."""
+"""Declarative automation updates slot assets: exactly the slots in which the source is newer, in one run."""
 
 from collections.abc import Callable, Iterator
 

@@ -34,7 +34,7 @@ def test_a_source_is_three_assets_two_jobs_and_two_automations(site: Site) -> No
 
 
 def test_the_launchpad_of_a_backfill_has_one_field(site: Site) -> None:
-    """The UI writes each field with a default into its editor. So all fields except one must be left out."""
+    """The UI writes each field with a default into its editor. So all fields except `choose` must be left out."""
     snap = JobSnap.from_job_def(site.defs.resolve_job_def("orders_backfill"))
     schema = snap.config_schema_snapshot
     root = schema.get_config_snap(str(snap.mode_def_snaps[0].root_config_key))

@@ -303,7 +303,7 @@ def test_a_topic_of_another_deployment_is_refused_by_the_sensor(site: Site) -> N
 
 @pytest.mark.thorough
 def test_the_whole_source_is_listed_only_once(site_of: Callable[..., Site]) -> None:
-    """After the topic is created, entries suffice, also for a write that began before."""
+    """After the topic is created, entries suffice, even for a write that began before."""
     site = site_of()
     site.write_silently(3)
     assert not site.io.clients.queue.topics.all()

@@ -33,8 +33,8 @@ class NoAnswerError(UnavailableError):
 class WorkerKey:
     """The combination that a worker is made for. Runs with the same key can use the same worker.
 
-    `origin`: where the definitions are loaded from, as Dagster serializes it. `server_id`: the code server's id, which
-    changes with each reload. `spark`: digest of the static Spark configuration.
+    `origin`: the place from which the definitions are loaded, as Dagster serializes it. `server_id`: the code server's
+    id, which changes with each reload. `spark`: digest of the static Spark configuration.
     """
 
     location: str

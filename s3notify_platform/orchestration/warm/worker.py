@@ -75,7 +75,7 @@ def main() -> None:
                 wait = KEEP_SECONDS
                 continue
             _execute(instance, repository, order)
-            flush(FLUSH_SECONDS)  # now, since a worker that leaves is killed
+            flush(FLUSH_SECONDS)  # sent now, since a worker that leaves is killed
             spark = fresh_session(
                 spark
             )  # before another run arrives, which would fail with this Java session

@@ -1,4 +1,4 @@
-"""A predicate of rows as a value that pickles. It binds itself to the columns of the rows that it is given."""
+"""A predicate of rows, as a value that can be pickled. It binds itself to the columns of the rows that it is given."""
 
 from dataclasses import dataclass
 from functools import lru_cache

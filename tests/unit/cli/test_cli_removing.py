@@ -120,8 +120,8 @@ def test_erase_refuses_before_it_asks(place: Place, run: Run) -> None:
 
 
 def test_erase_says_when_to_repeat(place: Place, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The exit code is 1 while the object is in files that a running run may have written. After a repetition that
-    finds nothing, no further repetition is needed.
+    """The exit code is 1 while the object is in files of a run that may still be at work. After a repetition that finds
+    nothing, no further repetition is needed.
     """
     place.store.delete("raw/a")
     given = ("erase", "raw/a", "--name", "orders", "--prefix", "raw/", "--yes")

@@ -51,7 +51,9 @@ def run(*arguments: str) -> Result:
 
 @pytest.fixture
 def bucket(ministack: S3Server, project: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> S3Config:
-    """The bucket of a source `orders`. Its YAML names the environment variables with its keys; no others are set."""
+    """The bucket of a source `orders`. Its YAML names the environment variables with its keys; no other credentials are
+    set.
+    """
     config = ministack.config(ministack.make_bucket())
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.delenv(name, raising=False)

@@ -158,7 +158,7 @@ def test_an_unannounced_change_is_unseen(place):
 
 
 def test_with_unqueued_writers_every_signal_leads_to_a_listing(place):
-    """Even the signal of a writer that queues leads to a listing while unqueued writers are active."""
+    """While unqueued writers are active, every signal leads to a listing, even the signal of a writer that queues."""
     place.store.put(KEY, b"one")
     other = next(key for n in range(999) if slot_of(key := f"raw/{n}", 16) == SLOT)
     place.publish(Put(key=other, body=b""))

@@ -66,7 +66,7 @@ def test_a_run_with_heartbeats_is_left_alone(clock):
 @pytest.mark.parametrize(("beats", "limit"), [(7, SILENCE_SECONDS), (None, STARTUP_SECONDS)])
 @pytest.mark.parametrize("status", ["STARTED", "CANCELING"])
 def test_a_silent_run_is_reported_as_failed(beats, limit, status, clock):
-    """A run's silence is timed by the sensor's own clock, and another run starts after the backoff."""
+    """A run's silence is measured by the sensor's own clock. Another run must start after the backoff."""
     lost = run(status, beats=beats)
     state = decide("deliver", FIRST, [lost], clock).state
     clock.now += limit - 1
