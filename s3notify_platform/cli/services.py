@@ -104,7 +104,7 @@ def _command(kind: ServiceKind) -> click.Command:
 
 
 def _own(place: QueuePlace, given: Sequence[str]) -> tuple[str, ...]:
-    """Prefixes of the platform's own objects: the given ones, the ones in the YAML, and the usual ones."""
+    """Prefixes of the platform's own objects: the given prefixes, the prefixes in the YAML, and the usual prefixes."""
     from s3notify_platform.table.own_objects import USUAL
 
     sources = [source.source() for source in configured()]

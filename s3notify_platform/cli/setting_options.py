@@ -81,7 +81,7 @@ def option_of(
     """An option for a declared setting, with its description, type and default.
 
     `prefix`: the prefix of the parameter's name. `rare`: only `--help-all` shows the option. `more`: arguments of
-    `click.option` in place of the declared ones.
+    `click.option` that replace the declared arguments.
     """
     flag = setting.about.option or _FLAGS.get(setting.name) or f"--{setting.name.replace('_', '-')}"
     given: dict[str, Any] = {"default": setting.default}

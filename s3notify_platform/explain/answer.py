@@ -92,7 +92,7 @@ class Answer:
     """True if there are more topics than were read."""
     batches: tuple[BatchView, ...]
     batches_cut: bool
-    """True if there are more ack chains than were read, and no sensor's cursor names the open ones."""
+    """True if there are more ack chains than were read, and no sensor's cursor names the open chains."""
     rescans: bool
     """True if the slot waits for a rescan."""
     next_batch: How
@@ -256,7 +256,7 @@ def _taken_in(found: Answer, held: CommittedVersion) -> Verdict:
 
 
 def _pending(found: Answer, entries: list[Notice]) -> Verdict:
-    """The reason why a change is not in the table yet. Of several reasons, the one closest to the commit counts."""
+    """The reason why a change is not in the table yet. Of several reasons, the reason closest to the commit counts."""
     ready = [notice for notice in entries if notice.state == "committed"]
     if batch := next((b for b in found.batches if ready or b.listing), None):
         runs = f", run {', '.join(batch.runs)}" if batch.runs else ""

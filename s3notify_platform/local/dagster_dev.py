@@ -126,7 +126,7 @@ class DagsterDev:
         self._warm: subprocess.Popen[bytes] | None = None
         self._warm_since = 0.0
         self._stopping = Event()
-        # Not `Thread.join`: if it is interrupted, CPython 3.11 treats a running thread as ended.
+        # This does not call `Thread.join`: if `join` is interrupted, CPython 3.11 treats a running thread as ended.
         self._watched = Event()
         self._watcher: Thread | None = None
         self._lock: IO[str] | None = None

@@ -386,7 +386,7 @@ def with_resources(io: SlotIOManager, keys: Mapping[str, str]) -> dg.IOManagerDe
     @dg.io_manager(required_resource_keys={*keys.values()})
     def given(context: dg.InitResourceContext) -> SlotIOManager:
         own = {"spark": io.spark, "s3": io.s3, "dynamodb": io.dynamodb}
-        # Not the attributes of `resources`: there, an `S3Resource` is a boto3 client.
+        # This does not read the attributes of `resources`: there, an `S3Resource` is already a boto3 client.
         found = {part: context.resources.original_resource_dict[key] for part, key in keys.items()}
         return SlotIOManager(**values_of(io, *SOURCE, TopicSizeSettings), **own | found)
 

@@ -205,7 +205,7 @@ class _Running:
     _lines: deque[str] = field(default_factory=lambda: deque(maxlen=_LINES_MAX))
     _error: Exception | None = None
     _observed: Mapping[str, int] = field(default_factory=dict)
-    # Not `Thread.join`: if it is interrupted, CPython 3.11 treats a running thread as ended.
+    # This does not call `Thread.join`: if `join` is interrupted, CPython 3.11 treats a running thread as ended.
     _ended: Event = field(default_factory=Event)
 
     def wait(self) -> None:

@@ -80,7 +80,7 @@ def given(site: Site, asset: dg.AssetsDefinition, **how: Any) -> list[list[int]]
     ],
 )
 def test_an_input_has_its_annotated_type(site: Site, kind: Any) -> None:
-    """Without partitions the asset gets all slots; without an annotation it gets a Spark DataFrame."""
+    """An asset without partitions gets the rows of all slots. An input without an annotation gets a Spark DataFrame."""
 
     def report(context: dg.AssetExecutionContext, orders) -> None:
         assert isinstance(orders, kind if isinstance(kind, type) and kind is not Any else DataFrame)

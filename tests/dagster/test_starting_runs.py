@@ -126,7 +126,7 @@ def test_a_run_killed_alone_is_reported_by_its_code_server(code: Code) -> None:
 
 
 def test_a_run_reported_as_failed_does_not_start_later(code: Code) -> None:
-    """Otherwise its work would be done twice."""
+    """Otherwise the work of the run would be done twice."""
     slow, _ = code.launched()
     code.instance.report_run_failed(slow)
     code.hold.unlink()

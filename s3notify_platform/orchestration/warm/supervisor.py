@@ -267,7 +267,7 @@ class Supervisor:
         """Starts a worker for this key if it has none and the limit allows it. Workers with other versions of its code
         end.
 
-        Runs that wait for such a worker get the new one.
+        Runs that wait for one of these workers get the new worker.
         """
         for worker in self._workers:
             if worker.key.place == key.place and worker.key != key:

@@ -61,7 +61,7 @@ def of(answer: Result) -> Any:
 
 
 def test_history_lists_versions_newest_first(run: Run) -> None:
-    """With --slot, it lists the versions that changed the slot, with its counts."""
+    """With --slot, the command lists the versions that changed the slot, with the slot's counts."""
     found = of(run("history", "orders", "--json"))
     assert [one["version"] for one in found] == [2, 1, 0]
     assert [one["batch"] for one in found] == ["second", "first", ""]
@@ -81,7 +81,7 @@ def values(answer: Result) -> list[int]:
 
 
 def test_rows_of_a_table_or_a_slot(run: Run) -> None:
-    """The newest version is the default; --version and --at select another one."""
+    """The newest version is the default; --version and --at select another version."""
     assert values(run("rows", "orders")) == [2, 10, 11]
     assert values(run("rows", "orders", "--slot", str(SLOT))) == [10, 11]
     assert values(run("rows", "orders", "--version", "1")) == [1, 2]
@@ -261,7 +261,7 @@ def test_forget_repairs_a_single_slot_asset(place: Place, run: Run) -> None:
 
 
 def test_vacuum_refuses_a_damaged_table(place: Place, run: Run) -> None:
-    """Otherwise it would delete files that a repair needs."""
+    """Otherwise vacuum would delete files that a repair needs."""
     assert run("vacuum", "orders").exit_code == 0
     place.store.delete(place.source.location.layout.version(2))
     left = place.objects()

@@ -251,7 +251,7 @@ def test_a_topic_of_a_source_gets_slots_and_signals(queue: NotificationQueue, tm
 
 
 def test_a_topic_keeps_the_tables_that_it_serves(queue: NotificationQueue) -> None:
-    """Other updates do not change them."""
+    """Updates of other settings must not change the tables that a topic serves."""
     done("create", "orders", "--table", "one")
     done("update", "orders", "--capacity", "99")
     assert json.loads(done("list", "--json"))[0]["tables"] == ["one"]
@@ -300,8 +300,8 @@ def test_help_explains_the_order_of_delivery(command: list[str]) -> None:
     ],
 )
 def test_rules_that_can_never_match_are_refused(queue: NotificationQueue, rule: str, said: str) -> None:
-    """They are refused for a new topic, and when rules or prefix change. A rule with a shorter prefix, like `r` for
-    `raw/`, can match.
+    """Rules that can never match are refused for a new topic, and when rules or prefix change. A rule with a shorter
+    prefix, like `r` for `raw/`, can match.
     """
     ran = run("create", "t", "--prefix", "raw/", "--rule", rule)
     assert ran.exit_code == 1

@@ -93,7 +93,7 @@ def test_ingest_still_has_an_option_for_every_setting() -> None:
 
 @pytest.mark.parametrize("flag", ["--help", HELP_ALL])
 def test_connection_options_stand_last(flag: str) -> None:
-    """They stand under their own heading, after all options that differ between two calls of a command."""
+    """Options for the connection stand under their own heading, after all options that differ between two calls."""
     found = page(("ingest",), flag)
     headings = [line.removesuffix(":") for line in found if line.removesuffix(":") in HEADINGS]
     assert headings == [heading for heading in HEADINGS if heading in headings]

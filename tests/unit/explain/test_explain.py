@@ -178,7 +178,7 @@ def test_the_version_of_an_unread_object_is_found_by_the_slots_changes(place):
 
 
 def test_rejected_records_are_explained(place):
-    """The user must see the number of rejects, and the first ones with offset and reason, without rejects of other
+    """The user must see the number of rejects, and the first rejects with offset and reason, without rejects of other
     objects.
     """
     place.put()
@@ -288,7 +288,7 @@ def test_a_refused_table_is_the_reason_for_waiting_changes(place):
 
 
 def test_the_time_line_is_ordered_and_fits_a_terminal(place):
-    """Each event shows the seconds since the one before, within 80 columns."""
+    """Each event shows the seconds since the previous event, within 80 columns."""
     place.put()
     place.pass_time(1)
     seen_ms = place.clock.wall_ms()

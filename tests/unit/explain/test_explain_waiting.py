@@ -48,7 +48,7 @@ def test_a_reservation_counts_as_being_written(place):
 
 
 def test_an_open_batch_is_found_by_its_chain(place):
-    """Without a Dagster instance, only a chain that still misses the slot counts."""
+    """Without a Dagster instance, a batch counts only if its chain still misses the slot."""
     place.put()
     place.open_batch(1, slots=[SLOT, 15 - SLOT])
     place.open_batch(2, slots=[15 - SLOT])

@@ -60,7 +60,7 @@ def test_a_run_waits_if_another_run_is_queued(instance: dg.DagsterInstance) -> N
 
 
 def test_a_run_that_uses_a_pool_waits(instance: dg.DagsterInstance) -> None:
-    """Only the daemon's queue knows the pool's limit."""
+    """The run must be queued, because only the daemon's queue knows the limit of a pool."""
     assert submitted(instance, WARM, frozenset({"spark"})) is DagsterRunStatus.QUEUED
 
 

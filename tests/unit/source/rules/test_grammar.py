@@ -1,4 +1,4 @@
-"""Predicates of rules: their meaning, compared with DuckDB, and the errors for wrong ones."""
+"""Predicates of rules: their meaning, compared with DuckDB, and the errors for wrong predicates."""
 
 import datetime as dt
 from contextlib import suppress
