@@ -73,8 +73,8 @@ def build_checks(assets: SourceAssets) -> dg.AssetChecksDefinition:
 
 
 def completeness(io: SlotIOManager, instance: dg.DagsterInstance) -> dg.AssetCheckResult:
-    """Compares the bucket with the table, and announces missed changes. 1 LIST for each 1000 objects of the source, and
-    the requests of `SparkJobs.plan` for states.
+    """Compares the bucket with the table, and signals the slots of missed changes. 1 LIST for each 1000 objects of the
+    source, and the requests of `SparkJobs.plan` for states.
 
     A change with an entry in the queue is pending, not missed, and is overdue after `OVERDUE_SECONDS`. Any other change
     is compared a second time, because a batch may have committed it in between. This costs the same requests again.
