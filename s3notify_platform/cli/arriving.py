@@ -63,7 +63,7 @@ def _setup(place: SourcePlace) -> "EventSetup":
 
 
 def _missing_on_aws(setup: "EventSetup", place: SourcePlace) -> str:
-    """The missing part; "" if no part is known to be missing."""
+    """The part of the setup that is missing; "" if no part is known to be missing."""
     from s3notify_platform.deploy.events.event_setup import problem_of
 
     if (there := setup.way_in_place()) is not None:
@@ -131,7 +131,7 @@ def _probed(place: SourcePlace, setup: "EventSetup | None") -> Events:
 
 
 def _newest(source: "Source", why: str) -> Events:
-    """The result, judged by the newest object. `why`: the reason for having no probe."""
+    """The result, judged by the newest object. `why`: the reason why there was no probe."""
     from s3notify_platform.channels.arrival import newest_arrival
     from s3notify_platform.stores.open_store import open_store
 

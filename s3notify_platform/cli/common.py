@@ -128,13 +128,14 @@ class SourcePlace(QueuePlace):
         return location
 
     def table(self, asset: str | None = None) -> "LogTable":
-        """The table of the source, or of the slot asset `asset`, for reading. Errors and requests as in `existing`."""
+        """The table of the source, or of slot asset `asset`, for reading. Errors and requests: those of `existing`."""
         return self.existing(asset).table(asset)
 
     def committing(self, *, damaged: bool = False) -> "tuple[Location, ObjectStore, CommitMode]":
-        """The location of the source, its store, and its commit mode, not settled yet. Requests as in `existing`.
+        """The location of the source, its store, and its commit mode, which is not settled yet. Requests: those of
+        `existing`.
 
-        `damaged`: a table that runs refuse, or a missing table, is no error. No request then.
+        `damaged`: a table that runs refuse, or a missing table, is no error, and no request is sent.
         """
         from s3notify_platform.stores.open_store import open_store
 
@@ -195,7 +196,7 @@ def options_as(
 
 
 USUAL: Final = ("bucket", "endpoint_url", "region", "profile")
-"""Settings that many people give on the command line, where no YAML names the source."""
+"""Settings that many people give on the command line if no YAML names the source."""
 
 queue_options = options_as(QueuePlace, *QUEUE, shown=USUAL)
 """Options that locate the queue; the command takes their values as one `place: QueuePlace`."""

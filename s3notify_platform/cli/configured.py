@@ -30,7 +30,9 @@ _META: Final = "s3notify_platform.cli.configured"
 def _chosen(
     sources: Sequence[ConfiguredSource], given: Mapping[str, Any], *, one: bool
 ) -> list[ConfiguredSource]:
-    """The sources that the command line selects. `one`: exactly one, or none if the command line gives `--bucket`."""
+    """The sources that the command line selects. `one`: selects exactly one source, or no source if the command line
+    gives `--bucket`.
+    """
     name, bucket = given.get("name"), given.get("bucket")
     keys = given.get("keys") or [given.get("key")]
     found = list(sources)

@@ -175,7 +175,7 @@ def _check_sources() -> None:
     try:
         for source in configured():
             source.check()
-    except ModuleNotFoundError as error:  # publishers install no formats
+    except ModuleNotFoundError as error:  # a publisher's environment has no formats
         if (text := remedy(error)) is None:
             raise
         say(f"formats and schemas in the YAML are not checked: {text}", err=True)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 _CHOICE: Final = (
     "prefix", "include", "exclude", "hidden_files", "modified_after", "on_delete", "other_platform_prefixes"
 )  # fmt: skip
-"""The settings that decide whether the source reads the key, and whether the rows stay after a deletion."""
+"""The settings that decide if the source reads the key, and if the rows stay after the object's deletion."""
 
 
 @command(short_help="Explain what happened to one object.")

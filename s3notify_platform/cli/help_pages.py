@@ -42,7 +42,7 @@ class SettingOption(click.Option):
         return super().get_help_record(ctx)
 
     def get_help_extra(self, ctx: click.Context) -> Any:
-        """Without `[required]`, since the YAML of a source gives it. See `click.Option`."""
+        """The notes without `[required]`, since the YAML of a source may give the value. See `click.Option`."""
         extra = super().get_help_extra(ctx)
         extra.pop("required", None)
         return extra

@@ -62,7 +62,7 @@ def _of_table(version: "LogVersion") -> dict[str, Any]:
 
 
 def _of_slot(reader: "LogReader", version: "LogVersion", slot: Slot) -> dict[str, Any]:
-    """The counts of the slot; empty if the version did not change the slot."""
+    """The counts of the slot in this version; empty if the version did not change the slot."""
     from s3notify_platform.table.versions import note_of
 
     if version.foreign:

@@ -154,7 +154,7 @@ def ingest(
                 running.append(continuous)
                 continuous.run(stop, every_seconds=None if once else every, sweep=sweep)
         except (*JOB_ERRORS, OSError) as error:
-            if not stop.is_set():  # otherwise Java got the same signal, and ended first
+            if not stop.is_set():  # else Java got the same signal, and ended first
                 raise click.ClickException(reason_of(error)) from error
     if once and not stop.is_set() and (continuous.failing or continuous.behind):
         sys.exit(1)

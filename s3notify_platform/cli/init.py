@@ -33,7 +33,7 @@ def _check_given(template: str | None, *, table: str | None, place: str | None) 
 
 
 def _write_home(home: Path) -> None:
-    """Writes `dagster.yaml`. `UsageError` with the missing lines if there is one without lines for warm runs."""
+    """Writes `dagster.yaml`. If the file exists and lacks lines for warm runs: `UsageError` with the missing lines."""
     from s3notify_platform.local.dagster_home import prepare_home
 
     found = prepare_home(home)

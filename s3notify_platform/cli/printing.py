@@ -53,8 +53,8 @@ def _while_read(*, err: bool = False) -> Iterator[None]:
 def say(text: object, *, err: bool = False) -> None:
     """Print lines.
 
-    After the reader has closed the pipe, messages (`err`) are lost and the command goes on; without `err`, the command
-    ends with exit code 1.
+    If the reader has closed the pipe, messages (`err`) are lost, and the command goes on. Without `err`, the command
+    then ends with exit code 1.
     """
     with _while_read(err=err):
         click.echo(printable(text), err=err)

@@ -104,7 +104,7 @@ def _command(kind: ServiceKind) -> click.Command:
 
 
 def _own(place: QueuePlace, given: Sequence[str]) -> tuple[str, ...]:
-    """Prefixes of the platform's own objects: the given ones, the ones in the YAML, and the usual ones."""
+    """Prefixes of the platform's own objects: the given prefixes, the prefixes in the YAML, and the usual prefixes."""
     from s3notify_platform.table.own_objects import USUAL
 
     sources = [source.source() for source in configured()]
@@ -127,7 +127,7 @@ def _check_apart(place: QueuePlace, keyspaces: Sequence[tuple[str, str]], own: t
 
 
 def _alone(sources: Sequence[ConfiguredSource]) -> dict[tuple[str, str], str]:
-    """The name of each source by its keyspace. Keyspaces of several sources are left out."""
+    """The name of each source by its keyspace. Keyspaces that several sources share are left out."""
     counts = Counter(source.keyspace for source in sources)
     return {source.keyspace: source.name for source in sources if counts[source.keyspace] == 1}
 

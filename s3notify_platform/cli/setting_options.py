@@ -35,7 +35,7 @@ Command = Callable[..., None]
 Option = Callable[[Command], Command]
 
 _FLAGS: Final = {"slots": "--slot-count"}
-"""Flags that differ from the name of their setting: `--slots` is a choice of slots."""
+"""Flags that differ from the name of their setting, because `--slots` already means a choice of slots."""
 
 _OBJECTS: Final = (
     "prefix", "include", "exclude", "hidden_files", "other_platform_prefixes", "modified_after", "on_delete"
@@ -68,7 +68,7 @@ class _Value(click.ParamType):  # type: ignore[type-arg] # generic only in newer
     def convert(self, value: Any, _param: Any, ctx: Any) -> Any:
         """See `click.ParamType`."""
         if isinstance(value, str) and self._setting.base == tuple[str, ...]:
-            return value  # one of several
+            return value  # one value of a list
         try:
             return self._setting.value(value)
         except UsageError as error:
@@ -81,7 +81,7 @@ def option_of(
     """An option for a declared setting, with its description, type and default.
 
     `prefix`: the prefix of the parameter's name. `rare`: only `--help-all` shows the option. `more`: arguments of
-    `click.option` in place of the declared ones.
+    `click.option` that replace the declared arguments.
     """
     flag = setting.about.option or _FLAGS.get(setting.name) or f"--{setting.name.replace('_', '-')}"
     given: dict[str, Any] = {"default": setting.default}

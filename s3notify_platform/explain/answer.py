@@ -47,10 +47,10 @@ Kind = Literal[
 ]  # fmt: skip
 
 SILENT_MS: Final = 300_000
-"""A sensor that did not tick for so long is said to be silent."""
+"""If a sensor did not tick for so long, the text says that it is silent."""
 
 _BY_BATCH: Final = ("failing", "waiting", "rescan", "signalled")
-"""Verdicts about changes that nothing but another batch commits."""
+"""Verdicts about changes that only another batch can commit."""
 
 STATE_WORDS: Final = {"reserved": "reserved", "committed": "queued", "dead": "dead letter"}
 """Names of an entry's states as shown. Its state "committed" is shown as "queued", because people would think of the
@@ -92,7 +92,7 @@ class Answer:
     """True if there are more topics than were read."""
     batches: tuple[BatchView, ...]
     batches_cut: bool
-    """True if there are more ack chains than were read, and no sensor's cursor names the open ones."""
+    """True if there are more ack chains than were read, and no sensor's cursor names the open chains."""
     rescans: bool
     """True if the slot waits for a rescan."""
     next_batch: How
@@ -112,8 +112,8 @@ class Answer:
     refused: str
     """The reason why runs refuse the table: a loss, or settings other than the table's (`table.open_table`)."""
     signal_taken: bool | None
-    """True if the sensor has seen the slot's current signal; None if that is unknown without its cursor, or
-    for a root.
+    """True if the sensor has seen the slot's current signal. None if that is unknown: its cursor is unknown, or the
+    signal is a root.
     """
     sensor: SensorView | None
     failed: Failed | None = None
@@ -162,7 +162,7 @@ class Answer:
 
     @property
     def stopped(self) -> str:
-        """Why the source's sensor opens no batch now; "" if it ticks, or nothing is known of it."""
+        """The reason why the source's sensor opens no batch now; "" if it ticks, or if nothing is known about it."""
         if self.sensor is None:
             return ""
         if not self.sensor.on:
@@ -178,7 +178,7 @@ class Answer:
         return (self.verdict.text, "in time order, in UTC:", *timeline(_events(self)), *_facts(self))
 
     def document(self) -> dict[str, Any]:
-        """JSON-ready: `verdict` and `text`, then the facts by their names here."""
+        """Values for JSON: `verdict` and `text`, then the facts under the names of these fields."""
         facts = asdict(self)
         facts.pop("sensor")
         facts.pop("failed")
@@ -212,7 +212,7 @@ class Answer:
         return bool(self.newest_signal) and signal.etag.startswith(self.newest_signal)
 
     def ago(self, then_ms: int) -> str:
-        """The time between then and the question, as text."""
+        """The time from that moment to the question, as text."""
         return duration(self.asked_ms - then_ms) if then_ms else "an unknown time"
 
 
@@ -256,7 +256,7 @@ def _taken_in(found: Answer, held: CommittedVersion) -> Verdict:
 
 
 def _pending(found: Answer, entries: list[Notice]) -> Verdict:
-    """The reason why a change is not in the table yet. Of several reasons, the one closest to the commit counts."""
+    """The reason why a change is not in the table yet. Of several reasons, the reason closest to the commit counts."""
     ready = [notice for notice in entries if notice.state == "committed"]
     if batch := next((b for b in found.batches if ready or b.listing), None):
         runs = f", run {', '.join(batch.runs)}" if batch.runs else ""

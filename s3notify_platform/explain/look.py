@@ -4,7 +4,8 @@ Requests of one round:
 
 - Object and signal: 2 HEADs and 1 HEAD.
 - Queue: 1 scan of the topics, and 1 GET of the rescan backlog. For each topic that receives the key, at most
-  `TOPICS_MAX`: 1 scan of each shard, with at most `SEGMENTS_MAX` records, and 1 scan of at most `LETTERS_MAX`.
+  `TOPICS_MAX`: 1 scan of each shard, with at most `SEGMENTS_MAX` records, and 1 scan of at most `LETTERS_MAX` dead
+  letters.
 - Batches: 1 LIST and 1 GET for each open batch. Without a sensor's cursor: 1 LIST for each 1000 records of chains, and
   at most `CHAINS_MAX` open chains.
 - Table: the requests of `LogReader.open` or `refresh`, and 1 or 2 GETs for the key's state (`StateReader.lookup`).
@@ -94,10 +95,10 @@ def explain(
 ) -> Answer:
     """The state of the object with this key. Read permission is enough; for requests see the module docstring.
 
-    `sensor`: the sensor's view of this key's slot; without it failing slots and runs are unknown. `objects`,
+    `sensor`: the sensor's view of this key's slot. Without this view, failing slots and runs are unknown. `objects`,
     `platform`: stores to use instead of the source's own. The facts are read one after the other, in an order that
-    misses no change on its way to the table. A key that the store refuses has an answer too. `UsageError` for a key
-    that does not belong to the source, or is not UTF-8.
+    misses no change on its way to the table. There is an answer too if the store refuses the key. `UsageError` for a
+    key that does not belong to the source, or is not UTF-8.
     """
     if not key.startswith(source.input.prefix):
         raise UsageError(
@@ -107,7 +108,7 @@ def explain(
     objects = objects if objects is not None else open_store(source.input.bucket)
     platform = platform if platform is not None else open_store(source.location.platform)
     for last in range(ROUNDS):
-        # The object first: its entry is created before it, and leaves the queue only after the commit.
+        # The object is read first: its entry is created before it, and leaves the queue only after the commit.
         now, no_object = _head(objects, key)
         answer = _round(source, key, sensor, platform, now=now, no_object=no_object, clock=clock)
         after, _ = _head(objects, key)
@@ -240,7 +241,7 @@ def _topic_view(queue: NotificationQueue, source: Source, topic: Topic, key: str
 
 
 def _batches(chains: AckChains, slot: Slot, sensor: SensorView | None) -> tuple[tuple[BatchView, ...], bool]:
-    """The open batches that have not committed the slot yet. True if there may be more of them."""
+    """The open batches that have not committed the slot yet, and True if there may be more of them."""
     if sensor is not None:
         open_ones = []
         for batch in sensor.batches:
@@ -329,8 +330,8 @@ def _taken_in_by(
     if not state.since:  # no part of it was ever read
         version, _ = _last_change(reader, snapshot, slot, state.key)
         return (version, "", reader.version(version)) if version else (newest, "or before", None)
-    # A round is dropped if its slot has changed since it was planned.
-    # So an object's round is the slot's first change since then.
+    # A round is dropped if its slot has changed since the round was planned. So the first change of the slot after that
+    # plan is the round of the object.
     for version in range(state.since, min(newest + 1, state.since + VERSIONS_MAX)):
         body = reader.version(version)
         if body is None:  # vacuum has removed it

@@ -1,7 +1,7 @@
 """The slot map: a character for each slot, by its row count or its problem, with the numbers beside it. Pure.
 
-There are two forms. In a terminal, a colour adds the age of a slot's last commit. For Dagster's UI it is a table,
-because the UI shows tables without a click.
+There are two forms. In a terminal, colours also show the age of each slot's last commit. For Dagster's UI it is a
+table, because the UI shows tables without a click.
 """
 
 import math
@@ -41,7 +41,7 @@ COLOURS: Final = {
 BY_ROWS: Final = "·▂▃▅▆█"
 """Characters of a slot without rows, with up to 10, 100, … rows, and with more rows."""
 MARKS: Final = {"in flight": ">", "failing": "!"}
-"""Characters of slots in these states, for any number of rows."""
+"""Characters of slots in these states, whatever their number of rows."""
 
 LEGEND: Final = "· no rows, ▂ up to 10, ▃ 100, ▅ 1,000, ▆ 10,000, █ more; > in flight, ! failing"
 
@@ -66,7 +66,9 @@ class SlotMap:
     failing: Collection[Slot] = field(default=())
 
     def states(self) -> list[str]:
-        """Each slot's state, a key of `COLOURS`. Failing comes before in flight, and in flight before the age."""
+        """Each slot's state, a key of `COLOURS`. Of several states, failing counts before in flight, and in flight
+        before the age.
+        """
 
         def of(slot: Slot) -> str:
             if slot in self.failing:

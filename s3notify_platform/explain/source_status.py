@@ -44,8 +44,8 @@ from s3notify_platform.table.versions import note_of
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchStatus:
-    """A batch in flight. `slots`: the number of requested slots; None for all. `acked`: how many of its chain's
-    `children` are done.
+    """A batch in flight. `slots`: the number of requested slots; None for all. `acked`: the number of its chain's
+    `children` that are done.
 
     `doing`: the activity of its runs at their last heartbeat.
     """
@@ -71,7 +71,7 @@ class SlotFailure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LastCommit:
-    """The newest commit. `latency_seconds`: since the signal that the commit has seen; None if there is a
+    """The newest commit. `latency_seconds`: the time since the signal that the commit has seen; None if there is a
     newer signal.
     """
 
@@ -99,7 +99,7 @@ class SchemaStatus:
 class FollowingStatus:
     """A derived table: its rows, and the `version` of the source's table that it contains; -1: never made.
 
-    `behind`: versions of the source's table that it does not contain yet.
+    `behind`: the number of versions of the source's table that it does not contain yet.
     """
 
     asset: str
@@ -110,14 +110,15 @@ class FollowingStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceStatus:
-    """One source; each fact was true at some moment of the look. `error`: the reason why nothing could be read of it.
+    """One source; each fact was true at some moment of the look. `error`: the reason why the source could not be read.
 
-    `version`: the newest version; -1: none yet. `files` and `bytes`: of its rows and rejects. `without_records`:
-    objects with bytes, but neither rows nor rejects. `stale`: the number of slots made by another code version, for the
-    table and each slot asset, by name; without tables whose code version is unknown. `queue`: its topic; `topics`: the
-    other topics of its queue. `rescan`: slots that wait for a listing. `schema`: None before the first batch.
-    `following`: tables derived as a whole. `failures`: failures in the sensor's batches are known only with a Dagster
-    instance; None without one, unless slots failed in `s3notify ingest`. `paused`: its sensor is switched off.
+    `version`: the newest version; -1: none yet. `files` and `bytes`: number and size of the files with its rows and
+    rejects. `without_records`: objects with bytes, but neither rows nor rejects. `stale`: the number of slots made by
+    another code version, for the table and each slot asset, by name; without tables whose code version is unknown.
+    `queue`: its topic; `topics`: the other topics of its queue. `rescan`: slots that wait for a listing. `schema`: None
+    before the first batch. `following`: tables derived as a whole. `failures`: the failing slots. Failures in the
+    sensor's batches are known only with a Dagster instance. Without an instance it is None, unless slots failed in
+    `s3notify ingest`. `paused`: its sensor is switched off.
     """
 
     name: str
@@ -244,7 +245,7 @@ class SourceLook:
             if name == self.source.name:
                 found[name] = sum(facts.is_stale(code) for facts in slots)
             else:
-                with suppress(S3NotifyError):  # an error here is not about the source
+                with suppress(S3NotifyError):  # an error of a slot asset is not the source's
                     found[name] = len(stale_slots(self.source.location.table(name), code))
         return found
 

@@ -11,7 +11,8 @@ CLOCKS_APART_MS: Final = 60_000
 
 
 def timeline(events: Iterable[tuple[int, str]]) -> list[str]:
-    """A line for each event, given as Unix milliseconds and text: its time, and the seconds since the previous event.
+    """A line for each event, with its time, and with the seconds since the previous event. Events are given as Unix
+    milliseconds and text.
 
     Lines have at most 80 columns. Times are from the clocks of store, writer and runs, as each has noted them.
     """

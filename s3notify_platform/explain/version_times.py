@@ -27,7 +27,7 @@ class VersionTimes:
     def of(self, reader: LogReader, versions: Iterable[int]) -> dict[int, int]:
         """Creation times of versions in milliseconds; 0 for a version that is not kept. 1 HEAD for each new version.
 
-        If there are more than `VERSIONS_TIMED`, some versions get the time of a later one.
+        If there are more versions than `VERSIONS_TIMED`, some of them get the time of a later version.
         """
         wanted = sorted(versions, reverse=True)
         some = wanted[:: -(-len(wanted) // VERSIONS_TIMED) or 1]

@@ -54,7 +54,9 @@ class TopicView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommittedVersion:
-    """The object version in the table. `version` of the table committed it; `newest` last changed its slot."""
+    """The object version in the table. `version`: the table's version that committed it. `newest`: the version that
+    last changed its slot.
+    """
 
     etag: str
     size: int
@@ -76,12 +78,14 @@ class CommittedVersion:
     """The traceback, if the error was unforeseen."""
     reach_end: bool = True
     offset: int = 0
-    """Bytes that have been read if the end is not reached; records if `by_record`."""
+    """If the end is not reached yet: the number of bytes that have been read, or of records if `by_record`."""
     by_record: bool = False
     emptiness: str = ""
-    """How an object of its format shows that it has no records; set if it has bytes, but neither rows nor rejects."""
+    """The sign by which an object of this format shows that it has no records. It is set if the object has bytes, but
+    neither rows nor rejects.
+    """
     pending: bool = False
-    """True if the slot's next batch continues reading it, or reads it again."""
+    """True if the slot's next batch continues to read the object, or reads it again."""
 
     @property
     def read(self) -> str:

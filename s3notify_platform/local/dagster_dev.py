@@ -30,7 +30,7 @@ WARM_SECONDS: Final = 10.0
 """Shortest time between two starts of the supervisor of warm runs; without a supervisor, runs are cold."""
 
 LOG_BYTES_MAX: Final = 16 << 20
-"""A longer log is kept as `dagster.log.1`, and a new one begins."""
+"""Maximum size of a log. A longer log is renamed to `dagster.log.1`, and a new log begins."""
 
 QUIET: Final = "ignore:Class `,ignore:Parameter `,ignore:Function `"
 """Dagster's warnings about its beta and superseded features, in the form of PYTHONWARNINGS."""
@@ -126,7 +126,7 @@ class DagsterDev:
         self._warm: subprocess.Popen[bytes] | None = None
         self._warm_since = 0.0
         self._stopping = Event()
-        # Not `Thread.join`: if it is interrupted, CPython 3.11 treats a running thread as ended.
+        # This does not call `Thread.join`: if `join` is interrupted, CPython 3.11 treats a running thread as ended.
         self._watched = Event()
         self._watcher: Thread | None = None
         self._lock: IO[str] | None = None
@@ -156,7 +156,7 @@ class DagsterDev:
         self.stop()
 
     def start(self) -> None:
-        """Starts it and returns; `wait_ready` waits until the UI answers.
+        """Starts Dagster, and returns before the UI answers; `wait_ready` waits for that.
 
         `UsageError`, before anything is started or ended, if another process serves the home, or if the port is taken.
         """
@@ -213,8 +213,8 @@ class DagsterDev:
             raise UnavailableError(f"dagster dev ended {self.restarts + 1} times; see {self.log}")
 
     def _make_storage(self) -> None:
-        """Creates Dagster's storage in one process. Two processes at once may both write its version; then nothing can
-        open it.
+        """Creates Dagster's storage in one process. If two processes create it at the same time, both may write its
+        version. Then no process can open it.
         """
         if not (self.home / "schedules" / "schedules.db").exists():
             self._spawned(["-c", _MAKE_STORAGE], subprocess.DEVNULL).wait()

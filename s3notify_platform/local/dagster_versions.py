@@ -1,7 +1,7 @@
 """Checks that the versions of Dagster's packages fit each other. It reads their metadata, and imports nothing.
 
-Each `dagster` is published days before the `dagster-pyspark` that needs exactly this version, and `create-dagster` pins
-the newest `dagster` in a new project. So a later `pip install` may replace the version that fits.
+Each version of `dagster` is published days before the version of `dagster-pyspark` that needs exactly it.
+`create-dagster` pins the newest `dagster` in a new project. So a later `pip install` may replace the version that fits.
 """
 
 import warnings
@@ -20,7 +20,7 @@ LIBRARY_MINOR: Final = "0.29."
 
 _OURS: Final = "s3notify-platform"
 _WITH_DAGSTER: Final = ("dagster-shared", "dagster-pipes")
-"""Packages that `dagster` itself installs, in its own version."""
+"""Packages that `dagster` itself installs, in the same version as its own."""
 
 Packages = Mapping[str, tuple[str, Sequence[str]]]
 """Installed packages by name: the version of each, and its requirements."""
@@ -31,7 +31,7 @@ class Versions:
     """The result of the check.
 
     `problem`: the packages that do not fit each other, and the command to type; "" if all fit, or without Dagster.
-    `refused`: True if the Dagster part of this package does not load with them.
+    `refused`: True if the Dagster part of this package cannot be loaded with these versions.
     """
 
     problem: str = ""
@@ -39,11 +39,11 @@ class Versions:
 
 
 def check_minor(version: str) -> None:
-    """Raises `UsageError`, with the command to type, if Dagster's `version` has another minor than `MINOR`.
+    """Raises `UsageError`, with the command to type, if Dagster's `version` does not have the minor version `MINOR`.
 
     Reads no metadata if the version fits.
 
-    The modules of Dagster that `orchestration.dagster_internals` imports differ between minors.
+    The modules of Dagster that `orchestration.dagster_internals` imports differ between minor versions.
     """
     if not version.startswith(MINOR):
         found = installed_versions().problem
@@ -53,7 +53,7 @@ def check_minor(version: str) -> None:
 def check_pair(dagster: str, pyspark: str) -> None:
     """Warns, with the command to type, if `dagster-pyspark` needs another version of `dagster`.
 
-    It is not an error, since the two may work together nevertheless. Reads no metadata if the versions fit.
+    This is not an error, because the two may work together nevertheless. Reads no metadata if the versions fit.
     """
     if dagster.removeprefix(MINOR) != pyspark.removeprefix(LIBRARY_MINOR):
         pair = f"dagster {dagster} and dagster-pyspark {pyspark} do not go together"
@@ -73,7 +73,7 @@ def installed_versions() -> Versions:
 
 
 def compared(packages: Packages) -> Versions:
-    """`installed_versions` of these packages."""
+    """Like `installed_versions`, for these packages."""
     if "dagster" not in packages or not (broken := sorted({*_broken(packages)})):
         return Versions()
     version, _ = packages["dagster"]
@@ -86,7 +86,7 @@ def compared(packages: Packages) -> Versions:
 
 
 def _broken(packages: Packages) -> Iterator[tuple[str, str]]:
-    """Each package that needs another version of one of the others, and the version that it needs."""
+    """Each package that needs another version of one of these packages, and the version that it needs."""
     from packaging.requirements import Requirement  # a requirement of Dagster itself
 
     for name, (_, requires) in packages.items():
@@ -99,7 +99,7 @@ def _broken(packages: Packages) -> Iterator[tuple[str, str]]:
 
 
 def _line(packages: Packages) -> Iterator[str]:
-    """The arguments of the `pip install` that mends it: the version for which there is a dagster-pyspark."""
+    """The arguments for the `pip install` that repairs the versions: the Dagster version that has a dagster-pyspark."""
     from packaging.requirements import Requirement
 
     there, _ = packages.get("dagster-pyspark", ("", ()))

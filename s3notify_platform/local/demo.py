@@ -1,8 +1,8 @@
 """The demo: objects on the embedded S3 server become committed tables, with each step printed.
 
-It prints publishes with their request counts, polls with the changed slots that they found, and slots as Dagster
-reports them. At the end it compares the table with its own record of all writes. Every order must be in the table
-exactly once, and every malformed record in quarantine.
+It prints each published round with its request count, each poll with the changed slots that it found, and the slots
+that Dagster reports. At the end it compares the table with its own record of all writes. Every order must be in the
+table exactly once, and every malformed record in quarantine.
 """
 
 import os
@@ -161,7 +161,8 @@ class Demo:
                     halfway = True
                     if number == 0:
                         change.deletes += self._patiently(partial(self._strays, store, change))
-                    # Before the round is written, so that uncommitted changes are known if the demo is stopped.
+                    # This comes before the round is written, so that uncommitted changes are known if the demo is
+                    # stopped.
                     self.ledger.note(change)
                     self._publish(publisher, store, change, number)
                     self._poll(watcher, store)
@@ -193,7 +194,9 @@ class Demo:
         )
 
     def _await_topic(self, queue: NotificationQueue) -> None:
-        """Waits for the sensor's first tick, which creates the topic: earlier publishes would need a listing."""
+        """Waits for the sensor's first tick, which creates the topic. Changes that are published before would need a
+        listing.
+        """
         ends = self._clock.monotonic() + PATIENCE_SECONDS
         self._say("waiting for the sensor's first tick")
         while True:

@@ -1,7 +1,7 @@
 """The objects of the demo: orders as JSONL, CSV and Parquet, determined by a seed. Pure.
 
-There are creates, overwrites and deletes, and a few malformed records. The same seed gives the same bytes, so a demo
-that was killed and started again ends with the same table.
+The rounds contain creates, overwrites, deletes, and a few malformed records. The same seed gives the same bytes, so a
+demo that was killed and started again ends with the same table.
 """
 
 import io

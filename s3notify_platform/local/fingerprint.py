@@ -1,17 +1,18 @@
-"""Code versions for code that declares none: a fingerprint of the source text, which is neither imported nor run.
+"""Code versions for code that declares no version: a fingerprint of the source text. The code is neither imported nor
+run.
 
 The fingerprint of a function covers the top-level statement that defines it, and all statements of its project that
 this statement uses, directly or indirectly. These are functions, classes, constants, and code that changes them, also
 in imported modules. Comments, docstrings, formatting and Dagster annotations (`@s3_slot_asset`) do not count. A project
-is the function's own package, and other modules that are not installed. Of installed packages only the imported names
-count, not the versions.
+is the function's own package, and other modules that are not installed. Of an installed package only the imported names
+count, and not its version.
 
 Guarantees
-    - Equal source has an equal fingerprint, in every process and folder, with every Python, after any imports.
+    - Equal source text has an equal fingerprint, in every process and folder, with every Python, after any imports.
     - It never fails, and its only cost is to parse the modules that are named.
 
-It does not see arguments from the environment, files that the code reads, and code that is looked up by a name made at
-run time. `code_version` overrides it.
+The fingerprint does not cover arguments from the environment, files that the code reads, and code that is looked up by
+a name made at run time. A declared `code_version` replaces the fingerprint.
 """
 
 import ast
@@ -41,7 +42,7 @@ _NO_CODE: Final = {"ctx", "type_comment", "kind"}
 """Fields of the syntax tree that do not affect the code's behaviour."""
 
 Target = tuple[str, tuple[str, ...]]
-"""A module, and a path of names in it."""
+"""A module, and a path of names in this module."""
 
 
 def fingerprint(path: str | None) -> str:
@@ -59,7 +60,7 @@ def fingerprint(path: str | None) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeclaredAsset:
-    """The name and the declared version of a slot asset. None: the source text does not tell."""
+    """The name and the declared version of a slot asset. None: the source text does not show the value."""
 
     name: str | None
     code_version: str | None
@@ -114,7 +115,7 @@ class _Walk:
         return digest.hexdigest()[:DIGITS]
 
     def statements_of(self, name: str) -> list[ast.stmt]:
-        """The statements that define a name of the root."""
+        """The statements that define a name of the root module."""
         self._follow((self.root, (name,)))
         return [statement for _, statement in self._found]
 
@@ -166,7 +167,7 @@ class _Walk:
 
     def _is_project(self, name: str) -> bool:
         top, own = name.partition(".")[0], self.root.partition(".")[0]
-        if OURS in (top, own):  # a new release of this package does not change a project
+        if OURS in (top, own):  # a new release of this package must not change fingerprints
             return name == self.root
         if top == own:
             return True
@@ -250,7 +251,7 @@ class _Module:
 
     @cached_property
     def imports(self) -> dict[str, list[Target]]:
-        """The imports of its top level, by name."""
+        """The imports of the module's top level, by name."""
         found: dict[str, list[Target]] = {}
         for statement in self.statements:
             if not isinstance(statement, _SCOPES):
@@ -260,7 +261,7 @@ class _Module:
 
     @cached_property
     def stars(self) -> list[str]:
-        """The modules from which it imports all names."""
+        """The modules from which this module imports all names (`import *`)."""
         return [
             self._from(node)
             for node in _within(self.statements)
@@ -342,7 +343,7 @@ def _children(node: ast.AST) -> Iterator[ast.AST]:
 
 
 def _tokens(statement: ast.stmt) -> Iterator[str]:
-    """The code as text tokens of its syntax tree. No recursion, since calls may be chained deeply."""
+    """The code as text tokens of its syntax tree. It does not recurse, since calls may be chained deeply."""
     left: list[object] = [statement]
     while left:
         match left.pop():

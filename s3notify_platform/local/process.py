@@ -16,7 +16,7 @@ from s3notify_platform.kernel.errors import UnavailableError, UsageError
 HOST = "127.0.0.1"
 
 GRPC_OFFSET = 10_000
-"""SeaweedFS also uses each port number plus this."""
+"""SeaweedFS uses two ports: the given one, and the gRPC port whose number is higher by this."""
 
 _LOWEST, _COUNT = 10_000, 12_000
 # Port and gRPC port are both below 32768, where Linux begins to use ports for outgoing connections.
@@ -88,8 +88,8 @@ def alive_with(pid: int, argument: str) -> bool:
 
 
 def end_process(pid: int, seconds: float, clock: Clock) -> None:
-    """Sends SIGTERM, then SIGKILL after `seconds`, and waits until the process is gone. Not for children of this
-    process.
+    """Sends SIGTERM, then SIGKILL after `seconds`, and waits until the process is gone. It must not be used for
+    children of this process.
     """
     ends = clock.monotonic() + seconds
     last = ends + 5.0

@@ -1,8 +1,8 @@
 """The sources that a project's YAML defines, read without Dagster; commands take their options from them.
 
-The folder is given by `--defs`, else by S3NOTIFY_DEFS. The default is the folder `defs` where the command runs; beside
-a `pyproject.toml` it may also be `src/*/defs` or `*/defs`. Folders of another project inside this one do not count.
-Reading runs none of the YAML's content: see `defs_yaml`.
+The folder is given by `--defs`, else by S3NOTIFY_DEFS. The default is the folder `defs` where the command runs. If
+there is a `pyproject.toml`, the default may also be `src/*/defs` or `*/defs`. Folders of another project inside this
+one do not count. Reading runs none of the YAML's content: see `defs_yaml`.
 """
 
 import os
@@ -51,7 +51,7 @@ _OF_DOCUMENT: Final = ("type", "attributes", "template_vars_module", "requiremen
 _OF_PLACE: Final = {"bucket", "platform_bucket", *named(LocationSettings)}
 _OF_SPARK: Final = ("master", "remote")
 _MORE: Final = ("transform", "list_seconds")
-"""Attributes besides the settings that a command uses."""
+"""Attributes that a command uses besides the settings."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,8 +84,8 @@ class ConfiguredSource:
             raise UsageError("\n".join(f"{self.file}: {line}" for line in str(error).split("\n"))) from error
 
     def check(self) -> None:
-        """Raises `UsageError` for errors that only building the source finds: formats, schema,
-        contradicting settings.
+        """Raises `UsageError` for errors that appear only when the source is built: formats, schema, contradicting
+        settings.
         """
         try:
             self.source()
@@ -146,7 +146,7 @@ class ConfiguredSource:
 
     @property
     def keyspace(self) -> tuple[str, str]:
-        """The prefix of its signals, and the prefix of its keys."""
+        """The prefix of the source's signals, and the prefix of its keys."""
         return self.values["keyspace_prefix"], self.values.get("prefix", "")
 
     def source(self, **given: Any) -> "Source":

@@ -51,7 +51,9 @@ from s3notify_platform.stores.s3 import S3ObjectStore
 REGION = "us-east-1"
 READY_SECONDS = 90.0
 STOP_SECONDS = 2.0
-"""Seconds from SIGTERM to SIGKILL: its filer often waits forever on a stream to itself. Acknowledged writes survive."""
+"""Seconds from SIGTERM to SIGKILL, since the server's filer often waits forever on a stream to itself. Acknowledged
+writes survive.
+"""
 POLL_SECONDS = 0.1
 FAILURES_MAX = 5
 """The supervisor gives up after the server has ended this many times in a row before it was ready."""
@@ -271,7 +273,9 @@ class LocalS3Server:
         scratch.replace(path)
 
     def _supervise(self, program: str) -> None:
-        """The supervisor thread. It starts the server itself, since the kernel ties a child to the thread."""
+        """The supervisor thread. This thread starts the server itself, because the kernel ends a child with the thread
+        that started it.
+        """
         failures = 0
         with (self.folder / "server.log").open("ab") as log:
             while not self._stopping.is_set():
@@ -289,14 +293,14 @@ class LocalS3Server:
 
     def _spawn(self, program: str, log: BufferedWriter) -> None:
         command = [program, *_flags(self._known(), self.folder)]
-        # In its own session: Ctrl-C goes to the parent, which then stops the server cleanly.
+        # The server has its own session, so that Ctrl-C goes only to the parent, which then stops the server cleanly.
         self._process = subprocess.Popen(
             [sys.executable, "-I", "-S", "-c", _LAUNCHER, str(os.getpid()), *command],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
             cwd=self.folder,
-            # These variables would override its files.
+            # These variables would override the server's own files.
             env={name: value for name, value in os.environ.items() if not name.startswith("WEED_")},
             start_new_session=True,
         )
@@ -362,9 +366,10 @@ def _flags(state: ServerState, folder: Path) -> list[str]:
         "-master.electionTimeout=1s",
         "-master.volumeSizeLimitMB=128",
         f"-volume.port={state.volume_port}",
-        # A bucket takes about seven volumes; with none left PUTs become slow, then fail with 500. Unused ones are free.
+        # A bucket takes about seven volumes; if no volume is left, PUTs become slow, then fail with 500. Unused volumes
+        # cost nothing.
         "-volume.max=5000",
-        # There are no other volume servers that must know of a stop.
+        # No other volume servers have to learn of a stop.
         "-volume.preStopSeconds=0",
         "-filer",
         f"-filer.port={state.filer_port}",

@@ -40,7 +40,7 @@ def inner_keys(clock: Clock) -> Mapping[str, str]:
 
 
 def _certificate() -> tuple[str, str]:
-    """Key and certificate of one authority, which is also server and client."""
+    """A key and a certificate. Every part of the server uses them as authority, as server and as client."""
     from cryptography import x509
     from cryptography.hazmat.primitives import hashes, serialization
     from cryptography.hazmat.primitives.asymmetric import ec

@@ -17,8 +17,8 @@ class Acknowledgement:
     """Stamps the rounds of one run on the chain of its batch, if it has one.
 
     `batch`: the request of the run. `chain`: the batch's chain, if a sensor opened it. `opened`: the sensor's view when
-    it opened the chain. A batch of everything has one child on the chain, which ends with the last round. The same
-    stamp begins the failed slots as new children, so that they are requested again.
+    it opened the chain. A batch of everything has one child on the chain, which is stamped after the last round. The
+    same stamp adds the failed slots as new children, so that they are requested again.
     """
 
     clients: SourceClients
@@ -30,10 +30,11 @@ class Acknowledgement:
     _bad: set[Slot] = field(default_factory=set)
 
     def stamp(self, done: Round) -> None:
-        """Stamps the committed and reported slots of a round, after the slots that a listing settled leave the backlog.
+        """Stamps the committed and reported slots of a round. Before that, slots that a listing has settled leave the
+        backlog.
 
-        A crash in between is harmless: open slots are requested again, and are then found unchanged. An unqueued writer
-        is noted before the slots that reveal it are stamped.
+        A crash between the two steps is harmless: open slots are requested again, and are then found unchanged. An
+        unqueued writer is noted before the slots that reveal it are stamped.
         """
         self._rounds += 1
         bad = done.bad()
@@ -60,12 +61,13 @@ class Acknowledgement:
         if self.chain is not None and (names := [str(child) for child in sorted(children)]):
             operation = f"{self.run_id}/{self._rounds}"
             begun = [str(slot) for slot in sorted(starts)]
-            # A slot's child begins no other children.
+            # The stamp of a slot's child adds no new children.
             if not self.batch.everything and self.chain.children == {*names}:
                 outcome = self.clients.chains.finish(self.chain, operation)
             else:
                 outcome = self.clients.chains.stamp_children(self.chain, names, operation, starts=begun)
             if isinstance(outcome, AlreadyFailed):
-                # The sensor took the run for dead, or a person retries it. The next batch then finds these slots done.
+                # The sensor considered this run dead, or a person retries it. The next batch then finds these slots
+                # done.
                 done = map(Slot, map(int, names))
                 self.clients.ask_again((slot for slot in done if slot != EVERYTHING), listing=False)

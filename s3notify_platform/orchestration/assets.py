@@ -47,11 +47,11 @@ from s3notify_platform.table.reread import backfill, stale_slots
 from s3notify_platform.table.snapshot import Snapshot
 
 PARENT_TAG: Final = "dagster/parent_run_id"
-"""Dagster's tag of a run that executes another run again."""
+"""Dagster's tag of a run that executes another run again: the id of that other run."""
 
 RETRY_TAGS: Final = frozenset({RETRY_NUMBER_TAG, RESUME_RETRY_TAG, ASSET_RESUME_RETRY_TAG})
-"""Dagster's tags of a run that resumes its failed parent. A retry without them requests all of the parent's
-work again.
+"""Dagster's tags of a run that continues its failed parent. A run that executes the parent again without these tags
+requests all of the parent's work.
 """
 
 
@@ -97,7 +97,7 @@ def build_slot_assets(settings: SourceAssets) -> dg.AssetsDefinition:
             for asset in settings.slot_assets
         ),
     ]
-    # With this key, an asset that takes one of these as input gets the committed rows.
+    # This key names the IO manager. An asset that takes one of these assets as input gets the committed rows by it.
     specs = [spec.with_io_manager_key(settings.io_key) for spec in specs]
 
     @dg.multi_asset(
@@ -168,17 +168,17 @@ def _run(context: dg.AssetExecutionContext, config: SlotBatch, settings: SourceA
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Stale:
-    """Stale slots of some of a source's assets: another version of the code made them."""
+    """Finds the stale slots of some assets of a source: another version of the code made these slots."""
 
     settings: SourceAssets
     assets: Collection[str]
 
     def slots(self) -> set[Slot]:
-        """The stale slots of all the assets. Requests as for `of`, for each asset."""
+        """The stale slots of all the assets. Requests: those of `of`, for each asset."""
         return set().union(*map(self.of, self.assets))
 
     def of(self, asset: str) -> list[Slot]:
-        """The stale slots of one asset; empty if the version of its code is unknown. Requests as for
+        """The stale slots of one asset; empty if the version of its code is unknown. Requests: those of
         `LogTable.newest`.
         """
         code, source = self.settings.code_versions[asset], self.settings.io.source
@@ -201,12 +201,14 @@ class _Step:
     doing: Progress
     """The progress that `s3notify status` shows."""
     batch: str
-    """The sensor's batch, or the run that a person requested, which this run may retry."""
+    """The sensor's batch. Without a batch: the run that a person requested, which is this run, or the run that this run
+    retries.
+    """
     ingest: Ingest | None = None
     behind: str = ""
     """The reason why a derived table is not up to date; "" if all are."""
     _again: int = 0
-    """Objects that are read again although they have not changed."""
+    """The number of objects that are read again although they have not changed."""
     _derived_objects: int = 0
     _started: float = field(default_factory=SYSTEM_CLOCK.monotonic)
     _began_ms: int = field(default_factory=SYSTEM_CLOCK.wall_ms)
@@ -214,7 +216,9 @@ class _Step:
 
     @property
     def forced(self) -> bool:
-        """True if unchanged objects are read again because someone requested it; never for a batch of the sensor."""
+        """True if unchanged objects are read again because a person requested it. Always false for a batch of the
+        sensor.
+        """
         return self.config.force and not self.config.batch
 
     def _say(self, text: str) -> None:
@@ -222,10 +226,10 @@ class _Step:
         self.doing(text.partition("\n")[0])
 
     def request(self, slots: Sequence[Slot]) -> None:
-        """Requests that committed objects of these slots are read again.
+        """Makes a request to read the committed objects of these slots again.
 
         The request is a version of the table, so each object is read again once, in any number of runs and rounds.
-        Requests as for `backfill`.
+        Requests: those of `backfill`.
         """
         found = backfill(self.io.source.table(), slots, None, batch=self.batch)
         self._again = found.objects
@@ -233,7 +237,7 @@ class _Step:
             self._say(f"{found.objects} objects of {len(found.slots)} slots are read again")
 
     def request_quarantined(self, slots: Sequence[Slot]) -> None:
-        """Requests that quarantined objects of these slots are read again. Requests as for `retry`."""
+        """Makes a request to read the quarantined objects of these slots again. Requests: those of `retry`."""
         found = retry(self.io.source.table(), slots, None, EVERYTHING)
         self._again = found.objects
         self._say(f"{found.objects} objects in quarantine of {len(found.slots)} slots are read again")
@@ -278,7 +282,7 @@ class _Step:
             yield each
 
     def _derived_of(self, ingested: Round) -> Iterator[StagedTable]:
-        # A separate generator, because it starts only after the table before it is committed.
+        # This is a separate generator so that its body starts only after the ingested table is committed.
         results = ingested.results[self.settings.name]
         if self.made:
             yield from self._derived(self._snapshot(), [slot for slot, each in results.items() if each.ok])
@@ -313,7 +317,9 @@ class _Step:
             )
 
     def _waits(self) -> dict[str, float]:
-        """Seconds before the step, by the clocks of store, sensor and this machine. They are only shown to people."""
+        """Seconds that passed before the step: until the sensor's poll, and until the run began. They compare the
+        clocks of store, sensor and this machine, and are only shown to people.
+        """
         signalled, opened, began = self.opened.signalled_ms, self.opened.opened_ms, self._began_ms
         waits = {"poll": (signalled, opened), "launch": (opened, began)}
         return {name: max(0, to - since) / 1000 for name, (since, to) in waits.items() if since and to}
@@ -368,12 +374,12 @@ class _Step:
 
 
 def _objects(kind: str) -> str:
-    """The objects of a format, as text."""
+    """The words for objects of this format, like "csv objects"."""
     return "objects" if kind == "auto" else f"{kind} objects"
 
 
 def _chain(clients: SourceClients, config: SlotBatch, *, is_retry: bool) -> Chain | None:
-    """The batch's chain, with the sensor's view when it opened the chain. 1 GET.
+    """The batch's chain, which also has the sensor's view when the sensor opened it. 1 GET.
 
     A run without a chain lists the bucket. This includes a retry of a run whose chain has been removed.
     """
@@ -388,8 +394,8 @@ def _chain(clients: SourceClients, config: SlotBatch, *, is_retry: bool) -> Chai
 
 
 def _segments(clients: SourceClients, config: SlotBatch, slots: Sequence[Slot]) -> tuple[Segment, ...] | None:
-    """The segments of a batch's slots, read before it is known if the batch lists. 1 scan; None for a batch of
-    everything.
+    """The queue's segments of a batch's slots; None for a batch of everything. They are read before it is known if the
+    batch lists. 1 scan.
     """
     if not config.batch or config.everything:
         return None

@@ -29,8 +29,9 @@ IN_FLIGHT: Final = [status for status in DagsterRunStatus if status not in ENDED
 
 def follow_bucket() -> dg.AutomationCondition[Any]:
     """True for a bucket-level asset after any slot was committed, unless a run is making the asset."""
-    # Not eager(): it waits until no slot is missing, and slots without objects are always missing.
-    # It also drops an update from the evaluation in which the previous run ends. That run may have missed it.
+    # `eager()` does not fit: it waits until no slot is missing, and slots without objects are always missing. If the
+    # previous run ends, `eager()` also drops an update that the same evaluation finds. That run may have missed this
+    # update.
     updated = dg.AutomationCondition.any_deps_updated()
     handled = dg.AutomationCondition.newly_requested() & ~updated
     return (updated.since(handled) & ~dg.AutomationCondition.in_progress()).with_label(
@@ -39,20 +40,21 @@ def follow_bucket() -> dg.AutomationCondition[Any]:
 
 
 def made_tag(asset: str) -> str:
-    """The tag of a run that makes the slot asset `asset` of every slot that it commits."""
+    """The tag of a run that also makes the slot asset `asset`, for every slot that the run commits."""
     return f"s3notify-made/{asset}"
 
 
 def follow_slots(asset: str) -> dg.AutomationCondition[Any]:
-    """True for a slot of `asset` whose source was committed by a run that did not make both.
+    """True for a slot of `asset` if a run committed the slot of the source and did not make `asset` too.
 
     A slot that failed only in `asset`, and not in its source, is retried every ten minutes.
     """
     condition = dg.AutomationCondition
-    # Not any_deps_updated(): for the partitions of one run, it looks only at the run of the last partition.
+    # `any_deps_updated()` does not fit: for the partitions of one run, it looks only at the last partition's run.
     together = condition.all_new_updates_have_run_tags(tag_keys={made_tag(asset)})
     updated = condition.any_deps_match(condition.newly_updated() & ~together)
-    # This order matters: a run reports the source first, and a later term sees newer events.
+    # The order of the terms matters: a run reports the source first, and a term that is evaluated later sees newer
+    # events.
     never_made = (~condition.any_deps_missing() & condition.missing()).newly_true()
     failed = condition.execution_failed() & ~condition.any_deps_match(condition.execution_failed())
     again = failed & condition.cron_tick_passed(RETRY_CRON)
@@ -89,14 +91,16 @@ class SlotAutomationSensor(dg.AutomationConditionSensorDefinition):
         jobs: Sequence[Any] | None = None,  # noqa: ARG002 - the base's signature
         metadata: Mapping[str, Any] | None = None,
     ) -> "SlotAutomationSensor":
-        """A copy, which Dagster makes when it loads definitions; the base's method returns the base's class."""
+        """A copy: Dagster copies sensors when it loads definitions. The method of the base class would return an
+        instance of the base class.
+        """
         return SlotAutomationSensor(self._assets, self.metadata if metadata is None else metadata)
 
     def _behind(self, instance: dg.DagsterInstance, requests: Sequence[dg.RunRequest]) -> list[int]:
-        """The requested slots whose source is newer than the slot asset at this moment.
+        """The requested slots in which the source is newer than the slot asset at this moment.
 
-        A run reports slot by slot, so an evaluation during a run may find a slot of which only the source has been
-        reported.
+        A run reports slot by slot. So an evaluation during a run may find a slot whose source is reported, and whose
+        slot asset is not reported yet.
         """
         wanted: dict[dg.AssetKey, set[str]] = {}
         for request in requests:
@@ -137,7 +141,8 @@ class SlotAutomationSensor(dg.AutomationConditionSensorDefinition):
         config = {"slots": slots, "only": [key.to_user_string() for key in wanted], "force": False}
         packed = dg.RunRequest(
             job_name=requests[0].job_name,
-            # The source is selected but not made: an input from outside the step would need a partition.
+            # The source is selected, although this run does not make it. Otherwise its rows would be an input from
+            # outside the step, which needs a partition.
             asset_selection=[dg.AssetKey(self._assets.name), *wanted],
             asset_check_keys=[],
             run_config={"ops": {self._assets.io_key: {"config": config}}},

@@ -1,4 +1,5 @@
-"""A batch's report at its end, besides its slots: the summary, and the checks whose results the run knows.
+"""The report at the end of a batch, in addition to its slots: the summary, and the results of checks that the run
+knows.
 
 So these checks need no runs of their own. `schema_changes` is about this batch. `chains_settled` repeats the state in
 the sensor's cursor. `complete` repeats the last sweep's result, or reports this batch if it compared the whole bucket.
@@ -43,7 +44,9 @@ class BatchReport:
     opened_ms: int
 
     def events(self, context: dg.AssetExecutionContext) -> Iterator[Event]:
-        """The events to log. 1 read of the instance's sensors, 1 of a check's history, and `SourceNow.metadata`."""
+        """The events to log. 1 read of the instance's sensors, 1 read of a check's history, and the requests of
+        `SourceNow.metadata`.
+        """
         instance, name = context.instance, self.source.name
         state = sensor_state(instance, name, self.source.location.records())
         done = self.numbers.done
@@ -61,8 +64,8 @@ class BatchReport:
             yield swept
 
     def _now(self, context: dg.AssetExecutionContext, state: SensorState | None) -> dict[str, Any]:
-        """Metadata of the source's state after the run. It uses the table snapshot in memory instead of reading the
-        newest.
+        """Metadata of the source's state after the run. It uses the table snapshot in memory, and does not read the
+        newest snapshot.
         """
         table = self.source.table()
         try:

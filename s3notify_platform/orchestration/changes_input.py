@@ -8,9 +8,9 @@
             ...
 
 Changes are given exactly once. The metadata of the asset's materialization holds the version up to which the asset has
-been given changes, and Dagster commits it with the materialization. A failed run's changes are given again, with newer
-ones. An asset with effects outside Dagster commits `until` together with these effects, and then skips changes that it
-has applied before.
+been given changes, and Dagster commits it with the materialization. The changes of a failed run are given again,
+together with newer changes. An asset with effects outside Dagster commits `until` together with these effects, and then
+skips changes that it has applied before.
 
 All rows are given at once, as insertions: the first time, in a Dagster backfill, and in a run with the tag
 `s3notify/changes: full`, which the launchpad can set.
@@ -35,7 +35,8 @@ CHANGES_TAG: Final = "s3notify/changes"
 """Tag of a run. With `full`, its assets are given all rows."""
 
 METADATA_KEY: Final = "s3notify/changes/{}"
-"""Metadata of a materialization: the version of a source's table up to which its asset was given changes."""
+"""Metadata of a materialization: a version of the source's table. The asset was given the changes up to this version.
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,8 +44,9 @@ class Changes:
     """The changes of a source's table since an asset was last materialized; used as the annotation of its input.
 
     `rows` has the table's columns and `row_changes.CHANGE_COLUMNS`: removed rows (`delete`) and added rows (`insert`).
-    To update a copy, apply deletions first. The rows are read when `rows` is computed. `since`: the version after which
-    the changes begin; None if `rows` has all rows. `until`: the version of the table `table` at which the changes end.
+    To update a copy, apply deletions first. Spark reads the rows only when it computes `rows`. `since`: the version
+    after which the changes begin; None if `rows` has all rows. `until`: the version of the table `table` at which the
+    changes end.
     """
 
     rows: DataFrame
@@ -59,10 +61,10 @@ class Changes:
 
 
 def changes_for(context: dg.InputContext, source: Source, spark: SparkSession) -> Changes:
-    """The changes for the asset of this step. Notes their last version for the asset's materialization.
+    """The changes for the asset of this step. Records their last version, for the asset's materialization.
 
-    `UsageError` if the changes are no longer kept, or if the table was created again; the message says how to get a
-    full read. Requests as for `LogTable.newest` and `row_changes`; for all rows 1 GET.
+    `UsageError` if the changes are no longer kept, or if the table was created again; the message says how to get all
+    rows. Requests: those of `LogTable.newest` and `row_changes`; 1 GET if all rows are given.
     """
     step, key = context.step_context, METADATA_KEY.format(source.name)
     assets = step.assets_def

@@ -1,4 +1,4 @@
-"""Results of a source's checks that cost no request; a batch's run and the upkeep's sensor report them.
+"""Checks of a source that are evaluated without a request. A batch's run and the upkeep's sensor report the results.
 
 Dagster shows a check as evaluated only if its result belongs to the run that materialized the asset last, or is newer.
 So each batch reports all checks.
@@ -35,11 +35,15 @@ EVALUATED: Final = frozenset(
     (AssetCheckExecutionRecordStatus.SUCCEEDED, AssetCheckExecutionRecordStatus.FAILED)
 )
 LOOKED_BACK: Final = 5
-"""Evaluations of `complete` that are searched for the last sweep: a batch may have reported before the sweep ended."""
+"""Maximum number of evaluations of `complete` that are read to find the last sweep: a batch may have reported before
+the sweep ended.
+"""
 
 
 def schema_evaluation(name: str, done: BatchResult, *, batch: str) -> dg.AssetCheckEvaluation:
-    """The fields that a batch added to the schema. The check fails if values did not fit their columns."""
+    """The result of `schema_changes`: the fields that a batch added to the schema. The check fails if values did not
+    fit their columns.
+    """
     mismatches = added(each.mismatches for each in done.slots.values())
     columns = ", ".join(f"{path} ({count})" for path, count in mismatches.items())
     return dg.AssetCheckEvaluation(
@@ -95,7 +99,8 @@ def swept_whole(name: str, done: BatchResult, *, at_ms: int) -> dg.AssetCheckEva
 
 
 def as_swept(instance: dg.DagsterInstance, name: str) -> dg.AssetCheckEvaluation | None:
-    """The last sweep's result again; None if there was no sweep, or if one is running. 1 read of the check's history.
+    """The last sweep's result, to be reported again; None if there was no sweep, or if a sweep is running. 1 read of
+    the check's history.
 
     Missed changes that the sweep found are announced by now, so only the sweep's own evaluation fails for them.
     """

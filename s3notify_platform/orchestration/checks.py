@@ -40,7 +40,7 @@ SHOWN: Final = 20
 
 
 def build_checks(assets: SourceAssets) -> dg.AssetChecksDefinition:
-    """All checks as one step, for the sweep and for a person. Batches report them too (`batch_report`)."""
+    """All checks as one step, which the sweep or a person starts. Batches report them too (`batch_report`)."""
     about = {
         COMPLETE: "Compares the whole source with the committed state. Fails if a change was not announced, or has "
         "waited for more than an hour. Signals the slots of unannounced changes, so that the next batch reads them. "
@@ -73,16 +73,17 @@ def build_checks(assets: SourceAssets) -> dg.AssetChecksDefinition:
 
 
 def completeness(io: SlotIOManager, instance: dg.DagsterInstance) -> dg.AssetCheckResult:
-    """Compares and repairs. 1 LIST for each 1000 objects of the source, and the requests of `SparkJobs.plan` for
-    states.
+    """Compares the bucket with the table, and signals the slots of missed changes. 1 LIST for each 1000 objects of the
+    source, and the requests of `SparkJobs.plan` for states.
 
     A change with an entry in the queue is pending, not missed, and is overdue after `OVERDUE_SECONDS`. Any other change
-    is compared a second time, for the same requests, since a batch may have committed it in between. Changes beyond
-    `max_objects` are only counted; batches and the next sweep read them. Keys that S3 clients cannot address are
-    counted: an inlet keeps their events as poison, and their objects may be in quarantine.
+    is compared a second time, because a batch may have committed it in between. This costs the same requests again.
+    Changes beyond `max_objects` are only counted; batches and the next sweep read them. Keys that S3 clients cannot
+    address are counted: an inlet keeps their events as poison, and their objects may be in quarantine.
 
-    Refuses, and repairs nothing, if the table is incomplete, was made with other settings (`open_table`), or is not the
-    table of the sensor's cursor. Also refuses if more objects were deleted than `withdraw_share` allows.
+    The sweep is refused, and repairs nothing, if the table is incomplete, was made with other settings (`open_table`),
+    or is not the table of the sensor's cursor. It is also refused if more objects were deleted than `withdraw_share`
+    allows.
     """
     state = sensor_state(instance, io.name, io.clients.records)
     spark = io.spark.spark_session
@@ -176,7 +177,7 @@ def _base(source: Source) -> Base:
 
 
 def _slots(found: Iterable[Slot]) -> str:
-    """The first of some slots, as text."""
+    """The first few of these slots, as text."""
     ordered = sorted(found)
     return ", ".join(map(str, ordered[:SHOWN])) + (", …" if len(ordered) > SHOWN else "")
 
@@ -226,7 +227,7 @@ def schema_changes(io: SlotIOManager, instance: dg.DagsterInstance) -> dg.AssetC
     """The result of the last batch in Dagster, and the fields that other runs have added to the schema since.
 
     Dagster's own check of column schemas would compare the last two materializations, which here are two slots.
-    Requests as for `LogTable.newest` and `LogReader.as_of`.
+    Requests: those of `LogTable.newest` and `LogReader.as_of`.
     """
     key = dg.AssetCheckKey(dg.AssetKey(io.name), SCHEMA)
     records = instance.event_log_storage.get_asset_check_execution_history(key, limit=1, status={*EVALUATED})
@@ -256,7 +257,8 @@ def schema_changes(io: SlotIOManager, instance: dg.DagsterInstance) -> dg.AssetC
 def _added_since(io: SlotIOManager, seen: int) -> tuple[int, dict[str, str]]:
     """The newest version, and the fields that were added to the schema since version `seen`, with their types.
 
-    A table's first schema adds no fields. A table that is refused adds none either: the check `complete` reports it.
+    A table's first schema adds no fields. A refused table adds no fields either: the check `complete` reports the
+    refusal.
     """
     table = io.source.table()
     try:

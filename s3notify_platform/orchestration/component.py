@@ -1,4 +1,4 @@
-"""`S3NotifyComponent`: a source in YAML. It is thin: functions of the other modules build each part."""
+"""`S3NotifyComponent`: a source in YAML. The class is thin: functions of the other modules build each part."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -47,7 +47,9 @@ class S3NotifyComponent(dg.Component, _Attributes):  # type: ignore[misc,valid-t
     """
 
     def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:
-        """The definitions of this source, which excludes the own objects of the project's other sources."""
+        """The definitions of this source. It does not read objects that the project's other sources keep for
+        themselves.
+        """
         return self.definitions(context.component_tree.get_all_components(S3NotifyComponent))
 
     def definitions(self, project: Sequence["S3NotifyComponent"] = ()) -> dg.Definitions:
@@ -84,7 +86,7 @@ class S3NotifyComponent(dg.Component, _Attributes):  # type: ignore[misc,valid-t
         )
 
     def assets(self, project: Sequence["S3NotifyComponent"] = ()) -> SourceAssets:
-        """The inputs for building the parts. `UsageError` for settings that cannot work."""
+        """The values from which the parts of the source are built. `UsageError` for settings that cannot work."""
         s3 = self.s3.model_dump(exclude_unset=True) if self.s3 else {}
         dynamodb = self.dynamodb.model_dump(exclude_unset=True) if self.dynamodb else {}
         spark = self.spark.model_dump(exclude_unset=True) if self.spark else {}

@@ -1,15 +1,15 @@
 """The parts of Dagster outside its public API that this package uses. Only this file imports them, and the linter
 checks it.
 
-So one file shows what an upgrade of Dagster can break, which is why `pyproject.toml` allows one minor version. Dagster
-has no public way for these needs:
+So one file lists the parts that an upgrade of Dagster can break. Because of these parts, `pyproject.toml` allows only
+one minor version. Dagster has no public way for these needs:
 
 - A warm worker executes a run: CodePointer, ReconstructableRepository, RepositoryPythonOrigin, core_execute_run,
   capture_interrupts, EngineEventData, copy.
 - A launcher decides who executes: LaunchRunContext, CheckRunHealthResult, WorkerStatus, GrpcServerCodeLocation,
   ConfigurableClassData, BACKFILL_ID_TAG.
 - The reason of a run: BACKFILL_ID_TAG, AUTOMATION_CONDITION_TAG.
-- A coordinator counts limits: TagConcurrencyLimitsCounter.
+- A coordinator checks limits on concurrent runs: TagConcurrencyLimitsCounter.
 - A run's process is alive or dead: DagsterGrpcClient, CanCancelExecutionRequest and -Result, GRPC_INFO_TAG,
   DagsterUserCodeUnreachableError.
 - Retries of a run: ASSET_RESUME_RETRY_TAG, RESUME_RETRY_TAG, RETRY_NUMBER_TAG.
@@ -138,7 +138,7 @@ def log_events(context: OpExecutionContext, events: Sequence[AssetMaterializatio
 
 
 def lend_instance(context: SensorEvaluationContext, instance: DagsterInstance) -> None:
-    """Makes a tick, and its log, use an instance that stays open instead of opening and closing an instance for the
+    """Makes a tick and its log use an instance that stays open. Otherwise Dagster opens and closes an instance for each
     tick.
     """
     context._instance = instance  # noqa: SLF001 - an argument of its constructor, which Dagster calls

@@ -1,7 +1,7 @@
 """Assets of derived tables that are updated as a whole: `{name}_latest`, `{name}_clustered`.
 
-Each batch updates these tables in its own run, and reports them. Their own steps let a person update them. The steps
-rebuild the tables in a backfill, and in a run with the tag `s3notify/changes: full`.
+The run of each batch updates these tables, and reports them. Each table also has its own step, by which a person can
+update it. The steps rebuild the tables in a backfill, and in a run with the tag `s3notify/changes: full`.
 """
 
 from collections.abc import Callable, Iterator

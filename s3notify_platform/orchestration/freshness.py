@@ -2,9 +2,9 @@
 without a run.
 
 An uncommitted change is in one of three places. It is in an entry of the source's topic, or in a signal that the sensor
-has not seen. Or its slot is in flight or failing by the sensor's cursor, and no commit of the slot has seen the signal.
-A signal has the time of its slot's last change, and an entry has the time of its own change. Ages depend on the wall
-clocks of store, writers and reader.
+has not seen. Or the sensor's cursor says that its slot is in flight or failing, and no commit of the slot has seen the
+signal. A signal has the time of its slot's last change, and an entry has the time of its own change. Ages depend on the
+wall clocks of store, writers and reader.
 """
 
 from collections.abc import Mapping
@@ -82,7 +82,7 @@ def freshness(
 
 
 def _taken(io: SlotIOManager) -> Mapping[Slot, str]:
-    """The signal that the last commit of each slot has seen, from the table."""
+    """For each slot the signal that its last commit has seen, read from the table."""
     try:
         found = io.source.table().newest()
     except CorruptError:  # no run can commit to this table

@@ -1,7 +1,7 @@
 """The IO manager of a source: commits rounds of slots, reports them, acknowledges the batch, loads slots.
 
 Dagster stores no data of this package. `SlotIOManager.commit` takes the rounds that a run has staged. It adds the
-Dagster events to the order of steps that makes commits exactly-once (`engine.loop`). A DataFrame that a user's asset
+Dagster events to the steps of `engine.loop`, whose order makes commits exactly-once. A DataFrame that a user's asset
 returns is committed as one round in the same way (`handle_output`). An asset's input is loaded from the packs of one
 snapshot, as one DataFrame.
 
@@ -76,7 +76,7 @@ _Settings = create_model(
     # `commit` is already the name of a method.
     **fields_of(settings_of(*SOURCE, TopicSizeSettings), renamed={"commit": "commit_mode"}),
 )
-"""The settings of a source, with a field for each."""
+"""A model with one field for each setting of a source."""
 
 
 class RunFacts(Protocol):
@@ -139,9 +139,10 @@ class SlotIOManager(_Settings):  # type: ignore[misc,valid-type]
     def settle_commit_mode(self) -> Source:
         """The source with its commit mode settled. Refuses a store that supports no commit mode.
 
-        Requests as for `Location.settle_commit_mode`: 1 GET, and about 50 requests the first time.
+        Requests: those of `Location.settle_commit_mode`, which are 1 GET, and about 50 requests the first time.
         """
-        # Not from the settled source: the store may have changed since an earlier run of this process.
+        # This does not start from a mode that was settled before: the store may have changed since an earlier run of
+        # this process.
         self._settled = self._declared.settle_commit_mode(self.clients.store)
         return self._settled
 
@@ -156,7 +157,8 @@ class SlotIOManager(_Settings):  # type: ignore[misc,valid-type]
         return None if asset == self.name else asset
 
     def load_input(self, context: dg.InputContext) -> Any:
-        """The upstream slots of the run's partitions; all slots for an asset without partitions.
+        """The upstream rows in the slots of the run's partitions; for an asset without partitions, the rows of all
+        slots.
 
         The input's annotation chooses the type. The default is a Spark DataFrame. A `pyarrow.Table`, a pandas or a
         Polars DataFrame is held completely in this process's memory. `Changes` are the changes of the source's table
@@ -208,8 +210,8 @@ class SlotIOManager(_Settings):  # type: ignore[misc,valid-type]
     ) -> None:
         """Commits, reports and acknowledges the slots of a run, round by round. Fails at the end if slots failed.
 
-        `run`: the facts to report of the run as a whole. The order of steps is that of `commit_rounds`. A slot that
-        fails only in a derived table counts as done for the source. So the slot's next change is not delayed, and
+        `run`: the facts about the run as a whole, to be reported. The order of steps is that of `commit_rounds`. A slot
+        that fails only in a derived table counts as done for the source. So the slot's next change is not delayed, and
         automation makes the derived slot again.
 
         Requests of a round: those of `commit_rounds`; 1 GET and 1 PUT for the chain, for any number of slots; and
@@ -266,7 +268,8 @@ class SlotIOManager(_Settings):  # type: ignore[misc,valid-type]
                     tags={DATA_VERSION_TAG: str(result.generation), **self._provenance(asset, result)},
                 )
                 events.setdefault(result.slot, []).append(event)
-        # Slot by slot: automation may look at any moment, and then finds a slot made in all assets or in none.
+        # The events are logged slot by slot, because automation may look at any moment. It then finds each slot made in
+        # all assets, or in none of them.
         log_events(context.op_execution_context, [event for slot in sorted(events) for event in events[slot]])
 
     def _provenance(self, asset: str, result: SlotResult) -> dict[str, str]:
@@ -369,7 +372,7 @@ class SlotIOManager(_Settings):  # type: ignore[misc,valid-type]
 
 
 def _reason(result: SlotResult) -> str:
-    """The reason why a slot was not committed, without keys."""
+    """The reason why a slot was not committed. It names no keys."""
     if result.error or not result.unread:
         return result.error or result.status
     first, *more = dict.fromkeys(without_key(reason, key) for key, reason in result.unread.items())
@@ -378,12 +381,12 @@ def _reason(result: SlotResult) -> str:
 
 
 def with_resources(io: SlotIOManager, keys: Mapping[str, str]) -> dg.IOManagerDefinition:
-    """`io` with the project's own resources of these keys as its `spark`, `s3` or `dynamodb`."""
+    """A copy of `io`. Its `spark`, `s3` or `dynamodb` is the project's own resource with the given key."""
 
     @dg.io_manager(required_resource_keys={*keys.values()})
     def given(context: dg.InitResourceContext) -> SlotIOManager:
         own = {"spark": io.spark, "s3": io.s3, "dynamodb": io.dynamodb}
-        # Not the attributes of `resources`: there, an `S3Resource` is a boto3 client.
+        # This does not read the attributes of `resources`: there, an `S3Resource` is already a boto3 client.
         found = {part: context.resources.original_resource_dict[key] for part, key in keys.items()}
         return SlotIOManager(**values_of(io, *SOURCE, TopicSizeSettings), **own | found)
 

@@ -13,9 +13,9 @@ A run key consists of the cursor's epoch and a number. A tick that is repeated a
 Dagster launches it once. Other runs may serve at the same time (started by hand, for example): services share their
 work. The sensor only ensures that at least one run serves.
 
-Such a run never ends by itself, so it occupies a place in the run queue (`max_concurrent_runs`). If the code location
-is reloaded, but its old process continues for its runs, the old code serves until the run is terminated. The sensor
-then starts a run of the new code.
+Such a run never ends by itself, so it always occupies a place in the run queue (`max_concurrent_runs`). If the code
+location is reloaded, but its old process continues for its runs, the old code serves until the run is terminated. The
+sensor then starts a run of the new code.
 """
 
 import os
@@ -49,7 +49,7 @@ STARTUP_SECONDS: Final = 180.0
 """A run that has never had a heartbeat is reported as failed after this time."""
 
 STEADY_BEATS: Final = 12
-"""After this number of heartbeats (a minute), failures before the run no longer count."""
+"""After a run has sent this number of heartbeats (a minute), failures before the run no longer count."""
 
 BACKOFF_BASE_SECONDS: Final = 5.0
 BACKOFF_CEILING_SECONDS: Final = 300.0
@@ -143,7 +143,8 @@ def build_service(
     """A job that runs this service of a source, and a sensor that keeps one run of the job alive.
 
     The heartbeat is in the source's records: 1 write every 5 s, and 1 read for each tick. The service's progress is in
-    the run's log. Its counts are observations of the asset `name`, at its end and each minute in which they changed.
+    the run's log. The service's counts become observations of the asset `name`: at the end of the service, and after
+    each minute in which they changed.
     """
 
     @dg.op(name=f"{name}_serve", required_resource_keys={assets.io_key})
@@ -204,7 +205,7 @@ class _Running:
     _lines: deque[str] = field(default_factory=lambda: deque(maxlen=_LINES_MAX))
     _error: Exception | None = None
     _observed: Mapping[str, int] = field(default_factory=dict)
-    # Not `Thread.join`: if it is interrupted, CPython 3.11 treats a running thread as ended.
+    # This does not call `Thread.join`: if `join` is interrupted, CPython 3.11 treats a running thread as ended.
     _ended: Event = field(default_factory=Event)
 
     def wait(self) -> None:

@@ -83,8 +83,8 @@ class SlotBatch(dg.Config):
     ) -> tuple[Slot, ...]:
         """The slots of this run. `UsageError` for a slot that does not exist, or if there are no slots.
 
-        `table` is read to find slots by age or by quarantine: requests as for `LogTable.newest`, and for age 1 LIST for
-        each 1000 versions. `stale` returns the stale slots.
+        `table` is read to find slots by age or by quarantine: the requests of `LogTable.newest`, and, for age, 1 LIST
+        for each 1000 versions. `stale` returns the stale slots.
         """
         if self.choose:
             found = stale() if self.chooses_stale else _chosen(self.choose.strip(), context, slots, table)

@@ -6,8 +6,8 @@ has ended. This module finds runs whose reporter was killed with them, or before
 A run's heartbeat begins with its step, and cannot begin earlier. Dagster's run process first loads the definitions,
 without naming the run. Only the definitions tell where heartbeats are stored. Then it executes the one step.
 
-Only certain knowledge counts, since a slow start looks the same from outside. A run that is reported as failed before
-it starts does not start: Dagster's run worker finds it finished.
+A run counts as gone only if that is certain, because a slow start looks the same from outside. A run that is reported
+as failed before it starts does not start: Dagster's run worker finds it finished.
 """
 
 import json
@@ -52,7 +52,7 @@ _STARTED: Final = re.compile(r"Started process for run \(pid: (\d+)\)")
 
 
 def is_gone(instance: DagsterInstance, run: DagsterRun) -> bool:
-    """True if nothing executes a run, or ever will. False if that cannot be known.
+    """True if nothing executes the run, and nothing ever will. False if that cannot be known.
 
     Asks the run launcher, if it supports that. For Dagster's default launcher, see `process_is_gone`.
     """
@@ -60,7 +60,7 @@ def is_gone(instance: DagsterInstance, run: DagsterRun) -> bool:
     try:
         if launcher.supports_check_run_worker_health:
             status = launcher.check_run_worker_health(run).status
-            # A launcher may not find a worker that it has not made yet.
+            # A launcher that has not made the worker yet does not find it.
             begun = run.status in (DagsterRunStatus.STARTED, DagsterRunStatus.CANCELING)
             return status in (WorkerStatus.FAILED, WorkerStatus.SUCCESS) or (
                 begun and status is WorkerStatus.NOT_FOUND
@@ -81,7 +81,7 @@ def process_is_gone(instance: DagsterInstance, run: DagsterRun) -> bool:
     if not server:
         return False
     if not server.get("socket") and server.get("host") not in _LOOPBACK:
-        # A server answers the same for a process that is being terminated and one that is gone.
+        # A server gives the same answer for a process that is being terminated and for a process that is gone.
         return run.status is not DagsterRunStatus.CANCELING and not _has(server, run)
     said = [
         found[1]
@@ -130,7 +130,7 @@ def run_view(
     waits: Collection[DagsterRunStatus] = (DagsterRunStatus.QUEUED,),
     failure: str = "",
 ) -> RunView:
-    """A run from its keeper's view. 1 read of the heartbeat if the run has started.
+    """The facts about a run that a sensor decides by. 1 read of the heartbeat if the run has started.
 
     `failure`: the reason that the run gave. `waits`: statuses in which a run may stay for any time. A run whose launch
     failed stays `NOT_STARTED`.

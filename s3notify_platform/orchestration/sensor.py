@@ -42,12 +42,14 @@ def _code_server_threads() -> int:
 
 
 SOURCES_WATCHED: Final = 20
-"""With more sources in a code server, ticks poll once, because the ticks of other sources need its threads."""
+"""If a code server has more sources than this, each tick polls only once, because the ticks of other sources need the
+threads.
+"""
 
 _SOURCES: Final[set[str]] = set()
 
 WATCHERS: Final = BoundedSemaphore(max(1, _code_server_threads() // 2))
-"""Limits the ticks of this code server that watch at the same time."""
+"""Limits how many ticks of this code server watch at the same time."""
 
 
 def watch(
@@ -89,7 +91,7 @@ def build_sensor(
     `ShortCursor.dumps`.
     """
     _SOURCES.add(assets.name)
-    # A longer interval than Dagster's is chosen to save requests, so such ticks do not watch.
+    # An interval longer than Dagster's was chosen to save requests, so ticks at such an interval do not watch.
     watches = assets.interval_seconds <= LOOP_SECONDS
 
     @dg.sensor(
@@ -154,7 +156,9 @@ def build_sensor(
 
 
 def _cold(instance: dg.DagsterInstance) -> str:
-    """How to have warm runs, where Dagster's default launcher starts each run; it is said once, by the first tick."""
+    """A hint how to get warm runs, which only the first tick gives; "" unless Dagster's default launcher starts each
+    run.
+    """
     if type(instance.run_launcher) is not DefaultRunLauncher:
         return ""
     return (
@@ -164,8 +168,8 @@ def _cold(instance: dg.DagsterInstance) -> str:
 
 
 def _opened(io: SlotIOManager, expected: str, *, transformed: bool) -> OpenTable:
-    """The source's table, created if it never existed. `Source.open_table` lists the tables that are refused;
-    mismatched types are refused too.
+    """The source's table, created if it never existed. `Source.open_table` lists the tables that are refused. A table
+    with types other than the declared ones is refused too.
     """
     found = io.source.open_table(expected=expected, create=False, store=io.clients.store)
     if found.snapshot is not None:

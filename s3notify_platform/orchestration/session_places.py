@@ -1,11 +1,12 @@
-"""Limits the Spark sessions of this machine at a time, for every way of launching runs.
+"""Limits how many Spark sessions this machine has at the same time, however the runs are launched.
 
-A session is a JVM of a gigabyte or more, and ten sources that change together are ten runs. So a process takes one of
-`limit` places before it starts a session, and keeps the place until it ends; other processes wait. A place is a locked
-file, which the kernel unlocks however the process ends.
+A session is a JVM of a gigabyte or more. If ten sources change at the same moment, ten runs start. So a process takes
+one of `limit` places before it starts a session, and keeps the place until it ends; other processes wait. A place is a
+locked file, which the kernel unlocks however the process ends.
 
-Dagster's own limits do not work without configuration. A pool has no limit until one is set, and a killed run stays in
-it. Sensors that count runs request theirs at the same moment, and see no run that a person launches.
+Dagster's own limits do not work without configuration. A pool has no limit until a person sets one, and a killed run
+keeps its place in the pool. Sensors that count runs may request their runs at the same moment, and do not see runs that
+a person launches.
 
 Warm workers take no place, because they keep their sessions for long. Their supervisor limits them (`warm.Limits`).
 """

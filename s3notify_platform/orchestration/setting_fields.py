@@ -15,9 +15,7 @@ from s3notify_platform.local.attributes import as_text, is_expression
 
 
 class Checked(BaseModel):
-    """A model that refuses wrong names and values of settings with `UsageError`, with the same messages as
-    everywhere.
-    """
+    """A model that refuses wrong names and values of settings with `UsageError`, and with the usual messages."""
 
     def __init__(self, **given: Any) -> None:
         known: dict[str, Setting] = {}

@@ -1,4 +1,4 @@
-"""Inputs for building the Dagster definitions of one source: slot assets, the source's parts, errors of its steps."""
+"""Values from which the Dagster definitions of one source are built: slot assets, shared arguments, errors of steps."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -16,7 +16,7 @@ from s3notify_platform.spark.batch_schema import Transform
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlotAsset:
-    """A function of the committed rows of a source's slots, as a separate asset. Made by `s3_slot_asset`.
+    """A separate asset, which a function computes from the committed rows of a source's slots. Made by `s3_slot_asset`.
 
     `code_version`: the declared version, or the function's fingerprint after the source's component has loaded it.
     """
@@ -34,7 +34,7 @@ def s3_slot_asset(
     """A slot-partitioned asset downstream of `source`: `(DataFrame of committed rows) -> DataFrame`.
 
     The function must keep the `_slot` column. It is called with the slots that a batch committed, and its result
-    replaces these slots of its own table. Name it under `slot_assets` of the source's component.
+    replaces these slots of its own table. Its import path must be under `slot_assets` of the source's component.
 
     Slots made by another version of the code are shown as stale. They stay until they change or someone requests them.
     `code_version`, like "v2", names the version; the default is a fingerprint of the function's source
@@ -108,8 +108,8 @@ class SourceAssets:
         """The source's resources by key; all keys begin with the source's name."""
         own = {"spark": self.io.spark, "s3": self.io.s3, "dynamodb": self.io.dynamodb}
         ours = {f"{self.name}_{part}": found for part, found in own.items() if part not in self.resources}
-        # Dagster writes the configurable fields of all resources into the schema of each job of a project.
-        # So the IO manager has none; the component has these fields.
+        # Dagster writes the configurable fields of all resources into the schema of each job of a project. So the IO
+        # manager has no configurable fields; the component has these fields instead.
         hardcoded = dg.IOManagerDefinition.hardcoded_io_manager(self.io)
         return ours | {self.io_key: with_resources(self.io, self.resources) if self.resources else hardcoded}
 

@@ -31,7 +31,7 @@ TOP: Final = 25
 
 
 def summary_spec(assets: SourceAssets) -> dg.AssetSpec:
-    """The asset. Dagster never makes it, because a run of its own could add nothing."""
+    """The asset. Dagster never starts a run to make it, because such a run could add nothing."""
     return dg.AssetSpec(
         f"{assets.name}_summary",
         deps=[assets.name],
@@ -127,8 +127,8 @@ class SourceNow:
     def metadata(self) -> dict[str, Any]:
         """Metadata of the summary.
 
-        1 HEAD for each version that last changed a slot and is new to this process, at most `VERSIONS_TIMED`. For each
-        slot asset, also the requests of `LogTable.newest`.
+        1 HEAD for each version that last changed a slot, if this process does not know its time yet; at most
+        `VERSIONS_TIMED`. For each slot asset, also the requests of `LogTable.newest`.
         """
         facts = {slot: each for slot, each in self.snapshot.manifest.slots.items() if each.generation}
         failing, slots = self.failing, self._map(facts)
@@ -185,7 +185,7 @@ class SourceNow:
             if name == self.source.name:
                 found[name] = sum(each.is_stale(code) for each in facts.values())
             else:
-                with suppress(S3NotifyError):  # an error here is not about the source
+                with suppress(S3NotifyError):  # an error of a slot asset is not the source's
                     found[name] = len(stale_slots(self.source.location.table(name), code))
         return found
 

@@ -5,11 +5,11 @@ reconciler's memory between passes. Changes of the queue are reported at most on
 to fail or become stale by new code. When `sweep_cron` is due, the sensor requests the sweep: a run of the checks
 `complete` and `chains_settled`.
 
-Freshness. The asset `{source}_queue` is materialized while no change has waited for more than half of `fresh_seconds`,
-at least once in every fifth of `fresh_seconds`. Otherwise it is only observed. Its freshness policy, which is Dagster's
-own, fails if the asset was not materialized for half of `fresh_seconds` plus a fifth. So the policy fails when a change
-has waited for `fresh_seconds`, at most a fifth later, or when the sensor is not running. It passes while a source has
-nothing to do.
+Freshness. While no change has waited for more than half of `fresh_seconds`, the asset `{source}_queue` is materialized,
+at least once in each fifth of `fresh_seconds`. Otherwise it is only observed. Its freshness policy, which is Dagster's
+own, fails if the asset was not materialized for half of `fresh_seconds` plus a fifth. So the policy fails when the
+sensor is not running, or when a change has waited for `fresh_seconds` (at most a fifth of this time later). It passes
+while a source has nothing to do.
 """
 
 import json
@@ -130,7 +130,7 @@ def _reconciled(context: dg.SensorEvaluationContext, io: SlotIOManager) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Seen:
-    """The upkeep's cursor: the facts that Dagster already has, so that only new ones are reported."""
+    """The upkeep's cursor: the facts that Dagster already has, so that only new facts are reported."""
 
     facts: Mapping[str, int | float] = field(default_factory=dict)
     observed_ms: int = 0
@@ -217,7 +217,7 @@ def _newest(io: SlotIOManager) -> Snapshot | None:
 
 
 def _topics(io: SlotIOManager) -> dict[str, int | float]:
-    """Facts of the topics that receive keys of this source. Requests as for `queue_facts`, for each topic."""
+    """Facts of the topics that receive keys of this source. Requests: those of `queue_facts`, for each topic."""
     queue, prefix = io.clients.queue, io.source.input.prefix
     taking = (
         topic

@@ -38,7 +38,8 @@ def table_of(values: Mapping[str, Any], setting: str) -> DynamoConfig | None:
 
 
 def with_leases(values: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings, with object_store's text for `commit` replaced by `dynamodb` and its table and timeout.
+    """The settings. If `commit` is a text in the form of object_store, it becomes `dynamodb`, and table and timeout
+    become settings.
 
     `UsageError` if other settings name another table or another timeout.
     """

@@ -1,7 +1,7 @@
 """Builds a `Source` from settings by name, for YAML, flags, Spark's options and the IO manager's fields. Pure.
 
-Values may have their types or be texts, as options are. Wrong names, wrong values and missing values are refused with
-the same messages everywhere (`setting.values_in`).
+Each value may have its setting's type, or be a text, like the value of an option. Wrong names, wrong values and missing
+values are refused with the same messages everywhere (`setting.values_in`).
 """
 
 from collections.abc import Mapping

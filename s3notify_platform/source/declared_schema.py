@@ -121,7 +121,7 @@ class _Parser:
         return self.tokens.pop() if self.tokens else ""
 
     def expect(self, token: str) -> None:
-        """Consumes the next token. `UsageError` if it is another one."""
+        """Consumes the next token. `UsageError` if it is not the expected token."""
         if (found := self.take()) != token:
             raise UsageError(f"{token!r} is missing before {found or 'its end'!r}")
 

@@ -55,7 +55,7 @@ class CommitMode:
                 return NativeCommit(store)
             case "dynamodb":
                 assert self.lease_table is not None, "checked when the mode was made"
-                # Not through `store`: it may retry a request unseen, which a lease does not allow.
+                # This does not use `store`, because `store` may retry a request unseen, which a lease does not allow.
                 return dynamo_commit(platform, self.lease_table, self.leases)
             case _ as unreachable:
                 assert_never(unreachable)
@@ -67,7 +67,7 @@ class CommitMode:
 
 @dataclass(frozen=True, kw_only=True)
 class Location(LocationSettings):
-    """Places of a source's tables, signals, queue and records. It pickles, and travels to Spark tasks.
+    """Places of a source's tables, signals, queue and records. It can be pickled, and travels to Spark tasks.
 
     `platform` is the bucket of all of them; it may be the source's own bucket. Records are in `records_table` if one is
     set, else in the bucket.
@@ -83,16 +83,16 @@ class Location(LocationSettings):
 
     @property
     def latest_name(self) -> str:
-        """The asset of the newest row of each key; also the name of its table."""
+        """The name of the asset with the newest row of each key, and of its table."""
         return f"{self.name}_latest"
 
     @property
     def clustered_name(self) -> str:
-        """The asset with the same rows in another order; also the name of its table."""
+        """The name of the asset with the same rows in another order, and of its table."""
         return f"{self.name}_clustered"
 
     def follows_whole(self, asset: str | None) -> bool:
-        """True for an asset whose table is updated as a whole from the source's (`table.follow`)."""
+        """True for an asset whose table is updated as a whole from the source's table (`table.follow`)."""
         return asset in (self.latest_name, self.clustered_name)
 
     def is_derived(self, asset: str | None) -> bool:
@@ -118,8 +118,8 @@ class Location(LocationSettings):
     ) -> LogTable:
         """The source's table, or the table of `asset`; requests go through `store` if given. No request.
 
-        Without a settled `commit` the table can only be read. `vectors`: deletion vectors hide the rows that are
-        removed. All table objects of one process share their knowledge of the logs.
+        Without a settled `commit` the table can only be read. `vectors`: removed rows are hidden by deletion vectors.
+        All table objects of one process share their knowledge of the logs.
         """
         layout, given = self.table_layout(asset), store or open_store(self.platform)
         mode = commit or CommitMode()
@@ -144,7 +144,9 @@ class Location(LocationSettings):
         return open_records(self.platform, prefix, self.records_table, store=store, keys_recur=keys_recur)
 
     def known(self, asset: str | None = None, *, store: ObjectStore | None = None) -> KnownRecord:
-        """The record, outside the table's prefix, of the source's table or the table of `asset`. No request."""
+        """The known record of the source's table, or of the table of `asset`. It is outside the table's prefix. No
+        request.
+        """
         key, bucket = known_key(self.platform_prefix), self.platform.bucket
         place, where = self.platform, f"'{KNOWN}/' of bucket {bucket!r}"
         if self.records_table is not None:
@@ -164,7 +166,7 @@ class Location(LocationSettings):
         """The table, for callers that do not know the settings it was made with. `open_table` lists the tables that are
         refused.
 
-        `UsageError` if its number of slots is another. Requests as for `LogTable.newest`.
+        `UsageError` if the table has another number of slots. Requests: those of `LogTable.newest`.
         """
         table = open_table(self.table(store=store), self.table_name, None, expected=expected)
         self._check_slots(table.known.identity)
@@ -173,7 +175,7 @@ class Location(LocationSettings):
     def identity(self, *, store: ObjectStore | None = None) -> Identity | None:
         """The settings that the table was made with, from its record; None if there is no table yet. 1 read.
 
-        `UsageError` if its number of slots is another.
+        `UsageError` if the table has another number of slots.
         """
         known, _ = self.known(store=store).read()
         found = known.identity if known is not None else None
@@ -209,7 +211,7 @@ class Location(LocationSettings):
         return any(topic.name == self.name for topic in self.queue(store).topics.all())
 
     def check_exists(self, asset: str | None = None) -> None:
-        """Raises `UsageError` if the source, or its slot asset `asset`, has no table. Requests as for `newest`."""
+        """Raises `UsageError` if the source, or its slot asset `asset`, has no table. Requests: those of `newest`."""
         if isinstance(self.table(asset).newest(), Absent):
             raise self.no_table(asset)
 
@@ -268,12 +270,10 @@ class Location(LocationSettings):
         earlier = _left_by_probe(stored.body, key) if isinstance(stored, StoredObject) else None
         if earlier is None:
             if not lost:
-                self.table(
-                    store=store
-                ).newest()  # raises for a table that was emptied, before anything is written
+                self.table(store=store).newest()  # an emptied table raises before anything is written
             found = probe(store, self.platform_prefix)
         else:
-            # An earlier version did not probe what a later one looks for.
+            # An earlier version of this package may have probed fewer abilities.
             names = {field.name for field in fields(Capabilities)} & earlier.keys()
             found = Capabilities(**{name: earlier[name] for name in names})
         choice = choose_commit(

@@ -13,7 +13,8 @@ the same.
 - `payload_column`: the decoded record, unchanged, without the line end. Bytes that are not UTF-8 become U+FFFD. It is
   null for formats without raw records, like Parquet.
 
-Values of keys are converted like values of CSV, but no text means null, and `notation` does not apply.
+Values of keys are converted like values of CSV, with two differences: no text is read as null (except
+`__HIVE_DEFAULT_PARTITION__`), and `notation` does not apply.
 """
 
 from collections.abc import Iterable, Mapping
@@ -74,7 +75,7 @@ class ObjectColumns:
         return self._parts(key)[1] if self.paths else {}
 
     def reason(self, key: str) -> str:
-        """The reason to reject a whole object because of its key; "" if there is no reason. Pure."""
+        """The reason why a key's values reject the whole object; "" if there is no reason. Pure."""
         mismatched = self.mismatched(key)
         return next(
             (mismatch_reason(name, self.paths)(text) + ", in its key" for name, text in mismatched.items()),
@@ -148,6 +149,6 @@ def _values(paths: pa.Schema, directory: str) -> tuple[tuple[Any, ...], Mapping[
 
 def _value(text: str, kind: pa.DataType) -> Any:
     value = values_of(pa.array([text]), kind, _PLAIN)[0].as_py()
-    if value is None:  # the one text that CSV still reads as null
+    if value is None:  # CSV still reads the empty text as null
         raise pa.ArrowInvalid("an empty text")
     return value

@@ -276,7 +276,7 @@ class BucketSettings:
 _OF_TOPICS: Final = named(TopicSettings)
 
 QUEUE: Final = ("capacity", "shards", "max_event_bytes", "stale_seconds")
-"""The topic settings that a source passes to its own topic, which pushes nothing."""
+"""The topic settings that a source gives to its own topic. This topic pushes nothing to an endpoint."""
 
 TopicSizeSettings: Final = make_dataclass(
     "TopicSizeSettings",

@@ -69,7 +69,7 @@ class Input(InputSettings):
 
     @property
     def hints(self) -> pa.Schema:
-        """The types that inference uses as given."""
+        """The declared types that the schema's inference takes over unchanged."""
         return arrow_columns("schema_hints", self.schema_hints) if self.schema_hints else pa.schema([])
 
     @property
@@ -78,13 +78,13 @@ class Input(InputSettings):
         return tags_of(self.committed_tags)
 
     def mismatch(self, key: str) -> str:
-        """The reason to reject a whole object because of its key; "" if there is no reason, or if values are rescued.
+        """The reason why a key's values reject the whole object; "" if there is no reason, or if values are rescued.
         Pure.
         """
         return self.object_columns.reason(key) if self.mismatches == "quarantine" else ""
 
     def stays(self, state: ObjectState) -> bool:
-        """True if the rows of a deleted object stay."""
+        """True if the rows of a deleted object stay in the table."""
         kept = self.on_delete == "keep" or (self.on_delete == "keep_expired" and state.expired)
         return kept and state.rows > 0
 
@@ -114,7 +114,9 @@ class Input(InputSettings):
         return RowRules.of(self.expect, self.expect_warn)
 
     def table_names(self, schema: str, held: str = "{}") -> str:
-        """A schema with the names in the objects, translated to the table's names. See `column_names.table_names`."""
+        """Translates the names of a schema's columns from the names in the objects to the names in the table. See
+        `column_names.table_names`.
+        """
         taken = (*RESERVED, *self.object_columns.schema.names)
         return table_names(schema, held, safe=self.column_names == "safe", taken=taken)
 
@@ -137,7 +139,7 @@ class Input(InputSettings):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """One source: its input, the places of its own objects, and the commit mode of its tables. It pickles.
+    """One source: its input, the places of its own objects, and the commit mode of its tables. It can be pickled.
 
     The platform's own objects never count as source objects, wherever they are in the bucket.
     """
@@ -203,7 +205,8 @@ class Source:
     ) -> FollowingTable:
         """The derived table of `asset`, for updating it to the newest version of the source's table. No request.
 
-        `jobs` is called with the source's table and the derived one, and returns the jobs that work on the whole table.
+        `jobs` is called with the source's table and the derived table. It returns the jobs that work on the whole
+        table.
         """
         rows, table = (self.table(name, store=store, clock=clock) for name in (None, asset))
         return FollowingTable(

@@ -20,8 +20,8 @@ def instance(tmp_path: Path) -> Iterator[dg.DagsterInstance]:
 
 @pytest.fixture(autouse=True)
 def credentials(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The variables that the sources name. boto3's own chain finds nothing, so the named variables must reach every
-    task.
+    """The variables that the sources name. boto3's own chain finds no credentials, so the named variables must reach
+    every task.
     """
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.delenv(name, raising=False)

@@ -1,4 +1,4 @@
-"""Declarative automation updates slot assets: exactly the slots that their source left behind, in one run."""
+"""Declarative automation updates slot assets: exactly the slots in which the source is newer, in one run."""
 
 from collections.abc import Callable, Iterator
 
@@ -24,7 +24,7 @@ def site(site_of: Callable[..., Site]) -> Iterator[Site]:
 
 @pytest.mark.thorough
 def test_slots_that_a_batch_made_together_are_not_requested_again(site: Site) -> None:
-    """The sensor's run makes the slot asset too, so another run would do the work twice."""
+    """The sensor's run makes the slot asset too. If automation requested another run, the work would be done twice."""
     site.write(1, 400)
     (request,) = site.tick()
     assert site.launch(request).success
@@ -34,8 +34,8 @@ def test_slots_that_a_batch_made_together_are_not_requested_again(site: Site) ->
 
 @pytest.mark.thorough
 def test_slots_of_a_source_materialized_alone_are_derived_in_one_run(site: Site) -> None:
-    """A run of the source alone, as from the UI, must be followed by one run of the slot asset for exactly
-    these slots.
+    """After a run of the source alone (as from the UI), there must be one run of the slot asset, for exactly these
+    slots.
     """
     slots = [1, 17, 18, 400, 999]
     site.write(*slots)
@@ -66,14 +66,16 @@ def test_a_change_during_a_run_is_derived_after_it(site: Site) -> None:
     site.instance.report_run_canceled(run)
     assert site.launch(request).success
     (request,) = site.follow()
-    assert site.slots_of(request) == [4]  # the run came late enough to make slot 3 from its newest generation
+    assert site.slots_of(request) == [4]  # the run was late enough to make slot 3 from its newest generation
     assert site.launch(request).success
     assert site.rows("paid_orders") == {3: [30], 4: [4]}
 
 
 @pytest.mark.thorough
 def test_slots_made_meanwhile_are_not_requested(site: Site) -> None:
-    """A tick during a run's reports sees the source alone; the slot asset's report comes a moment later."""
+    """A tick in the middle of a run's reports sees only the report of the source. The report of the slot asset comes a
+    moment later.
+    """
     site.write(3, 4)
     assert site.run([3, 4], asset_selection=["orders"]).success
     assert site.run([3]).success
@@ -103,7 +105,7 @@ def test_a_new_slot_asset_is_derived_for_all_committed_slots(site_of: Callable[.
 
 @pytest.mark.thorough
 def test_a_failed_derived_slot_is_not_retried_on_every_tick(site_of: Callable[..., Site]) -> None:
-    """A retry on every tick would be an endless loop of failing runs; the other slots must be made."""
+    """If each tick retried it, there would be an endless loop of failing runs. The other slots must be made."""
     site = site_of(slot_assets=[f"{TRANSFORMS}.lucky_orders"])
     site.settle()
     start = get_current_datetime()

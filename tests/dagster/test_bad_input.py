@@ -87,7 +87,7 @@ def test_attributes_that_do_not_exist_are_refused(attributes: dict[str, object],
 def test_code_that_cannot_work_fails_the_run_with_its_reason(
     site_of: Callable[..., Site], attributes: dict[str, object], message: str
 ) -> None:
-    """The sensor must repeat the reason as long as the slot is parked."""
+    """As long as the slot is parked, each tick of the sensor must repeat the reason."""
     site = site_of(max_attempts=1, **attributes)
     site.settle()
     site.write(3)
@@ -102,7 +102,7 @@ def test_code_that_cannot_work_fails_the_run_with_its_reason(
 
 @pytest.mark.thorough
 def test_a_slot_asset_that_cannot_work_does_not_delay_its_source(site_of: Callable[..., Site]) -> None:
-    """The run fails with the reason; its source is committed, and is not requested again."""
+    """The run must fail with the reason. The slot of its source must be committed, and must not be requested again."""
     site = site_of(max_attempts=1, slot_assets=[f"{TRANSFORMS}.slotless_orders"])
     site.settle()
     site.write(3)
@@ -128,7 +128,7 @@ def test_a_run_without_slots_is_refused(site: Site) -> None:
 
 
 def test_a_run_for_an_unknown_batch_is_refused(site: Site) -> None:
-    """The stamp of an unknown batch would have no chain to go to."""
+    """An unknown batch has no chain on which the run could stamp its slots."""
     assert "batch 'made-up' has no ack chain" in site.failure(site.run([3], batch="made-up"))
 
 

@@ -78,7 +78,9 @@ def test_the_sweep_merges_small_files(site_of: Callable[..., Site]) -> None:
 
 @pytest.mark.thorough
 def test_the_sweep_warns_of_overdue_changes(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An announced change may never be committed. Keys that S3 clients cannot address must be counted too."""
+    """An announced change that is not committed for a long time must cause a warning. Keys that S3 clients cannot
+    address must be counted too.
+    """
     odd = f"{site.key(1)}/../x"
     site.store.put(odd, site.line(1))
     site.settle()
@@ -94,7 +96,7 @@ def test_the_sweep_warns_of_overdue_changes(site: Site, monkeypatch: pytest.Monk
 
 @pytest.mark.thorough
 def test_the_sweep_fails_for_a_slot_it_cannot_read(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Damaged states must be named; the check would otherwise pass for slots that nobody compared."""
+    """Slots with damaged states must be named. Otherwise the check would pass for slots that nobody compared."""
     monkeypatch.setattr("s3notify_platform.table.states.state_levels.STATES_INLINE", 0)
     site.write(5)
     site.settle()
@@ -184,7 +186,9 @@ def test_the_sweep_shows_open_chains_and_removes_old_ones(
 @pytest.mark.filterwarnings("ignore:Parameter `backfill_policy`")
 @pytest.mark.thorough
 def test_assets_of_other_steps_load_committed_rows(site: Site) -> None:
-    """A slot-partitioned asset must get its slots, and an asset without partitions all slots, as one DataFrame."""
+    """A slot-partitioned asset must get the rows of its slots. An asset without partitions must get all rows, as one
+    DataFrame.
+    """
     site.write(1, 2, 9)
     assert site.run([1, 2, 9]).success
     parts = slot_partitions(site.component.slots)

@@ -98,7 +98,9 @@ def test_a_component_resolves_from_yaml() -> None:
 
 
 def test_tags_and_pool_reach_runs_and_steps() -> None:
-    """Every job and sensor, and each step with Spark, needs them for Kubernetes' launcher and Dagster's queue."""
+    """Kubernetes' launcher and Dagster's queue need them. So every job, every sensor and each step with Spark must have
+    them.
+    """
     pod = {"container_config": {"resources": {"limits": {"memory": "4Gi"}}}}
     found = S3NotifyComponent.resolve_from_yaml(
         dedent("""
@@ -137,7 +139,9 @@ class _OwnS3(S3Resource):
 
 
 def test_ticks_get_the_resources_that_a_resource_requires() -> None:
-    """A resource may require another one that is configured at launch; its fields do not show that."""
+    """A resource may require another resource that is configured at launch. The fields of the first resource do not
+    show this.
+    """
     place = _Place.configure_at_launch()
     lake = _OwnS3(place=place, endpoint_url="http://127.0.0.1:3")
     attributes = {"name": "orders", "bucket": "landing", "prefix": "raw/", "resources": {"s3": "lake"}}
@@ -150,7 +154,9 @@ def test_ticks_get_the_resources_that_a_resource_requires() -> None:
 
 
 def test_resources_have_the_source_s_name_and_may_be_replaced() -> None:
-    """The project's own `spark` and `s3` can exist beside them. If the YAML names them, runs and sensors use them."""
+    """The project's own resources `spark` and `s3` can exist beside the source's resources. If the YAML names them,
+    runs and sensors use them.
+    """
     attributes = {"name": "orders", "bucket": "landing", "prefix": "raw/"}
     own = {"spark": SlotSpark(), "s3": S3Resource(endpoint_url="http://127.0.0.1:2")}
     beside = S3NotifyComponent(**attributes, s3={"endpoint_url": "http://127.0.0.1:1"}).definitions()
@@ -196,7 +202,9 @@ def test_wrong_attributes_are_refused_when_definitions_load(
 
 
 def test_dynamodb_tables_and_their_credentials_are_set_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Credentials are named by variables, which are looked up on use; credentials by value are refused."""
+    """The YAML names variables with the credentials, which are looked up on use. Credentials that are given by value
+    are refused.
+    """
     text = """
         name: orders
         bucket: landing
@@ -301,7 +309,7 @@ def test_sources_side_by_side_do_not_affect_each_other(site_of: Callable[..., Si
 
 
 def test_jobs_run_their_step_in_their_own_process(folder: Path) -> None:
-    """A second process would start Python and Spark's client again."""
+    """If the step had a second process, that process would start Python and Spark's client again."""
     repository = definitions.load(folder).get_repository_def()
     for name in ("orders_ingest", "orders_backfill", "clicks_ingest", "clicks_backfill"):
         assert repository.get_job(name).executor_def.name == "in_process"

@@ -30,7 +30,7 @@ def place(site: Site, asset: str = "orders") -> Place:
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_other_engines_read_the_committed_rows(site: Site, engine: str) -> None:
-    """Engines must need nothing but the place in the metadata, for the source's table and the slot asset's."""
+    """Other engines must need only the place in the metadata, for the source's table and for the slot asset's table."""
     site.write(1, 2)
     site.write(1, number=1)
     site.settle()

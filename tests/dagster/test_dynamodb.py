@@ -1,4 +1,4 @@
-"""A source whose store ignores every condition of a write: DynamoDB has its leases and its records."""
+"""A source whose store ignores every condition of a write. DynamoDB has the source's leases and records."""
 
 import io as streams
 import json
@@ -117,7 +117,7 @@ def test_batches_are_exact_on_a_store_without_conditions(site_with: Callable[...
 def test_a_run_is_refused_where_commits_would_not_be_safe(
     site_with: Callable[..., Site], tables: tuple[str, ...], attributes: dict[str, str], reason: str
 ) -> None:
-    """The message must say which table to name, and nothing may be written."""
+    """The message must say which table the settings must name, and nothing may be written."""
     site = site_with(*tables, **attributes)
     site.write(3)
     result = site.run([3])
@@ -127,7 +127,7 @@ def test_a_run_is_refused_where_commits_would_not_be_safe(
 
 
 def test_publishers_keep_conditions_by_leases(site_with: Callable[..., Site]) -> None:
-    """On a store whose conditions are leases, only one writer may win, and only that writer may signal."""
+    """On a store that has leases in place of conditions, only one writer may win, and only that writer may signal."""
     site = site_with("lease_table")
     source = site.io.source
     store = leased_store(source.input.bucket, source.commit.lease_table)

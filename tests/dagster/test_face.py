@@ -34,7 +34,7 @@ def test_a_source_is_three_assets_two_jobs_and_two_automations(site: Site) -> No
 
 
 def test_the_launchpad_of_a_backfill_has_one_field(site: Site) -> None:
-    """The UI writes all fields with a default into its editor."""
+    """The UI writes each field with a default into its editor. So all fields except `choose` must be left out."""
     snap = JobSnap.from_job_def(site.defs.resolve_job_def("orders_backfill"))
     schema = snap.config_schema_snapshot
     root = schema.get_config_snap(str(snap.mode_def_snaps[0].root_config_key))
@@ -91,7 +91,7 @@ def test_each_batch_evaluates_the_checks(site: Site) -> None:
 
 
 def test_a_refused_sweep_fails_until_the_next_sweep(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A batch must not make the check pass; it repeats the result."""
+    """A batch must not make the check pass: it must repeat the sweep's result."""
     monkeypatch.setattr("s3notify_platform.engine.values.plan.WITHDRAWN_OBJECTS", 4)
     site.write(*range(8))
     site.settle()
@@ -127,7 +127,7 @@ def test_the_numbers_of_a_batch_are_plotted(site: Site) -> None:
 
 
 def test_the_summary_shows_all_slots_in_a_table(site_of: Callable[..., Site]) -> None:
-    """Slots in flight and failing come from the sensor's state, and the batch's own slots from its run."""
+    """The slots in flight and the failing slots come from the sensor's state; the batch's own slots from its run."""
     site = site_of(transform=f"{TRANSFORMS}.unlucky", backoff_seconds=3600.0)
     site.settle()
     assert "slot_map" in site.batch()
@@ -218,7 +218,9 @@ def test_an_idle_source_stays_fresh(site: Site) -> None:
 def test_the_freshness_policy_is_dagster_s(
     site_of: Callable[..., Site], seconds: float, fails_after: float
 ) -> None:
-    """The policy must fail when a change has waited for `fresh_seconds`, at most a fifth or a minute later."""
+    """When a change has waited for `fresh_seconds`, the policy must fail, with a delay of at most a fifth of
+    `fresh_seconds` or a minute.
+    """
     site = site_of(fresh_seconds=seconds)
     (spec,) = [s for s in site.defs.resolve_all_asset_specs() if s.key == dg.AssetKey("orders_queue")]
     assert spec.freshness_policy == freshness_policy(seconds)

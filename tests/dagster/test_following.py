@@ -84,7 +84,8 @@ def test_a_batch_in_steady_state_lists_nothing(watched: Site, proxy: FaultProxy)
 
 
 def test_one_changed_object_costs_few_requests(watched: Site, proxy: FaultProxy) -> None:
-    """Limits for a warm source, including the object's GET: the requesting tick, the run, and the next tick.
+    """Limits for a warm source: the requests of the requesting tick, of the run (with the object's GET), and of the
+    next tick.
 
     The last tick also sends the HEAD of an idle poll. The summary sends no request.
     """
@@ -111,7 +112,7 @@ def test_one_changed_object_costs_few_requests(watched: Site, proxy: FaultProxy)
 def test_a_round_writes_in_a_crash_safe_order(watched: Site, proxy: FaultProxy) -> None:
     """The order is version, record, queue, chain, so that everything a crash leaves open is requested again.
 
-    In another order changes would be lost: no entry would name them, or nobody would look.
+    In another order, a crash would lose changes: no entry would name them, or nobody would look for them.
     """
     site = watched
     site.write(3, 7)
@@ -152,7 +153,9 @@ def test_an_object_announced_by_a_publisher_is_read_without_a_head(watched: Site
 
 
 def test_repeated_late_and_reordered_entries_are_harmless(site: Site) -> None:
-    """An entry only names the key, and the bucket has the truth, so nothing may be lost or appear twice."""
+    """An entry only names the key, and the object's content is read from the bucket. So nothing may be lost or appear
+    twice.
+    """
     site.write(3, 5)
     site.settle()
     source, queue = site.io.source, site.io.clients.queue
@@ -176,7 +179,7 @@ def test_repeated_late_and_reordered_entries_are_harmless(site: Site) -> None:
 
 @pytest.mark.thorough
 def test_changes_of_an_unqueued_writer_are_found_by_listings(watched: Site, proxy: FaultProxy) -> None:
-    """One LIST serves all slots of unqueued writers in a batch. As long as unqueued writers are active, every batch
+    """In a batch, one LIST serves all slots of unqueued writers. As long as unqueued writers are active, every batch
     lists.
     """
     site = watched
@@ -231,7 +234,7 @@ def test_a_signal_without_entries_leads_to_one_run_that_lists(watched: Site, pro
 
 @pytest.mark.thorough
 def test_the_next_listing_waits_for_list_seconds(site_of: Callable[..., Site]) -> None:
-    """The tick must say why it requests nothing."""
+    """Until then, each tick must say why it requests nothing."""
     site = site_of(list_seconds=3600)
     site.write(5)
     site.settle()
@@ -300,7 +303,7 @@ def test_a_topic_of_another_deployment_is_refused_by_the_sensor(site: Site) -> N
 
 @pytest.mark.thorough
 def test_the_whole_source_is_listed_only_once(site_of: Callable[..., Site]) -> None:
-    """After the topic is created, entries suffice, also for a write that began before."""
+    """After the topic is created, entries suffice, even for a write that began before."""
     site = site_of()
     site.write_silently(3)
     assert not site.io.clients.queue.topics.all()

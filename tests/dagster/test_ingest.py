@@ -16,7 +16,7 @@ TRANSFORMS = "tests.support.transforms"
 
 
 def test_a_run_materializes_exactly_its_scattered_slots(site_of: Callable[..., Site]) -> None:
-    """The grid must show these slots of 1000 and no others; the run has no partition tag."""
+    """Of 1000 slots, the grid must show exactly these slots. The run has no partition tag."""
     site = site_of(slots=1000)
     site.write(3, 42, 999)
     site.write(500)
@@ -27,7 +27,7 @@ def test_a_run_materializes_exactly_its_scattered_slots(site_of: Callable[..., S
 
 @pytest.mark.thorough
 def test_each_materialization_has_the_figures_of_its_slot(site_of: Callable[..., Site]) -> None:
-    """The columns are on the last materialization, and the batch's figures on the summary."""
+    """The last materialization must have the columns, and the summary must have the figures of the batch."""
     schema = "id bigint COMMENT 'Number of the order', amount double"
     site = site_of(transform=f"{TRANSFORMS}.doubled", schema=schema)
     site.write(3, body=site.line(3) + site.line(33) + b"not json\n")
@@ -136,7 +136,9 @@ def test_rows_of_overwritten_and_deleted_objects_are_removed(site: Site) -> None
 
 @pytest.mark.thorough
 def test_another_code_version_reads_unchanged_objects_again(site_of: Callable[..., Site]) -> None:
-    """Unchanged objects must be read once, when their slots are requested; the sweep must not count them as missed."""
+    """Unchanged objects must be read again once, when their slots are requested. The sweep must not count them as
+    missed.
+    """
     before = site_of()
     before.write(1, 2, 5)
     before.write(2, number=1)
@@ -226,7 +228,7 @@ def test_a_crash_between_report_and_stamp_loses_nothing(site: Site, monkeypatch:
 
 
 def test_two_runs_on_a_slot_end_in_one_table(site: Site) -> None:
-    """A run by hand may work beside the sensor's; no row may appear twice."""
+    """A run that a person started may work beside the sensor's run. No row may appear twice."""
     site.settle()
     site.write(3)
     (request,) = site.tick()

@@ -80,7 +80,7 @@ def given(site: Site, asset: dg.AssetsDefinition, **how: Any) -> list[list[int]]
     ],
 )
 def test_an_input_has_its_annotated_type(site: Site, kind: Any) -> None:
-    """Without partitions the asset gets all slots; without an annotation it gets a Spark DataFrame."""
+    """An asset without partitions gets the rows of all slots. An input without an annotation gets a Spark DataFrame."""
 
     def report(context: dg.AssetExecutionContext, orders) -> None:
         assert isinstance(orders, kind if isinstance(kind, type) and kind is not Any else DataFrame)
@@ -116,8 +116,8 @@ def copy(context: dg.AssetExecutionContext, orders: Changes) -> None:
 @pytest.mark.spark
 @pytest.mark.server
 def test_an_asset_gets_the_changes_since_its_last_materialization(site: Site) -> None:
-    """First all rows; then only changes, which are given again after a failure; all rows again in a backfill or by a
-    tag.
+    """The asset first gets all rows, then only changes, which are given again after a failure. In a backfill, or with a
+    tag, it gets all rows again.
     """
     every = [["insert", n] for n in (1, 2, 3, 4)]
     assert given(site, copy) == [[None, *every]]
@@ -140,7 +140,9 @@ def test_an_asset_gets_the_changes_since_its_last_materialization(site: Site) ->
 @pytest.mark.spark
 @pytest.mark.server
 def test_changes_that_cannot_be_given_are_refused(site: Site) -> None:
-    """The message must say how to get all rows, or that the asset has partitions or the input is not a source."""
+    """The message must say how to get all rows, or why there can be no changes: the asset has partitions, or the input
+    is not a source.
+    """
     site.write(5)
     assert site.run([5]).success
     given(site, copy)

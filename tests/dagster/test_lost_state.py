@@ -1,4 +1,4 @@
-"""Lost state and changed settings in Dagster: ticks, runs and checks refuse, and say what to do."""
+"""Lost state and changed settings in Dagster: ticks, runs and checks refuse the table, and say what to do."""
 
 from collections.abc import Callable
 
@@ -15,7 +15,9 @@ def complete(site: Site) -> dg.AssetCheckEvaluation:
 
 
 def test_an_emptied_table_is_refused(site: Site) -> None:
-    """One changed object must not start a new table under a green grid. After `forget`, everything is read again."""
+    """One changed object must not start a new table while the grid still shows all slots as materialized. After
+    `forget`, everything is read again.
+    """
     site.write(1, 2, 3)
     site.settle()
     for meta in list(list_all(site.store, "_s3notify/orders/")):
@@ -40,7 +42,9 @@ def test_an_emptied_table_is_refused(site: Site) -> None:
 
 @pytest.mark.thorough
 def test_changed_settings_are_refused_until_migration(site_of: Callable[..., Site]) -> None:
-    """Run, sensor and sweep must refuse, and the rows must stay; after `migrate`, the next batches adapt the table."""
+    """Run, sensor and sweep must refuse the table, and its rows must stay. After `migrate`, the next batches adapt the
+    table.
+    """
     site = site_of()
     site.write(1, 2, 3)
     site.settle()

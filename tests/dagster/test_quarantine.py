@@ -40,7 +40,9 @@ def retry(site: Site) -> dg.ExecuteInProcessResult:
 
 @pytest.mark.thorough
 def test_an_object_that_cannot_be_read_does_not_park_its_slot(site: Site, proxy: FaultProxy) -> None:
-    """The last attempt must quarantine it, so that the slot continues; the backfill reads it when it is readable."""
+    """The last attempt must quarantine the object, so that its slot continues. The backfill must read the object once
+    it is readable.
+    """
     site.settle()
     bad = site.key(3)
     proxy.forbidden.add(f"/{bad}")

@@ -1,4 +1,6 @@
-"""A backfill recomputes: requests for slots that do not come from the sensor read unchanged objects again."""
+"""A backfill recomputes: if a person requests slots, their unchanged objects are read again. A sensor's batch reads
+only changes.
+"""
 
 from collections.abc import Callable
 
@@ -17,7 +19,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.server]
 
 
 def changed(site_of: Callable[..., Site], **attributes: object) -> Site:
-    """A component with a transform, on a table of three slots and four objects that was committed without one."""
+    """A component with a transform. Its table of three slots and four objects was committed without a transform."""
     before = site_of()
     before.write(*SLOTS)
     before.write(2, number=1)
@@ -87,8 +89,8 @@ def test_a_backfill_as_the_first_load_reads_once(site_of: Callable[..., Site]) -
 
 
 def test_a_retry_continues_and_another_run_starts_over(site_of: Callable[..., Site]) -> None:
-    """Dagster's retry of a failed run must read only the rest; a run that a person executes again must read
-    everything.
+    """Dagster's retry of a failed run must read only the objects that are left. A run that a person executes again must
+    read everything.
     """
     site = changed(site_of)
     first = site.run([2])

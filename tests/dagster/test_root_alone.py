@@ -53,7 +53,7 @@ def test_changes_of_an_unqueued_writer_beside_others_are_found(site: Site) -> No
 
 
 def test_a_topic_with_other_signals_is_refused(site: Site) -> None:
-    """The sensor would miss changes."""
+    """With such a topic, the sensor would miss changes."""
     topics = site.io.clients.queue.topics
     topics.delete(site.name)
     topics.create(site.name, TopicSettings(slots=site.component.slots))

@@ -54,7 +54,7 @@ def test_added_fields_pass_and_mismatches_fail_the_check(site_of: Callable[..., 
 
 
 def test_fields_added_by_a_run_outside_dagster_are_shown(site_of: Callable[..., Site]) -> None:
-    """A person who executes the check must see them."""
+    """If a person executes the check, it must show these fields."""
     site = site_of(schema=None)
     site.write(1)
     site.settle()
@@ -66,7 +66,7 @@ def test_fields_added_by_a_run_outside_dagster_are_shown(site_of: Callable[..., 
 
 
 def test_rescued_values_and_unnamed_fields_are_counted(site_of: Callable[..., Site]) -> None:
-    """A source that rescues values, and a source with a declared schema that lacks a field."""
+    """This covers a source that rescues values, and a source whose declared schema lacks a field."""
     rescuing = site_of(mismatches="rescue")
     rescuing.write(1, body=b'{"id": 1, "amount": "much"}\n')
     rescuing.settle()
@@ -82,7 +82,7 @@ def test_rescued_values_and_unnamed_fields_are_counted(site_of: Callable[..., Si
 
 
 def test_rows_that_break_a_rule_are_counted(site_of: Callable[..., Site]) -> None:
-    """Quarantined rows and rows that stay must be counted by rule and by slot."""
+    """Rows that break a rule must be counted by rule and by slot, both quarantined rows and rows that stay."""
     site = site_of(expect="positive: amount >= 0", expect_warn="small: amount < 10")
     site.write(1, body=b'{"id": 1, "amount": -1}\n{"id": 2, "amount": 1}\n{"id": 3}\n')
     site.write(2, body=b'{"id": 4, "amount": 10}\n')
@@ -94,7 +94,7 @@ def test_rows_that_break_a_rule_are_counted(site_of: Callable[..., Site]) -> Non
 
 
 def test_changed_types_are_refused_before_any_run(site_of: Callable[..., Site]) -> None:
-    """The tick must name the command; after the table has the types, the source continues."""
+    """The tick must name the command. After the command has changed the table's types, the source must continue."""
     site = site_of()
     site.write(1)
     site.settle()

@@ -25,7 +25,7 @@ from tests.support.waiting import until
 
 TRANSFORMS = "tests.support.transforms"
 LIMIT = "s3notify_platform.engine.driver.MAX_UNFORESEEN"
-"""If this is 0, an object whose reading raises leaves its slot failed, as a defect of this package would."""
+"""If this limit is 0, a single object that raises an error fails its slot, as a defect of this package would."""
 
 
 def test_the_first_batch_reads_objects_from_before_any_signal(site: Site) -> None:
@@ -46,7 +46,8 @@ def test_the_first_batch_reads_objects_from_before_any_signal(site: Site) -> Non
 def test_ticks_in_a_code_server_share_one_instance(
     site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Opening an instance takes longer than a poll. The sensor must use the definitions' resources.
+    """All ticks must share one instance, because opening an instance takes longer than a poll. They must use the
+    resources of the definitions.
 
     The log of a tick that requests runs must say what it requests.
     """
@@ -109,7 +110,7 @@ def test_a_retry_from_the_ui_completes_a_failed_batch(
 
 
 def test_scattered_changes_are_one_run(site_of: Callable[..., Site]) -> None:
-    """The run must have exactly the changed slots of a thousand, and no partition tag."""
+    """The run must have exactly the changed slots, out of a thousand, and no partition tag."""
     site = site_of(slots=1000)
     site.settle()
     changed = [1, 17, 18, 400, 999]
@@ -143,7 +144,7 @@ def test_a_batch_in_parallel_runs_is_settled_when_all_have_stamped(site_of: Call
 
 
 def test_a_slot_in_flight_waits_for_the_next_batch(site: Site) -> None:
-    """A change of a slot in flight must be neither lost nor requested twice."""
+    """If a slot changes while it is in flight, the change must be neither lost nor requested twice."""
     site.settle()
     site.write(3)
     (request,) = site.tick()
@@ -159,7 +160,7 @@ def test_a_slot_in_flight_waits_for_the_next_batch(site: Site) -> None:
 
 
 def test_a_tick_repeated_after_a_crash_has_the_same_run_key(site: Site) -> None:
-    """Dagster launches a run key once; changes in between belong to the next batch."""
+    """Dagster launches each run key only once. Changes between the two ticks must belong to the next batch."""
     site.settle()
     site.write(3)
     lost = site.evaluate().run_requests
@@ -196,7 +197,7 @@ def test_a_failed_slot_is_retried_alone_and_then_parked(
 
 @pytest.mark.thorough
 def test_a_failed_slot_waits_for_its_backoff(site_of: Callable[..., Site]) -> None:
-    """The next tick must not request it."""
+    """Until its backoff is over, no tick may request the slot."""
     site = site_of(transform=f"{TRANSFORMS}.unlucky", backoff_seconds=3600.0)
     site.settle()
     site.write(13)
@@ -291,7 +292,7 @@ def test_a_queued_run_may_wait_for_any_time(site_of: Callable[..., Site]) -> Non
 
 
 def test_a_heartbeat_is_removed_when_its_run_ends(site: Site) -> None:
-    """A record that stayed would cost requests forever."""
+    """If the record stayed, it would cost requests forever."""
     with heartbeat(site.io.clients.records, "some-run"):
         assert until(lambda: beats_of(site.io.clients.records, "some-run")) == 1
     assert beats_of(site.io.clients.records, "some-run") is None
@@ -319,7 +320,7 @@ def test_no_secret_is_in_cursor_config_metadata_definitions_or_logs(
     capfd: pytest.CaptureFixture[str],
     tmp_path: Path,
 ) -> None:
-    """Credentials are named by variables, and are looked up only on use."""
+    """The settings name variables with the credentials. The variables are looked up only on use."""
     secret = "sEcReT-0123456789abcdef"
     monkeypatch.setenv("S3NOTIFY_TEST_SECRET", secret)
     tasks: list[bytes] = []
@@ -369,7 +370,7 @@ def test_no_secret_is_in_cursor_config_metadata_definitions_or_logs(
 
 
 def test_a_cursor_of_another_keyspace_is_refused(site_of: Callable[..., Site]) -> None:
-    """The number of slots was changed while the sensor was running."""
+    """Here the number of slots was changed while the sensor was running."""
     site = site_of()
     site.settle()
     other = site_of(slots=8, bucket=site.component.bucket)

@@ -81,7 +81,7 @@ def test_a_service_that_ends_by_itself_is_started_again(home: Home) -> None:
 
 
 def test_a_failed_service_is_started_again_after_a_backoff(home: Home) -> None:
-    """The run must have the reason."""
+    """The failed run must show the reason."""
     home.scripted.error = RuntimeError("out of luck")
     home.tick()
     home.tick()
@@ -154,7 +154,7 @@ def test_a_run_that_is_terminated_stops_its_service_cleanly(home: Home) -> None:
 @pytest.mark.thorough
 @pytest.mark.server
 def test_a_run_ends_when_its_code_location_is_gone(home: Home) -> None:
-    """Otherwise nobody could terminate it."""
+    """Otherwise nobody could terminate the run."""
     run = terminated(home, lambda process: process.kill(), wrapped=True)
     assert run.status is DagsterRunStatus.SUCCESS
     assert "the code location is gone: deliver ends" in home.logged(run.run_id)

@@ -1,4 +1,4 @@
-"""The job `{source}_backfill`: any slots in one run, in the form that a person writes."""
+"""The job `{source}_backfill` makes any slots in one run. A person writes the choice of slots as a text."""
 
 from collections.abc import Callable
 

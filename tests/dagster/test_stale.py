@@ -39,7 +39,7 @@ def daily(df):
 def coded(
     site_of: Callable[..., Site], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Callable[..., Site]:
-    """Makes the source of one bucket, loaded with this text as its code."""
+    """Makes the source of one bucket, whose module of code has this text."""
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
     known: dict[str, Site] = {}
@@ -94,8 +94,8 @@ def generations(site: Site, asset: str) -> dict[int, int]:
 
 
 def test_slots_are_stale_until_they_are_made_again(coded: Callable[..., Site]) -> None:
-    """A change of the transform, or of code that it names, makes all slots stale; a slot that changes gets the new
-    code.
+    """A change of the transform, or of code that it uses, must make all slots stale. A slot that then changes must be
+    made by the new code.
     """
     before = coded(JOBS)
     before.write(*SLOTS)
@@ -126,7 +126,7 @@ def test_slots_are_stale_until_they_are_made_again(coded: Callable[..., Site]) -
 
 
 def test_a_changed_slot_asset_is_made_again_without_its_source(coded: Callable[..., Site]) -> None:
-    """The source must not be read again, and the summary must count the same slots."""
+    """The source must not be read again. The summary must count the slots that Dagster shows as stale."""
     before = coded(JOBS)
     before.write(*SLOTS)
     before.settle()

@@ -100,7 +100,9 @@ def code(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_a_run_killed_with_its_code_server_is_detected(code: Code) -> None:
-    """Nobody is left to report it. A run whose process lives must not count as dead, and must finish."""
+    """After the code server is killed, nobody is left to report the run. A run whose process lives must not count as
+    dead, and must finish.
+    """
     killed, its_process = code.launched()
     slow, other_process = code.launched()
     assert not code.is_gone(killed)
@@ -124,7 +126,7 @@ def test_a_run_killed_alone_is_reported_by_its_code_server(code: Code) -> None:
 
 
 def test_a_run_reported_as_failed_does_not_start_later(code: Code) -> None:
-    """Otherwise its work would be done twice."""
+    """Otherwise the work of the run would be done twice."""
     slow, _ = code.launched()
     code.instance.report_run_failed(slow)
     code.hold.unlink()
@@ -180,7 +182,9 @@ def test_a_run_on_another_machine_is_judged_by_its_server(
 
 
 def test_a_launch_that_reached_no_process_is_detected(code: Code) -> None:
-    """The launcher was killed before the server got the run. Nothing is known of servers on other machines."""
+    """The launcher was killed before the server got the run. If the server is on another machine, nothing is known
+    about the run.
+    """
     launched, its_process = code.launched()
     server = json.loads(launched.tags[GRPC_INFO_TAG])
 

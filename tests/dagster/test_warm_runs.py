@@ -43,7 +43,7 @@ SECONDS = 300.0
 
 @dataclass
 class Warm:
-    """A source whose runs are started in both ways."""
+    """A source whose runs are started warm and cold."""
 
     site: Site
     deed: Path
@@ -97,7 +97,7 @@ class Warm:
             job_origin=run.remote_job_origin, run_id=run.run_id, instance_ref=self.instance.get_ref()
         )
         recon_job = self.code.get_reconstructable_job(JOB)
-        said, terminated = spawn.Queue(), spawn.Event()  # kept: their semaphores are removed with them
+        said, terminated = spawn.Queue(), spawn.Event()  # kept, else their semaphores are removed
         process = spawn.Process(
             target=start_run_in_subprocess,
             args=[serialize_value(arguments), recon_job, said, terminated],
@@ -169,7 +169,7 @@ def warm(
 
 @pytest.mark.thorough
 def test_a_warm_run_has_the_same_events_and_logs_as_a_cold_one(warm: Warm) -> None:
-    """The order of events and the compute log must be equal, and no run may see another run's session."""
+    """Both runs must have the same order of events and the same compute log. No run may see another run's session."""
     runs = []
     # The first run finds no table yet, so it has nothing to read again.
     for number in range(4):
@@ -190,7 +190,9 @@ def test_a_warm_run_has_the_same_events_and_logs_as_a_cold_one(warm: Warm) -> No
 
 @pytest.mark.thorough
 def test_slots_of_a_hung_or_dead_run_are_read_by_another_worker(warm: Warm) -> None:
-    """A hung run is terminated, and a run whose worker dies of a signal fails."""
+    """A hung run is terminated, and a run fails if a signal kills its worker. Another worker must read the slots of
+    both.
+    """
     warm.site.write(3)
     warm.deed.write_text("hang")
     warm.hand_over(hung := warm.new_run(3))

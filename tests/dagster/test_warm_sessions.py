@@ -1,4 +1,4 @@
-"""Sessions of a Java process that is kept."""
+"""Spark sessions in a Java process that stays alive between runs."""
 
 from collections.abc import Iterator
 
@@ -13,7 +13,7 @@ pytestmark = pytest.mark.spark
 
 @pytest.fixture
 def own_session(spark: SparkSession) -> Iterator[SparkSession]:
-    """A session for this test; afterwards, other tests get their own back."""
+    """A session for this test only. After the test, the other tests get their own session back."""
     yield spark
     fresh_session(spark)
     SparkSession._instantiatedSession = spark

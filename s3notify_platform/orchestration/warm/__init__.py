@@ -14,9 +14,9 @@ no answer claims the run for the default launcher; if the claim is taken, a work
 started by both.
 
 A terminated run is interrupted, and its Spark jobs are cancelled; after ten seconds its worker is killed. A worker is
-replaced after that, when it has died, when the code server has other code, and when it has reached a limit. If a worker
-dies during its run, the supervisor reports the run: as canceled if it was being terminated, else as failed. When the
-supervisor dies, its workers end, and the next supervisor reports their runs.
+replaced after such a kill, when it has died, when the code server has other code, and when it has reached a limit. If a
+worker dies during its run, the supervisor reports the run: as canceled if it was being terminated, else as failed. When
+the supervisor dies, its workers end, and the next supervisor reports their runs.
 
 `coordinator` lets runs that may be warm skip an empty queue, in which they would wait for up to a second.
 

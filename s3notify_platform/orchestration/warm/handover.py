@@ -33,8 +33,8 @@ class NoAnswerError(UnavailableError):
 class WorkerKey:
     """The combination that a worker is made for. Runs with the same key can use the same worker.
 
-    `origin`: where the definitions are loaded from, as Dagster serializes it. `server_id`: the code server's id, which
-    changes with each reload. `spark`: digest of the static Spark configuration.
+    `origin`: the place from which the definitions are loaded, as Dagster serializes it. `server_id`: the code server's
+    id, which changes with each reload. `spark`: digest of the static Spark configuration.
     """
 
     location: str
@@ -78,7 +78,7 @@ class Home:
         """Claims a run; False if it is already claimed. Only the claimant starts the run."""
         self.claims.mkdir(parents=True, exist_ok=True)
         try:
-            self._claim(run_id).symlink_to(claimant)  # created with its content, or not at all
+            self._claim(run_id).symlink_to(claimant)  # the link and its target appear in one step
         except FileExistsError:
             return False
         return True

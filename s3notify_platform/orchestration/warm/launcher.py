@@ -90,7 +90,8 @@ class WarmRunLauncher(DefaultRunLauncher):
             return not home.claim(run.run_id, "cold")
 
     def _start_supervisor(self, first: Message) -> None:
-        """Starts a supervisor, unless this process has started one. It then starts the worker that `first` names.
+        """Starts a supervisor, unless this process has started one. The supervisor then starts the worker that `first`
+        names.
 
         If two processes start a supervisor each, the home's lock lets only the first one serve.
         """
@@ -100,7 +101,8 @@ class WarmRunLauncher(DefaultRunLauncher):
         self._supervisor = subprocess.Popen(
             [sys.executable, "-m", "s3notify_platform.cli", "warm", "--home", root, "--until-input-ends"],
             env={"DAGSTER_EVENT_BATCH_SIZE": str(EVENTS_AT_ONCE), **os.environ},
-            # It ends when this process ends, since its input ends. A terminal's Ctrl-C does not reach it.
+            # The supervisor ends when this process ends, because its standard input then ends. A terminal's Ctrl-C does
+            # not reach it.
             stdin=subprocess.PIPE,
             start_new_session=True,
         )
@@ -186,6 +188,6 @@ def _key_of(context: LaunchRunContext) -> WorkerKey | None:
 
 
 def takes_in_everything(run: DagsterRun) -> bool:
-    """True for a first batch. It takes long, so it gets its own process."""
+    """True for a batch of everything, like the first batch. It takes long, so it gets its own process."""
     steps: Any = run.run_config.get("ops") or {}
     return any((step.get("config") or {}).get("everything") for step in steps.values())

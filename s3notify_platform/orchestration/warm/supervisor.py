@@ -35,14 +35,17 @@ WAIT_SECONDS: Final = 10.0
 """Seconds that a run waits for the busy worker of its backfill; after that, another worker is started."""
 
 END_SECONDS: Final = 5.0
-"""The limit for ending all runs when the supervisor stops; commands wait for `DRAIN_SECONDS`."""
+"""When the supervisor stops, all runs must end within this time. It is shorter than `DRAIN_SECONDS`, after which a
+command is ended.
+"""
 
 WORKER: Final = ("-m", "s3notify_platform.orchestration.warm.worker")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """Limits of a supervisor's workers. `bytes`: of a worker's Python process; its JVM has Spark's own limit.
+    """Limits of a supervisor's workers. `bytes`: the memory of a worker's Python process; its JVM has Spark's own
+    limit.
 
     `runs`: after this number a worker is replaced. `terminate_seconds`: after this time a terminated run is killed,
     with its worker.
@@ -238,7 +241,7 @@ class Supervisor:
         return same and not worker.leaving
 
     def _start_more(self) -> None:
-        """Starts another worker for runs that have waited for long, as many workers as the limit allows."""
+        """Starts more workers for runs that have waited for long, up to the limit."""
         with self._lock:
             since = self._clock.monotonic() - WAIT_SECONDS
             for key, job in {asked.key: asked.job for asked in self._waiting if asked.since < since}.items():
@@ -264,7 +267,7 @@ class Supervisor:
         """Starts a worker for this key if it has none and the limit allows it. Workers with other versions of its code
         end.
 
-        Runs that wait for such a worker get the new one.
+        Runs that wait for one of these workers get the new worker.
         """
         for worker in self._workers:
             if worker.key.place == key.place and worker.key != key:
@@ -342,7 +345,7 @@ class Supervisor:
         assert worker.process is not None
         with suppress(subprocess.TimeoutExpired):
             worker.process.wait(1.0)  # the process may be ending by itself
-        worker.kill()  # anything that is left of its session
+        worker.kill()  # kills the rest of its session
         with worker.process as process:
             code = process.wait()
         self._say(f"worker {worker.process.pid} of {worker.key.location} ended ({code})")
@@ -388,7 +391,7 @@ class Supervisor:
             if self._idle(worker) and any(
                 w.key == worker.key and self._idle(w) for w in self._workers if w != worker
             ):
-                worker.replaced = True  # there were more workers for a while
+                worker.replaced = True  # one idle worker is enough
                 self._leave(worker)
 
     def _leave(self, worker: _Worker) -> None:

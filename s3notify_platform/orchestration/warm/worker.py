@@ -41,7 +41,7 @@ FLUSH_SECONDS: Final = 1.0
 """Limit for sending a run's traces, if there are any."""
 
 NEXT_SECONDS: Final = 0.05
-"""A waiting run arrives within this time; without a run, the next session is prepared."""
+"""A run that was waiting arrives within this time. If no run arrives, the next session is warmed up."""
 
 COLLECT_BYTES: Final = 1 << 30
 """Garbage is collected when nothing runs. In a larger process it is collected after each run too."""
@@ -75,7 +75,7 @@ def main() -> None:
                 wait = KEEP_SECONDS
                 continue
             _execute(instance, repository, order)
-            flush(FLUSH_SECONDS)  # now, since a worker that leaves is killed
+            flush(FLUSH_SECONDS)  # sent now, since a worker that leaves is killed
             spark = fresh_session(
                 spark
             )  # before another run arrives, which would fail with this Java session
@@ -126,7 +126,7 @@ def _own_output() -> Iterator[None]:
 
 
 def _end_with(parent: int) -> None:
-    """Makes this process end with the supervisor, during a run too."""
+    """Makes this process end when the supervisor ends, even during a run."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
@@ -155,7 +155,7 @@ def _resident_bytes() -> int:
 
 
 class _Loaded(ReconstructableRepository):
-    """A repository that is loaded once; Dagster loads its own again for each job and selection."""
+    """A repository that is loaded only once. Dagster's own class loads it again for each job and selection."""
 
     @classmethod
     def of(cls, origin: RepositoryPythonOrigin) -> "_Loaded":

@@ -90,7 +90,7 @@ class _Parser:
         return found
 
     def word(self) -> str:
-        """The next keyword, in lower case, or sign; empty at the end and for any other token."""
+        """The next token if it is a keyword (in lower case) or a sign; empty for any other token, and at the end."""
         kind, text = self.tokens[-1] if self.tokens else ("", "")
         return (
             text if kind == "sign" else text.lower() if kind == "word" and text.lower() in _KEYWORDS else ""

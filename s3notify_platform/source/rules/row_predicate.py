@@ -1,4 +1,4 @@
-"""A predicate of rows as a value that pickles. It binds itself to the columns of the rows that it is given."""
+"""A predicate of rows, as a value that can be pickled. It binds itself to the columns of the rows that it is given."""
 
 from dataclasses import dataclass
 from functools import lru_cache
@@ -17,7 +17,7 @@ class RowPredicate:
 
     @classmethod
     def of(cls, text: str) -> "RowPredicate":
-        """The predicate of this text. `UsageError` if it does not parse."""
+        """Parses this text to a predicate. `UsageError` if it does not parse."""
         return cls(parsed(text))
 
     def __call__(self, rows: pa.RecordBatch) -> pa.BooleanArray:

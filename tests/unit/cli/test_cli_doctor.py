@@ -34,7 +34,7 @@ def test_a_good_store_is_accepted(doctor, ministack):
 
 @pytest.mark.server
 def test_committed_tags_need_versioning(doctor, ministack):
-    """A user learns this before the first commit, which would succeed without versioning."""
+    """The user must learn this before the first commit, because a commit also succeeds without versioning."""
     bucket = ministack.make_bucket()
     options = [
         "--bucket",
@@ -111,7 +111,7 @@ def test_a_user_may_choose_leases(doctor, ministack):
 
 @pytest.mark.server
 def test_native_commits_are_refused_without_conditions(doctor, weak):
-    """A user who requests them reads what the store lacks."""
+    """The error must say what the store lacks."""
     result = doctor(*weak, "--commit", "native")
     assert result.exit_code == 1
     assert "native commits need" in result.output
@@ -161,7 +161,7 @@ def test_missing_credentials_are_one_line(doctor, monkeypatch, tmp_path):
 @pytest.mark.server
 @pytest.mark.parametrize("refused", [False, True])
 def test_versions_that_do_not_go_together(doctor, ministack, monkeypatch, refused):
-    """Said with the line to type; exit code 1 if the Dagster part does not load with them."""
+    """The output has the command to type. The exit code is 1 if the Dagster part does not load with the versions."""
     found = Versions(
         problem="dagster 1.14.0 is installed. Type: pip install dagster==1.13.27", refused=refused
     )

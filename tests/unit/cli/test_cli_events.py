@@ -58,7 +58,7 @@ def test_nothing_is_created_before_the_answer(project: Project) -> None:
 
 @pytest.mark.server
 def test_one_command_brings_new_objects_into_the_table(project: Project) -> None:
-    """It adds the inlet to the YAML. A repetition changes nothing, and --remove deletes everything."""
+    """The command adds the inlet to the YAML. A repetition changes nothing, and --remove deletes everything."""
     before = project.file.read_text()
     ran = project.init(answer="y\n")
     assert ran.exit_code == 0, ran.output
@@ -108,7 +108,7 @@ def test_one_command_brings_new_objects_into_the_table(project: Project) -> None
 @pytest.mark.server
 @pytest.mark.parametrize("by", ["sns", "eventbridge"])
 def test_events_come_by_sns_or_eventbridge(project: Project, by: str) -> None:
-    """A later command finds the chosen way, and refuses another one."""
+    """A later command finds the way that was chosen, and refuses another way."""
     ran = project.init("--by", by, "--yes")
     assert ran.exit_code == 0, ran.output
     with project.inlet():
@@ -146,7 +146,7 @@ def _notification(project: Project) -> None:
     [(_queue, "SQS queue"), (_policy, "policy of the queue"), (_notification, "notification '")],
 )
 def test_doctor_names_a_missing_part(project: Project, damage: Callable[[Project], None], part: str) -> None:
-    """The line ends with the command that makes it again."""
+    """The output must end with the command that makes the part again."""
     project.init("--yes")
     damage(project)
     answer = project.run("doctor", "orders")
@@ -159,7 +159,9 @@ def test_doctor_names_a_missing_part(project: Project, damage: Callable[[Project
 
 @pytest.mark.server
 def test_doctor_accepts_an_inlet_that_does_not_run(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Users run it before the first start. Without events, it names the command that sets them up."""
+    """Users run `doctor` before the inlet's first start. If the bucket sends no events, `doctor` names the command that
+    sets them up.
+    """
     answer = project.run("doctor", "orders")
     assert "events: not set up; `s3notify init orders --events`" in answer.output
     project.init("--yes")
@@ -174,7 +176,7 @@ def test_doctor_accepts_an_inlet_that_does_not_run(project: Project, monkeypatch
 
 @pytest.mark.server
 def test_doctor_judges_by_the_newest_object(project: Project) -> None:
-    """A source that reads hidden files would read the probe, so that no probe is written."""
+    """If the source reads hidden files, it would read a probe too. So no probe is written."""
     project.init("--yes")
     (line,) = (line for line in project.file.read_text().splitlines() if "sqs:" in line)
     project.write(f"  hidden_files: read\n{line}\n")
@@ -205,7 +207,7 @@ class _Refusing(BaseHTTPRequestHandler):
 
 @pytest.mark.server
 def test_doctor_needs_no_permission_to_read_the_setup(project: Project) -> None:
-    """A run has only such credentials; the probe still shows that events arrive."""
+    """A run has only credentials that cannot read the setup. The probe must still show that events arrive."""
     project.init("--yes")
     text = project.file.read_text()
     with project.inlet(), ThreadingHTTPServer(("127.0.0.1", 0), _Refusing) as server:
@@ -222,7 +224,9 @@ def test_doctor_needs_no_permission_to_read_the_setup(project: Project) -> None:
 
 @pytest.mark.server
 def test_a_killed_removal_is_completed_by_a_repetition(project: Project) -> None:
-    """The line in the YAML is removed after its queue is gone. A queue of other people stays in the YAML."""
+    """The line in the YAML is removed only after its queue is deleted. If the queue belongs to other people, its line
+    stays.
+    """
     before = project.file.read_text()
     project.init("--yes")
     _queue(project)
@@ -299,7 +303,9 @@ def test_the_policy_of_the_inlet_covers_the_queue_in_the_yaml(
 def test_the_inlet_command_takes_settings_from_the_yaml(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """All sources of the bucket that have the inlet must agree; the command line overrides them."""
+    """All sources of the bucket that configure the inlet must have the same settings for it. The command line overrides
+    them.
+    """
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("S3NOTIFY_DEFS", raising=False)
     for name, bucket, more in (

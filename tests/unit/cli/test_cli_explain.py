@@ -69,7 +69,7 @@ def test_the_exit_code_is_0_after_the_commit(ask):
 
 @pytest.mark.server
 def test_json_has_verdict_and_facts(ask):
-    """The output is one document."""
+    """The output must be one JSON document."""
     result = ask(KEY, "--json")
     assert result.exit_code == 1
     document = json.loads(result.stdout)

@@ -52,7 +52,9 @@ def started(moto_aws: None, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 
 
 def test_options_reach_the_source(started: dict[str, Any]) -> None:
-    """Settings have options, and -o gives any option of the data source. Polling is the default; --once ends."""
+    """Each setting has an option, and -o passes any option of the data source. The command polls forever, unless --once
+    is given.
+    """
     given = [*ARGUMENTS, "--format", "jsonl", "-o", "slots=8", "-o", "platform_bucket=own"]
     assert CliRunner().invoke(main, [*given, "--list-seconds", "3"]).exit_code == 0
     assert (started["every_seconds"], started["sweep"], started["list_seconds"]) == (10.0, False, 3.0)
@@ -68,7 +70,7 @@ def test_options_reach_the_source(started: dict[str, Any]) -> None:
 
 
 def test_failed_slots_give_exit_code_1(started: dict[str, Any]) -> None:
-    """A cron job with --once relies on it."""
+    """A cron job with --once relies on this exit code."""
     started["keeper"].failing = {3: "why"}
     result = CliRunner().invoke(main, [*ARGUMENTS, "--once"])
     assert result.exit_code == 1
@@ -77,7 +79,7 @@ def test_failed_slots_give_exit_code_1(started: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("more", [["-o", "slots"], ["--conf", "=x"], ["--transform", "no.such"]])
 def test_wrong_options_are_refused_before_spark_starts(started: dict[str, Any], more: list[str]) -> None:
-    """A user does not wait for Spark to read the error."""
+    """Otherwise the user would have to wait for Spark's start to read the error."""
     result = CliRunner().invoke(main, [*ARGUMENTS, *more])
     assert result.exit_code
     assert "source" not in started

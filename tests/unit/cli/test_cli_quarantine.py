@@ -117,7 +117,7 @@ def test_retry_requests_the_objects(quarantine):
 
 
 def test_retry_selects_by_key_and_by_reason(quarantine):
-    """Keys that are not in quarantine are named. If no key is in quarantine, the exit code is 1."""
+    """The output names the keys that are not in quarantine. If no key is in quarantine, the exit code is 1."""
     result = quarantine("retry", BAD, "raw/nobody", "--json")
     document = json.loads(result.stdout)
     assert (document["failing"], document["rejected"], document["missing"]) == (1, 0, ["raw/nobody"])

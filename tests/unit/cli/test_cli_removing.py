@@ -95,7 +95,9 @@ def test_a_dry_run_changes_nothing(place: Place, run: Run, given: tuple[str, ...
 
 
 def test_erase_refuses_before_it_asks(place: Place, run: Run) -> None:
-    """Objects in the bucket and keys of other sources are refused. For a deleted object, the question has the cost."""
+    """The command refuses objects that are in the bucket, and keys of other sources. For a deleted object, it asks, and
+    names the cost.
+    """
     for key, said in (("raw/a", "delete the object first"), ("other/a", "reads keys below 'raw/'")):
         refused = run("erase", key, "--name", "orders", "--prefix", "raw/", text="y\n")
         assert refused.exit_code == 1
@@ -118,7 +120,9 @@ def test_erase_refuses_before_it_asks(place: Place, run: Run) -> None:
 
 
 def test_erase_says_when_to_repeat(place: Place, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The exit code is 1 while files of a possible run hold the object. A repetition that finds nothing is the last."""
+    """The exit code is 1 while the object is in files of a run that may still be at work. After a repetition that finds
+    nothing, no further repetition is needed.
+    """
     place.store.delete("raw/a")
     given = ("erase", "raw/a", "--name", "orders", "--prefix", "raw/", "--yes")
     first = run(*given)

@@ -207,7 +207,7 @@ def test_the_types_of_a_slot_asset_can_change(place: Place, run: Run) -> None:
 
 
 def test_changed_types_need_a_rollback_of_the_table(place: Place, run: Run) -> None:
-    """A rollback of the schema alone would contradict the files, and is refused."""
+    """A rollback of the schema alone is refused, because the old types would not fit the files."""
     of(run("schema", "set", "orders", "a string", "--yes", "--json"))
     refused = run("schema", "rollback", "orders", "--to", "1")
     assert (refused.exit_code, "older than the present type" in refused.output) == (1, True)

@@ -61,7 +61,7 @@ def of(answer: Result) -> Any:
 
 
 def test_history_lists_versions_newest_first(run: Run) -> None:
-    """With --slot, it lists the versions that changed the slot, with its counts."""
+    """With --slot, the command lists the versions that changed the slot, with the slot's counts."""
     found = of(run("history", "orders", "--json"))
     assert [one["version"] for one in found] == [2, 1, 0]
     assert [one["batch"] for one in found] == ["second", "first", ""]
@@ -81,7 +81,7 @@ def values(answer: Result) -> list[int]:
 
 
 def test_rows_of_a_table_or_a_slot(run: Run) -> None:
-    """The newest version is the default; --version and --at select another one."""
+    """The newest version is the default; --version and --at select another version."""
     assert values(run("rows", "orders")) == [2, 10, 11]
     assert values(run("rows", "orders", "--slot", str(SLOT))) == [10, 11]
     assert values(run("rows", "orders", "--version", "1")) == [1, 2]
@@ -117,7 +117,7 @@ def test_changes_of_an_overwritten_object(run: Run) -> None:
 
 
 def test_show_prints_counts_settings_and_url(place: Place, run: Run) -> None:
-    """It also shows an earlier version, or a slot asset."""
+    """The command also shows an earlier version, or a slot asset."""
     shown = of(run("table", "show", "orders", "--json"))
     wanted: Mapping[str, Any] = {
         "url": f"s3://{place.store.config.bucket}/_s3notify/orders/table/", "version": 2, "rows": 3, "objects": 2,
@@ -261,7 +261,7 @@ def test_forget_repairs_a_single_slot_asset(place: Place, run: Run) -> None:
 
 
 def test_vacuum_refuses_a_damaged_table(place: Place, run: Run) -> None:
-    """It would delete files that a repair needs."""
+    """Otherwise vacuum would delete files that a repair needs."""
     assert run("vacuum", "orders").exit_code == 0
     place.store.delete(place.source.location.layout.version(2))
     left = place.objects()
@@ -289,7 +289,9 @@ def test_migrate_and_confirm_print_the_change(place: Place, run: Run) -> None:
 
 
 def test_erase_deletes_poison_messages_too(place: Place, run: Run) -> None:
-    """Only messages that name the object are deleted. An object in the bucket is refused before the question."""
+    """Only messages that name the object are deleted. If the object is still in the bucket, the command refuses before
+    it asks.
+    """
     place.store.put("raw/a b", b"1")
     poison = PoisonStore(place.source.location.queue())
     poison.keep(b'{"key": "raw/a+b"}', origin="sqs", reason="r")

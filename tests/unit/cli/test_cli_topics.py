@@ -76,7 +76,9 @@ def flag_of(setting: Setting) -> str:
 
 @pytest.mark.parametrize("setting", SETTINGS, ids=lambda setting: setting.name)
 def test_every_setting_is_an_option(setting: Setting) -> None:
-    """Both commands have it, with its description; `update` has no option for shards and signals."""
+    """`create` and `update` must have each setting, with its description. Only `update` has no option for shards and
+    signals.
+    """
     for name in ("create", "update"):
         command = topics.get_command(click.Context(topics), name)
         assert command is not None
@@ -197,7 +199,7 @@ def test_pause_and_resume_may_be_repeated(queue: NotificationQueue) -> None:
 
 
 def test_purge_asks_and_deletes_only_dead_letters(queue: NotificationQueue) -> None:
-    """The question follows the number of dead letters."""
+    """Before the question, the command prints the number of dead letters."""
     done("create", "t", "--shards", "1", "--max-attempts", "1", "--url", "https://hooks.example.com/")
     queue.push_many("t", [Event(key=f"k{n}") for n in range(3)])
     worker = Worker(queue)
@@ -228,14 +230,14 @@ def test_purge_asks_and_deletes_only_dead_letters(queue: NotificationQueue) -> N
     ],
 )
 def test_wrong_values_are_refused(queue: NotificationQueue, arguments: list[str], said: str) -> None:
-    """Nothing is written."""
+    """A refused command must write nothing."""
     ran = run("create", "t", *arguments)
     assert (ran.exit_code in {1, 2}, queue.topics.all()) == (True, ()), ran.output
     assert said in ran.output
 
 
 def test_a_topic_of_a_source_gets_slots_and_signals(queue: NotificationQueue, tmp_path: Path) -> None:
-    """They come from the YAML of this source, not of other sources; the command line overrides them."""
+    """Slots and signals come from the YAML of this source, not of other sources. The command line overrides them."""
     for name, slots, signals in (("orders", 40, "root"), ("clicks", 7, "slots")):
         (tmp_path / name).mkdir()
         attributes = {"name": name, "bucket": "b", "slots": slots, "signals": signals}
@@ -249,7 +251,7 @@ def test_a_topic_of_a_source_gets_slots_and_signals(queue: NotificationQueue, tm
 
 
 def test_a_topic_keeps_the_tables_that_it_serves(queue: NotificationQueue) -> None:
-    """Other updates do not change them."""
+    """Updates of other settings must not change the tables that a topic serves."""
     done("create", "orders", "--table", "one")
     done("update", "orders", "--capacity", "99")
     assert json.loads(done("list", "--json"))[0]["tables"] == ["one"]
@@ -275,7 +277,7 @@ def test_deleting_a_topic_that_serves_tables_needs_a_flag(queue: NotificationQue
 
 
 def test_a_topic_without_tables_is_deleted(queue: NotificationQueue) -> None:
-    """`--served` makes no difference."""
+    """`--served` is accepted and makes no difference."""
     for flags in ((), ("--served",)):
         done("create", "hooks")
         done("delete", "hooks", "--yes", *flags)
@@ -298,7 +300,9 @@ def test_help_explains_the_order_of_delivery(command: list[str]) -> None:
     ],
 )
 def test_rules_that_can_never_match_are_refused(queue: NotificationQueue, rule: str, said: str) -> None:
-    """They are refused for a new topic, and when rules or prefix change. A prefix around the topic's can match."""
+    """Rules that can never match are refused for a new topic, and when rules or prefix change. A rule with a shorter
+    prefix, like `r` for `raw/`, can match.
+    """
     ran = run("create", "t", "--prefix", "raw/", "--rule", rule)
     assert ran.exit_code == 1
     assert said in ran.stderr

@@ -51,7 +51,9 @@ def run(*arguments: str) -> Result:
 
 @pytest.fixture
 def bucket(ministack: S3Server, project: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> S3Config:
-    """The bucket of a source `orders`. Its YAML names the environment variables with its keys; no others are set."""
+    """The bucket of a source `orders`. Its YAML names the environment variables with its keys; no other credentials are
+    set.
+    """
     config = ministack.config(ministack.make_bucket())
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.delenv(name, raising=False)
@@ -73,7 +75,7 @@ def bucket(ministack: S3Server, project: Callable[..., None], monkeypatch: pytes
 
 @pytest.mark.server
 def test_a_key_is_enough(bucket: S3Config) -> None:
-    """The number of slots comes from the YAML, so that the right slot is signalled."""
+    """The number of slots must come from the YAML. Otherwise the wrong slot would be signalled."""
     store = S3ObjectStore(bucket)
     store.put("raw/orders/1.jsonl", b"{}\n")
     ran = run("signal", "raw/orders/1.jsonl")
@@ -179,7 +181,7 @@ def test_only_what_a_command_needs_is_evaluated(
 
 
 def test_keys_without_a_common_source_are_refused(project: Callable[..., None]) -> None:
-    """A command works on one source, and would signal the wrong slots for the other keys."""
+    """A command works on one source. For keys of another source it would signal the wrong slots."""
     project("orders", "bucket: b\nprefix: raw/")
     project("clicks", "bucket: b\nprefix: clicks/")
     for keys in (["elsewhere/1"], ["raw/1", "clicks/1"]):
@@ -219,7 +221,7 @@ def commands(
 
 
 def test_every_command_takes_a_yaml_with_every_setting(project: Callable[..., None], tmp_path: Path) -> None:
-    """A parameter with the name of a setting, but another meaning, would get the value of the setting."""
+    """If a parameter had the name of a setting but another meaning, it would get the value of the setting."""
     attributes = {
         setting.name: OTHERS.get(setting.name, setting.default)
         for setting in settings_of(*UNGROUPED)

@@ -43,7 +43,7 @@ def until_printed(process, text):
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_service_drains_after_a_signal(number):
-    """It finishes its work in progress, prints its counts, and ends with exit code 0."""
+    """The service finishes its work in progress, prints its counts, and ends with exit code 0."""
     with started(SERVICE, "good", "60") as process:
         until_printed(process, "ready")
         process.send_signal(number)
@@ -52,7 +52,7 @@ def test_a_service_drains_after_a_signal(number):
 
 
 def test_a_service_that_does_not_drain_is_ended():
-    """It ends within the time limit with exit code 0, and a line names it."""
+    """The service must end within the time limit with exit code 0. A line of output must name the service."""
     with started(SERVICE, "stuck", "0.2") as process:
         until_printed(process, "ready")
         process.send_signal(signal.SIGTERM)
@@ -121,7 +121,7 @@ def test_arrow_does_not_abort_a_finished_command(_share):
 
 
 def test_a_closed_stderr_does_not_end_a_service():
-    """It drains as usual, although its messages are lost."""
+    """The service must drain as usual, although its messages are lost."""
     with started(SERVICE, "good", "60") as process:
         until_printed(process, "ready")
         process.stderr.close()

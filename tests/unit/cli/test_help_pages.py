@@ -67,7 +67,7 @@ def test_no_line_is_wider_than_a_terminal(path: Path) -> None:
 
 @pytest.mark.parametrize("path", ALL, ids=names_of)
 def test_every_page_fits_two_screens(path: Path) -> None:
-    """`ingest` has more than 90 options; a page with all of them is not read."""
+    """`ingest` has more than 90 options: nobody would read a page with all of them."""
     assert len(page(path, "--help")) <= SCREENS
 
 
@@ -93,7 +93,7 @@ def test_ingest_still_has_an_option_for_every_setting() -> None:
 
 @pytest.mark.parametrize("flag", ["--help", HELP_ALL])
 def test_connection_options_stand_last(flag: str) -> None:
-    """Under their own heading, behind everything that differs between two calls of a command."""
+    """Options for the connection stand under their own heading, after all options that differ between two calls."""
     found = page(("ingest",), flag)
     headings = [line.removesuffix(":") for line in found if line.removesuffix(":") in HEADINGS]
     assert headings == [heading for heading in HEADINGS if heading in headings]
@@ -103,7 +103,9 @@ def test_connection_options_stand_last(flag: str) -> None:
 
 
 def test_a_name_in_the_yaml_says_the_connection() -> None:
-    """Commands that take NAME or KEY show no options for it; `doctor` and `ingest` also run without a YAML."""
+    """Commands that take NAME or KEY show no options for the connection. `doctor` and `ingest` show them, because both
+    also run without a YAML.
+    """
     for path, command in ALL.items():
         arguments = {p.name for p in command.params if isinstance(p, click.Argument)}
         if arguments & {"name", "names", "key", "keys"} and path not in {("doctor",), ("ingest",), ("init",)}:
@@ -138,7 +140,7 @@ def test_arguments_have_one_order_and_one_word() -> None:
 
 
 def test_every_command_says_what_it_does() -> None:
-    """In the list of commands, in one sentence that is not cut off."""
+    """The list of commands must have one sentence for each command, which is not cut off."""
     for path, command in ALL.items():
         if path:
             text = command.get_short_help_str(200)

@@ -1,4 +1,4 @@
-"""`--json`: every reading command has it, and prints one JSON document or one a line, on a real server."""
+"""`--json`: every reading command has it, and prints one JSON document, or one on each line. On a real server."""
 
 import json
 from collections.abc import Iterator, Mapping

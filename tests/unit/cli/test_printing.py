@@ -16,7 +16,7 @@ SHOWN = r"a\u001b[2Jb\u009b31mc\u202ed\r\u0007e\udc80f"
 
 @pytest.mark.parametrize("err", [False, True])
 def test_lines_are_escaped(capsys, err):
-    """Line ends stay."""
+    """Line ends must stay unchanged."""
     printing.say(f"{HOSTILE}\nnext", err=err)
     captured = capsys.readouterr()
     assert (captured.err if err else captured.out) == f"{SHOWN}\nnext\n"
@@ -43,7 +43,7 @@ def test_escaped_json_stays_json(capsys):
 
 
 def test_a_pipe_gets_a_message_unchanged(capfd, monkeypatch):
-    """A terminal gets it escaped."""
+    """A terminal gets the message escaped."""
     printing.say_as_received(b"\x1b[2J\n")
     assert capfd.readouterr().out == "\x1b[2J\n"
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)
@@ -53,7 +53,7 @@ def test_a_pipe_gets_a_message_unchanged(capfd, monkeypatch):
 
 @pytest.mark.parametrize("kind", [UsageError, click.ClickException])
 def test_errors_are_escaped(monkeypatch, kind):
-    """An error may quote an answer of the bucket."""
+    """The text of an error may contain an answer of the bucket."""
 
     def fail(*_, **__):
         raise kind(f"refused: {HOSTILE}")

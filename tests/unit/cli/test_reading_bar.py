@@ -19,7 +19,7 @@ def bar(monkeypatch: pytest.MonkeyPatch) -> Progress:
 
 
 def follow(shown: ReadingBar, *shares: float) -> None:
-    """Let the bar look once for each share."""
+    """Makes the bar look once for each of these shares."""
     ended, found = Event(), iter(shares)
 
     def share() -> float:
@@ -32,7 +32,7 @@ def follow(shown: ReadingBar, *shares: float) -> None:
 
 
 def test_the_bar_never_goes_back_within_a_round(bar):
-    """A round has several jobs, and each begins at 0."""
+    """A round has several jobs, and each job's share begins at 0."""
     shown = ReadingBar(bar)
     shown.begin(Reading(objects=100, bytes=50_000_000, wanted=300, done=0))
     follow(shown, 0.5, 0.0, 0.25)
@@ -53,7 +53,7 @@ def test_the_bar_counts_earlier_rounds(bar):
 
 
 def test_the_bar_ends_with_java(bar):
-    """The bar raises no error, since the round reports it."""
+    """If Java has ended, the bar must raise no error, because the round reports the error."""
     asked = []
 
     def share() -> float:

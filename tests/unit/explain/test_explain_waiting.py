@@ -28,7 +28,7 @@ def test_a_queued_change_is_waiting(place):
 
 
 def test_an_entry_without_a_signal_is_explained(place):
-    """If a writer died after its entry, the sensor has no reason to look."""
+    """If a writer died after it made the entry and before it signalled, the sensor has no reason to look."""
     place.put()
     assert "reconciler" not in said(place.ask(seen=b"another"))[1]
     kind, text = said(place.ask(seen=digest_of(place.signal_etag())))
@@ -48,7 +48,7 @@ def test_a_reservation_counts_as_being_written(place):
 
 
 def test_an_open_batch_is_found_by_its_chain(place):
-    """Without a Dagster instance, only a chain that still misses the slot counts."""
+    """Without a Dagster instance, a batch counts only if its chain still misses the slot."""
     place.put()
     place.open_batch(1, slots=[SLOT, 15 - SLOT])
     place.open_batch(2, slots=[15 - SLOT])
@@ -75,7 +75,7 @@ def test_an_open_batch_is_found_by_the_sensor(place):
 
 
 def test_an_open_batch_that_reads_entries_does_not_count_for_unannounced_changes(place):
-    """Only a batch that lists finds a change without an entry."""
+    """Only a batch that lists can find a change without an entry."""
     place.put(queued=False)
     place.open_batch(1)
     assert place.ask().verdict.kind == "signalled"
@@ -158,7 +158,7 @@ def test_an_unannounced_change_is_unseen(place):
 
 
 def test_with_unqueued_writers_every_signal_leads_to_a_listing(place):
-    """Even the signal of a writer that queues leads to a listing while unqueued writers are active."""
+    """While unqueued writers are active, every signal leads to a listing, even the signal of a writer that queues."""
     place.store.put(KEY, b"one")
     other = next(key for n in range(999) if slot_of(key := f"raw/{n}", 16) == SLOT)
     place.publish(Put(key=other, body=b""))
@@ -168,7 +168,9 @@ def test_with_unqueued_writers_every_signal_leads_to_a_listing(place):
 
 
 def test_a_sensor_that_does_not_tick_is_named_where_a_change_waits_for_a_batch(place):
-    """Nothing is promised: whether a batch comes is said to depend on the sensor, and what is known of that."""
+    """The answer promises nothing. It says that the next batch depends on the sensor, and what is known about the
+    sensor.
+    """
     place.put()
     now_ms = place.clock.wall_ms()
     assert (

@@ -20,7 +20,7 @@ def test_a_key_outside_the_source_is_refused_without_a_request(place):
 
 
 def test_an_object_that_changes_meanwhile_is_read_again(place):
-    """Old facts would otherwise be compared with a new object."""
+    """Otherwise old facts would be compared with a new object."""
     place.put()
     place.commit(place.state())
     moved = []
@@ -64,7 +64,7 @@ def test_segments_of_other_slots_are_not_read(place):
 
 
 def test_requests_are_bounded(place):
-    """A command that sends more requests the bigger the bucket is would be unusable."""
+    """If the number of requests grew with the bucket, the command would be unusable for a large bucket."""
     place.put()
     place.commit(place.state(), follow=False)
     for number in range(100):

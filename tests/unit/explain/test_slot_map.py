@@ -14,7 +14,7 @@ MAP = SlotMap(
 
 
 def test_failing_comes_before_in_flight_and_age() -> None:
-    """A failing slot shown as in flight would hide the failure."""
+    """If a failing slot were shown as in flight, nobody would see the failure."""
     states = MAP.states()
     assert states[:5] == ["under a minute", "under a day", "in flight", "failing", "no commit"]
     assert (len(states), states[89]) == (90, "failing")

@@ -75,7 +75,9 @@ def run(*arguments: str, columns: int = 120) -> Result:
 
 @pytest.mark.server
 def test_status_shows_queue_batches_and_last_commit(source: Source) -> None:
-    """An empty source, then a queue, a batch in flight and a rescan, then a commit with its latency."""
+    """The status must show an empty source; then a queue, a batch in flight and a rescan; then a commit with its
+    latency.
+    """
     (nothing,) = json.loads(run("--json").stdout)
     assert (nothing["committed_slots"], nothing["queue"], nothing["last"]) == (0, None, None)
     queue = source.location.queue()

@@ -136,7 +136,7 @@ EXAMPLES: dict[str, tuple[list[Any], list[Any]]] = {
         [{"allow_network": ["10.1.0.0/16"]}, {"poll_seconds": 0}, {"allow_http": 7}, {"heartbeat_seconds": "slow"}],
     ),
 }  # fmt: skip
-"""For each attribute, some values that a source may have, and some that it may not."""
+"""For each attribute: some values that a source may have, and some that must be refused."""
 
 ATTRIBUTES = attributes_of(*SERVICES)
 
@@ -185,7 +185,7 @@ def refusal_of_dagster(attributes: Mapping[str, Any]) -> str:
 
 @pytest.mark.parametrize("name", ATTRIBUTES)
 def test_commands_and_dagster_accept_the_same(tmp_path: Path, name: str) -> None:
-    """A YAML that one side accepts and the other refuses would fail only in production."""
+    """If commands accepted a YAML that Dagster refuses, or the reverse, the error would appear only in production."""
     good, bad = given(name)
     assert good
     assert bad
@@ -202,7 +202,7 @@ def test_commands_and_dagster_accept_the_same(tmp_path: Path, name: str) -> None
 
 
 def test_unknown_keys_of_groups_are_refused(tmp_path: Path) -> None:
-    """A misspelled key in a group would otherwise be ignored."""
+    """Otherwise a misspelled key in a group would be ignored."""
     groups = {name for name, setting in ATTRIBUTES.items() if setting.group}
     for name in groups:
         attributes = PLACE | {name: {"nonsense": 1}}
@@ -274,7 +274,7 @@ def test_a_document_without_a_source_is_refused(project: Path, document: dict[st
 
 
 def test_other_components_may_have_their_own_keys(project: Path) -> None:
-    """Only the keys that they share with this package's component are checked."""
+    """In YAML of other components, only the keys that this package's component has too are checked."""
     write(project, PLACE).write_text(
         yaml.safe_dump({"type": "shop.Orders", "attributes": PLACE | {"shop": 7}})
     )

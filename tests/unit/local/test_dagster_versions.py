@@ -1,4 +1,4 @@
-"""Versions of Dagster's packages that do not go together are found out, and the line that mends it is named."""
+"""If versions of Dagster's packages do not fit each other, a message names the command that repairs them."""
 
 import subprocess
 import sys
@@ -24,7 +24,7 @@ OURS = ("dagster<1.14,>=1.13.27; extra == 'dagster'", "dagster-pyspark<0.30,>=0.
 
 
 def packages(dagster: str, **others: str) -> Mapping[str, tuple[str, Sequence[str]]]:
-    """Packages with the requirements of the published ones: each library needs one version of Dagster."""
+    """Packages with the same requirements as the published packages: each library needs one version of Dagster."""
     found: dict[str, tuple[str, Sequence[str]]] = {
         "dagster": (dagster, ()),
         "s3notify-platform": ("0.1.0", OURS),
@@ -42,7 +42,7 @@ def test_fitting_versions_are_no_problem() -> None:
 
 
 def test_the_remedy_for_a_dagster_that_is_too_new_is_the_older_one() -> None:
-    """`create-dagster` pins the newest version; pip replaces the fitting version, and only warns."""
+    """`create-dagster` pins the newest version. So pip replaces the fitting version by the newest, and only warns."""
     found = compared(packages("1.13.29", pyspark="0.29.27", aws="0.29.27", webserver="1.13.29"))
     assert "dagster-pyspark 0.29.27 needs dagster==1.13.27" in found.problem
     assert "Type: pip install dagster==1.13.27 dagster-webserver==1.13.27 (" in found.problem
@@ -66,7 +66,9 @@ def test_another_minor_is_refused(version: str, pyspark: str) -> None:
 
 
 def test_the_import_checks_the_versions() -> None:
-    """Another minor is refused before its modules are imported; other last numbers only cause a warning."""
+    """Another minor version is refused before its modules are imported. If only the last numbers differ, there is a
+    warning.
+    """
     with pytest.raises(UsageError, match=r"dagster 1\.14\.0 is installed"):
         check_minor("1.14.0")
     with pytest.warns(UserWarning, match="dagster-pyspark 0.29.27"):

@@ -77,7 +77,9 @@ def test_hostile_expressions_are_refused(text, command):
 
 
 def test_lookups_of_variables_are_evaluated(monkeypatch):
-    """One variable, a variable with a default, and variables within text; a number is a number."""
+    """This covers one variable, a variable with a default, and variables within text. A value that looks like a number
+    becomes a number.
+    """
     monkeypatch.setenv("SLOTS", "16")
     write(
         SOURCE
@@ -134,7 +136,7 @@ MERGES = "\n".join(
     ],
 )
 def test_oversized_and_endless_files_are_refused(text, reason):
-    """A small file with aliases or deep nesting could otherwise use all memory."""
+    """Otherwise a small file with aliases or deep nesting could use all memory."""
     file = write("")
     file.write_bytes(text if isinstance(text, bytes) else text.encode())
     began = time.monotonic()
@@ -146,7 +148,7 @@ def test_oversized_and_endless_files_are_refused(text, reason):
 
 
 def test_a_pipe_is_refused():
-    """Reading a pipe would never end."""
+    """If a pipe were opened, the reading would never end."""
     Path("defs/orders").mkdir(parents=True)
     os.mkfifo("defs/orders/defs.yaml")
     with pytest.raises(UsageError, match="not a regular file"):
@@ -163,7 +165,7 @@ def test_ordinary_aliases_are_read():
 
 
 def test_only_folders_of_the_current_project_are_read():
-    """Folders of other projects, beside or below, need `--defs`."""
+    """Folders of other projects, beside this one or inside it, must be read only with `--defs`."""
     write(SOURCE, "downloads/defs/orders/defs.yaml")
     write(SOURCE, "src/shop/defs/orders/defs.yaml")
     assert folders() == [], "this folder is not a project"

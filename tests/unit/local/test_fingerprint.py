@@ -1,4 +1,4 @@
-"""The fingerprint of a transform's source: which edits change it, and which do not."""
+"""The fingerprint of a transform's source: the edits that change it, and the edits that do not."""
 
 import importlib
 import json
@@ -238,7 +238,7 @@ def test_only_the_first_statements_count(of: Callable[..., str]) -> None:
 
 
 def test_installed_packages_do_not_count(tmp_path: Path) -> None:
-    """Only the names imported from installed packages count, unless the project itself is installed."""
+    """Of an installed package only the imported names count, unless the project itself is installed."""
     jobs = "from tool import use\nfrom own.part import more\n\ndef clean(df):\n    return use(more(df))\n"
     files = {"own/__init__.py": "", "own/jobs.py": jobs, "own/part.py": "def more(x): return x"}
     files = {f"site-packages/{name}": text for name, text in files.items()}

@@ -55,7 +55,7 @@ def test_a_missing_or_old_java_is_refused(tmp_path, monkeypatch, version):
 
 
 def test_nothing_is_run_from_a_shared_folder(tmp_path, monkeypatch):
-    """Another user could prepare a folder; everything that is run must belong to this Python environment."""
+    """Another user could prepare a shared folder. So everything that is run must belong to this Python environment."""
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setenv("TMPDIR", str(tmp_path))

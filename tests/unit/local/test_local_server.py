@@ -1,4 +1,4 @@
-"""The embedded server: state over restarts, its death, its parent's death, and a second start."""
+"""The embedded server: its state after restarts, its death, its parent's death, and a second start."""
 
 import os
 import shutil
@@ -116,7 +116,9 @@ def test_a_server_that_never_gets_ready_is_an_error(tmp_path, monkeypatch):
 
 
 def test_damaged_state_is_refused(tmp_path):
-    """Replacing it silently would create new credentials and lock out other users of the server."""
+    """If the state were replaced silently, the server would get new credentials, and its clients could not reach it any
+    more.
+    """
     (tmp_path / "server.json").write_text("{")
     with pytest.raises(UsageError, match=r"server\.json is damaged"):
         LocalS3Server(tmp_path).start()

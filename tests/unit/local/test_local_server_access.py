@@ -83,7 +83,9 @@ needs_ss = pytest.mark.skipif(shutil.which("ss") is None, reason="needs ss to se
 @pytest.mark.server
 @needs_ss
 def test_every_port_refuses_strangers(server):
-    """Plain HTTP and TLS without a certificate, with S3, filer, volume and master paths, on all eight ports."""
+    """The requests are plain HTTP and TLS without a certificate, with S3, filer, volume and master paths, on all eight
+    ports.
+    """
     inner = state(server)
     # A real chunk, whose id the master gives only with the key.
     status, found = asked(inner["master_port"], "GET", "/dir/assign", tls=context(server))
@@ -114,7 +116,9 @@ def test_every_port_refuses_strangers(server):
 @pytest.mark.server
 @needs_ss
 def test_every_port_refuses_grpc_without_a_certificate(server):
-    """Plain text and TLS without the server's certificate; with its own certificate, three ports answer."""
+    """The connections are plain text, and TLS without the server's certificate. With the server's own certificate,
+    three ports answer.
+    """
     authority, key = ((server.folder / name).read_bytes() for name in ("inner.crt", "inner.key"))
     own = grpc.ssl_channel_credentials(authority, key, authority)
     foreign = grpc.ssl_channel_credentials(authority)

@@ -40,7 +40,7 @@ def manager(monkeypatch, store, **settings):
 
 
 def test_a_conforming_store_is_probed_once(monkeypatch):
-    """If every run probed again, each would cost about 50 requests instead of one GET."""
+    """If every run probed again, each run would cost about 50 requests instead of one GET."""
     store = CountingStore(MemoryObjectStore())
     io = manager(monkeypatch, store)
     io.settle_commit_mode()
@@ -51,14 +51,14 @@ def test_a_conforming_store_is_probed_once(monkeypatch):
 
 
 def test_each_run_of_a_process_settles_from_the_declared_mode(monkeypatch):
-    """A mode settled by an earlier run would be kept even if another store is now at this place."""
+    """Otherwise a run would keep the mode that an earlier run settled, even if another store is now at this place."""
     io = manager(monkeypatch, MemoryObjectStore())
     assert io.settle_commit_mode().commit.choice == "native"
     ignoring = IgnoringStore(MemoryObjectStore(), ["create"])
     monkeypatch.setattr(SourceClients, "store", property(lambda _: ignoring))
     with pytest.raises(
         UsageError, match="name a DynamoDB lease_table"
-    ):  # with native settled before, no lease table would be requested
+    ):  # a run that kept native would not ask for a lease table
         io.settle_commit_mode()
 
 
@@ -145,7 +145,9 @@ def test_a_changed_commit_mode_is_refused(records, monkeypatch):
 
 
 def test_a_removed_lease_or_records_table_is_noticed(records, monkeypatch):
-    """Only the store's abilities are stored; a run without the tables it needs must be refused."""
+    """The abilities of the store are read from `store.json`. The tables are not: a run whose settings lack a needed
+    table must be refused.
+    """
     store = IgnoringStore(MemoryObjectStore(), ["create"])
     manager(monkeypatch, store, **TABLES).settle_commit_mode()
     with pytest.raises(UsageError, match="name a DynamoDB records_table"):

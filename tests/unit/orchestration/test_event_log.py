@@ -16,7 +16,9 @@ SLOTS = [str(n) for n in range(5)]
 def test_all_events_are_stored_when_logging_returns(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at_once: int
 ) -> None:
-    """An event missing from the run's log, by partition, by tag or as an asset's last event would be lost in the UI."""
+    """Each event must be found in the run's log, by partition, by tag, and as its asset's last event. Otherwise the UI
+    does not show it.
+    """
     (tmp_path / "dagster.yaml").write_text(storage(tmp_path))
     monkeypatch.delenv("DAGSTER_HOME", raising=False)
     monkeypatch.setenv("DAGSTER_EVENT_BATCH_SIZE", str(at_once))

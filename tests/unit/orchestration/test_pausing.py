@@ -72,7 +72,9 @@ def test_pause_and_resume_switch_the_sensor_in_every_code_location(instance: dg.
 def test_a_switch_is_repeated_if_a_tick_undoes_it(
     instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A tick that ends writes the status that it began with; if every tick does, the user must be told."""
+    """At its end a tick writes the status that it began with. If every tick undoes the switch, the user must get an
+    error.
+    """
     update, ticks = type(instance).update_instigator_state, [1]
 
     def ticking(self: dg.DagsterInstance, state: InstigatorState) -> InstigatorState:
@@ -104,7 +106,7 @@ def test_an_unknown_sensor_or_home_is_refused(
 def test_remove_waits_until_the_sensor_is_off(
     instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A sensor that ticks would load the source again right after its removal."""
+    """Otherwise the sensor's next tick would load the source again, right after its removal."""
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
     remove = ("remove", "clicks", "--bucket", "b", "--endpoint-url", "http://127.0.0.1:9", "--yes")

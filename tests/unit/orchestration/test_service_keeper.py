@@ -34,8 +34,8 @@ def view(run_id, status, *, beats=None, **more):
 
 
 def test_one_run_is_requested(clock):
-    """A repeated tick must use the same run key, else a crash would start two runs; the next tick must use
-    a new one.
+    """A repeated tick must use the same run key: otherwise a crash would start two runs. The next tick must use a new
+    run key.
     """
     first = decide("deliver", FIRST, [], clock)
     assert first.run_key == decide("deliver", FIRST, [], clock).run_key == "deliver-e-1"
@@ -66,7 +66,7 @@ def test_a_run_with_heartbeats_is_left_alone(clock):
 @pytest.mark.parametrize(("beats", "limit"), [(7, SILENCE_SECONDS), (None, STARTUP_SECONDS)])
 @pytest.mark.parametrize("status", ["STARTED", "CANCELING"])
 def test_a_silent_run_is_reported_as_failed(beats, limit, status, clock):
-    """A run's silence is timed by the sensor's own clock, and another run starts after the backoff."""
+    """A run's silence is measured by the sensor's own clock. Another run must start after the backoff."""
     lost = run(status, beats=beats)
     state = decide("deliver", FIRST, [lost], clock).state
     clock.now += limit - 1
@@ -82,7 +82,7 @@ def test_a_silent_run_is_reported_as_failed(beats, limit, status, clock):
 
 @pytest.mark.parametrize("status", ["STARTING", "STARTED"])
 def test_a_run_killed_while_it_starts_is_reported_as_failed(status, clock):
-    """A run whose process is gone counts as silent; a run whose process lives must not be reported."""
+    """A run whose process is gone must be reported like a silent run; a run whose process lives must not."""
     for gone in (True, False):
         starting = view("r1", status, gone=lambda: gone)  # noqa: B023
         state = decide("deliver", FIRST, [starting], clock).state

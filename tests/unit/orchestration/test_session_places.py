@@ -76,7 +76,7 @@ def test_a_process_takes_one_place(holders: Holders) -> None:
 
 
 def test_a_process_without_a_place_waits_until_another_ends(holders: Holders) -> None:
-    """A killed process must free its place; a waiting process logs that it waits, once."""
+    """A killed process must free its place. A waiting process must log once that it waits."""
     holders.start(2)
     holders.start(2)
     said: list[str] = []

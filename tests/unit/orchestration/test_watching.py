@@ -40,7 +40,7 @@ def watched(looks, *, poll_seconds=0.3, watchers=1):
 
 
 def test_watching_ends_with_the_first_request():
-    """Each look must continue from the state of the one before."""
+    """Each look must continue from the state of the previous look."""
     tick, clock = watched(looks := Looks(found_at=3))
     assert tick.requests == (REQUEST,)
     assert clock.slept == [0.3, 0.3]
@@ -55,8 +55,8 @@ def test_watching_ends_before_the_next_tick():
 
 
 def test_watching_ends_with_a_new_epoch():
-    """Batches are named by the epoch: a tick that died before storing it would request the same slots under another
-    name.
+    """The name of a batch contains the epoch. If a tick requested a batch and died before it stored the epoch, the next
+    tick would request the same slots under another name.
     """
     tick, _ = watched(Looks(epoch_at=2, found_at=3))
     assert tick.state.epoch == "another"
@@ -65,14 +65,14 @@ def test_watching_ends_with_a_new_epoch():
 
 @pytest.mark.parametrize("given", [{"poll_seconds": 0}, {"watchers": 0}])
 def test_a_tick_looks_once_if_it_must_not_watch(given):
-    """With `poll_seconds` 0, or with all watchers taken."""
+    """A tick must not watch if `poll_seconds` is 0, or if all watchers are taken."""
     _, clock = watched(looks := Looks(), **given)
     assert len(looks.seen) == 1
     assert not clock.slept
 
 
 def test_a_failing_look_releases_its_watcher():
-    """Otherwise ticks of other sources could not watch any more."""
+    """Otherwise the ticks of other sources could no longer watch."""
 
     def look(state):
         if state.next_batch > FIRST.next_batch:

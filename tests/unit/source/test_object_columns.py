@@ -91,7 +91,7 @@ def test_parts_of_keys_that_do_not_fit_are_null_or_rejected(declared: str, text:
 @given(st.text().filter(lambda text: text != HIVE_NULL), st.sampled_from(["", "a/", "a=b/", "%/", "=/"]))
 @example("%", "%/")
 def test_any_escaped_text_survives(text: str, before: str) -> None:
-    """The column must have exactly the text that a writer escaped, for any other content of the key."""
+    """The column must have exactly the text that a writer escaped, whatever else the key contains."""
     text = text.encode("utf-8", "replace").decode()
     assert value_of("x string", f"{before}x={quote(text, safe='')}/{before}o") == (text, {})
 
@@ -107,7 +107,7 @@ def test_no_key_raises_an_error(key: str) -> None:
 
 
 def test_columns_have_the_order_of_the_settings() -> None:
-    """Without a GET, the metadata is null."""
+    """If there was no GET, the metadata columns are null."""
     origin = ObjectColumns.of("dt date, n tinyint", "_version, _modified,_size")
     assert origin.schema == pa.schema(
         [

@@ -110,7 +110,7 @@ def test_every_setting_has_a_description_and_a_valid_default(setting: Setting) -
 
 @ids(OF_COMPONENT)
 def test_the_component_has_every_setting(setting: Setting) -> None:
-    """The YAML's schema shows name, description, default and choices."""
+    """The schema of the YAML must show name, description, default and choices of each setting."""
     shown = S3NotifyComponent.model().model_json_schema()["properties"][setting.name]
     assert shown["description"] == setting.help
     assert shown.get("default", dataclasses.MISSING) == setting.default

@@ -54,13 +54,13 @@ def submitted(
 
 
 def test_a_run_waits_if_another_run_is_queued(instance: dg.DagsterInstance) -> None:
-    """A cold run waits for the daemon, and so does a warm one behind it."""
+    """A cold run waits for the daemon. A warm run that is submitted after it must wait too."""
     assert submitted(instance, {}) is DagsterRunStatus.QUEUED
     assert submitted(instance, WARM) is DagsterRunStatus.QUEUED
 
 
 def test_a_run_that_uses_a_pool_waits(instance: dg.DagsterInstance) -> None:
-    """Only the daemon's queue knows the pool's limit."""
+    """The run must be queued, because only the daemon's queue knows the limit of a pool."""
     assert submitted(instance, WARM, frozenset({"spark"})) is DagsterRunStatus.QUEUED
 
 

@@ -185,7 +185,7 @@ def test_other_runs_are_not_offered_to_the_supervisor(
 
 
 def test_a_run_without_a_supervisor_starts_cold(site: Site, cold: list[str]) -> None:
-    """Nothing was sent, so nothing may be claimed."""
+    """Nothing was sent to a supervisor, so the run must not be claimed."""
     runs = [site.run(), site.run()]
     site.launch(runs[0])
     with closing(site.home.listen()):
@@ -240,7 +240,7 @@ def test_a_health_check_fails_only_lost_warm_runs(site: Site) -> None:
 def test_a_launcher_that_finds_no_supervisor_starts_one(
     instance: dg.DagsterInstance, cold: list[str]
 ) -> None:
-    """`dg dev` alone has warm runs: the first run has a process of its own, and a worker is started beside it.
+    """Warm runs need only `dg dev`: the first run gets its own process, and a worker is started at the same time.
 
     The supervisor ends with the launcher.
     """

@@ -46,7 +46,7 @@ class Running:
         return create_run_for_test(self.instance, job_name="any", status=DagsterRunStatus.STARTED).run_id
 
     def handed_over(self, job: str, *, key: WorkerKey = KEY, backfill: str = "") -> str:
-        """A run that a worker has taken, as soon as a worker is ready."""
+        """Waits for a ready worker, hands a new run over to it, and returns the run."""
         run = self.new_run()
         taken = partial(self.ask, "run", run, job=job, key=key, backfill=backfill)
         until(taken, why=lambda: str(self.lines))
@@ -90,7 +90,7 @@ def supervised(instance: dg.DagsterInstance, limits: Limits = Limits()) -> Itera
 
 
 def test_a_ready_worker_takes_a_run(instance: dg.DagsterInstance) -> None:
-    """The first request only starts a worker, which later runs use. A repeated request must get the same answer."""
+    """The first request only starts a worker, for later runs. A repeated request must get the same answer."""
     with supervised(instance) as it:
         assert not it.ask("run", it.new_run())
         first = it.handed_over("works")
@@ -105,7 +105,9 @@ def test_a_ready_worker_takes_a_run(instance: dg.DagsterInstance) -> None:
 
 
 def test_runs_of_a_backfill_wait_for_its_busy_worker(instance: dg.DagsterInstance) -> None:
-    """Only runs of the same backfill may wait. The waiting runs are executed in turn, or can be terminated before."""
+    """Only runs of the same backfill may wait. They must be executed one after another, and it must be possible to
+    terminate a waiting run.
+    """
     with supervised(instance, Limits(terminate_seconds=0.3)) as it:
         first = it.handed_over("waits", backfill="b")
         runs = [it.new_run() for _ in range(4)]
@@ -128,7 +130,7 @@ def test_runs_of_a_backfill_wait_for_its_busy_worker(instance: dg.DagsterInstanc
 def test_runs_that_wait_for_long_get_another_worker(
     instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A stuck run would otherwise block its backfill. The limit of workers still holds."""
+    """Otherwise a stuck run would block its backfill. The limit of workers still holds."""
     monkeypatch.setattr(supervisor, "WAIT_SECONDS", 0.0)
     with supervised(instance, Limits(workers=2)) as it:
         it.handed_over("stuck", backfill="b")
@@ -148,7 +150,7 @@ def test_runs_that_wait_for_long_get_another_worker(
 
 
 def test_surplus_idle_workers_leave(instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An idle worker keeps a JVM; one for each key is enough when no run waits."""
+    """An idle worker keeps a JVM. When no run waits, one idle worker for each key is enough."""
     monkeypatch.setattr(supervisor, "WAIT_SECONDS", 0.0)
     with supervised(instance) as it:
         hung = it.handed_over("waits", backfill="b")
@@ -172,7 +174,7 @@ def test_waiting_runs_move_to_the_worker_of_reloaded_code(instance: dg.DagsterIn
 
 
 def test_runs_whose_worker_cannot_start_are_reported(instance: dg.DagsterInstance) -> None:
-    """Nobody else would report them, and they would wait forever."""
+    """Nobody else reports them: without this report, they would wait forever."""
     with supervised(instance) as it:
         it.handed_over("waits", backfill="b")
         waits = it.new_run()
@@ -193,7 +195,9 @@ def test_waiting_runs_are_canceled_when_the_supervisor_stops(instance: dg.Dagste
 
 
 def test_a_claimed_run_is_not_taken(instance: dg.DagsterInstance) -> None:
-    """The launcher got no answer in time and started a process; the late request must not start the run again."""
+    """The launcher got no answer in time, and started a process for the run. The late request must not start the run
+    again.
+    """
     with supervised(instance) as it:
         it.handed_over("works")
         run = it.new_run()
@@ -240,7 +244,7 @@ def test_a_reload_replaces_the_workers_of_its_location(instance: dg.DagsterInsta
 
 @pytest.mark.parametrize(("job", "limits"), [("works", Limits(runs=1)), ("leaks", Limits())])
 def test_a_worker_is_replaced_at_its_limits(instance: dg.DagsterInstance, job: str, limits: Limits) -> None:
-    """Too many runs or too much memory in one process would slow down later runs."""
+    """Without limits, many runs or much memory in one process would slow down later runs."""
     with supervised(instance, limits) as it:
         it.handed_over(job)
         (old,) = [int(line.split()[1]) for line in it.lines if line.endswith("starts")]
@@ -304,7 +308,7 @@ def test_a_home_may_have_a_long_path(tmp_path: Path) -> None:
 
 
 def test_a_run_has_one_claimant(tmp_path: Path) -> None:
-    """Several processes may claim a run at the same moment; two claimants would start it twice."""
+    """Several processes may claim a run at the same moment. If two of them succeeded, the run would start twice."""
     home, together = Home(tmp_path), threading.Barrier(8)
     home.make()
     won: list[int] = []

@@ -1,4 +1,4 @@
-"""Predicates of rules: their meaning, compared with DuckDB, and the errors for wrong ones."""
+"""Predicates of rules: their meaning, compared with DuckDB, and the errors for wrong predicates."""
 
 import datetime as dt
 from contextlib import suppress
@@ -105,7 +105,7 @@ PREDICATES = st.recursive(
 
 @given(PREDICATES)
 def test_predicates_mean_the_same_as_in_duckdb(predicate: str) -> None:
-    """Covers nulls, precedence, numbers of any types, texts, dates and times."""
+    """This covers nulls, precedence, numbers of any types, texts, dates and times."""
     assert evaluated(predicate) == by_duckdb(predicate), predicate
 
 
