@@ -1,4 +1,5 @@
-"""The last defence against data that needs more memory than expected: an error in its task instead of a killed process.
+"""The last defence against data that needs more memory than expected: the task gets an error, and its process is not
+killed.
 
 The system refuses the memory, the parser raises, and the object becomes a reject; other objects are not affected.
 """
@@ -23,7 +24,7 @@ def limited(task: Callable[[Batches], Batches]) -> Callable[[Batches], Batches]:
 
 
 def limit_memory(most: int = MAX_TASK_BYTES) -> None:
-    """Limit this process to `most` bytes, and to `MAX_TASK_SHARE` of all memory, in addition to its present use.
+    """Allow this process at most `most` bytes, and at most `MAX_TASK_SHARE` of all memory, beyond its present use.
 
     Applied once for each process; Linux only.
     """
