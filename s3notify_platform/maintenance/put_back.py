@@ -52,7 +52,7 @@ class _Version:
 
 
 def put_back(committer: Committer, *, dry_run: bool = False) -> PutBack:
-    """Restore the versions that were replaced. Open the table again afterwards. `dry_run`: only find them.
+    """Restore the versions that were replaced. Open the table again afterwards. `dry_run`: only find these versions.
     `CorruptError`: a staged body, or its manifest, is missing: restore the table's objects. `ConflictError`: another
     writer changed the same versions: repeat the call.
     """

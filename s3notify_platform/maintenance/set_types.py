@@ -75,7 +75,7 @@ class SetTypes:
         change = self._wanted.of(base)
         done, made = retyped(table, base, self._wanted, track=self.track)
         asked = set(made.asked_slots)
-        if not isinstance(done, Committed):  # an earlier run made the change, perhaps without moving the signals
+        if not isinstance(done, Committed):  # an earlier run made the change, perhaps without signals
             facts = done.snapshot.manifest.slots.items()
             asked = {slot for slot, each in facts if each.pending or each.backfill}
         elif self.asset is None and made.changes_values and any(slot_assets(location, store)):

@@ -12,8 +12,8 @@ Steps
 Invariants
     - Files are removed after the log that names them was changed. If a call is killed at any point, a repetition finds
       the rest.
-    - The empty object of an earlier version keeps its number taken, so that a writer that slept cannot create the
-      version again. Vacuum removes the empty object once no writer can still be at an earlier version.
+    - An earlier version stays as an empty object, so that a writer that slept cannot create a version with this number.
+      Vacuum removes the empty object once no writer can still be at an earlier version.
     - A file is removed only if it was written before version e. Its run was planned earlier, so it cannot commit the
       slot. A later file may belong to a run that saw the object in the bucket again, or to a run that slept
       (`Erased.left`).
@@ -102,8 +102,8 @@ class Erased:
 
 
 def ending(table: LogTable) -> tuple[int, int] | None:
-    """The first and the last readable version. An erasure may end time travel to the versions in between, and to the
-    first. None: no version is readable. 1 LIST.
+    """The first and the last readable version. An erasure may make all versions before the last one unreadable. None:
+    no version is readable. 1 LIST.
     """
     kept = kept_versions(table.reader)
     return (min(kept), max(kept)) if kept else None
@@ -286,7 +286,7 @@ class _History:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Bodies:
-    """The kept versions and their manifests. If one was removed meanwhile, it is left out."""
+    """The kept versions and their manifests. A version or manifest that is removed meanwhile is left out."""
 
     reader: LogReader
     versions: Mapping[int, LogVersion]
@@ -393,7 +393,9 @@ def _removed(table: LogTable, history: _History, change: Erasure) -> Erased:
 
 
 def _begin(table: LogTable, history: _History) -> int:
-    """Cut the log, so that no remaining version holds the object. Returns its first version; 0: the log was not cut."""
+    """Cut the log, so that no remaining version holds the object. Returns the log's first version; 0: the log was not
+    cut.
+    """
     if not history.begins:
         return 0
     snapshot = history.snapshot
