@@ -1,5 +1,6 @@
 """A compaction merges the files of a whole table to their target sizes, beside running batches. There is a test for
-each row of the table in the module's docstring."""
+each row of the table in the module's docstring.
+"""
 
 import random
 from dataclasses import replace

@@ -1,5 +1,6 @@
 """A writer with an expired lease has replaced versions: every reader notices this, and a command restores the
-versions."""
+versions.
+"""
 
 import pytest
 

@@ -1,5 +1,6 @@
 """The removal of a source, on a real server, removes everything made for it, and keeps its objects and other
-sources."""
+sources.
+"""
 
 from collections.abc import Callable
 from dataclasses import replace

@@ -1,5 +1,6 @@
 """A rollback to an earlier version. The tests cover each row of the table in the module's docstring, and versions of
-other engines that are undone."""
+other engines that are undone.
+"""
 
 import json
 from dataclasses import replace
