@@ -40,9 +40,7 @@ def once(lake: Lake, *, sweep: bool = False) -> ContinuousIngest:
 
 @pytest.mark.thorough
 def test_ingest_keeps_the_table_in_step(lake: Lake) -> None:
-    """The first batch ingests all slots, and later batches only changed slots. If the record of seen signals is lost,
-    nothing is committed twice.
-    """
+    """The first batch ingests all slots, and later batches only changed slots. A sweep commits nothing twice."""
     lake.put_many({f"{n}.jsonl": b'{"id": %d}\n' % n for n in range(12)})
     counts = once(lake).counts()
     assert (counts["objects"], counts["rows"], counts["failing_slots"]) == (12, 12, 0)

@@ -98,8 +98,8 @@ def test_rollback_restores_the_schema(rounds):
 
 @pytest.mark.parametrize("slot", ["a", "b", "c"])
 def test_rollback_restarts_after_others_changed_a_slot(rounds, slot):
-    """The others change a slot that the rollback changes, too, a slot that it leaves, or a slot that the earlier
-    version does not have.
+    """Others change a slot that the rollback also changes, a slot that it leaves, or a slot that is new since the
+    version.
     """
     first, at_first, second, _ = filled(rounds)
     process = rounds()

@@ -46,7 +46,7 @@ def raised(_, base):
 
 
 def seen_by_engines(store):
-    """The state of the table as an engine sees it that does not know the platform's rules."""
+    """The state of the table for an engine that does not know the platform's rules."""
     state = LogState()
     for version in versions(store):
         state = after(state, version, where="", undone=True)
