@@ -1,4 +1,4 @@
-"""`s3notify table compact`: merges the files of a whole table to their target sizes, while batches run.
+"""`s3notify table compact`: merges the small files of a whole table into files of the target sizes, while batches run.
 
 Batches keep the number of small files within a bound (`rewrite_choice`). A compaction merges all small files. First it
 merges packs of rows and packs of rejects, including packs with a large share of hidden rows. Then it merges the files

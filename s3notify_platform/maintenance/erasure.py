@@ -3,9 +3,9 @@
 Steps, each safe to repeat
     1. Remove the object from the source's table, its history and its files (`maintenance.table_erasure`).
     2. Remove the object from the tables of the slot assets. A table without `_key` (the result of an aggregate) does
-       not say which rows come from the object. So all rows of the object's slot are removed from it, and the next batch
-       builds them again. Tables that follow the source's table as a whole (`latest`, `cluster_by`) are removed, and the
-       next batch builds them again.
+       not say which rows come from the object. So all rows of the object's slot are removed from this table, and the
+       next batch builds them again. Tables that follow the source's table as a whole (`latest`, `cluster_by`) are
+       removed, and the next batch builds them again.
     3. Remove the object's entries and dead letters from the queue.
 
 The order matters, since a slot asset may be built from the source's table between two steps. If the command is killed

@@ -11,7 +11,7 @@ that run ends. Rows of objects that have left the bucket (kept by `on_delete`) a
 In both cases the source's topic is created again, and all objects are compared once. Stop the source's sensor and runs
 first: a run that was planned with the former settings may still commit.
 
-Steps, each safe to repeat; repeat a command that was killed. Steps 1 and 2 are only for another number of slots
+Steps, each safe to repeat; repeat a command that was killed. Steps 1 and 2 are done only for another number of slots
     1. `known` names the new table, and says that the table is being written. From now on runs refuse the table.
     2. The former tables are removed, and so are the signals of slots that no longer exist.
     3. All slots are added to the rescan backlog. The topic is deleted, and created again with its settings for the new

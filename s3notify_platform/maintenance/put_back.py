@@ -8,8 +8,8 @@ Steps
     1. Each version, from the one in `known` downwards, must have the `n` that the next version names as its parent.
        A version with another `n`, or a missing one, is written again from its staged body by a conditional commit.
     2. Versions above the version in `known` are removed, newest first, if they do not descend from it. No writer
-       reported them as committed: a writer reports a commit only after `known` has the committed version, or one that
-       descends from it.
+       reported them as committed: a writer reports a commit only after `known` has the committed version, or a version
+       that descends from it.
 
 It is safe to repeat this, and to run it beside writers. If no version was replaced, nothing is changed.
 
@@ -82,7 +82,9 @@ def _stored(committer: Committer, version: int) -> _Version | None:
 
 
 def _wrong(committer: Committer, known: Known, found: Mapping[int, _Version]) -> dict[int, _Version]:
-    """The replaced versions, as they were committed. The search goes from the known version down to the log's first."""
+    """The replaced versions, as they were committed. The search goes from the known version down to the first version
+    of the log.
+    """
     wrong: dict[int, _Version] = {}
     number = known.number
     for version in range(known.version, min(found, default=known.version) - 1, -1):

@@ -45,7 +45,7 @@ FOREIGN: Final = "not the platform's, stays"
 _LOG: Final = "log"
 
 _PACK: Final = re.compile(r"(?![_.]).*\.parquet")
-"""The name of a pack that another engine wrote: the engine writes packs beside the platform's folders."""
+"""Names of packs that other engines wrote. They write packs beside the platform's folders."""
 
 _TABLE: Final = {
     "_delta_log/": _LOG,

@@ -147,7 +147,7 @@ def check_unused(planned: SchemaRollback) -> None:
 
 
 def _values(table: LogTable, now: Snapshot, target: TableSchema) -> Iterator[tuple[str, str]]:
-    """Paths that the target schema lacks and that have a live value; each with the key of the object of this value."""
+    """Paths that the target schema lacks and that have live values, each with the keys of objects with these values."""
     kept = _shape(json.loads(target.rows))
     output = arrow_schema(now.metadata.schema)
     names = [name for name in output.names if name not in {name for name, _ in LINEAGE}]

@@ -53,7 +53,7 @@ class SetTypes:
     asks: ClassVar[str] = "Change these columns?"
 
     def plan(self) -> Report:
-        """See `Task`. Reads the columns of all rows if a conversion cannot be sure to give their values."""
+        """See `Task`. Reads the columns of all rows, if it is not certain that each value can be converted."""
         store = open_store(self.location.platform)
         table = self.location.table(self.asset, store=store)
         base = self._newest(table)
@@ -111,7 +111,7 @@ class SetTypes:
     def _retry(
         self, table: LogTable, store: ObjectStore, change: SchemaChange, *, dry_run: bool = False
     ) -> Retried:
-        """Request that records are read again that are in quarantine because of one of these columns."""
+        """Request a new read of records that are in quarantine because of one of these columns."""
         if self.asset is not None:
             return Retried()
         choice = Choice(columns=change.names)

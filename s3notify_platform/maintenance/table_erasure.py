@@ -64,8 +64,7 @@ from s3notify_platform.table.states.state_merge import without
 from s3notify_platform.table.versions import kept_versions
 
 CLOCKS_DIFFER_MS: Final = 10_000
-"""Two times from the store may be in the wrong order by up to this difference, since its machines have separate
-clocks."""
+"""The store's machines have separate clocks, so times from the store may differ by up to this much."""
 
 PASSES: Final = 3
 
@@ -243,7 +242,8 @@ class Erasure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _History:
-    """The stored objects of the table that may hold the erased object, although the new snapshot does not.
+    """The stored objects of the table, after a search for the erased object. The new snapshot no longer has this
+    object.
 
     `versions`: the versions of the log. `rest`: the other objects of the log. `holding`: files outside the log that
     hold the erased object and that the snapshot does not name. `begins`: the version after the last version that holds

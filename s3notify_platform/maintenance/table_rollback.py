@@ -228,8 +228,8 @@ def _oldest(reader: LogReader, version: int) -> int:
 
 
 def check_restorable(committer: Committer, target: Snapshot) -> None:
-    """`NotFoundError`: a file of this snapshot is missing. `ConflictError`: a vacuum may be about to remove a file of
-    it.
+    """`NotFoundError`: a file of this snapshot is missing. `ConflictError`: a vacuum may be about to remove one of its
+    files.
 
     A vacuum keeps the files of versions that it does not cut off. It cuts the log below a mark that is older than the
     longest run. The check assumes that a pass of a vacuum is shorter than the longest run.

@@ -6,10 +6,10 @@ a bucket without versioning is refused at the beginning. A pass moves and delete
 events are ignored, and ETags stay the same. After a kill at any point, a repetition does the rest; several passes may
 run at the same time.
 
-A record has the table version up to which each slot is tagged. The next pass tags objects that were read for later
-versions. A slot does not count as tagged if the store was unavailable, or refused all tags: the next pass tries again.
-If the store refused only some of the tags, these are counted, and are tried again only after `tag_again`. Objects that
-a lifecycle rule then removes leave the table, unless `on_delete` keeps their rows.
+A record says, for each slot, up to which table version its objects are tagged. The next pass tags objects that were
+read for later versions. A slot does not count as tagged if the store was unavailable, or refused all tags: the next
+pass tries again. If the store refused only some of the tags, these are counted, and are tried again only after
+`tag_again`. Objects that a lifecycle rule then removes leave the table, unless `on_delete` keeps their rows.
 
 Requests of a pass: those of `LogTable.newest`, 1 read, and 1 GET of the bucket's versioning if a slot has changed. The
 changed slots cost the requests of `StateReader.columns`; each object costs 1 HEAD, 1 GET and 1 PUT. Each group of

@@ -103,7 +103,7 @@ class ContinuousIngest:
     list_seconds: float = 10.0
     """The minimum time between two listings of the bucket."""
     failing: Mapping[Slot, Failed] = field(default_factory=dict)
-    """The slots that their last batch (in any process) did not commit, as of the last read of the backlog."""
+    """The slots that failed in their last batch (in any process), as of the last read of the backlog."""
     unfinished: frozenset[Slot] = frozenset()
     """The slots that the last batch ingested only in part; they were requested again at once."""
     opened: OpenTable | None = None

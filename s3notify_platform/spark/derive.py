@@ -56,10 +56,10 @@ def derived_tables(
     """Stage slots of the slot asset `asset`, built from this snapshot of the source's table. Yields several parts if
     the function fails.
 
-    A slot that was already built from this version of its source slot, or a later version, is skipped even if the
-    function's code has changed. `force`, for runs that a person requests, builds such slots again. `code_version`: the
-    version of the function; it is recorded with each slot that is built. If the function raises an error or loses
-    `_slot`, it is called again with each half of the slots, so that a slot at fault fails alone.
+    A slot that was already built from this version of its source slot, or from a later version, is skipped. This holds
+    even if the function's code has changed. `force`, for runs that a person requests, builds such slots again.
+    `code_version`: the version of the function; it is recorded with each slot that is built. If the function raises an
+    error or loses `_slot`, it is called again with each half of the slots. So a slot at fault fails alone.
 
     Requests: those of `LogTable.newest`, of `load_slots`, and of a commit; 1 PUT for each pack.
     """

@@ -40,9 +40,9 @@ def load_slots(
 ) -> DataFrame:
     """The live rows of `slots` (None: of all), with `_slot`, `_key`, `_etag` and `_offset`, as of one snapshot.
 
-    `asset`: read the table of this slot asset. It has `_slot`, and only those of the other three columns that its
-    function keeps. `snapshot`: by default the newest snapshot. `NotFoundError`: nothing was ever committed. Requests:
-    those of `LogTable.newest`, and of `reading.read` in tasks.
+    `asset`: read the table of this slot asset. This table has `_slot`; it has the other three columns only if the
+    asset's function keeps them. `snapshot`: by default the newest snapshot. `NotFoundError`: nothing was ever
+    committed. Requests: those of `LogTable.newest`, and of `reading.read` in tasks.
     """
     ship_package(spark)
     pickle.dumps(source)  # `UsageError` for keys given by value

@@ -2,8 +2,8 @@
 
 A staging job that fails as a whole is tried again in halves, down to one slot (`failures.in_halves`). If the task that
 died has read only one slot, this slot is tried alone at once. Then the objects of the slot are tried in halves, down to
-the object at fault. Slots and objects are halved if a task dies (by a signal, or for lack of memory), and after any
-unexpected exception from a user's transform or from writing files.
+the object at fault. This search for the fault has two causes. A task dies, by a signal or for lack of memory. Or a
+user's transform, or the writing of files, raises an unexpected exception.
 """
 
 import pickle

@@ -62,7 +62,7 @@ def server(request: pytest.FixtureRequest) -> S3Server:
 def changing_of(
     spark: SparkSession, listing: bool, request: pytest.FixtureRequest
 ) -> Iterator[Callable[..., Changing]]:
-    """Sources of a bucket behind a proxy, with other settings."""
+    """Makes sources with the given settings, whose bucket is behind a proxy."""
     name = "server" if "server" in request.fixturenames else "ministack"
     at: S3Server = request.getfixturevalue(name)
     with FaultProxy(at.endpoint_url) as proxy:
@@ -246,7 +246,7 @@ def test_object_rewritten_with_the_same_etag_is_not_read(changing_of: Callable[.
 
 @pytest.mark.thorough
 def test_versioned_bucket_is_read_like_a_get(server: S3Server, changing_of: Callable[..., Changing]) -> None:
-    """A plain GET returns the newest version, nothing after a delete marker, or a restored older version."""
+    """As by a plain GET, a run reads the newest version, a restored older version, or (delete marker) nothing."""
     bucket = changing_of()
     bucket.s3.put_bucket_versioning(Bucket=bucket.bucket, VersioningConfiguration={"Status": "Enabled"})
     keys = [f"raw/{name}.jsonl" for name in ("a", "b", "c", "d")]
@@ -305,7 +305,7 @@ def test_announced_object_changes_before_its_read(changing_of: Callable[..., Cha
 
 @both
 def test_only_included_objects_are_read(changing_of: Callable[..., Changing]) -> None:
-    """Other objects are neither requested nor quarantined. Rows of a deleted object stay until a new version."""
+    """Other objects are neither requested nor quarantined. Here rows of a deleted object stay (`on_delete`)."""
     bucket = changing_of(include="*.jsonl", exclude="*/tmp/*", on_delete="keep")
     for name in (
         "a.jsonl",

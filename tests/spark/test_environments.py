@@ -23,7 +23,9 @@ Deployment = Callable[..., Callable[..., subprocess.CompletedProcess[str]]]
 
 @pytest.fixture
 def deployment(config: S3Config, tmp_path: Path) -> Deployment:
-    """A folder with the YAML of a source `orders`, extended by these lines, and its commands."""
+    """Makes a folder with the YAML of a source `orders`, extended by the given lines. Returns a function that runs
+    commands there.
+    """
 
     def made(name: str, lines: str = "") -> Callable[..., subprocess.CompletedProcess[str]]:
         folder = tmp_path / name / "defs" / "orders"

@@ -175,8 +175,8 @@ _CHANGES_DDL: Final = (
 
 
 def inferred_schema(reading: Reading) -> StructType:
-    """The columns of a sample of the first objects in the listing, marked as inferred. Requests: 1 LIST, and 1 GET for
-    each object of the sample.
+    """Infer the columns from a sample of the first objects in the listing, and mark them as inferred. Requests: 1 LIST,
+    and 1 GET for each object of the sample.
     """
     source = reading.source
     if (fixed := fixed_schema(source.input.format)) is not None:

@@ -50,7 +50,7 @@ def newest(place: Place, asset: str | None = None) -> Snapshot:
 
 
 def prepared(server: S3Server) -> Place:
-    """Several versions of the object in one slot, among other objects, with traces of it in every possible place."""
+    """Commits versions of the object in one slot, among other objects. Its traces are in all possible places."""
     place = Place(server, slots=1)
     queue = place.source.location.queue()
     bucket = place.source.input.bucket.bucket

@@ -22,7 +22,7 @@ from tests.support.raw_search import holding
 RUN = 1000.0
 KEY = "a-person4711"
 MARKS = (KEY, "etag4711", 471147114712, 471147114711)
-"""Key, ETag, a row, and a reject (each third number is a reject)."""
+"""Texts that only data of the erased object contains: its key, its ETag, a row, and a reject."""
 A = Slot(0)
 
 
