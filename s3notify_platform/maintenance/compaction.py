@@ -12,7 +12,7 @@ sorts its rows, so each pack that it writes has a range of slots.
 |---|---|
 | changed slots, let the schema grow, merged other packs | is committed on top of that version |
 | removed one of the step's packs, or hid some of its rows | is dropped: batches have priority |
-| merged one of the step's state files, or others in their range | is dropped |
+| merged one of the step's state files, or other state files in their range | is dropped |
 | is another engine, and its version is refused | fails with an error, as every writer does |
 
 A dropped step is planned again on the newest version, up to `LOST` times in sequence. A compaction merges only files

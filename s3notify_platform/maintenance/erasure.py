@@ -151,7 +151,7 @@ def slot_assets(location: Location, store: ObjectStore) -> Iterator[str]:
     while page := store.list(below, start_after=after, limit=1).objects:
         name = page[0].key.removeprefix(below).partition("/")[0]
         yield name
-        after = f"{below}{name}0"  # after all keys that begin with the name and a slash
+        after = f"{below}{name}0"  # sorts after all keys that begin with the name and a slash
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

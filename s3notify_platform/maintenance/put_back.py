@@ -6,15 +6,15 @@ number `n` of the committed version. The committed body is still staged under it
 
 Steps
     1. Each version, from the one in `known` downwards, must have the `n` that the next version names as its parent.
-       A version with another `n`, or a missing one, is written again from its staged body by a conditional commit.
+       A version that has another `n`, or is missing, is written again from its staged body by a conditional commit.
     2. Versions above the version in `known` are removed, newest first, if they do not descend from it. No writer
        reported them as committed: a writer reports a commit only after `known` has the committed version, or a version
        that descends from it.
 
 It is safe to repeat this, and to run it beside writers. If no version was replaced, nothing is changed.
 
-Requests: 1 read of `known`; 1 LIST for each 1000 kept versions, 1 GET for each. A restored version costs 2 GETs and the
-requests of a commit. A removed version costs the requests of a conditional delete.
+Requests: 1 read of `known`; 1 LIST for each 1000 kept versions; 1 GET for each kept version. A restored version costs 2
+GETs and the requests of a commit. A removed version costs the requests of a conditional delete.
 """
 
 from collections.abc import Mapping

@@ -63,7 +63,9 @@ _OTHERS: Final = {"records/": "ack chains and records", "store.json": "probe's r
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Held:
-    """The number of objects, entries or records of a kind. `bytes`: None for entries and records."""
+    """One kind of a source's data, with the number of its objects, entries or records. `bytes`: None for entries and
+    records.
+    """
 
     what: str
     count: int
@@ -71,7 +73,7 @@ class Held:
 
 
 def held(location: Location) -> list[Held]:
-    """The data that `remove` would remove, and the objects of others below the platform's prefix. Reads only.
+    """The data that `remove` would remove, and other objects below the platform's prefix. Reads only.
 
     1 LIST for each 1000 objects, and 1 scan of the source's topic.
     """
@@ -135,7 +137,7 @@ def remove(location: Location, *, platform: ObjectStore | None = None) -> int:
 
 
 def remove_table(location: Location, asset: str, store: ObjectStore, clock: Clock = SYSTEM_CLOCK) -> int:
-    """Remove the table of a slot asset; returns the number of removed objects. Safe to repeat.
+    """Remove the table of a slot asset; returns the number of removed objects. The call may be repeated.
 
     The asset's next table has another id, so a writer that still has this table open is refused. 1 LIST for each 1000
     objects, 1 DELETE for each.

@@ -71,7 +71,7 @@ def schema_history(reader: LogReader, *, derived: bool = False) -> list[SchemaEv
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchemaRollback:
     """The effect of a rollback to the schema of `version`. `columns`: paths of columns that leave the schema. `in_use`:
-    objects that have values in these columns.
+    the columns among them that have values, each with objects that have these values.
     """
 
     version: int

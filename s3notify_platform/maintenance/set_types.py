@@ -181,7 +181,7 @@ class _Again:
 
     @classmethod
     def of(cls, table: LogTable, base: Snapshot, doubts: Doubts, change: SchemaChange) -> "_Again":
-        """The counts for a change; a derived table has no objects."""
+        """The data that a change makes the next batch read again. A derived table has no objects."""
         objects = size = 0
         for state in concerned(table, base, doubts.keys) if change.every else ():
             objects, size = objects + 1, size + state.size

@@ -171,7 +171,7 @@ def _ends(reader: LogReader) -> tuple[Snapshot, Snapshot]:
     except UsageError:
         known, record = reader.known.read()
         readable = reader.longest(before_refused=True)
-        if readable is None:  # versions of another program only
+        if readable is None:  # the log has only versions of another program
             raise
         found = replace(readable, known=known, record=record)
         if why := reader.missing(known, found.version, found.table, found.lineage):

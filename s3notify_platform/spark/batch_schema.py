@@ -1,8 +1,8 @@
 """The schema that a batch is parsed with (declared, pinned or inferred), and the columns that a transform makes of it.
 
 The version that commits the first rows pins the schema. If another run has pinned a schema meanwhile, its columns stay,
-and this run's columns are added to them. If both runs gave a column different types, the later run gets a conflict, and
-plans again.
+and this run's columns are added to them. If the two runs gave a column different types, the later run gets a conflict,
+and plans again.
 """
 
 import json

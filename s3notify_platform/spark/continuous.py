@@ -163,7 +163,7 @@ class ContinuousIngest:
     def segments(self, slots: Iterable[Slot]) -> Sequence[Segment] | None:
         """The segments of these slots, read while other work goes on; None while the topic is unknown.
 
-        1 scan (`NotificationQueue.segments`).
+        Requests: 1 scan (`NotificationQueue.segments`).
         """
         location = self.source.location
         return location.queue().segments(location.name, slots) if self._topic else None
@@ -379,7 +379,7 @@ class _Following:
         self._seen: Record | None = None
         self._table = ""
         self._followed = False
-        """True if the last batch followed entries: the next one then reads them before it decides to follow."""
+        """True if the last batch followed entries. The next batch then reads entries before it decides."""
         self._untagged = 0
         self._led = False
         """True if the derived tables were updated since the start."""

@@ -60,7 +60,7 @@ def json_schema(text: str) -> StructType:
 
 
 def arrow_schema(columns: StructType) -> pa.Schema:
-    """The Arrow schema that records are parsed to, for these columns."""
+    """The Arrow schema of records that are parsed with these columns."""
     data = to_arrow_schema(columns, check_names=True)
     return pa.schema([column.with_nullable(True) for column in data])
 

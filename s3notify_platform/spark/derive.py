@@ -127,7 +127,7 @@ class _Base:
 
     @classmethod
     def opened(cls, source: Source, asset: str, code: str) -> "_Base":
-        """The table of a slot asset, created if it never existed."""
+        """Open the table of a slot asset, and create it if it never existed."""
         table = source.table(asset)
         first = described(NO_SCHEMA, created_ms=table.reader.clock.wall_ms(), derived=True)
         found = open_table(table, source.location.table_name, source.identity, create=first)
@@ -135,7 +135,7 @@ class _Base:
         return cls(source, asset, table, found.snapshot, code)
 
     def staged(self, slots: Sequence[Slot], commit: Callable[[], Results]) -> StagedTable:
-        """A commit for some slots, which reports the other slots as unchanged."""
+        """Extend `commit`, which reports only some slots: the other slots of `slots` are reported as unchanged."""
 
         def run() -> Results:
             held = self.snapshot.manifest

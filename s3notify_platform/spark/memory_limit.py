@@ -41,7 +41,7 @@ def limit_memory(most: int = MAX_TASK_BYTES) -> None:
 
 
 def _memory() -> int:
-    """Bytes of memory of the machine, or of the container if it has less."""
+    """The memory of the machine in bytes, or of the container if the container has less."""
     machine = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     try:
         return min(machine, int(Path("/sys/fs/cgroup/memory.max").read_text(encoding="ascii")))

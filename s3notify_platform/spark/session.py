@@ -30,7 +30,7 @@ DEFAULTS: Final[Mapping[str, str]] = {
 }
 
 LOCAL: Final[Mapping[str, str]] = {
-    # Loopback only, independent of the machine's name.
+    # Spark listens only on loopback, whatever the machine's name is.
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.host": "127.0.0.1",
     # The JVM only hands work to Python: its second compiler and parallel collector cost more than they gain.

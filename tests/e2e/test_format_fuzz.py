@@ -55,7 +55,7 @@ LIMITS: tuple[dict[str, Any], ...] = (
 )  # fmt: skip
 SLOTS = 4
 NAMES = 3
-"""The number of names for each suffix."""
+"""The number of object names for each suffix."""
 
 WHAT = (*("write",) * 3, *("append",) * 2, "empty", "delete", "rename", "restore", "same")
 

@@ -29,7 +29,7 @@ def lake(spark: SparkSession, config: S3Config) -> Lake:
 
 @pytest.fixture
 def lake_of(spark: SparkSession, ministack: S3Server) -> Callable[..., Lake]:
-    """Lakes with other settings of the source."""
+    """Makes lakes whose sources have the given settings."""
     return lambda **source: Lake.of(spark, ministack.config(ministack.make_bucket()), **source)
 
 

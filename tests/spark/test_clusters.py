@@ -37,7 +37,7 @@ ENVIRONMENT = (
     | spark_options.ENVIRONMENT
     | {
         "SPARK_HOME": str(SPARK_HOME),
-        # Loopback only, and the Python with this package's dependencies.
+        # The processes listen only on loopback, and use the Python that has this package's dependencies.
         "SPARK_LOCAL_IP": "127.0.0.1",
         "PYSPARK_PYTHON": sys.executable,
         "PYTHONUNBUFFERED": "1",

@@ -26,7 +26,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.server]
 def test_each_change_of_an_object_is_one_commit(
     lake: Lake, monkeypatch: pytest.MonkeyPatch, *, spread: bool
 ) -> None:
-    """Each change of an object removes its old rows and adds its new ones, in one commit.
+    """Each change of an object removes its old rows and adds its new rows, in one commit.
 
     A slot is read by one task, or by all tasks if it is much larger than others.
     """

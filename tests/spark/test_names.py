@@ -1,4 +1,4 @@
-"""Columns with any name that Spark allows, through every part that handles columns."""
+"""Columns may have any name that Spark allows, in every part that handles columns."""
 
 import json
 from base64 import b64encode

@@ -37,7 +37,7 @@ def query_of(place: Place, **options: Any) -> Query:
 
 
 def ingest(place: Place, *keys: str, **values: tuple[int, ...]) -> None:
-    """Commits one version with these objects, and without those in `keys`."""
+    """Deletes the objects `keys`, writes the objects `values`, and commits both in one version."""
     for key in keys:
         place.store.delete(f"raw/{key}")
     for key, some in values.items():

@@ -37,7 +37,7 @@ def test_transform_changes_drops_and_multiplies_rows(lake: Lake) -> None:
 
 
 def test_column_added_by_a_transform_is_null_in_old_rows(lake: Lake) -> None:
-    """A new column of a transform widens the table; earlier files give nulls."""
+    """A new column of a transform widens the table. Rows in earlier files have null in it."""
     lake.put("a.jsonl", [{"id": 1}])
     lake.ingest(transform=lambda rows: rows)
     lake.put("b.jsonl", [{"id": 2}])

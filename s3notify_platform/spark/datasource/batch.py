@@ -1,11 +1,11 @@
 """`spark.read.format("s3notify")`: the objects of a bucket, the committed table, or its changes, as a DataFrame.
 
-Guarantees. A query reads exactly the object versions that were listed when it was planned: a repeated task, on another
-executor or speculative, gives the same rows. If an object was overwritten or deleted meanwhile, the query fails with
-`ConflictError` instead of returning a mixture. With `read="table"` a query reads one version of the table: the newest,
-or the version that the option `version` or `at` names. With `read="changes"` it reads the changes after the version
-`since`, up to this version (`table.row_changes`). Bad records are returned as rows with `_change` "reject", reason and
-raw bytes, unless `rejects` says otherwise: nothing is lost silently.
+Guarantees. A query reads exactly the object versions that were listed when it was planned. So a task that is repeated
+(on another executor, or speculatively) gives the same rows. If an object was overwritten or deleted meanwhile, the
+query fails with `ConflictError` instead of returning a mixture. With `read="table"` a query reads one version of the
+table: the newest, or the version that the option `version` or `at` names. With `read="changes"` it reads the changes
+after the version `since`, up to this version (`table.row_changes`). Bad records are returned as rows with `_change`
+"reject", reason and raw bytes, unless `rejects` says otherwise: nothing is lost silently.
 
 Rows of objects have `_slot`, `_key`, `_etag`, `_offset` and `_change`, the columns of the data, the columns of
 `partition_columns` and `metadata_columns`, then `_rejected` and `_raw`. Rows of the table have its columns. Rows of
@@ -68,7 +68,7 @@ WIDTH: Final = 4
 
 
 def register(spark: SparkSession) -> None:
-    """Register the format with this session, and send the package to its workers. Safe to repeat."""
+    """Register the format with this session, and send the package to its workers. The call may be repeated."""
     ship_package(spark)
     tasks = parallelism(spark)
 
@@ -218,7 +218,7 @@ class TableReader(DataSourceReader):
     """Reads the committed table as of the version in the options, or as of the newest version when the query was
     planned.
 
-    With `read="changes"` it reads the changes after the version `since`, up to that version.
+    With `read="changes"` it reads the changes after the version `since`, up to the version named above.
     """
 
     reading: Reading

@@ -79,7 +79,7 @@ class Offset:
     slots: int | None = 0
 
     def dumps(self) -> dict[str, Any]:
-        """The form in the checkpoint."""
+        """The offset in the form that the checkpoint stores."""
         return {"table": self.table, "version": self.version, "slots": self.slots}
 
     @classmethod

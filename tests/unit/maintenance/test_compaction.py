@@ -19,7 +19,7 @@ from tests.support.log_rounds import SMALL, Rounds
 from tests.support.log_tables import LAYOUT, beaten, versions
 
 LAZY = PackSizes(target=4000, smallest=1000, fan=2, in_class=1000, group=1000, hidden=1.0)
-"""With these sizes, rounds merge nothing."""
+"""With these pack sizes, rounds merge no packs."""
 
 
 @pytest.fixture(autouse=True)
