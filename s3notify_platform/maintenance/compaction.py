@@ -1,19 +1,19 @@
-"""`s3notify table compact`: brings a whole table to the target sizes of its files, while batches run.
+"""`s3notify table compact`: merges the small files of a whole table into files of the target sizes, while batches run.
 
 Batches keep the number of small files within a bound (`rewrite_choice`). A compaction merges all small files. First it
 merges packs of rows and packs of rejects, including packs with a large share of hidden rows. Then it merges the files
 of object states until all are in one level.
 
 Each step commits a version of its own and reads about `STEP_BYTES`. Readers see no change: the packs of the version are
-marked `dataChange: false`, and the version contains no row of a round. Packs are merged in the order of their labels.
-Each merge sorts its rows, so each of its packs has a range of slots.
+marked `dataChange: false`, and the version adds no rows. Packs are merged in the order of their labels. Each merge
+sorts its rows, so each pack that it writes has a range of slots.
 
 | another writer, since a step was planned | the step |
 |---|---|
 | changed slots, let the schema grow, merged other packs | is committed on top of that version |
-| removed one of the step's packs, or hid rows of it | is dropped: batches have priority |
-| merged one of the step's state files, or others in their range | is dropped |
-| is another engine that is refused | fails with an error, as for all writers |
+| removed one of the step's packs, or hid some of its rows | is dropped: batches have priority |
+| merged one of the step's state files, or other state files in their range | is dropped |
+| is another engine, and its version is refused | fails with an error, as every writer does |
 
 A dropped step is planned again on the newest version, up to `LOST` times in sequence. A compaction merges only files
 that existed at its beginning and the results of its own merges, so it ends.
@@ -48,15 +48,15 @@ STEP_BYTES: Final = 256 << 20
 together."""
 
 LOST: Final = 5
-"""A compaction ends after this number of consecutive steps that batches made it drop."""
+"""A compaction gives up after this number of consecutive steps that were dropped."""
 
 OPERATION: Final = "OPTIMIZE"
 
 
 @dataclass(slots=True, kw_only=True)
 class CompactReport:
-    """The work that was done, or that a dry run would do. `lost`: steps that were dropped because a batch committed
-    first.
+    """The work that was done, or, after a dry run, the work that a run would do. `lost`: steps that were dropped, since
+    a batch committed first.
 
     `packs`, `rejects`, `state_files`: merged files; a result that a later step merges again is counted again. `bytes`:
     the size of these files. `became`: files that the steps wrote or moved; 0 for a dry run.
@@ -73,7 +73,7 @@ class CompactReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PackStep:
-    """A replacement of packs by their merged packs. `rejects`: the packs hold rejects."""
+    """A step that replaces packs by their merged packs. `rejects`: the packs hold rejects."""
 
     changes: PackChanges
     rejects: bool
@@ -97,7 +97,7 @@ class PackStep:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StateStep:
-    """A merge of state files."""
+    """A step that merges state files."""
 
     table: LogTable
     clock: Clock
@@ -113,7 +113,8 @@ class StateStep:
 
 
 def compact(table: LogTable, *, dry_run: bool = False, step_bytes: int = STEP_BYTES) -> CompactReport:
-    """Merge all small files. Safe beside running batches, and to repeat; a killed run leaves only garbage files.
+    """Merge all small files. It is safe to run beside batches, and to run again; a killed run leaves only garbage
+    files.
 
     `dry_run`: only reads the newest snapshot; its counts are a lower bound. Errors: those of `LogTable.newest` and
     `Committer.commit`.
@@ -157,7 +158,7 @@ class _Run:
         (packs, live, _) = next(kind for kind in self._kinds() if kind[2] == rejects)
         wanted = {pack.path for pack in live}
         while step := next(_steps(self._live(rejects, wanted), packs.sizes, self.step_bytes), None):
-            # The table's own pack set would cache the bodies.
+            # The table's own pack set is not used, since it would cache the bodies.
             changes = packs.fresh().merged(step)
             if len(changes.adds) >= len(step) and not any(pack.vector for pack in step):
                 wanted -= {pack.path for pack in step}  # fewer packs are not possible
@@ -199,7 +200,7 @@ class _Run:
             self.report.packs += len(step)
 
     def _commit(self, change: Change) -> bool:
-        """Commit one step; True if it was committed. The newest snapshot is kept in both cases."""
+        """Commit one step; True if it was committed. In both cases the newest snapshot is read and kept."""
         try:
             done = self.table.committer.commit_alone(change, self.snapshot)
         except ConflictError:
@@ -258,7 +259,9 @@ class _ClusteredRun(_Run):
 
 
 def _steps(live: Iterable[Add], sizes: PackSizes, step_bytes: int) -> Iterator[list[Add]]:
-    """Packs to be merged together, the oldest labels first. A single pack is merged if many of its rows are hidden."""
+    """Yields packs to be merged together, oldest labels first. A single pack is rewritten if many of its rows are
+    hidden.
+    """
     small: list[Add] = []
     for pack in sorted(live, key=lambda pack: (pack.until, pack.since, pack.path)):
         if sizes.class_of(sizes.weight(_live_bytes(pack), pack.live_rows)) is None:

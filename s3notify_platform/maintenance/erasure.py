@@ -1,18 +1,18 @@
-"""Removes everything that the platform holds of an object that has left the bucket, including the history.
+"""Removes everything that the platform holds of an object, including the history. The object must have left the bucket.
 
 Steps, each safe to repeat
     1. Remove the object from the source's table, its history and its files (`maintenance.table_erasure`).
-    2. Remove the object from the tables of the slot assets. A table without `_key`, the result of an aggregate, does
-       not say which rows come from the object: all rows of the object's slot are removed, and the next batch builds
-       them again. A table that is derived from the source's table as a whole is removed, and the next batch builds it
-       again.
+    2. Remove the object from the tables of the slot assets. A table without `_key` (the result of an aggregate) does
+       not say which rows come from the object. So all rows of the object's slot are removed from this table, and the
+       next batch builds them again. Tables that follow the source's table as a whole (`latest`, `cluster_by`) are
+       removed, and the next batch builds them again.
     3. Remove the object's entries and dead letters from the queue.
 
 The order matters, since a slot asset may be built from the source's table between two steps. If the command is killed
 at any point, every table is consistent.
 
-Names of columns in the schema stay. Copies outside the tables stay, too: delivered to endpoints, streamed, logged, or
-made by other programs.
+Names of columns in the schema stay. Copies outside the tables stay, too: data that was delivered to endpoints, streamed
+or logged, and copies that other programs made.
 """
 
 from collections.abc import Callable, Iterator
@@ -38,11 +38,11 @@ from s3notify_platform.table.snapshot import Absent
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ErasedObject:
-    """The result of one call: what was removed of an object, and what is left.
+    """The result of one call: the removed data of an object, and the data that is left.
 
     `of_source`, `of_assets`: the result for the source's table, and for the tables of its slot assets. `cleared`: the
-    slot assets whose whole slot was removed. `entries`: entries removed from the queue, dead letters included.
-    `waiting`: entries that stay: they are being delivered, or they announce the object's deletion to consumers.
+    slot assets from which the whole slot was removed. `entries`: entries removed from the queue, dead letters included.
+    `waiting`: entries that stay, since they are being delivered, or announce the object's deletion to consumers.
     `batches`: open batches that may have read the object before, and may still write a file with it.
     """
 
@@ -66,9 +66,9 @@ class ErasedObject:
 
     @property
     def again_ms(self) -> int:
-        """When to repeat the call once, by the store's clock (Unix milliseconds); 0: no repetition is needed.
+        """The time at which to repeat the call, by the store's clock (Unix milliseconds); 0: no repetition is needed.
 
-        Slots of slot assets that are built again need no repetition.
+        If a slot of a slot asset is built again as a whole, the slot asset needs no repetition.
         """
         kept = [each for name, each in self.of_assets.items() if name not in self.cleared or each.left]
         return max((each.again_ms for each in (self.of_source, *kept) if each.found), default=0)
@@ -81,8 +81,8 @@ class ErasedObject:
 def erase(
     source: Source, key: str, *, platform: ObjectStore | None = None, clock: Clock = SYSTEM_CLOCK
 ) -> ErasedObject:
-    """Erase the object of this key, which must have left the bucket. Safe to repeat; the module docstring has the
-    steps.
+    """Erase the object of this key, which must have left the bucket. The call may be repeated; the module docstring has
+    the steps.
 
     `source` has a settled commit mode; `platform` is a store to use instead of the source's own. `UsageError`: the
     object is still in the bucket, and would be ingested again. `ConflictError`, `UnavailableError`,
@@ -123,7 +123,7 @@ def erase(
 
 
 def check_erasable(source: Source, key: str) -> None:
-    """`UsageError` for an object that is still in the bucket, or whose key is outside the source's prefix. 1 HEAD."""
+    """`UsageError`: the object is still in the bucket, or its key is outside the source's prefix. 1 HEAD."""
     if not key.startswith(source.input.prefix):
         raise UsageError(f"{key!r}: source {source.name!r} reads keys below {source.input.prefix!r}")
     if open_store(source.input.bucket).head(key) is not None:
@@ -151,7 +151,7 @@ def slot_assets(location: Location, store: ObjectStore) -> Iterator[str]:
     while page := store.list(below, start_after=after, limit=1).objects:
         name = page[0].key.removeprefix(below).partition("/")[0]
         yield name
-        after = f"{below}{name}0"  # after all keys that begin with the name and a slash
+        after = f"{below}{name}0"  # sorts after all keys that begin with the name and a slash
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

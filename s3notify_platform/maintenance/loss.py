@@ -17,7 +17,7 @@ from s3notify_platform.table.snapshot import Absent
 class ForgetVersions:
     """The task: a table with lost versions, or with a lost record, continues from the remaining versions. See `forget`.
 
-    `asset`: a slot asset of the source, to apply the task to its table instead.
+    `asset`: the slot asset whose table the task is for; None: the source's own table.
     """
 
     location: Location
@@ -50,7 +50,7 @@ class ForgetVersions:
         done = forget(location.table(asset, commit=settled).committer, backlog)
         if not done.table:
             raise location.no_table(asset)
-        location.slot_signals().signal_slots([Slot(0)])  # to trigger a next batch
+        location.slot_signals().signal_slots([Slot(0)])  # triggers the next batch
         line = f"forgot the table; the next run builds a table with the id {done.table} from all objects"
         if done.version >= 0:
             line = (
@@ -85,7 +85,7 @@ class ForgetVersions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfirmWithdrawal:
-    """The task: allows any number of objects to be removed from the table's newest version. See `confirm`."""
+    """The task: allows the next batch to withdraw any number of objects from the newest version. See `confirm`."""
 
     location: Location
     asks: ClassVar[str] = ""

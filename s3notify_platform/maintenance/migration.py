@@ -1,18 +1,19 @@
-"""Changes a source's table to another prefix, within or around its present one, or to another number of slots.
+"""Migrates a source's table to another prefix, or to another number of slots. The prefix must be within or around the
+present one.
 
-Another prefix: the table stays, and its identity changes. The next listing compares all slots, one by one, so the table
-is complete all the time.
+With another prefix, the table stays, and its identity changes. The next listing compares all slots, one by one, so the
+table is complete all the time.
 
-Another number of slots: a new table replaces the present one, since each row moves to another slot. The data of the
-former table and of the slot assets is removed, and the next run ingests all objects again. Rows are missing until that
-run ends. Rows of objects that have left the bucket (kept by `on_delete`) are lost.
+With another number of slots, a new table replaces the present one, since each row moves to another slot. The data of
+the former table and of the slot assets is removed, and the next run ingests all objects again. Rows are missing until
+that run ends. Rows of objects that have left the bucket (kept by `on_delete`) are lost.
 
-In both cases the source's topic is created again, and everything is compared once. Stop the source's sensor and runs
+In both cases the source's topic is created again, and all objects are compared once. Stop the source's sensor and runs
 first: a run that was planned with the former settings may still commit.
 
-Steps, each safe to repeat; repeat a command that was killed
-    1. (Slots) `known` names the new table, and that the table is being written: runs refuse the table from now on.
-    2. (Slots) Tables, and signals of slots that no longer exist, are removed. (Prefix) Nothing.
+Steps, each safe to repeat; repeat a command that was killed. Steps 1 and 2 are done only for another number of slots
+    1. `known` names the new table, and says that the table is being written. From now on runs refuse the table.
+    2. The former tables are removed, and so are the signals of slots that no longer exist.
     3. All slots are added to the rescan backlog. The topic is deleted, and created again with its settings for the new
        identity.
     4. `known` gets the new identity, and no longer says that the table is being written. One signal moves, so that a
@@ -55,13 +56,13 @@ def migrate(
     track: Track = untracked,
     dry_run: bool = False,
 ) -> Migrated:
-    """Give the source's table this prefix and number of slots; None keeps the present value. Then change the source's
-    settings.
+    """Give the source's table this prefix and number of slots; None keeps the present value. After the call, change the
+    source's settings to the same values.
 
     `dry_run`: only returns the result that a migration would have. `NotFoundError`: there is no table. `UsageError`:
     the prefix is neither within nor around the table's prefix. `CorruptError`: the table is not whole. Requests: 2
-    writes for each queue shard and record of the topic, about 10 more; for other slots 1 DELETE for each object of the
-    tables.
+    writes for each queue shard and each record of the topic, and about 10 more. Another number of slots costs 1 DELETE
+    for each object of the tables.
     """
     store = open_store(location.platform)
     record = location.known(store=store)
@@ -127,7 +128,9 @@ def _former(location: Location, store: ObjectStore) -> list[str]:
 
 
 def _remove_former(location: Location, store: ObjectStore, track: Track) -> int:
-    """Remove tables, and signals beyond the slots. Logs go first: a reader finds either a whole table or no table."""
+    """Remove tables, and signals of slots that no longer exist. Logs are removed first, so that a reader finds either a
+    whole table or no table.
+    """
     every = _former(location, store)
     derived = f"{location.platform_prefix}derived/"
     for asset in {key.removeprefix(derived).partition("/")[0] for key in every if key.startswith(derived)}:
@@ -144,7 +147,7 @@ def _remove_former(location: Location, store: ObjectStore, track: Track) -> int:
 
 
 def _begin_again(record: KnownRecord) -> None:
-    """Make the table of a slot asset start over after its objects are removed."""
+    """Make the table of a slot asset start over with another id, after its objects are removed."""
     fresh = new_id(record.clock)
     record.change(lambda known: known.follower(fresh) if known and known.version >= 0 else known)
 

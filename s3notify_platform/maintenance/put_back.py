@@ -1,19 +1,20 @@
 """Restores committed versions that a writer with an expired lease replaced.
 
-If the store has no conditional writes, a writer that slept may overwrite the version that was committed in its place
-(`conditional_commit`, Limits). The log is then refused: `known`, or the next version, names another `n`. The committed
-body is still staged under its `n`.
+If the store has no conditional writes, a writer that slept may overwrite a version that another writer has committed
+meanwhile (`conditional_commit`, Limits). Readers then refuse the log, since `known`, or the next version, names the
+number `n` of the committed version. The committed body is still staged under its `n`.
 
 Steps
     1. Each version, from the one in `known` downwards, must have the `n` that the next version names as its parent.
-       A version with another `n`, or a missing one, is written again from its staged body by a conditional commit.
-    2. Versions above the version in `known` that do not follow it are removed, newest first. No writer reported them as
-       committed: a writer reports a commit only after `known` has its version, or a version that follows it.
+       A version that has another `n`, or is missing, is written again from its staged body by a conditional commit.
+    2. Versions above the version in `known` are removed, newest first, if they do not descend from it. No writer
+       reported them as committed: a writer reports a commit only after `known` has the committed version, or a version
+       that descends from it.
 
-Safe to repeat, and beside writers. If nothing was replaced, nothing is changed.
+It is safe to repeat this, and to run it beside writers. If no version was replaced, nothing is changed.
 
-Requests: 1 read of `known`; 1 LIST for each 1000 kept versions, 1 GET for each. A restored version costs 2 GETs and the
-requests of a commit; a removed version those of a conditional delete.
+Requests: 1 read of `known`; 1 LIST for each 1000 kept versions; 1 GET for each kept version. A restored version costs 2
+GETs and the requests of a commit. A removed version costs the requests of a conditional delete.
 """
 
 from collections.abc import Mapping
@@ -32,7 +33,9 @@ from s3notify_platform.table.versions import kept_versions
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PutBack:
-    """Versions that were restored, and removed versions that followed a replaced one; both newest first."""
+    """The versions that were restored, and the versions that were removed since they followed a replaced version.
+    Newest first.
+    """
 
     put_back: tuple[int, ...] = ()
     removed: tuple[int, ...] = ()
@@ -40,7 +43,7 @@ class PutBack:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Version:
-    """A version: either the stored one with the ETag of its object, or the committed one with its staged `body`."""
+    """A version: as it is stored, with the ETag of its object, or as it was committed, with its staged `body`."""
 
     number: int
     parent: int
@@ -49,10 +52,9 @@ class _Version:
 
 
 def put_back(committer: Committer, *, dry_run: bool = False) -> PutBack:
-    """Restore the versions that were replaced. Open the table again afterwards. `dry_run`: only find them.
-
-    `CorruptError`: a staged body, or its manifest, is missing: restore the table. `ConflictError`: another writer
-    changed the same versions: repeat.
+    """Restore the versions that were replaced. Open the table again afterwards. `dry_run`: only find these versions.
+    `CorruptError`: a staged body, or its manifest, is missing: restore the table's objects. `ConflictError`: another
+    writer changed the same versions: repeat the call.
     """
     reader = committer.reader
     known, _ = reader.known.read()
@@ -61,7 +63,7 @@ def put_back(committer: Committer, *, dry_run: bool = False) -> PutBack:
     listed = kept_versions(reader)
     found = {version: stored for version in listed if (stored := _stored(committer, version))}
     wrong = _wrong(committer, known, found)
-    # No version may follow one that is about to be replaced.
+    # These versions are removed first: no version may follow a version that is about to be restored.
     beyond = _beyond(known, found)
     for version in () if dry_run else beyond:
         _remove(committer, version, found[version])
@@ -80,7 +82,9 @@ def _stored(committer: Committer, version: int) -> _Version | None:
 
 
 def _wrong(committer: Committer, known: Known, found: Mapping[int, _Version]) -> dict[int, _Version]:
-    """The replaced versions from the known one downwards, as far as the log reaches, as they were committed."""
+    """The replaced versions, as they were committed. The search goes from the known version down to the first version
+    of the log.
+    """
     wrong: dict[int, _Version] = {}
     number = known.number
     for version in range(known.version, min(found, default=known.version) - 1, -1):
@@ -108,7 +112,7 @@ def _staged(committer: Committer, known: Known, version: int, number: int) -> _V
 
 
 def _beyond(known: Known, found: Mapping[int, _Version]) -> list[int]:
-    """The versions after the known one that do not follow it, newest first."""
+    """The versions above the known version that do not descend from it, newest first."""
     number, version = known.number, known.version + 1
     while version in found and found[version].parent == number:
         number, version = found[version].number, version + 1

@@ -9,7 +9,7 @@ Steps, each safe to repeat
     4. Remove the records of the slot assets' tables, then the record of the source's table. So an unfinished removal is
        recognised until it is repeated.
 
-Only objects with names that the platform gives are removed, and packs that other engines wrote into a table. All other
+Only objects whose names the platform gives are removed, and packs that other engines wrote into a table. All other
 objects below the platform's prefix are counted, and stay. Leases in DynamoDB stay, and so does the rest of the queue,
 which other sources share.
 """
@@ -45,7 +45,7 @@ FOREIGN: Final = "not the platform's, stays"
 _LOG: Final = "log"
 
 _PACK: Final = re.compile(r"(?![_.]).*\.parquet")
-"""A pack of another engine, which writes packs beside the platform's folders."""
+"""Names of packs that other engines wrote. They write packs beside the platform's folders."""
 
 _TABLE: Final = {
     "_delta_log/": _LOG,
@@ -63,7 +63,9 @@ _OTHERS: Final = {"records/": "ack chains and records", "store.json": "probe's r
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Held:
-    """The number of objects, entries or records of a kind. `bytes`: None for entries and records."""
+    """One kind of a source's data, with the number of its objects, entries or records. `bytes`: None for entries and
+    records.
+    """
 
     what: str
     count: int
@@ -71,7 +73,7 @@ class Held:
 
 
 def held(location: Location) -> list[Held]:
-    """The data that `remove` would remove, and the objects of others below the platform's prefix. Reads only.
+    """The data that `remove` would remove, and other objects below the platform's prefix. Reads only.
 
     1 LIST for each 1000 objects, and 1 scan of the source's topic.
     """
@@ -105,11 +107,10 @@ def open_batches(location: Location) -> list[str]:
 
 
 def remove(location: Location, *, platform: ObjectStore | None = None) -> int:
-    """Remove the source; returns the number of removed objects. Safe to repeat, and to kill.
-
-    Stop the source's sensor, runs and writers first. `platform` is a store to use instead of the source's own.
-    `UsageError`: the source's objects are below the platform's prefix. Requests: those of `held`, and 1 DELETE for each
-    object, 2 for each entry and record.
+    """Remove the source; returns the number of removed objects. A call that was killed may be repeated. Stop the
+    source's sensor, runs and writers first. `platform` is a store to use instead of the source's own. `UsageError`: the
+    source's objects are below the platform's prefix. Requests: those of `held`, 1 DELETE for each object, and 2
+    requests for each entry and record.
     """
     store = platform if platform is not None else open_store(location.platform)
     known_record = location.known(store=store)
@@ -136,10 +137,10 @@ def remove(location: Location, *, platform: ObjectStore | None = None) -> int:
 
 
 def remove_table(location: Location, asset: str, store: ObjectStore, clock: Clock = SYSTEM_CLOCK) -> int:
-    """Remove the table of a slot asset; returns the number of removed objects. Safe to repeat.
+    """Remove the table of a slot asset; returns the number of removed objects. The call may be repeated.
 
-    The asset's next table has another id, so a writer that has this one open is refused. 1 LIST for each 1000 objects,
-    1 DELETE for each.
+    The asset's next table has another id, so a writer that still has this table open is refused. 1 LIST for each 1000
+    objects, 1 DELETE for each.
     """
     record, layout = location.known(asset, store=store), location.table_layout(asset)
     fresh = new_id(clock)
@@ -152,7 +153,7 @@ def remove_table(location: Location, asset: str, store: ObjectStore, clock: Cloc
 
 
 def _remove_newest(location: Location, store: ObjectStore, known: Known | None) -> None:
-    """Remove the version that the table's record names, and later ones, newest first."""
+    """Remove the version that the table's record names, and later versions, newest first."""
     layout = location.layout
     listed = {
         version: meta.key
@@ -169,7 +170,7 @@ def _remove_topic(topics: Topics, name: str, user: TopicUser) -> None:
     if found is not None and found.tables and user.others(found) == found.tables:
         return
     with suppress(NotFoundError):
-        topics.delete(name, user=user)  # or finish an earlier deletion
+        topics.delete(name, user=user)  # this also finishes an earlier deletion
 
 
 def _user(location: Location, known: Known | None) -> TopicUser:
@@ -224,7 +225,7 @@ def _remove(records: RecordStore, partition: str, record: Record) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Removal:
-    """The task: removes a source. `force`: even if a batch is open."""
+    """The task: removes a source. `force`: removes it even if a batch is open."""
 
     location: Location
     force: bool = False

@@ -1,8 +1,8 @@
-"""Rolls a source's table back to an earlier version of the whole table, and prepares the next run for it.
+"""Rolls the whole table of a source back to an earlier version, and prepares the next run.
 
 The signals of the changed slots move, and the next listing compares these slots. An object that has changed since that
-version is read again, as it is in the bucket now. So remove or correct objects that were ingested by mistake in the
-bucket first.
+version is read again, as it is in the bucket now. So if objects were ingested by mistake, first remove or correct them
+in the bucket.
 
 The slot assets are not rolled back: the next batches build their slots again.
 """
@@ -30,7 +30,7 @@ from s3notify_platform.table.snapshot import Absent, Snapshot
 from s3notify_platform.table.versions import snapshot_of, version_at
 
 OBJECTS_MAX: Final = 100_000
-"""At most this number of changed objects is counted, each once."""
+"""The maximum number of changed objects that are counted; each object is counted once."""
 
 SHOWN: Final = 5
 COLUMNS_SHOWN: Final = 20
@@ -41,8 +41,8 @@ class RollbackPlan:
     """The changes that a rollback would make. `rows` and `objects`: the counts now and after the rollback.
 
     `slots`: the slots that change. `columns`: paths that leave the schema. `again`: the number of objects that have
-    changed since, at most `OBJECTS_MAX`; the next run reads them again if they are in the bucket. `keys`: some of
-    them.
+    changed since that version, at most `OBJECTS_MAX`. The next run reads them again if they are in the bucket. `keys`:
+    the keys of some of them.
     """
 
     version: int
@@ -54,11 +54,11 @@ class RollbackPlan:
     again: int = 0
     keys: tuple[str, ...] = ()
     facts: Mapping[Slot, tuple[int, int]] = field(default_factory=dict)
-    """The rows of each of these slots, now and after the rollback."""
+    """The number of rows in each of these slots, now and after the rollback."""
 
 
 def version_of(location: Location, at: datetime, *, store: ObjectStore | None = None) -> int:
-    """The newest version at this time (with a time zone).
+    """The version that was the newest at this time, which must have a time zone.
 
     `NotFoundError`: no version of that time exists or is kept.
     """
@@ -66,10 +66,11 @@ def version_of(location: Location, at: datetime, *, store: ObjectStore | None = 
 
 
 def plan_rollback(location: Location, version: int, *, store: ObjectStore | None = None) -> RollbackPlan:
-    """The changes of a rollback to this version. Writes only a probe object, and only if a vacuum has begun.
+    """The changes that a rollback to this version would make. The call writes at most a probe object, if a vacuum has
+    begun.
 
     `NotFoundError`: the version, or one of its files, is not kept. `ConflictError`: a vacuum may be removing its files.
-    Requests: those of `snapshot_of`, `check_restorable`, and `changes_of` for each version since.
+    Requests: those of `snapshot_of`, `check_restorable`, and `changes_of` for each later version.
     """
     table = location.table(store=store)
     now = _readable(location, table)
@@ -93,7 +94,7 @@ def plan_rollback(location: Location, version: int, *, store: ObjectStore | None
 def rollback(
     source: Source, version: int, *, platform: ObjectStore | None = None, clock: Clock = SYSTEM_CLOCK
 ) -> CommitResult:
-    """Roll back to this version. Safe beside running batches, and to repeat.
+    """Roll back to this version. It is safe to run this beside batches, and to repeat it.
 
     `source` has a settled commit mode; `platform` is a store to use instead of the source's own. Errors: those of
     `table_rollback`. Requests: those of `table_rollback`; 1 read and 1 write of the rescan backlog; 1 PUT for each
@@ -103,7 +104,8 @@ def rollback(
     store = platform if platform is not None else open_store(location.platform)
     table = source.table(store=store, clock=clock)
     backlog = RescanBacklog(location.records(store), clock=clock)
-    # Added before the commit, too: a process killed in between then only causes needless comparisons.
+    # The slots are added before the commit, too. A process that is killed in between then only causes needless
+    # comparisons.
     backlog.add(_changed(_readable(location, table), snapshot_of(table.reader, version)))
     done = roll_back(table, version)
     if isinstance(done, Committed) and (slots := sorted(done.proposal.slots)):
@@ -113,7 +115,7 @@ def rollback(
 
 
 def _readable(location: Location, table: LogTable) -> Snapshot:
-    """The newest version, or the last one before refused versions of another engine."""
+    """The newest version, or the last version before refused versions of another engine."""
     try:
         found = table.newest()
     except UsageError:
@@ -144,7 +146,7 @@ def _changed_objects(table: LogTable, since: int, until: int) -> set[str]:
     found: set[str] = set()
     for version in changes_of(table.reader, since, until):
         for change in version.changes:
-            if change.reason != "erased":  # an erased object's key is not kept
+            if change.reason != "erased":  # the key of an erased object is not kept
                 found.add(change.key)
             if len(found) >= OBJECTS_MAX:
                 return found
@@ -153,7 +155,9 @@ def _changed_objects(table: LogTable, since: int, until: int) -> set[str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RollbackTo:
-    """The task: rolls a source's table back to a version. Nothing is written before this is known to be possible."""
+    """The task: rolls a source's table back to a version. Nothing is written before it is known that the rollback is
+    possible.
+    """
 
     source: Source
     version: int

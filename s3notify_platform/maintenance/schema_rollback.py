@@ -1,8 +1,9 @@
 """Rolls back to an earlier schema, after mistaken data has added columns to the table.
 
-The next version has the earlier columns, and no file is rewritten. Packs keep the removed columns, and no reader looks
-at them. So a rollback is refused while a removed column has a live value, which readers would no longer see. It is also
-refused if a column has had another type since (`retype`), because its values no longer have the earlier type.
+The next version has the earlier columns, and no file is rewritten. Packs keep the values of the removed columns, and
+readers ignore them. So a rollback is refused while a removed column has a live value, which readers would no longer
+see. It is also refused if a column has had another type since (`retype`), because its values no longer have the earlier
+type.
 """
 
 import json
@@ -50,7 +51,7 @@ class SchemaEvent:
 def schema_history(reader: LogReader, *, derived: bool = False) -> list[SchemaEvent]:
     """The kept versions that changed the schema, newest first. Requests: those of `history`.
 
-    `added` of the oldest one is empty, since no earlier schema is known.
+    `added` of the oldest version is empty, since no earlier schema is known.
     """
     found = [each for each in history(reader) if each.body.metadata is not None]
     schemas = [schema_of(each.body.metadata, derived=derived) for each in found if each.body.metadata]
@@ -70,7 +71,7 @@ def schema_history(reader: LogReader, *, derived: bool = False) -> list[SchemaEv
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchemaRollback:
     """The effect of a rollback to the schema of `version`. `columns`: paths of columns that leave the schema. `in_use`:
-    objects that have values in these columns.
+    the columns among them that have values, each with objects that have these values.
     """
 
     version: int
@@ -146,7 +147,7 @@ def check_unused(planned: SchemaRollback) -> None:
 
 
 def _values(table: LogTable, now: Snapshot, target: TableSchema) -> Iterator[tuple[str, str]]:
-    """Paths with a live value that the target schema lacks, each with the key of the value's object."""
+    """Paths that the target schema lacks and that have live values, each with the keys of objects with these values."""
     kept = _shape(json.loads(target.rows))
     output = arrow_schema(now.metadata.schema)
     names = [name for name in output.names if name not in {name for name, _ in LINEAGE}]
@@ -159,7 +160,7 @@ def _values(table: LogTable, now: Snapshot, target: TableSchema) -> Iterator[tup
 
 
 def _shape(kind: Any) -> pa.Schema:
-    """Spark's JSON of a schema as an Arrow schema in which only the names matter."""
+    """Convert a schema in Spark's JSON to an Arrow schema in which only the names matter."""
     return pa.schema([pa.field(part["name"], _type(part["type"])) for part in kind.get("fields", ())])
 
 

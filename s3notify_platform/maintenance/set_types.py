@@ -2,10 +2,10 @@
 
 Steps
     1. Commit the version (`table.retype`), which also requests the objects to read again.
-    2. Move the signals of their slots; or one signal, if no slot is read again and there are derived tables.
-    3. Retry records that are in quarantine for a value of one of these columns.
+    2. Move the signals of the slots of these objects; or one signal, if there are none, and derived tables exist.
+    3. Retry records that are in quarantine because of a value of one of these columns.
 
-After a kill at any point, a repeated command continues.
+If the command is killed at any point, a repetition does the rest.
 """
 
 from collections.abc import Iterator, Sequence
@@ -31,15 +31,15 @@ from s3notify_platform.table.snapshot import Absent, Snapshot
 from s3notify_platform.table.type_changes import ddl
 
 LOOK_SECONDS: Final = 2.0
-"""The pause between two checks of how much is still unread."""
+"""The pause between two counts of the objects that are still unread."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SetTypes:
     """The task: gives columns of a source's table, or of the slot asset `asset`, the types in `columns` (DDL).
 
-    `of_transform`: changes only the table's columns, not how objects are read. `read_again`: reads all objects that
-    have one of the columns again. `wait`: waits until all of this has been read.
+    `of_transform`: changes only the table's columns, not how objects are read. `read_again`: lets the next batch read
+    every object again that has one of the columns. `wait`: waits until these objects have been read.
     """
 
     location: Location
@@ -53,7 +53,7 @@ class SetTypes:
     asks: ClassVar[str] = "Change these columns?"
 
     def plan(self) -> Report:
-        """See `Task`. Reads the columns of all rows, if a conversion may not give their values."""
+        """See `Task`. Reads the columns of all rows, if it is not certain that each value can be converted."""
         store = open_store(self.location.platform)
         table = self.location.table(self.asset, store=store)
         base = self._newest(table)
@@ -68,14 +68,14 @@ class SetTypes:
         """See `Task`."""
         location = self.location
         store = open_store(location.platform)
-        location.open_table(store)  # raises as a run would
+        location.open_table(store)  # raises the errors that a run would raise
         mode = location.settle_commit_mode(self.commit, store)
         table = location.table(self.asset, store=store, commit=mode)
         base = self._newest(table)
         change = self._wanted.of(base)
         done, made = retyped(table, base, self._wanted, track=self.track)
         asked = set(made.asked_slots)
-        if not isinstance(done, Committed):  # an earlier run did it, perhaps without the signals
+        if not isinstance(done, Committed):  # an earlier run made the change, perhaps without signals
             facts = done.snapshot.manifest.slots.items()
             asked = {slot for slot, each in facts if each.pending or each.backfill}
         elif self.asset is None and made.changes_values and any(slot_assets(location, store)):
@@ -113,7 +113,7 @@ class SetTypes:
     def _retry(
         self, table: LogTable, store: ObjectStore, change: SchemaChange, *, dry_run: bool = False
     ) -> Retried:
-        """Request that records in quarantine for one of these columns are read again."""
+        """Request a new read of records that are in quarantine because of one of these columns."""
         if self.asset is not None:
             return Retried()
         choice = Choice(columns=change.names)
@@ -174,7 +174,7 @@ class SetTypes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Again:
-    """Data that is read again: the slots, the number and size of the objects, and the number of affected rows."""
+    """The data to be read again: its slots, the number and size of its objects, and the number of affected rows."""
 
     slots: Sequence[Slot]
     objects: int
@@ -183,7 +183,7 @@ class _Again:
 
     @classmethod
     def of(cls, table: LogTable, base: Snapshot, doubts: Doubts, change: SchemaChange) -> "_Again":
-        """The counts for a change; a derived table has no objects."""
+        """The data that a change makes the next batch read again. A derived table has no objects."""
         objects = size = 0
         for state in concerned(table, base, doubts.keys) if change.every else ():
             objects, size = objects + 1, size + state.size

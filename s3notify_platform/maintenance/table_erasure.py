@@ -1,28 +1,30 @@
 """Erases an object from a table for good: from its newest version, from its history, and from unreferenced files.
 
 Steps
-    1. Commit version e without the object. The object's packs are written again, even if a vector already hides its
-       rows; its rejects and its state are removed. The slot changes in any case, so that a round that was planned
-       earlier cannot bring the object back.
+    1. Commit a version, called e, that does not have the object. The object's packs are written again, even if a vector
+       already hides its rows; its rejects and its state are removed. The slot changes in any case, so that a round that
+       was planned earlier cannot bring the object back.
     2. Search for the object in files that e does not name, and in versions that name such files.
     3. If a version holds the object, the log is cut: it begins after the last such version, or later, with a
        checkpoint that `_last_checkpoint` names. Earlier versions become empty objects; earlier checkpoints are removed.
     4. Remove the files.
 
 Invariants
-    - The log is changed before the files that it names. After a kill at any point, a repetition finds the rest.
-    - The number of an erased version stays taken, so no sleeping writer creates it again. Vacuum removes the empty
-      object once no writer can still be at an earlier version.
-    - A file is removed only if it was written before version e: its run was then planned earlier, and cannot commit the
+    - Files are removed after the log that names them was changed. If a call is killed at any point, a repetition finds
+      the rest.
+    - An earlier version stays as an empty object, so that a writer that slept cannot create a version with this number.
+      Vacuum removes the empty object once no writer can still be at an earlier version.
+    - A file is removed only if it was written before version e. Its run was planned earlier, so it cannot commit the
       slot. A later file may belong to a run that saw the object in the bucket again, or to a run that slept
       (`Erased.left`).
-    - A rewritten file has a new name.
+    - A file that is written again gets a new name.
 
-So a call must be repeated once, when the longest run has passed (`Erased.again_ms`). Other processes continue: readers
-and writers that use an earlier version open the table again.
+So a call must be repeated once, after the duration of the longest run (`Erased.again_ms`). Other processes continue:
+readers and writers that use an earlier version open the table again.
 
-Statistics hold values of rows. They are not searched themselves: a version holds the object if it names a file that
-does. Names of columns stay; in a bucket that keeps object versions, these stay too.
+The statistics in a version hold values of rows, but are not searched. A version counts as holding the object if it
+names a file that holds the object. Names of columns stay. If the bucket keeps former versions of the platform's
+objects, these stay, too.
 
 Requests: those of a commit; 1 LIST for each 1000 objects of the table; 2 GETs for each kept version; 1 GET for each
 file that e does not name and that may hold the object; 1 PUT for each emptied version, and 1 DELETE for each other
@@ -62,7 +64,7 @@ from s3notify_platform.table.states.state_merge import without
 from s3notify_platform.table.versions import kept_versions
 
 CLOCKS_DIFFER_MS: Final = 10_000
-"""Two times of the store may be in the wrong order by this much, since its machines have separate clocks."""
+"""The store's machines have separate clocks, so times from the store may differ by up to this much."""
 
 PASSES: Final = 3
 
@@ -73,10 +75,10 @@ _NUMBER: Final = re.compile(r"\d{20}(?!\d)")
 class Erased:
     """The result of one call: what it removed, and what is left.
 
-    `version`: the version without the object; -1: there is no table. `begins`: the version that the log begins with, if
-    it was cut, else -1. `rows`, `rejects`: the number of live ones that were removed. `files`: objects that were
-    removed. `left`: files that hold the object and may belong to a run. `again_ms`: when to repeat the call, by the
-    store's clock (Unix milliseconds).
+    `version`: the committed version without the object; -1: there is no table. `begins`: the version that the log
+    begins with, if it was cut, else -1. `rows`, `rejects`: the number of live rows and live rejects that were removed.
+    `files`: the number of removed files. `left`: the number of files that hold the object and may belong to a run.
+    `again_ms`: the time at which to repeat the call, by the store's clock (Unix milliseconds).
     """
 
     version: int = NO_VERSION
@@ -99,7 +101,9 @@ class Erased:
 
 
 def ending(table: LogTable) -> tuple[int, int] | None:
-    """The first and the last readable version: time travel to them may end. None: no version is readable. 1 LIST."""
+    """The first and the last readable version. An erasure may make all versions before the last one unreadable. None:
+    no version is readable. 1 LIST.
+    """
     kept = kept_versions(table.reader)
     return (min(kept), max(kept)) if kept else None
 
@@ -107,8 +111,8 @@ def ending(table: LogTable) -> tuple[int, int] | None:
 def erase(
     table: LogTable, slot: Slot, key: str, *, whole_slot: bool = False, clock: Clock = SYSTEM_CLOCK
 ) -> Erased:
-    """Erase the object of this key and slot, which must have left the bucket. Safe to repeat, and beside other
-    processes.
+    """Erase the object of this key and slot, which must have left the bucket. It is safe to repeat this, and to run it
+    beside other processes.
 
     `whole_slot`: removes all rows of the slot, for a derived table that does not say which rows come from the object.
     `ConflictError`, `UnavailableError`, `UnknownOutcomeError`: repeat the call.
@@ -130,7 +134,7 @@ def erase(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _What:
-    """The object to erase, and the tests for data that holds it. Pure."""
+    """The object to erase, and functions that say whether data holds it. Pure."""
 
     slot: Slot
     key: str
@@ -167,14 +171,16 @@ class _What:
         return self.key in inline or not bounds.isdisjoint({self.key, f"{self.key}\0"})
 
     def is_in_note(self, version: LogVersion) -> bool:
-        """True if the note of a version quotes the key."""
+        """True if the note in a version contains the key."""
         text = json.dumps(dict(version.note), ensure_ascii=False)
         return json.dumps(self.key, ensure_ascii=False)[1:-1] in text
 
 
 @dataclass(slots=True, kw_only=True)
 class Erasure:
-    """The change that removes an object. `rows`, `rejects`: the number removed. `known`: the object had a state."""
+    """The change that removes an object. `rows`, `rejects`: the number of removed rows and rejects. `known`: True if
+    the object had a state.
+    """
 
     table: LogTable
     what: _What
@@ -236,11 +242,12 @@ class Erasure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _History:
-    """The table's objects outside of the new snapshot, which lacks the erased object.
+    """The stored objects of the table, after a search for the erased object. The new snapshot no longer has this
+    object.
 
-    `versions`, `rest`: the log's objects by version, and its other ones. `holding`: files outside the log that hold the
-    erased object and that the snapshot does not name. `begins`: the version after the last one that holds it; 0: no
-    version does.
+    `versions`: the versions of the log. `rest`: the other objects of the log. `holding`: files outside the log that
+    hold the erased object and that the snapshot does not name. `begins`: the version after the last version that holds
+    the erased object; 0: no version holds it.
     """
 
     snapshot: Snapshot
@@ -279,7 +286,7 @@ class _History:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Bodies:
-    """The kept versions and their manifests, without those that are removed meanwhile."""
+    """The kept versions and their manifests. A version or manifest that is removed meanwhile is left out."""
 
     reader: LogReader
     versions: Mapping[int, LogVersion]
@@ -306,7 +313,9 @@ class _Bodies:
         )
 
     def bounds(self, what: _What) -> dict[str, bool]:
-        """Files that a kept version adds, or its manifest names, by key; True if the file may hold the object."""
+        """The files that a kept version adds or that its manifest names, by key. The value is True if the file may hold
+        the object.
+        """
         file, found = self.reader.layout.file, {}
         packs = [pack for body in self.versions.values() for pack in body.adds]
         packs += [pack for each in self.manifests.values() for pack in each.rejects]
@@ -321,7 +330,7 @@ class _Bodies:
     def last_with(self, holding: set[str], there: set[str], what: _What) -> int:
         """The last version that names the object, or in which a file with the object is live; -1: no version.
 
-        `there`: all keys.
+        `there`: the keys of all stored objects of the table.
         """
         reader, last = self.reader, NO_VERSION
         for version, body in self.versions.items():
@@ -363,7 +372,7 @@ def _removed(table: LogTable, history: _History, change: Erasure) -> Erased:
     layout, at_once, snapshot = table.layout, table.committer.at_once, history.snapshot
     begins = _begin(table, history)
     own = history.versions.get(snapshot.version)
-    # If it is empty, another erasure has emptied the version, and the time is not the version's own.
+    # If the version is empty, another erasure has emptied it, and its time is not the time of the commit.
     before_ms = own.modified_ms - CLOCKS_DIFFER_MS if own is not None and own.size else 0
     first = max(begins, min((n for n, meta in history.versions.items() if meta.size), default=0))
     doomed = [meta for meta in history.rest if _is_below(meta, first, layout.last_checkpoint, before_ms)]
@@ -384,7 +393,9 @@ def _removed(table: LogTable, history: _History, change: Erasure) -> Erased:
 
 
 def _begin(table: LogTable, history: _History) -> int:
-    """Cut the log where no version holds the object any more. Returns the first version; 0: the log was not cut."""
+    """Cut the log, so that no remaining version holds the object. Returns the log's first version; 0: the log was not
+    cut.
+    """
     if not history.begins:
         return 0
     snapshot = history.snapshot
@@ -405,7 +416,7 @@ def _begin(table: LogTable, history: _History) -> int:
 
 
 def _is_below(meta: ObjectMeta, first: int, last_checkpoint: str, before_ms: int) -> bool:
-    """True if the platform or another engine derived this object from versions below the first one."""
+    """True if this object of the log was made from versions below `first`, by the platform or another engine."""
     if meta.key == last_checkpoint:
         return False
     number = _NUMBER.match(meta.key.rsplit("/", 1)[1])

@@ -3,14 +3,13 @@
 A rollback is also the remedy after a forbidden change by another engine. The engine's versions stay in the log. The new
 version follows them, undoes them, and names them (`log_state.UNDOES`). Readers ignore the state of the undone versions.
 
-The new version is the generation of each changed slot, so that derived tables and data versions see the change. In the
-table, these slots get the signals of the earlier version. So the next run finds that the signals have moved, and reads
-everything that has changed since.
+The new version becomes the generation of each changed slot, so that derived tables and data versions see the change. In
+the table, these slots get the signals of the earlier version. So the next run finds that the signals have moved, and
+reads everything that has changed since.
 
 | another writer, since the rollback was planned | the rollback |
 |---|---|
-| changed any slot, removed packs, let the schema grow, merged packs | restarts on top of that version; its changes do
-not stay |
+| changed any slot, removed packs, let the schema grow, merged packs | restarts on top of it, and drops its changes |
 | began a vacuum | restarts; it fails if the vacuum may be removing files of the earlier version |
 | rolled back, too | continues from there; if the table is already as wanted, nothing is left to do |
 | began the table again, under another id | fails with an error |
@@ -19,8 +18,8 @@ not stay |
 After two restarts, the rollback holds the table: other writers wait (`Known.held`).
 
 Requests: those of `LogReader.open` or `longest`, of `snapshot_of`, and of a commit. Each start costs 1 LIST for each
-1000 objects of the table. If a vacuum has cut the log, it costs 5 more, and 1 GET for each version that is younger than
-the longest run.
+1000 objects of the table. If a vacuum has cut the log, it costs 5 more requests, and 1 GET for each version that is
+younger than the longest run.
 """
 
 from dataclasses import dataclass, replace
@@ -47,12 +46,13 @@ RESTARTS: Final = 2
 """After this number of conflicts with other writers, the rollback makes them wait."""
 
 REFUSED_MEANWHILE: Final = 5
-"""Attempts that begin by reading the log again, since other engines keep committing."""
+"""The maximum number of attempts. Each attempt reads the log again, since another engine may have committed
+meanwhile."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Rollback:
-    """The table as of `target`, planned on the snapshot `readable`.
+    """The change back to the snapshot `target`, planned on the snapshot `readable`.
 
     `refused`: True if refused foreign versions follow `readable`.
     """
@@ -90,7 +90,7 @@ class Rollback:
         metadata, protocol = _metadata(was.metadata, ours.metadata), raised(ours.protocol, was.protocol)
         same_files = live.keys() == wanted.keys() and _files(now) == _files(before)
         if same_files and all(_facts(now, slot) == _facts(before, slot) for slot in slots):
-            # Another process has rolled back, too.
+            # Another process has already rolled back to the same version.
             slots = {}
             if not undoes and (metadata, protocol) == (base.metadata, base.protocol):
                 return None
@@ -113,7 +113,7 @@ class Rollback:
 
 
 def _metadata(was: MetaData, now: MetaData) -> MetaData:
-    """The earlier schema under the present id; deletion vectors stay allowed if they are allowed now."""
+    """The earlier schema with the present id of the table. Deletion vectors stay allowed if they are allowed now."""
     vectors = {name: value for name, value in now.configuration.items() if name == VECTORS}
     return replace(was, id=now.id, configuration={**was.configuration, **vectors})
 
@@ -129,8 +129,8 @@ def _facts(manifest: Manifest, slot: Slot) -> SlotFacts:
 def roll_back(table: LogTable, version: int) -> CommitResult:
     """Roll the table back to `version`, which must be kept with all its files.
 
-    Safe beside running batches, and to repeat. `NotFoundError` names the oldest version that can be restored.
-    `ConflictError`: a vacuum may be removing the version's files, or other writers won: try again later.
+    It is safe to run this beside batches, and to repeat it. `NotFoundError` names the oldest version that can be
+    restored. `ConflictError`: a vacuum may be removing the version's files, or other writers won: try again later.
     `CorruptError`: versions are missing.
     """
     reader, committer = table.reader, table.committer
@@ -171,7 +171,7 @@ def _ends(reader: LogReader) -> tuple[Snapshot, Snapshot]:
     except UsageError:
         known, record = reader.known.read()
         readable = reader.longest(before_refused=True)
-        if readable is None:  # versions of another program only
+        if readable is None:  # the log has only versions of another program
             raise
         found = replace(readable, known=known, record=record)
         if why := reader.missing(known, found.version, found.table, found.lineage):
@@ -215,7 +215,7 @@ def _target(committer: Committer, version: int) -> Snapshot:
 
 
 def _oldest(reader: LogReader, version: int) -> int:
-    """The oldest version after this one whose files are all present; -1: no version."""
+    """The oldest version after `version` whose files are all present; -1: no version."""
     there = {meta.key for meta in files_of_table(reader)}
     for kept in sorted(kept_versions(reader)):
         try:
@@ -228,10 +228,11 @@ def _oldest(reader: LogReader, version: int) -> int:
 
 
 def check_restorable(committer: Committer, target: Snapshot) -> None:
-    """`NotFoundError`: a file of this snapshot is missing. `ConflictError`: a vacuum may be about to remove one.
+    """`NotFoundError`: a file of this snapshot is missing. `ConflictError`: a vacuum may be about to remove one of its
+    files.
 
-    A vacuum keeps the files of versions that it does not cut, and cuts below a mark that is older than the longest run.
-    The check assumes that a pass of a vacuum is shorter than the longest run.
+    A vacuum keeps the files of versions that it does not cut off. It cuts the log below a mark that is older than the
+    longest run. The check assumes that a pass of a vacuum is shorter than the longest run.
     """
     reader, run_ms = committer.reader, committer.max_run_seconds * 1000
     marks = {int(meta.key.rsplit("/", 1)[1]): meta for meta in list_all(reader.store, reader.layout.cuts)}

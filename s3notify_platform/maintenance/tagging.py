@@ -2,18 +2,18 @@
 
 Guarantees. Exactly the committed object version is tagged, and only if it was read whole and without rejects, since
 quarantined data may have to be read again. S3 has no conditional tagging, so only objects with a version id are tagged;
-a bucket without versioning is refused at the beginning. The pass moves and deletes nothing. Tags are not changes: their
-events are ignored, and ETags stay the same. After a kill at any point, a repetition does the rest; several passes may
-run at the same time.
+a bucket without versioning is refused at the beginning. A pass moves and deletes nothing. Tags are not changes: their
+events are ignored, and ETags stay the same. If a pass is killed at any point, a repetition does the rest. Several
+passes may run at the same time.
 
-A record remembers the version up to which each slot is done; the next pass tags objects that later versions have read.
-A slot is not done if the store was unavailable, or refused all tags: the next pass tries again. If the store refused
-only some of the tags, they are counted, and tried again after `tag_again`. Objects that a lifecycle rule then removes
-leave the table, unless `on_delete` keeps their rows.
+A record says, for each slot, up to which table version its objects are tagged. The next pass tags objects that were
+read for later versions. A slot does not count as tagged if the store was unavailable, or refused all tags: the next
+pass tries again. If the store refused only some of the tags, these are counted, and are tried again only after
+`tag_again`. Objects that a lifecycle rule then removes leave the table, unless `on_delete` keeps their rows.
 
 Requests of a pass: those of `LogTable.newest`, 1 read, and 1 GET of the bucket's versioning if a slot has changed. The
-changed slots cost the requests of `StateReader.columns`; each object costs 1 HEAD, 1 GET, 1 PUT. For each
-`SLOTS_AT_ONCE` slots 1 read and 1 write.
+changed slots cost the requests of `StateReader.columns`; each object costs 1 HEAD, 1 GET and 1 PUT. Each group of
+`SLOTS_AT_ONCE` slots costs 1 read and 1 write.
 """
 
 import json
@@ -75,11 +75,11 @@ def tag_committed(
     progress: Progress = lambda _: None,
     clock: Clock = SYSTEM_CLOCK,
 ) -> Tagging:
-    """Tag objects that were committed since the last pass with the source's `committed_tags`.
+    """Set the source's `committed_tags` on the objects that were committed since the last pass.
 
-    `seconds`: after this time, the pass ends with its present slot. `objects`, `tags`, `platform`: stores to use
-    instead of the source's own. `UsageError`: no `committed_tags`, or a bucket without versioning. `UnavailableError`,
-    raised after everything possible is done: repeat. Requests: see the module docstring.
+    `seconds`: after this time, the pass finishes its present slot, and ends. `objects`, `tags`, `platform`: stores to
+    use instead of the source's own. `UsageError`: no `committed_tags`, or a bucket without versioning.
+    `UnavailableError` is raised after all other work is done: repeat the call. Requests: see the module docstring.
     """
     _check_tags(source)
     tags = tags if tags is not None else open_tags(source.input.bucket)
@@ -90,7 +90,7 @@ def tag_committed(
     manifest, reached, behind = _behind(opened, done)
     if behind:
         tags.check_versioned()
-    # Shuffled, so that an object that always fails does not end each pass before the same objects.
+    # The order is random: otherwise an object that always fails would end each pass before the same objects.
     behind.sort(key=lambda _: clock.random_bytes(8))
     table = source.table(store=platform, clock=clock)
     over = clock.monotonic() + seconds if seconds is not None else float("inf")
@@ -123,7 +123,7 @@ def _check_tags(source: Source) -> None:
 
 
 def _behind(opened: OpenTable, done: "_Done") -> tuple[Manifest, dict[Slot, int], list[Slot]]:
-    """The newest manifest, the version of each slot in it, and the slots that have changed since the last pass."""
+    """The newest manifest, the generation of each slot in it, and the slots that have changed since the last pass."""
     manifest = (
         opened.snapshot.manifest if opened.snapshot else Manifest(table=opened.id, version=-1, number=0)
     )
@@ -134,8 +134,8 @@ def _behind(opened: OpenTable, done: "_Done") -> tuple[Manifest, dict[Slot, int]
 def to_be_tagged(source: Source, *, again: bool = False, clock: Clock = SYSTEM_CLOCK) -> tuple[int, int]:
     """The number of slots changed since the last pass, and of objects in them that `tag_committed` would check.
 
-    `again`: as after `tag_again`. `UsageError`: no `committed_tags`. Requests: those of `tag_committed` without the
-    requests for objects.
+    `again`: count as if `tag_again` had been called. `UsageError`: no `committed_tags`. Requests: those of
+    `tag_committed` without the requests for objects.
     """
     _check_tags(source)
     opened = source.open_table(create=False)
@@ -164,7 +164,7 @@ def tag_again(
 
 
 def _committed(states: pa.RecordBatch, since: int) -> Iterator[tuple[str, str]]:
-    """Key and ETag of each object that was read whole after version `since` of its slot, by the label of its rows."""
+    """Key and ETag of each object that was read whole after version `since`, according to the label of its rows."""
     whole = pc.and_(
         states["reach_end"], pc.and_(pc.equal(states["reason"], ""), pc.equal(states["rejects"], 0))
     )
@@ -226,7 +226,7 @@ class _Done:
         self.note({})
 
     def note(self, reached: Mapping[Slot, int]) -> None:
-        """Remember that these slots are done up to here; a later generation from another process stays."""
+        """Record that these slots are tagged up to these generations. A later generation from another process stays."""
         self._change(lambda known: known | {slot: max(n, known.get(slot, 0)) for slot, n in reached.items()})
 
     def drop(self, slots: Iterable[Slot]) -> None:
@@ -255,7 +255,7 @@ class _Done:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TagCommitted:
-    """The task: one pass. `again`: over all objects, not only those of new commits."""
+    """The task: one pass. `again`: the pass checks all objects, not only objects of new commits."""
 
     source: Source
     again: bool = False

@@ -3,9 +3,9 @@
 Invariants
     - The retention is never shorter than the longest run. A file that is younger than the longest run is never removed:
       a run that has not committed yet may be about to name it.
-    - Before files are removed, a version is created that changes nothing. A writer may have staged such a file when it
-      was young, and its request to create a version may still be in flight. That request then gets a conflict.
-    - The log is cut below a checkpoint that `_last_checkpoint` has named for longer than the longest run, so that no
+    - Before files are removed, a version is created that changes nothing. A writer that has staged such a file may
+      still have a request in flight that creates a version. This request then gets a conflict.
+    - The log is cut below a checkpoint that `_last_checkpoint` has named for longer than the longest run takes. So no
       reader and no writer still uses earlier versions. `_last_checkpoint` changes all the time. So each pass leaves a
       mark of the checkpoint that is named now, and a later pass cuts below the newest mark that is old enough.
     - Every kept version can be read: the log begins with a checkpoint, and versions are removed one by one, oldest
@@ -39,7 +39,8 @@ from s3notify_platform.table.snapshot import LogReader, Snapshot
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VacuumReport:
-    """The objects that one pass removed and kept, or that a dry run would.
+    """The objects that one pass has removed and kept, or, after a dry run, the objects that a pass would remove and
+    keep.
 
     `names`: removed keys, in the order of removal.
     """
@@ -57,7 +58,7 @@ FENCE: Final = "VACUUM START"
 
 
 class Fence:
-    """A version that changes nothing."""
+    """A change that creates a version and changes nothing else."""
 
     def onto(self, base: Snapshot) -> Proposal | None:  # noqa: ARG002 - as `Change`
         """See `Change`."""
@@ -82,7 +83,7 @@ def vacuum(
     track: Track = untracked,
     dry_run: bool = False,
 ) -> VacuumReport:
-    """Do one pass over the whole table; safe beside running batches and beside another vacuum.
+    """Do one pass over the whole table. It is safe to run this beside batches, and beside another vacuum.
 
     A dry run writes only the probe object. `UsageError`: the retention is shorter than a run may take.
     """
@@ -199,7 +200,7 @@ def _named_by_versions(reader: LogReader, snapshot: Snapshot, kept: Iterable[int
         named |= found
         if body is not None and not body.foreign:
             if number and body.parent != number:
-                # No version would name the files of the replaced version, and they would be removed.
+                # Otherwise the files of the replaced version would be removed, since no version names them.
                 raise CorruptError(
                     f"a version of the table below {reader.layout.prefix!r} was replaced: put it back before files are "
                     f"removed: `{PUT_BACK}`"
@@ -235,7 +236,7 @@ def named_by_manifest(reader: LogReader, manifest: Manifest) -> set[str]:
 
 
 def files_of(reader: LogReader, packs: Collection[Add | Remove]) -> set[str]:
-    """Keys of these packs, and of the files with their vectors."""
+    """Keys of these packs, and of the files that have their vectors."""
     paths = {each.path for each in packs}
     vectors = (file_of(each.vector) for each in packs if each.vector)
     return {reader.layout.file(path) for path in paths.union(filter(None, vectors))}

@@ -1,4 +1,4 @@
-"""Operations on frames whose column names contain dots, back-ticks or spaces, or differ only in case."""
+"""Operations on DataFrames whose column names contain dots, back-ticks or spaces, or differ only in case."""
 
 from collections.abc import Callable
 
@@ -8,7 +8,7 @@ from s3notify_platform.engine.values.row_schema import Batches
 
 
 def map_in_arrow(frame: DataFrame, function: Callable[[Batches], Batches], schema: str) -> DataFrame:
-    """`DataFrame.mapInArrow` for any column names; Spark's own method looks up its columns by unquoted names."""
+    """`DataFrame.mapInArrow` for any column names. Spark's own method looks up columns by unquoted names."""
     names = frame.columns
 
     def run(batches: Batches) -> Batches:

@@ -1,8 +1,8 @@
 """The schema that a batch is parsed with (declared, pinned or inferred), and the columns that a transform makes of it.
 
 The version that commits the first rows pins the schema. If another run has pinned a schema meanwhile, its columns stay,
-and this run's columns are added to them. If both runs gave a column different types, the later run gets a conflict, and
-plans again.
+and this run's columns are added to them. If the two runs gave a column different types, the later run gets a conflict,
+and plans again.
 """
 
 import json
@@ -44,7 +44,7 @@ Transform = Callable[[DataFrame], DataFrame]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchSchemas:
-    """The schemas of one source's batches. Holds a Spark session."""
+    """Chooses the schemas of one source's batches. Holds a Spark session."""
 
     spark: SparkSession
     source: Source
@@ -71,7 +71,7 @@ class BatchSchemas:
     def widen(
         self, schema: TableSchema, found: Iterable[str], run: Run, known: TableSchema | None
     ) -> TableSchema:
-        """See `Jobs.widen_schema`. If types differ, the widest one is chosen."""
+        """See `Jobs.widen_schema`. If the types of a field differ, the widest type is chosen."""
         schemas = [pa.ipc.read_schema(pa.py_buffer(b64decode(one))) for one in sorted(found)]
         wider = new_fields(
             schemas, FORMATS.get(self.source.input.format), self.source.input.object_columns.schema.names
@@ -81,7 +81,7 @@ class BatchSchemas:
         return self._grown(known, json_schema(source), run, inferred=True, named=schema)
 
     def delivered(self, source: StructType) -> StructType:
-        """The columns of the rows as they are read. `UsageError`: a rule cannot be evaluated on these columns."""
+        """The columns of rows before the transform. `UsageError`: a rule cannot be evaluated on these columns."""
         chosen = self.source.input
         if source.fields and chosen.rules:
             chosen.rules.bound(chosen.delivered(arrow_schema(source)))
@@ -89,7 +89,7 @@ class BatchSchemas:
         return StructType([*source.fields, *object_columns(self.source, source), *rescued])
 
     def _with_new_hints(self, known: TableSchema) -> StructType:
-        """The pinned columns and newly hinted ones; `UsageError` if a hint gives a pinned column another type."""
+        """The pinned columns, and new hinted columns. `UsageError`: a hint gives a pinned column another type."""
         pinned = json_schema(object_names(known.source))
         if not self.source.input.schema_hints:
             return pinned
@@ -107,9 +107,10 @@ class BatchSchemas:
         inferred: bool,
         named: TableSchema | None = None,
     ) -> TableSchema:
-        """The pinned schema, extended to parse `found`, with the resulting columns of the rows.
+        """The pinned schema, extended by the columns `found`, together with the resulting columns of the table's rows.
 
-        `found`: names as in objects. `named`: a schema that already names some of them, if not the pinned one.
+        `found` has the names that the columns have in objects. `named`: a schema that already has table names for some
+        of these columns; by default the pinned schema.
         """
         held = object_names(known.source) if known is not None and inferred else StructType().json()
         source = merged(held, found.json(), strict=False, bounded=inferred)
@@ -123,7 +124,7 @@ class BatchSchemas:
         return schema
 
     def _check_transform(self, source: StructType) -> StructType:
-        """The columns of the data files; `UsageError` if the transform raises or loses lineage."""
+        """The columns of the data files. `UsageError`: the transform raises an error, or changes a lineage column."""
         given = StructType(LINEAGE.fields + source.fields)
         out = given
         if self.transform is not None:
@@ -161,12 +162,12 @@ def _comment(field: StructField) -> dict[str, Any]:
 def infer_schema(
     spark: SparkSession, source: Source, sample: Sequence[ObjectVersion], progress: Progress = lambda _: None
 ) -> StructType:
-    """The schema of a sample (`reader.sample_of`), within limits, read in one task; no columns if the sample has no
-    data.
+    """Infer the schema of a sample (`reader.sample_of`), within limits, in one task. It has no columns if the sample
+    has no data.
 
     1 GET for each object. An object larger than `HEAD_SAMPLE_BYTES` is read only at its beginning, and a Parquet file
-    only at its footer. If the task dies, its objects are tried in halves. Objects over which the task dies alone are
-    left out.
+    only at its footer. If the task dies, the job is repeated with each half of its objects. An object that alone makes
+    the task die is left out.
     """
     deadly: set[ObjectVersion] = set()
 

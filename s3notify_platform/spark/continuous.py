@@ -1,15 +1,16 @@
 """Keeps a committed table in step with its bucket, without Dagster.
 
-`run` polls the keyspace, and ingests the changed slots by `Ingest.rounds`. The table is the truth. The signals that
-were seen (`engine.batch.signals_seen`) are only a hint: slots that are ingested again commit nothing twice. Several of
+`run` polls the keyspace, and ingests the changed slots by `Ingest.rounds`. The table is the truth. The record of seen
+signals (`engine.batch.signals_seen`) is only a hint: if a slot is ingested again, no row is committed twice. Several of
 these processes, and Dagster as well, may work on one table.
 
-The function `decide` chooses if a batch lists the bucket or reads the entries of the source's topic (`s3notify topics
-create NAME`), as for the sensor's batches. Entries are removed after the commit. Slots that were ingested only in part
-are requested again at once by moving their signals, and failed slots are requested after a backoff. Until then both are
-in the rescan backlog, so that a restart requests them too. The backlog also counts their failures, so that the last
-attempt happens even if each attempt is made by another process (`--once`). Failed slots are ingested separately from
-the others. If a batch fails as a whole, it is tried again in halves, until the slot at fault fails alone.
+The function `decide` chooses whether a batch lists the bucket or reads the entries of the source's topic (`s3notify
+topics create NAME`). The sensor uses it, too. Entries are removed after the commit. A slot that was ingested only in
+part is requested again at once: its signal moves. A failed slot is requested again after a backoff. Until then both
+kinds of slots are in the rescan backlog, so that a restarted process requests them, too. The backlog also counts the
+failures, so that the last attempt is recognised even if each attempt is in another process (`--once`). Failed slots are
+ingested separately from the others. If a batch fails as a whole, it is tried in halves, until the slot at fault fails
+alone.
 """
 
 import json
@@ -79,7 +80,7 @@ def _in_background(seconds: float, action: Callable[[], None]) -> None:
 
 
 TAGGING_SECONDS: Final = 2.0
-"""The maximum time for tagging between two polls; one slot may take longer."""
+"""The maximum time for tagging between two polls; a slot that was begun is finished."""
 
 SWEEP_SECONDS: Final = 86_400.0
 """The time between two comparisons of the whole bucket by a process that keeps running."""
@@ -87,49 +88,50 @@ SWEEP_SECONDS: Final = 86_400.0
 
 @dataclass(slots=True, kw_only=True)
 class ContinuousIngest:
-    """Ingests changed slots, and requests slots again that were not ingested."""
+    """Ingests changed slots, and requests failed and unfinished slots again."""
 
     spark: SparkSession
     source: Source
     transform: Transform | None = None
     code_version: str = ""
-    """The fingerprint of the transform, if the source declares no version."""
+    """The fingerprint of the transform's code; it is used if the source declares no code version."""
     progress: Progress = lambda _: None
     reads: Callable[[Reading | None], None] = lambda _: None
     """Called when a round begins to read."""
     clock: Clock = SYSTEM_CLOCK
     settings: BatchSettings = field(default_factory=BatchSettings)
-    """Settings of its retries."""
+    """The settings for retries of failed slots."""
     later: Callable[[float, Callable[[], None]], None] = _in_background
-    """Calls a function after this number of seconds."""
+    """Calls the given function after the given number of seconds."""
     list_seconds: float = 10.0
     """The minimum time between two listings of the bucket."""
     failing: Mapping[Slot, Failed] = field(default_factory=dict)
-    """Slots whose last batch, in any process, did not commit all of them; as of the last read of the backlog."""
+    """The slots that failed in their last batch (in any process), as of the last read of the backlog."""
     unfinished: frozenset[Slot] = frozenset()
-    """Slots of the last batch that were requested again at once."""
+    """The slots that the last batch ingested only in part; they were requested again at once."""
     opened: OpenTable | None = None
     """The source's table as of the beginning of the batch."""
     behind: str = ""
-    """The reason why a derived table is not in step with the source's; "" if all are."""
+    """The reason why a derived table is behind the source's table; "" if no derived table is."""
     _counts: Counter[str] = field(default_factory=Counter)
     _listed_ms: int = 0
     _topic: str = ""
-    """Epoch of the source's topic, as of the last read."""
+    """The epoch of the source's topic when it was last read."""
 
     def counts(self) -> Mapping[str, int]:
         """The work done since the start, as in `BatchResult.counts`, and the number of slots that fail now."""
         return {**self._counts.copy(), "failing_slots": len(self.failing)}
 
     def run(self, stop: threading.Event, *, every_seconds: float | None, sweep: bool = False) -> None:
-        """Ingest changes until `stop` is set, polling at this interval; None: only the changes signalled by now.
+        """Poll at this interval, and ingest changes until `stop` is set; None: only the changes signalled by now.
 
-        It continues from the signals that any process has seen (`engine.batch.signals_seen`). At the first start, with
-        `sweep`, and each `SWEEP_SECONDS` it compares all objects. Missing versions of the table are always refused.
+        It continues from the last signals that any process has seen (`engine.batch.signals_seen`). It compares all
+        objects at the first start, with `sweep`, and each `SWEEP_SECONDS`. Missing versions of the table are refused.
         During an outage it waits with backoff, and reports to `progress`; with None it raises the error. It also raises
         Spark's errors once Spark no longer works, and errors that only an operator can fix.
 
-        An idle poll is 1 HEAD, a poll with changes 1 HEAD and 1 LIST. Each batch makes 4 requests, and those of `take`.
+        Requests: 1 HEAD for an idle poll; 1 HEAD and 1 LIST for a poll with changes. A batch makes 4 requests besides
+        those of `take`.
         """
         following, outages = _Following(self, sweep=sweep), 0
         hurry = every_seconds is None
@@ -148,11 +150,11 @@ class ContinuousIngest:
                 return
 
     def take(self, signals: Mapping[Slot, str | None], *, batch: str) -> BatchResult:
-        """Ingest these slots, and the slots that wait for a rescan. May be repeated.
+        """Ingest these slots, and the slots that wait for a rescan. The call may be repeated.
 
-        `UsageError`: nothing can be ingested. `UnavailableError`: an outage (`Ingest.rounds`). A slot that fails is in
-        `failing`, and requested again. Requests: those of `Ingest.rounds`, 2 or more for topic and backlog, and those
-        of `commit_rounds`.
+        `UsageError`: nothing can be ingested. `UnavailableError`: an outage (`Ingest.rounds`). A slot that fails is
+        added to `failing`, and is requested again. Requests: those of `Ingest.rounds`, 2 or more for topic and backlog,
+        and those of `commit_rounds`.
         """
         rescans = self.backlog.read()
         with ThreadPoolExecutor(1, "room") as beside:
@@ -162,7 +164,7 @@ class ContinuousIngest:
     def segments(self, slots: Iterable[Slot]) -> Sequence[Segment] | None:
         """The segments of these slots, read while other work goes on; None while the topic is unknown.
 
-        1 scan (`NotificationQueue.segments`).
+        Requests: 1 scan (`NotificationQueue.segments`).
         """
         location = self.source.location
         return location.queue().segments(location.name, slots) if self._topic else None
@@ -171,7 +173,7 @@ class ContinuousIngest:
         """Tag committed objects, if the source has `committed_tags`; objects that cannot be tagged now wait for a later
         batch.
 
-        Returns the number of slots that are left after this number of seconds. Requests and limits: those of
+        Stops after `seconds`, and returns the number of slots that are left. Requests and limits: those of
         `tag_committed`.
         """
         if not self.source.input.tags:
@@ -190,9 +192,9 @@ class ContinuousIngest:
         return left
 
     def decided(self, signals: Iterable[Slot], rescans: Rescans, *, unqueued: bool = False) -> Decision:
-        """Decide how to find the changes in these slots. `rescans`: the backlog, read after the slots.
+        """Decide how to find the changes in these slots. `rescans`: the backlog, read after the poll.
 
-        `unqueued`: one of the signals is from a writer that does not queue. 1 request; 0 while entries are followed.
+        `unqueued`: one of the signals is from a writer that does not queue. Requests: 1; 0 while entries are followed.
         """
 
         def decided() -> Decision:
@@ -222,10 +224,9 @@ class ContinuousIngest:
         beside: Executor,
         segments: Sequence[Segment] | None = None,
     ) -> BatchResult:
-        """Does the work of `take` after a decision of `decided`. `segments`: the segments of the slots, if they were
-        read since.
+        """Does the work of `take` after a decision of `decided`. `segments`: the slots' segments, if already read.
 
-        `beside` frees the quota of entries that leave the queue.
+        The threads of `beside` free the quota of entries that leave the queue.
         """
         location, backlog, topic = self.source.location, self.backlog, decision.topic
         began_ms = self.clock.wall_ms()
@@ -249,7 +250,7 @@ class ContinuousIngest:
         self.failing = {s: one for s, one in self.failing.items() if s not in slots} | failed
         if decision.listing:
             self._listed_ms = began_ms
-            backlog.settle(rescans.slots)  # except those that were just added again
+            backlog.settle(rescans.slots)  # slots that were just added again stay
         if decision.everything:
             backlog.enumerated(topic)
         for name, rows in added(each.broken for each in result.slots.values()).items():
@@ -307,7 +308,7 @@ class ContinuousIngest:
             raise
 
     def lead_on(self, batch: str) -> None:
-        """Update the source's derived tables. A failure is reported in `behind`, and tried again."""
+        """Update the source's derived tables. A failure is reported in `behind`; the next poll or batch tries again."""
         self.behind = ""
         for asset in self.source.kinds:
             try:
@@ -331,7 +332,7 @@ class ContinuousIngest:
         return RescanBacklog(self.source.location.records(), clock=self.clock)
 
     def _failed(self, result: BatchResult) -> dict[Slot, Failed]:
-        """The slots that failed, with this attempt. They are requested again after a backoff."""
+        """The slots that failed in this batch. They are requested again after a backoff."""
         failed: dict[Slot, Failed] = {}
         waits: list[float] = []
         for slot, each in result.slots.items():
@@ -368,7 +369,7 @@ class ContinuousIngest:
 
 
 class _Following:
-    """The signals of the source that a running `ContinuousIngest` has seen."""
+    """The polls of a running `ContinuousIngest`, and the signals that they have seen."""
 
     def __init__(self, ingest: ContinuousIngest, *, sweep: bool) -> None:
         self._ingest = ingest
@@ -379,14 +380,14 @@ class _Following:
         self._seen: Record | None = None
         self._table = ""
         self._followed = False
-        """True if the last batch followed entries: the next one then reads them before it decides to follow."""
+        """True if the last batch followed entries. The next batch then reads entries before it decides."""
         self._untagged = 0
         self._led = False
         """True if the derived tables were updated since the start."""
         self._batches = (f"ingest-{unique_name(ingest.clock)[:12]}-{number}" for number in count())
 
     def step(self, *, hurry: bool) -> float:
-        """Poll, and ingest the changes. Returns the seconds until a listing is due. `hurry`: list in any case."""
+        """Poll, and ingest the changes. Returns the seconds until the bucket may be listed. `hurry`: do not wait."""
         ingest, location = self._ingest, self._ingest.source.location
         if not hurry and self._watcher and ingest.clock.monotonic() >= self._sweep_at:
             self._watcher, self._sweep = None, True

@@ -15,7 +15,7 @@ from s3notify_platform.spark.spark_versions import to_arrow_schema
 
 
 def parse_schema(declared: str, source: Source) -> StructType:
-    """A declared schema; `UsageError` if it does not parse or the format cannot give it."""
+    """Parse a declared schema. `UsageError`: it does not parse, or the format cannot give these columns."""
     whose = f"schema {declared!r} of source {source.name!r}"
     try:
         schema = StructType.fromDDL(declared)
@@ -31,8 +31,8 @@ def parse_schema(declared: str, source: Source) -> StructType:
 
 
 def hinted(found: StructType, source: Source) -> StructType:
-    """Inferred columns with the types of the source's hints, and
-    missing hinted columns; no columns if none is inferred.
+    """The inferred columns with the types of the source's hints, and then the hinted columns that were not inferred. No
+    columns if none was inferred.
     """
     hints = {column.name.casefold(): column for column in from_arrow_schema(source.input.hints)}
     columns = [StructField(c.name, hints.pop(c.name.casefold(), c).dataType) for c in found]
@@ -42,7 +42,7 @@ def hinted(found: StructType, source: Source) -> StructType:
 def object_columns(source: Source, data: Iterable[StructField]) -> list[StructField]:
     """The columns that rows get from their object (`source.object_columns`).
 
-    `UsageError`: `data` has one of them, too.
+    `UsageError`: `data` has a column with one of these names.
     """
     own = source.input.object_columns
     own.check_apart(column.name for column in data)
@@ -60,7 +60,7 @@ def json_schema(text: str) -> StructType:
 
 
 def arrow_schema(columns: StructType) -> pa.Schema:
-    """The Arrow schema that records are parsed to, for these columns."""
+    """The Arrow schema of records that are parsed with these columns."""
     data = to_arrow_schema(columns, check_names=True)
     return pa.schema([column.with_nullable(True) for column in data])
 

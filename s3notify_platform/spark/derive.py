@@ -1,8 +1,9 @@
-"""Downstream slot tables: a function of the committed rows of a slot, committed in the same way.
+"""The tables of slot assets. A function computes their rows from the committed rows of the source, slot by slot. They
+are committed in the same way as the source's table.
 
 The function gets the rows of the wanted slots as one DataFrame, and keeps the `_slot` column. The rows that it returns
-for a slot replace that slot of the derived table completely. A derived slot names the version of the source's table
-that last changed its source slot, so that a second build of the slot changes nothing.
+for a slot replace that slot of the derived table completely. Each slot of a derived table records the version of the
+source's table that last changed this slot. So a second build from the same version changes nothing.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -52,13 +53,13 @@ def derived_tables(
     force: bool = False,
     progress: Progress = lambda _: None,
 ) -> Iterator[StagedTable]:
-    """The slots of the slot asset `asset`, built from this snapshot of the source; in several parts if the function
-    fails.
+    """Stage slots of the slot asset `asset`, built from this snapshot of the source's table. Yields several parts if
+    the function fails.
 
-    A slot that was built from its source version, or from a later one, is skipped even if the function's code has
-    changed. `force`, for runs that a person requests, builds such slots again. `code_version`: the version of the
-    function, noted with each slot that it builds. If the function raises or loses `_slot`, it is tried again with
-    halves of the slots, so that a slot at fault fails alone.
+    A slot that was already built from this version of its source slot, or from a later version, is skipped. This holds
+    even if the function's code has changed. `force`, for runs that a person requests, builds such slots again.
+    `code_version`: the version of the function; it is recorded with each slot that is built. If the function raises an
+    error or loses `_slot`, it is called again with each half of the slots. So a slot at fault fails alone.
 
     Requests: those of `LogTable.newest`, of `load_slots`, and of a commit; 1 PUT for each pack.
     """
@@ -126,7 +127,7 @@ class _Base:
 
     @classmethod
     def opened(cls, source: Source, asset: str, code: str) -> "_Base":
-        """The table of a slot asset, created if it never existed."""
+        """Open the table of a slot asset, and create it if it never existed."""
         table = source.table(asset)
         first = described(NO_SCHEMA, created_ms=table.reader.clock.wall_ms(), derived=True)
         found = open_table(table, source.location.table_name, source.identity, create=first)
@@ -134,7 +135,7 @@ class _Base:
         return cls(source, asset, table, found.snapshot, code)
 
     def staged(self, slots: Sequence[Slot], commit: Callable[[], Results]) -> StagedTable:
-        """A commit for some slots, which reports the other slots as unchanged."""
+        """Extend `commit`, which reports only some slots: the other slots of `slots` are reported as unchanged."""
 
         def run() -> Results:
             held = self.snapshot.manifest

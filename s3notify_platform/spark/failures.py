@@ -26,11 +26,11 @@ MAX_FAILED_JOBS: Final = 12
 
 
 class TransformError(Exception):
-    """A user's transform raised when it got rows; the cause is the raised exception."""
+    """A user's transform raised an exception when it was called with rows. This exception is the `__cause__`."""
 
 
 JOB_ERRORS: Final = (PySparkException, Py4JError, TransformError)
-"""The exceptions of a failing job: Py4JError for exceptions of the JVM that PySpark does not know."""
+"""The exceptions that a failing job raises. A Py4JError is an exception of the JVM that PySpark does not know."""
 
 _OF_CLUSTER: Final = re.compile(
     r"cancel|shut ?down|stopped SparkContext|FetchFailed|No space left|Py4JNetworkError", re.IGNORECASE
@@ -39,9 +39,8 @@ _OF_CLUSTER: Final = re.compile(
 
 
 def reason_of(error: Exception) -> str:
-    """The line of a Spark error that a person needs: Python's last, or Spark's first.
-
-    The platform's errors are kept whole.
+    """The line of a Spark error that a person needs: the last line with a Python error, or else the first line. An
+    error of the platform is returned whole.
     """
     if isinstance(error, S3NotifyError):
         return str(error)
@@ -76,7 +75,7 @@ def task_of(error: Exception) -> int | None:
 
 
 def failed_slot(slot: Slot, error: Exception) -> FailedSlot:
-    """A slot of a failed job. It has a traceback only if data that the job read may be at fault."""
+    """The failure of a slot of a failed job. It has a traceback only if data that the job read may be at fault."""
     own, cause = own_error(error), error.__cause__
     reason = f"the reader's process ended: {reason_of(error)}" if is_death(error) else reason_of(error)
     if own is not None or (not is_death(error) and _OF_CLUSTER.search(str(error))):
@@ -113,11 +112,12 @@ def in_halves(
     progress: Progress,
     suspect: Callable[[Sequence[T], Exception], T | None] = lambda _, __: None,
 ) -> Iterator[R]:
-    """Yield the result of `job` for each part, last part first. A part that raises one of `errors` is retried in
-    halves.
+    """Yield the result of `job` for each part, last part first. If the job for a part raises one of `errors`, each half
+    of the part is tried.
 
-    So an item at fault fails alone: `failed` makes a result of the item and its error. An item that `suspect` names is
-    tried alone at once, and the others together. `what` and `units` name the jobs and items in progress messages.
+    So an item at fault fails alone in the end: `failed` converts the item and its error to a result. If `suspect` names
+    an item, this item is tried alone at once, and the other items together. `what` and `units` name the jobs and items
+    in progress messages.
     """
     todo = [part for part in parts if part]
     jobs = wrong = 0

@@ -1,4 +1,4 @@
-"""The tables that follow a source's (`table.follow`), where Spark does the work on large tables."""
+"""Updates the tables that follow a source's table (`table.follow`). Spark does the work on large tables."""
 
 import pickle
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -59,7 +59,7 @@ class SparkFollowJobs(FollowJobs):
         self._spark, self._source, self._asset, self._small = spark, source, asset, small
 
     def newest(self, latest: Latest, snapshot: Snapshot, label: int) -> Sequence[BuiltPart]:
-        """See `FollowJobs`. One shuffle of all rows, sorted by key and rank."""
+        """See `FollowJobs`. All rows are shuffled once, and sorted by key and rank."""
         if _size(snapshot) <= SMALL_BYTES:
             return self._small.newest(latest, snapshot, label)
         source, slots, name = self._source, latest.slots, self._asset
@@ -97,7 +97,7 @@ class SparkFollowJobs(FollowJobs):
         return newest_of(rows.cast(output))
 
     def clustered(self, clustered: Clustered, snapshot: Snapshot, label: int) -> Sequence[StagedPack]:
-        """See `FollowJobs`. One shuffle of all rows by ranges of the columns; a task sorts each range."""
+        """See `FollowJobs`. All rows are shuffled once, by ranges of the columns; a task sorts each range."""
         if _size(snapshot) <= SMALL_BYTES:
             return self._small.clustered(clustered, snapshot, label)
         source, name = self._source, self._asset

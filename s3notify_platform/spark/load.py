@@ -1,7 +1,7 @@
 """Reads committed rows of slots as one DataFrame: the packs of one snapshot, distributed to tasks.
 
-Neither the bucket nor the data is listed, no task reads the log, and s3a is not needed. The columns are the table's;
-packs that are older than a column give nulls for it.
+No LIST of the bucket or of the data files is needed, no task reads the log, and Hadoop's s3a is not needed. The columns
+are those of the table. Rows in packs that are older than a column have null in this column.
 """
 
 import json
@@ -40,9 +40,9 @@ def load_slots(
 ) -> DataFrame:
     """The live rows of `slots` (None: of all), with `_slot`, `_key`, `_etag` and `_offset`, as of one snapshot.
 
-    `asset`: read the table of this slot asset; it has only `_slot` of these columns, and others that its function
-    keeps. `snapshot`: by default the newest. `NotFoundError`: nothing was ever committed. Requests: those of
-    `LogTable.newest`, and of `reading.read` in tasks.
+    `asset`: read the table of this slot asset. This table has `_slot`; it has the other three columns only if the
+    asset's function keeps them. `snapshot`: by default the newest snapshot. `NotFoundError`: nothing was ever
+    committed. Requests: those of `LogTable.newest`, and of `reading.read` in tasks.
     """
     ship_package(spark)
     pickle.dumps(source)  # `UsageError` for keys given by value
@@ -82,7 +82,9 @@ def frame_of(
 
 
 def newest(source: Source, asset: str | None = None) -> Snapshot:
-    """The newest snapshot of the source's table, or of a slot asset's. `NotFoundError`: the table has no version."""
+    """The newest snapshot of the source's table, or of the table of a slot asset. `NotFoundError`: the table has no
+    version.
+    """
     found = source.location.table(asset).newest()
     if isinstance(found, Absent):
         raise _nothing(source, asset)

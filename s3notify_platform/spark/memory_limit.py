@@ -1,4 +1,5 @@
-"""The last defence against data that needs more memory than expected: an error in its task instead of a killed process.
+"""The last defence against data that needs more memory than expected: the task gets an error, and its process is not
+killed.
 
 The system refuses the memory, the parser raises, and the object becomes a reject; other objects are not affected.
 """
@@ -23,7 +24,7 @@ def limited(task: Callable[[Batches], Batches]) -> Callable[[Batches], Batches]:
 
 
 def limit_memory(most: int = MAX_TASK_BYTES) -> None:
-    """Limit this process to `most` bytes, and to `MAX_TASK_SHARE` of all memory, in addition to its present use.
+    """Allow this process at most `most` bytes, and at most `MAX_TASK_SHARE` of all memory, beyond its present use.
 
     Applied once for each process; Linux only.
     """
@@ -40,7 +41,7 @@ def limit_memory(most: int = MAX_TASK_BYTES) -> None:
 
 
 def _memory() -> int:
-    """Bytes of memory of the machine, or of the container if it has less."""
+    """The memory of the machine in bytes, or of the container if the container has less."""
     machine = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     try:
         return min(machine, int(Path("/sys/fs/cgroup/memory.max").read_text(encoding="ascii")))

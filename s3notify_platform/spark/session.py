@@ -30,7 +30,7 @@ DEFAULTS: Final[Mapping[str, str]] = {
 }
 
 LOCAL: Final[Mapping[str, str]] = {
-    # Loopback only, independent of the machine's name.
+    # Spark listens only on loopback, whatever the machine's name is.
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.host": "127.0.0.1",
     # The JVM only hands work to Python: its second compiler and parallel collector cost more than they gain.
@@ -42,7 +42,7 @@ LOCAL: Final[Mapping[str, str]] = {
 def session_conf(
     *, master: str | None = None, remote: str | None = None, extra: Mapping[str, str] | None = None
 ) -> dict[str, str]:
-    """Spark configuration of a session; `UsageError` unless one of `master` and `remote` is given."""
+    """Spark configuration of a session; `UsageError` unless exactly one of `master` and `remote` is given."""
     if (master is None) == (remote is None):
         raise UsageError(
             "give a Spark master (local[*], spark://host:7077) "
@@ -84,8 +84,8 @@ def parallelism(spark: SparkSession) -> int:
 
 
 def ship_package(spark: SparkSession) -> None:
-    """Send this package to the workers, once for all sessions. In local mode, make workers run this Python if none is
-    set.
+    """Send this package to the workers, once for all sessions. In local mode, make the workers run this Python, unless
+    another Python is configured.
 
     Without this, local workers run the first `python3` in PATH, which is a different Python if the virtual environment
     is not activated.

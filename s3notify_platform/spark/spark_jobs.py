@@ -1,9 +1,9 @@
 """The Spark jobs of the engine: plan, infer, and read and stage. Only outcomes and packs reach the driver, never rows.
 
-A staging job that fails as a whole is tried again in halves, down to one slot (`failures.in_halves`). If a task dies
-that has read only one slot, that slot is tried alone at once. Then the objects of the slot are tried in halves, down to
-the object at fault. This happens if a task dies, by a signal or for lack of memory, and after any unexpected exception
-from a user's transform or from writing files.
+A staging job that fails as a whole is tried again in halves, down to one slot (`failures.in_halves`). If the task that
+died has read only one slot, this slot is tried alone at once. Then the objects of the slot are tried in halves, down to
+the object at fault. This search for the fault has two causes. A task dies, by a signal or for lack of memory. Or a
+user's transform, or the writing of files, raises an unexpected exception.
 """
 
 import pickle
@@ -117,7 +117,7 @@ class SparkJobs:
         skip: frozenset[str] = frozenset(),
         user: TopicUser | None = None,
     ) -> Plan:
-        """See `Jobs.plan`. Raises the error of this package that a task ended with."""
+        """See `Jobs.plan`. If a task ended with an error of this package, this error is raised."""
         source, spark, wanted = self._source, self._spark, sorted(set(slots))
         quota = max(1, -(-source.input.max_objects // max(1, len(wanted))))
         table, snapshot = base.table, base.snapshot
@@ -147,7 +147,7 @@ class SparkJobs:
             return Plan.of(planned_in(planned.toArrow().to_batches()), chains=begun_listing.chains)
 
     def _tasks(self, count: int) -> DataFrame:
-        """One row, and one Spark partition, for each task number."""
+        """A DataFrame with one row, and one Spark partition, for each task number."""
         return self._spark.range(0, count, 1, count)
 
     # Read and stage
@@ -155,7 +155,7 @@ class SparkJobs:
     def stage(
         self, busy: Sequence[SlotPlan], schema: TableSchema, run: Run, *, label: int
     ) -> list[StagedPart]:
-        """See `Jobs.stage`. A failing job is halved until each slot at fault is alone; see `_in_part`."""
+        """See `Jobs.stage`. A failing job is divided until each slot at fault is alone; see `_in_part`."""
         started = self._clock.monotonic()
 
         def failed(part: Sequence[SlotPlan], error: Exception) -> StagedPart:
@@ -186,12 +186,11 @@ class SparkJobs:
     def _in_part(
         self, planned: SlotPlan, failure: FailedSlot, schema: TableSchema, run: Run, label: int
     ) -> StagedPart:
-        """Stage a slot that failed over one of its objects with the first half of its objects, then a quarter, and so
-        on.
+        """Stage a slot in which one object is at fault: first with half of its objects, then with a quarter, and so on.
 
         The other objects are left for the next round. If the slot fails with one object alone, and a job without that
-        object succeeds, the object counts as unreadable. If no such job succeeds, the cluster may be at fault, or a
-        transform that raises even without rows. A run makes at most `MAX_JOBS` of these jobs.
+        object succeeds, the object counts as unreadable. If no such job succeeds, the slot fails: the cluster may be at
+        fault, or a transform that raises even without rows. A run makes at most `MAX_JOBS` of these jobs.
         """
         slot, read = planned.slot, planned.changes.read
         at_fault: tuple[Split, ...] = ()
@@ -244,7 +243,7 @@ class SparkJobs:
         return found.part(part, outcomes, transformed=transform is not None)
 
     def _work(self, splits: Sequence[Split]) -> DataFrame:
-        """The work of each task, one Spark partition for each."""
+        """A DataFrame with the work of each task, in one Spark partition for each task."""
         ordered, tasks = assign_splits(
             [part for split in splits for part in cut(split, self._source)], self.width
         )
@@ -265,8 +264,8 @@ class SparkJobs:
         found: Collected,
         label: int,
     ) -> dict[str, Outcome]:
-        """Read, and write the transform's result for the objects that were
-        read whole; returns the outcome of each object.
+        """Read the splits, and write the transform's result for the objects that were read whole. Returns the outcome
+        of each object.
         """
         task = reading_task(self._source, reader, label)
         output = from_arrow_schema(reader.output).add(STAGED_COLUMN, "binary")
@@ -314,9 +313,10 @@ def spark_ingest(
     opened: OpenTable | None = None,
     code_version: str = "",
 ) -> Ingest:
-    """The engine, with Spark for its jobs.
+    """The engine, whose jobs run on Spark.
 
-    `opened`: the source's table, if it was opened before. `code_version`: the transform's, if the source declares none.
+    `opened`: the source's table, if it was opened before. `code_version`: the version of the transform's code; it is
+    used if the source declares none.
     """
     jobs = SparkJobs(spark, source, transform=transform, clock=clock, progress=progress)
     return Ingest(

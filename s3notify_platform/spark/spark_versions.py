@@ -6,7 +6,7 @@ import pyarrow as pa
 from pyspark.sql.pandas import types
 from pyspark.sql.types import StructType
 
-# A boolean selects UTC before 4.3, and is true by default.
+# Before PySpark 4.3, a boolean parameter selects UTC; it is true by default.
 _UTC = {"timezone": "UTC"} if "timezone" in inspect.signature(types.to_arrow_schema).parameters else {}
 
 

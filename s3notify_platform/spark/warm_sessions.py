@@ -11,7 +11,8 @@ from s3notify_platform.spark.session import is_remote, parallelism, ship_package
 def fresh_session(spark: SparkSession) -> SparkSession:
     """A session without settings, names, caches or registrations of other runs, in the same Java process.
 
-    With Spark Connect, the same session is returned. `SparkSession.builder.getOrCreate()` returns this one from now on.
+    With Spark Connect, the same session is returned. From now on `SparkSession.builder.getOrCreate()` returns this
+    session.
     """
     if is_remote(spark):
         return spark  # one session for all runs: clients of PySpark before 4.3 cannot make another one
@@ -21,7 +22,7 @@ def fresh_session(spark: SparkSession) -> SparkSession:
 
 
 def is_replaced(spark: SparkSession) -> bool:
-    """True if `getOrCreate` finds a fresh session in place of this one."""
+    """True if `getOrCreate` no longer returns this session, but a later one."""
     return not is_remote(spark) and SparkSession._instantiatedSession is not spark  # noqa: SLF001 - as above
 
 
@@ -34,7 +35,7 @@ def interrupt_jobs(spark: SparkSession) -> None:
 
 
 def warm_up(spark: SparkSession) -> None:
-    """Run a job like a batch's, without data: it makes the JVM load its classes, and starts Python workers.
+    """Run a job like those of a batch, but without data. It makes the JVM load its classes, and starts Python workers.
 
     Spark ends Python workers that were idle for a minute.
     """

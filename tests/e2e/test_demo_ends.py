@@ -1,4 +1,4 @@
-"""Ctrl-C in the demo, at any time."""
+"""Ctrl-C ends the demo at any time."""
 
 import os
 import signal
@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.thorough, pytest.mark.timeout(600)]
     ids=["while it starts", "in mid-batch"],
 )
 def test_ctrl_c_ends_the_demo(tmp_path: Path, moment: str, last: str) -> None:
-    """The demo reports the changes that are not in the table yet, without an error, and leaves no process."""
+    """The demo reports the changes that are not in the table yet. It prints no error, and leaves no process."""
     command = [sys.executable, "-m", "s3notify_platform.cli", "demo", "--folder", str(tmp_path)]
     environment = {**os.environ, "COLUMNS": "200", "PYTHONUNBUFFERED": "1"}
     with subprocess.Popen(

@@ -1,4 +1,4 @@
-"""A user's Dagster project made with `dg`: the component is found, scaffolded, checked and loaded."""
+"""A user makes a Dagster project with `dg`. The component is found, scaffolded, checked and loaded."""
 
 import os
 import subprocess

@@ -1,7 +1,8 @@
-"""Random operations over all formats and compressions, randomly killed runs, tiny limits: the table equals the bucket.
+"""Random operations over all formats and compressions, with randomly killed runs and tiny limits. In the end each table
+equals the bucket.
 
 Settings: `FORMAT_FUZZ_OPERATIONS`, `FORMAT_FUZZ_SEED`, `FORMAT_FUZZ_KILLS`; `poe fuzz` runs the long form. The seed
-alone determines the writes. The runs that see them, and the times of kills, depend on timing.
+alone determines the writes. Which run sees a write, and when kills happen, depends on timing.
 """
 
 import os
@@ -54,7 +55,7 @@ LIMITS: tuple[dict[str, Any], ...] = (
 )  # fmt: skip
 SLOTS = 4
 NAMES = 3
-"""The number of names for each suffix."""
+"""The number of object names for each suffix."""
 
 WHAT = (*("write",) * 3, *("append",) * 2, "empty", "delete", "rename", "restore", "same")
 
@@ -98,7 +99,8 @@ class Fuzz:
         self.unannounced: list[tuple[str, str]] = []
         self.done: list[str] = []
         self.killed: list[str] = []
-        # Kills follow shares of the operations, so that they do not depend on the clock; drivers and workers in turn.
+        # A kill happens after a share of the operations, so kills do not depend on the clock. Drivers and workers are
+        # killed in turn.
         kinds = [("driver", "worker")[n % 2] for n in range(KILLS)]
         self.victims = [
             ((number + self.moments.random()) / KILLS * 0.85, kind) for number, kind in enumerate(kinds)
@@ -111,7 +113,7 @@ class Fuzz:
     # Operations
 
     def operate(self) -> None:
-        """Does the next operation, which is drawn only from the seed and the operations before."""
+        """Does the next operation. Only the seed and the operations before determine it."""
         dice = self.dice
         (name,) = dice.choices([*SHARES], [*SHARES.values()])
         suffix = dice.choice(SUFFIXES[name])
@@ -156,7 +158,7 @@ class Fuzz:
             self.bodies[key] = body
             self.versions.setdefault(key, []).append((version, body))
         self.unannounced.append((key.split("/")[1], key))
-        # Sometimes late, and several at once.
+        # Changes are sometimes announced late, and several at once.
         if self.moments.random() < 0.8:
             self.tell_all()
 
@@ -171,7 +173,7 @@ class Fuzz:
     # Runs
 
     def run(self, name: str, *, listing: bool, limits: dict[str, Any], operations: int) -> int:
-        """Does one run, while up to this number of operations happen; returns their number. The run may be killed."""
+        """Does one run, and up to this number of operations meanwhile; returns their number. The run may be killed."""
         source = self.sources[name]
         settings = {**SOURCES[name], "name": name, "prefix": source.input.prefix, "slots": SLOTS}
         settings |= {"split_bytes": SPLIT_BYTES} | limits
@@ -179,7 +181,8 @@ class Fuzz:
         self.driver.start()
         self.driver.tell({"source": settings, "batch": f"batch-{self.runs}", "listing": listing})
         doomed = operations and self.victims and self.victims[0][0] <= len(self.done) / OPERATIONS
-        # The kill follows some outputs of the run, and a random delay; the first one certainly hits a running run.
+        # The kill comes after some outputs of the run, and a random delay. The first kill certainly hits a run that is
+        # not over.
         kill, dies_at = (self.moments.randrange(1, 6) if self.killed else 1) if doomed else 0, None
         ends = time.monotonic() + WAIT_SECONDS
         done = 0
@@ -188,7 +191,7 @@ class Fuzz:
             assert time.monotonic() < ends, f"a run does not end: {self.facts()}"
             if answer and "progress" not in answer:
                 break
-            # The operations go on: most happen just before objects are read.
+            # The operations continue during the run. Most happen just before objects are read.
             reading = answer is not None and answer["progress"].startswith("reading")
             for _ in range(self.moments.randrange(4, 14) if reading else self.moments.randrange(2)):
                 if done < operations:
@@ -230,7 +233,7 @@ class Fuzz:
         return False
 
     def settle(self, *, listing: bool) -> None:
-        """Announces everything; then every table must equal its bucket, and no entry may be left."""
+        """Announces all changes. Then every table must equal its bucket, and no entry may be left."""
         self.tell_all()
         for name, source in self.sources.items():
             for _ in range(20):
@@ -248,7 +251,7 @@ class Fuzz:
             assert not entries, ([entry.event.key for entry in entries], self.facts())
 
     def show(self, text: str) -> None:
-        """Prints for a person who watches (`pytest -s`)."""
+        """Prints a text for a person who watches (`pytest -s`)."""
         print(f"{time.monotonic() - self.began:5.0f} s, {len(self.done)} done: {text}"[:300], flush=True)
 
     def facts(self) -> str:
@@ -267,7 +270,9 @@ class Fuzz:
 
 
 def test_table_of_every_format_equals_the_bucket_after_kills(ministack: S3Server, tmp_path: Path) -> None:
-    """The check reads everything again by other means, with entries and with listings, in between and in the end."""
+    """In between and in the end, the tables are compared with the bucket, which is read by other means. Runs use
+    entries or listings.
+    """
     print(f"\n{Fuzz.replay()}", flush=True)
     fuzz = Fuzz(ministack, tmp_path)
     try:

@@ -1,14 +1,15 @@
-"""Four writer processes through all inlets at once, with random SIGKILLs of everything: the table equals the bucket.
+"""Four processes write through all inlets at once, and all kinds of processes get random SIGKILLs. In the end the table
+equals the bucket.
 
-Meanwhile columns with types inferred from a first object get other types repeatedly.
+Meanwhile columns, whose types were inferred from a first object, get other types again and again.
 
 Settings: `FUZZ_OPERATIONS`, `FUZZ_SEED`, `FUZZ_KILLS`; `poe thorough` does 300 operations, `poe fuzz` 10,000.
 
 A long run has two parts. In the first part, all writers queue, so a change without an entry would be missing from the
-table. In the second part, unqueued writers join. An unqueued signal can hide behind a queued one of the same slot,
-until an unqueued writer has been seen (`protocols.source_enumerator`). So one object is published unqueued, and seen,
-before the second part begins. From then on every batch lists its slots. A short run has only the second part, and
-begins with an unqueued writer.
+table. In the second part, unqueued writers join. An unqueued signal can hide behind a queued signal of the same slot,
+until an unqueued writer has been seen (`protocols.source_enumerator`). So before the second part begins, one object is
+published unqueued, and a batch must see it. From then on every batch lists its slots. A short run has only the second
+part, and begins with an unqueued writer.
 """
 
 import json
@@ -97,7 +98,7 @@ attributes:
 
 
 class Fuzz:
-    """The run: its processes, its history, and the conditions at its end."""
+    """One run of the fuzz test: its processes, its history, and the conditions at its end."""
 
     def __init__(self, platform: Platform, sqs, sink: Receiver, folder: Path) -> None:
         self.platform, self.sink, self.folder = platform, sink, folder
@@ -205,9 +206,9 @@ class Fuzz:
             written = time.monotonic() - began
             self.retyping.stop()
             assert not self.retyping.wrong, self.retyping.wrong
-            # A batch updates the derived tables.
+            # The derived tables are updated only by a batch, so one more object is published.
             self.platform.publisher.put(f"{PREFIX}last-{phase.last}.jsonl", FIRST)
-            # All killed processes are running again, and only runs are killed now.
+            # From now on all killed processes run again, and only runs are killed.
             self.wait(lambda: reconcile(1.0))
         finally:
             self.retyping.stop()
@@ -217,7 +218,7 @@ class Fuzz:
         self.tell(f"{total} operations in {written:.0f} s, settled after {settled:.0f} s more")
 
     def tell(self, text: str) -> None:
-        """Prints for a person who watches (`pytest -s`)."""
+        """Prints a text for a person who watches (`pytest -s`)."""
         print(f"{time.monotonic() - self.began:5.0f} s: {text}", flush=True)
 
     def wait(self, reconcile, seconds: float = 240.0 + OPERATIONS / 20) -> None:
@@ -232,12 +233,12 @@ class Fuzz:
         raise AssertionError(f"not settled: {waits}\n{self.differences()}\n{self.facts()}")
 
     def on_its_way(self) -> str:
-        """A description of everything in flight; empty if nothing is."""
+        """A description of the changes that are still in flight; empty if there are none."""
         found = self.sqs.get_queue_attributes(QueueUrl=self.queue_url, AttributeNames=["All"])["Attributes"]
         messages = {name: int(n) for name, n in found.items() if name.startswith("ApproximateNumber")}
         if any(messages.values()):
             return f"SQS: {messages}"
-        # Cheaper than facts, which read each topic.
+        # This LIST is cheaper than the statistics below, which read each topic.
         if (entries := sum(1 for _ in list_all(self.store, f"{QUEUE_PREFIX}queue"))) > 100:
             return f"{entries} entries"
         for topic in ("orders", HOOK):
@@ -249,7 +250,7 @@ class Fuzz:
         return f"open batches {batches}" if batches else ""
 
     def differences(self) -> str:
-        """Differences between bucket and table, row by row; empty if equal."""
+        """The differences between bucket and table, row by row; empty if there are none."""
         objects = list(list_all(self.store, PREFIX))
         expected: Counter[tuple[str, str, int, Values]] = Counter()
 
@@ -285,7 +286,7 @@ class Fuzz:
         )
 
     def operations(self, key: str):
-        """The operations that were begun on a key, in order, with their results."""
+        """The operations that writers began on a key, in order, with their results."""
         for phase, journals in self.phases:
             for writer, journal in enumerate(journals):
                 if f"/w{writer}/" in key:
@@ -314,7 +315,8 @@ class Fuzz:
                     begun[operation.key].append((operation, what))
         wrong = []
         for key in sorted(begun):
-            # Possible last operations of a key: the last confirmed one, or a killed one after it.
+            # Possible last operations of a key: the last confirmed operation, or a later operation whose writer was
+            # killed.
             causes = []
             for operation, what in reversed(begun[key]):
                 if operation.etag == there.get(key):
@@ -331,7 +333,7 @@ class Fuzz:
         return wrong
 
     def sweep(self) -> dict[str, int]:
-        """The result of the check of a complete comparison, executed as in a sweep."""
+        """Runs the asset check `complete`, which compares all objects as a sweep does; returns its result."""
         launch = """
         mutation Launch($params: ExecutionParams!) { launchRun(executionParams: $params) {
           __typename ... on LaunchRunSuccess { run { runId } } ... on PythonError { message } } }"""
@@ -367,7 +369,7 @@ class Fuzz:
         return f"FUZZ_SEED={SEED} FUZZ_OPERATIONS={OPERATIONS} killed {self.killed}\n{logs}\n{self.platform.tail()}"
 
     def check(self) -> None:
-        """Checks that nothing is lost or doubled, and that no person had to repair anything."""
+        """Checks that no row is lost or doubled, and that no person had to repair anything."""
         found = self.sweep()
         assert (found["found_by_sweep"], found["pending"]) == (0, 0), (found, self.facts())
         assert not self.differences(), self.facts()

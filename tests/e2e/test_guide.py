@@ -1,4 +1,4 @@
-"""The guide's code runs as it stands, page by page, with a source that has rows and something in quarantine."""
+"""The guide's code runs as it is written, page by page, with a source that has rows and a record in quarantine."""
 
 import os
 import signal
@@ -75,7 +75,7 @@ def ok(place: Place, script: str) -> str:
 
 @contextmanager
 def running(place: Place, line: str) -> Iterator[None]:
-    """A command that commits a new object, runs until Ctrl-C, and then ends with exit code 0."""
+    """Runs a command that commits a new object, until Ctrl-C. Then it must end with exit code 0."""
     place.put("raw/orders/live.jsonl", b'{"customer": "Eve", "amount": 1.5}\n')
     ok(place, "s3notify signal raw/orders/live.jsonl")
     log = place.folder / "running.log"
@@ -122,7 +122,7 @@ def run(place: Place, each: Block, stack: ExitStack) -> None:
 
 @pytest.mark.parametrize("page", PAGES)
 def test_a_page_runs(place: Place, page: str) -> None:
-    """All blocks of a page in their order, but those that have a test of their own."""
+    """Runs all blocks of a page in their order, except the blocks that have a test of their own."""
     with ExitStack() as stack:
         for each in blocks((GUIDE / page).read_text()):
             if each.name in ("", "attributes"):
@@ -130,7 +130,7 @@ def test_a_page_runs(place: Place, page: str) -> None:
 
 
 def test_assets_of_the_dagster_page_get_rows_and_changes(place: Place) -> None:
-    """The page's report counts the rows, and its audit is given the changes."""
+    """The report asset of the page counts the rows, and its audit asset gets the changes."""
     with ExitStack() as stack:
         for each in blocks((GUIDE / "dagster.md").read_text()):
             if not each.name:
@@ -141,7 +141,9 @@ def test_assets_of_the_dagster_page_get_rows_and_changes(place: Place) -> None:
 
 
 def test_spark_reads_table_and_streams(place: Place) -> None:
-    """The data source's table, its new rows and its changes are the committed rows."""
+    """Spark reads the table, a stream of its new rows, and a stream of its changes. Each has exactly the committed
+    rows.
+    """
     ok(place, "s3notify topics create orders --prefix raw/orders/")
     (place.folder / "read.py").write_text(BEFORE_SPARK + block("Spark") + AFTER_SPARK)
     assert "FOUND ['Ann']" in ok(place, "python read.py")

@@ -1,4 +1,6 @@
-"""SIGKILL to the run, the daemon, the S3 server and the demo itself, at seeded times: the table is the same."""
+"""The run, the daemon, the S3 server and the demo itself get SIGKILL at random times (from a seed). The table is the
+same in the end.
+"""
 
 import os
 import random
@@ -50,7 +52,7 @@ def processes(folder: Path, victim: str) -> list[int]:
 
 @pytest.mark.parametrize("seed", [int(os.environ.get("KILL_SEED", "1"))])
 def test_killed_demo_ends_with_the_same_table(tmp_path: Path, seed: int) -> None:
-    """The demo's own exit code says if every written row exists exactly once."""
+    """The exit code of the demo says whether every written row exists exactly once."""
     draw = random.Random(seed)
     folder, log = tmp_path / "demo", tmp_path / "demo.log"
     running = demo(folder, log)
@@ -68,7 +70,7 @@ def test_killed_demo_ends_with_the_same_table(tmp_path: Path, seed: int) -> None
                 running = demo(folder, log)
                 killed.append(victim)
                 continue
-            # The victim may not run yet: wait for it, since the seeded time counts from its start.
+            # The victim may not run yet. The time of the kill counts from its start, so wait for it.
             waits = time.monotonic() + 40
             while not (pids := processes(folder, victim)) and time.monotonic() < waits:
                 if running.poll() is not None:

@@ -1,4 +1,4 @@
-"""Dagster's instance on PostgreSQL: warm runs, their logs, and their end are the same as on SQLite."""
+"""With Dagster's instance on PostgreSQL, warm runs, their logs and their end are the same as with SQLite."""
 
 from collections.abc import Iterator
 
@@ -29,7 +29,7 @@ def platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Platform]:
 
 
 def test_runs_are_warm_on_postgresql(platform: Platform) -> None:
-    """Two batches are committed and shown, and a warm worker took part."""
+    """Two batches are committed, Dagster shows them, and a warm worker has run them."""
     first, second = ([f"raw/orders/{n} {name}.jsonl" for n in range(4)] for name in ("first", "second"))
     for keys in (first, second):
         touched = {str(slot_of(key)) for key in keys}

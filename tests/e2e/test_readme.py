@@ -1,4 +1,4 @@
-"""The README's commands run as written, on loopback: what a stranger types, in that order."""
+"""The README's commands run as they are written, on loopback, in the order in which a stranger types them."""
 
 import json
 import os
@@ -43,7 +43,7 @@ def serves() -> bool:
 
 @contextmanager
 def in_terminal(place: Place, script: str, folder: Path) -> Iterator[Path]:
-    """A command that runs until Ctrl-C, from when Dagster's UI answers; its log."""
+    """Starts a command, and waits until Dagster's UI answers. Yields its log; in the end Ctrl-C ends it."""
     assert not serves(), "something else is at the README's port"
     log = place.folder / "terminal.log"
     with log.open("wb") as sink:
@@ -59,14 +59,16 @@ def in_terminal(place: Place, script: str, folder: Path) -> Iterator[Path]:
         yield log
     finally:
         with suppress(ProcessLookupError):
-            # A terminal's Ctrl-C goes to all of its foreground.
+            # Ctrl-C in a terminal goes to all of its foreground processes.
             os.killpg(running.pid, signal.SIGINT)
         running.wait(120)
         until(lambda: not of_folder(folder), seconds=60, why=lambda: json.dumps(of_folder(folder), indent=1))
 
 
 def test_the_demo(tmp_path: Path) -> None:
-    """The first command installs the clone and ends with exit code 0; packages come from this environment."""
+    """The README's first command installs the clone, and ends with exit code 0. Here it takes packages from the tests'
+    environment.
+    """
     clone = tmp_path / "clone"
     clone.mkdir()
     for name in ("pyproject.toml", "README.md", "LICENSE"):
@@ -88,7 +90,7 @@ def test_the_demo(tmp_path: Path) -> None:
 
 
 def test_from_yaml_to_the_result_of_a_query(place: Place) -> None:
-    """Events are set up by a command, two objects are written, and the query prints what the README shows."""
+    """A command sets up the bucket's events, two objects are written, and the query prints what the README shows."""
     place.write_source()
     shells = [each.body for each in blocks(README.read_text()) if each.language == "sh" and not each.name]
     commands, writes = shells
@@ -117,7 +119,9 @@ def test_from_yaml_to_the_result_of_a_query(place: Place) -> None:
 
 
 def test_in_a_dagster_project(place: Place) -> None:
-    """The guide's commands for a project: scaffolded, the source is the README's, and `dg dev` serves it."""
+    """The guide's commands make a Dagster project. Its scaffolded source is the README's source, and `dg dev` serves
+    it.
+    """
     project = place.folder / "shop"
     package = project / "src" / "shop"
     (package / "defs").mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""SIGKILL in the middle of big objects: the next run reads only uncommitted data."""
+"""A run gets SIGKILL in the middle of big objects. The next run reads only data that is not committed."""
 
 import io
 import json
@@ -41,7 +41,9 @@ def parquet(place: int) -> bytes:
 
 
 def test_killed_run_continues_big_objects(ministack: S3Server, tmp_path: Path) -> None:
-    """The kill is in the sixth round: rows of the first five stay, are not read again, and are not doubled."""
+    """The kill comes in the sixth round. The rows of the first five rounds stay; they are not read again, and not
+    doubled.
+    """
     config = ministack.config(ministack.make_bucket())
     bodies = {"raw/a.jsonl": jsonl(0), "raw/b.csv": csv(COUNT), "raw/c.parquet": parquet(2 * COUNT)}
     with FaultProxy(ministack.endpoint_url) as proxy:
@@ -98,7 +100,7 @@ def test_killed_run_continues_big_objects(ministack: S3Server, tmp_path: Path) -
     assert 0 < sum(left.values()) < sum(map(len, bodies.values())) * 0.7
     for key in bodies:
         done = key in states and states[key].reach_end
-        # The next run also reads the ends of records after their splits, and footers. For CSV it also scans for quotes,
-        # and every split reads the header.
+        # The next run also reads footers, and the ends of records that extend beyond their split. For CSV it also scans
+        # for quotes, and every split reads the header.
         headers = (left[key] // PART + 3) * HEADER_BYTES if key.endswith(".csv") else 0
         assert read[key] <= (0 if done else 2.5 * left[key] + headers), (key, read, left)

@@ -1,11 +1,11 @@
-"""Everything at once on one source: poison, outages, restarts, SIGSTOP and SIGKILL, for the given time.
+"""One source has all faults at once, for the given time: poison objects, outages, restarts, SIGSTOP and SIGKILL.
 
 Sensor runs, two `s3notify ingest` and a stream work on one source, while objects are written, overwritten and deleted,
 and columns get other types. Other processes, with a different prefix or number of slots, are refused.
 
-Snapshots are taken all the time. They never show a duplicate, a row of a version that was never written, or two types
-of a column. In the end the table and the stream equal the bucket, with the types at that time. The tables of newest
-rows and of clustered rows equal the table, and bad objects are in quarantine.
+The test reads snapshots all the time. No snapshot has a duplicate, a row of an object version that was never written,
+or two types of a column. In the end the table and the stream equal the bucket, and columns have their last types. The
+tables of newest rows and of clustered rows equal the table, and bad objects are in quarantine.
 
 Settings: `FUZZ_HOURS` (`poe fuzz --hours`), `FUZZ_SEED`. By default the faults last half a minute.
 """
@@ -139,7 +139,9 @@ def test_no_snapshot_is_wrong_under_faults(tmp_path: Path) -> None:
         }
 
         def declare(kinds: Mapping[str, str]) -> None:
-            """Sets the types in the YAML, which is loaded again, and in both ingests, which are restarted."""
+            """Sets the types in the YAML, and lets Dagster load it again. Sets them in both ingests, too, and restarts
+            these.
+            """
             schema = schema_of(kinds)
             place = tmp_path / "defs" / "orders" / "defs.yaml"
             place.with_suffix(".new").write_text(DEFS.replace("SCHEMA", schema))
@@ -207,7 +209,7 @@ def test_no_snapshot_is_wrong_under_faults(tmp_path: Path) -> None:
             drifting.join()
             retyping.stop()
             assert not retyping.wrong, retyping.wrong
-            # A batch updates the derived tables.
+            # The derived tables are updated only by a batch, so one more object is published.
             writer.write()
             said = drift.once()
             assert all("has other settings than its table" in each for each in said), said

@@ -1,4 +1,6 @@
-"""Commands under supervision: one platform for each home, SIGTERM, and an end without a crash."""
+"""Commands that a supervisor runs: each home has one platform, SIGTERM ends a command, and no command crashes at its
+end.
+"""
 
 import json
 import signal
@@ -40,7 +42,9 @@ def of_folder(folder: Path) -> dict[int, str]:
 
 
 def test_home_has_one_platform_and_no_orphans(tmp_path: Path) -> None:
-    """A second platform is refused without damage; SIGTERM ends daemon, webserver, code servers, runs, Spark and S3."""
+    """A second platform with the same home is refused without damage. SIGTERM ends daemon, webserver, code servers,
+    runs, Spark and S3.
+    """
     folder, log = tmp_path / "demo", tmp_path / "demo.log"
 
     def all_there(commands: str) -> bool:
@@ -75,7 +79,9 @@ def test_home_has_one_platform_and_no_orphans(tmp_path: Path) -> None:
 
 
 def test_sigterm_drains_an_ingest(ministack: S3Server, tmp_path: Path) -> None:
-    """The ingest ends with 0 in time; the next one continues from there, and each row exists once."""
+    """After SIGTERM, the ingest ends with exit code 0 in time. The next ingest continues from there, and each row
+    exists once.
+    """
     config = ministack.config(ministack.make_bucket())
     source = source_of(bucket=config, name="orders", prefix="raw/", format="jsonl", slots=4, commit="native")
     location = source.location
@@ -102,7 +108,7 @@ def test_sigterm_drains_an_ingest(ministack: S3Server, tmp_path: Path) -> None:
                 began = time.monotonic()
                 assert ingest.wait(60) == 0, said()
                 assert time.monotonic() - began < DRAIN_SECONDS + 3
-                # PySpark's daemon may report that its JVM has ended.
+                # The traceback may be from PySpark's daemon, which reports that its JVM has ended.
                 assert "s3notify_platform" not in said().partition("Traceback")[2], said()
             finally:
                 if ingest.poll() is None:
@@ -113,7 +119,9 @@ def test_sigterm_drains_an_ingest(ministack: S3Server, tmp_path: Path) -> None:
 def test_quarantine_show_does_not_crash_at_its_end(
     ministack: S3Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """`quarantine show` ended with 134 in 2 of 34 calls, after its output: see `cli.ending.leave`."""
+    """Before a fix, `quarantine show` ended with exit code 134 in 2 of 34 calls, after its output (see
+    `cli.ending.leave`).
+    """
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
     place = Place(ministack)

@@ -1,4 +1,6 @@
-"""A project's own tests with the fixtures of `s3notify_platform.testing`, run by `pytest` in the project's folder."""
+"""The tests of a project use the fixtures of `s3notify_platform.testing`. `pytest` runs them in the project's
+folder.
+"""
 
 import os
 import subprocess
@@ -90,7 +92,7 @@ def passed(folder: Path, *options: str, **environment: str) -> str:
 
 
 def test_fixtures_work_in_a_project_and_in_the_demo(tmp_path: Path) -> None:
-    """Sources are as in the YAML, except for their buckets, or as a test declares them; each has its own objects."""
+    """A source is as in the YAML, except for its bucket, or as a test declares it. Each source has its own objects."""
     for name, text in {
         "pyproject.toml": "",
         "conftest.py": CONFTEST,

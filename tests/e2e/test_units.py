@@ -1,4 +1,4 @@
-"""The units of `s3notify units`, started as by systemd: their commands run together, on PostgreSQL."""
+"""The units of `s3notify units` are started as systemd would start them. Their commands run together, on PostgreSQL."""
 
 import configparser
 import os
@@ -40,7 +40,7 @@ def service(unit: Path) -> Mapping[str, str]:
 
 
 class Started:
-    """The operations of Dagster that `Platform` needs, started by units."""
+    """A stand-in for `DagsterDev` in a `Platform`; the units start Dagster's processes."""
 
     def __init__(self, machine: Machine) -> None:
         self.url = f"http://127.0.0.1:{machine.port}"
@@ -50,7 +50,7 @@ class Started:
 
 @contextmanager
 def started(machine: Machine, more: Mapping[str, str]) -> Iterator[Started]:
-    """Runs all services of the units in `machine.into`, with `more` instead of the file of credentials."""
+    """Runs the services of all units in `machine.into`. The environment `more` replaces the file of credentials."""
     with ExitStack() as stack:
         dagster = Started(machine)
         for unit in sorted(machine.into.glob("*.service")):
@@ -73,7 +73,7 @@ def started(machine: Machine, more: Mapping[str, str]) -> Iterator[Started]:
 @pytest.mark.thorough
 @pytest.mark.timeout(900)
 def test_units_start_a_working_platform(tmp_path: Path) -> None:
-    """A change becomes rows, in a warm worker, and Dagster's state is in PostgreSQL."""
+    """A warm worker turns changes into rows. Dagster's state is in PostgreSQL."""
     with (
         running_postgres(tmp_path / "postgres") as url,
         LocalS3Server(tmp_path / "s3") as server,
@@ -115,7 +115,7 @@ def test_units_start_a_working_platform(tmp_path: Path) -> None:
 
 
 def test_units_are_written_once(tmp_path: Path) -> None:
-    """A second call does not overwrite a person's changes; systemd accepts the units."""
+    """A second call does not overwrite changes that a person has made. systemd accepts the units."""
     into, home = tmp_path / "units", tmp_path / "home"
     given = ["units", "--into", str(into), "--home", str(home), "--defs", str(DEMO_FOLDER), "--user", "root"]
     first = CliRunner().invoke(main, given)
@@ -140,7 +140,7 @@ def test_units_are_written_once(tmp_path: Path) -> None:
 
 
 def test_paths_that_systemd_cannot_parse_are_refused(tmp_path: Path) -> None:
-    """systemd would parse them differently."""
+    """systemd would parse a path with spaces differently."""
     given = ["units", "--into", str(tmp_path / "a b"), "--home", str(tmp_path), "--defs", str(DEMO_FOLDER)]
     result = CliRunner().invoke(main, given)
     assert (result.exit_code, "spaces" in result.output) == (1, True), result.output

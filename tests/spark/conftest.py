@@ -1,4 +1,4 @@
-"""Fixtures: lakes on real servers."""
+"""Fixtures: sources (lakes) on real servers."""
 
 import os
 from collections.abc import Callable
@@ -11,7 +11,7 @@ from tests.support.servers import S3Server
 from tests.support.spark import Lake
 from tests.support.spark_options import ENVIRONMENT
 
-# Options name these variables, and tests that start no session need them, too.
+# The data source's options name these environment variables. Tests without a Spark session need them, too.
 os.environ.update(ENVIRONMENT)
 
 
@@ -29,10 +29,10 @@ def lake(spark: SparkSession, config: S3Config) -> Lake:
 
 @pytest.fixture
 def lake_of(spark: SparkSession, ministack: S3Server) -> Callable[..., Lake]:
-    """Lakes with other settings of the source."""
+    """Makes lakes whose sources have the given settings."""
     return lambda **source: Lake.of(spark, ministack.config(ministack.make_bucket()), **source)
 
 
 @pytest.fixture(autouse=True)
 def _topics(briefly_known: None) -> None:
-    """Topics are known at once, so that no test waits for them."""
+    """Each process notices changes of topics at once, so that no test waits for them."""

@@ -1,4 +1,6 @@
-"""Objects that several tasks read in parts: each record once, over several rounds, continued where reading ended."""
+"""Big objects, which several tasks read in parts. Each record is read once, even over several rounds, and reading
+continues where it ended.
+"""
 
 import gzip
 import io
@@ -63,7 +65,7 @@ one = pytest.mark.parametrize(
     [name if name == "big.jsonl" else pytest.param(name, marks=pytest.mark.thorough) for name in BODIES],
     indirect=True,
 )
-"""The bodies to test, unless all tests run."""
+"""Runs a test with one body only, unless all tests run."""
 
 
 @pytest.fixture(
@@ -73,7 +75,7 @@ one = pytest.mark.parametrize(
     ]
 )
 def big(request: pytest.FixtureRequest, lake_of: Callable[..., Lake]) -> tuple[Lake, str, bytes]:
-    """A lake in which objects from 1500 bytes on are big, and a big object in it."""
+    """A lake in which objects of 1500 bytes and more are big, and a big object in it."""
     lake = lake_of(slots=1, format="auto", schema="n bigint, text string", split_bytes=PART)
     body = BODIES[request.param](range(COUNT))
     lake.put(request.param, body)
@@ -85,7 +87,7 @@ def numbers_in(lake: Lake) -> list[int]:
 
 
 def test_big_object_is_read_once_by_many_tasks(big: tuple[Lake, str, bytes]) -> None:
-    """All parts are in one commit, together with a small object of the slot."""
+    """One commit has all parts of the big object, and a small object of the same slot."""
     lake, key, body = big
     lake.put("small.jsonl", [{"n": -1, "text": "small"}])
     (result,) = lake.ingest().slots.values()
@@ -101,7 +103,9 @@ def test_big_object_is_read_once_by_many_tasks(big: tuple[Lake, str, bytes]) -> 
 
 @one
 def test_big_object_is_read_over_several_rounds(big: tuple[Lake, str, bytes]) -> None:
-    """With a limit of bytes for each round, every round commits up to an offset, and the next one continues there."""
+    """If the bytes of a round are limited, each round commits up to an offset of the object, and the next round
+    continues there.
+    """
     lake, _, _ = big
     limited = lake.with_source(max_bytes=2 * PART)
     (result,) = limited.ingest().slots.values()
@@ -118,7 +122,7 @@ def test_big_object_is_read_over_several_rounds(big: tuple[Lake, str, bytes]) ->
 
 @one
 def test_run_continues_a_big_object_after_a_timeout(big: tuple[Lake, str, bytes]) -> None:
-    """The first run reports that it is incomplete. The next one reads only the rest, although nothing has changed."""
+    """The first run reports that it is incomplete. The next run reads only the rest, although no object has changed."""
     lake = big[0]
     short = lake.with_source(max_bytes=2 * PART, max_seconds=0)
     (first,) = short.ingest().slots.values()
@@ -133,7 +137,7 @@ def test_run_continues_a_big_object_after_a_timeout(big: tuple[Lake, str, bytes]
 
 @one
 def test_rows_of_an_object_overwritten_between_rounds_are_withdrawn(big: tuple[Lake, str, bytes]) -> None:
-    """Rows of the old version would stay in the table."""
+    """Otherwise rows of the old object version would stay in the table."""
     lake, key, _ = big
     short = lake.with_source(max_bytes=2 * PART, max_seconds=0)
     short.ingest()
@@ -149,7 +153,7 @@ def test_rows_of_an_object_overwritten_between_rounds_are_withdrawn(big: tuple[L
 
 @pytest.mark.thorough
 def test_transform_gets_the_rows_of_a_big_object_once(lake_of: Callable[..., Lake]) -> None:
-    """The rows pass through Spark's shuffle, and are the same."""
+    """With a transform, rows pass through Spark's shuffle. Each row is committed once."""
     lake = lake_of(slots=2, format="auto", schema="n bigint, text string", split_bytes=PART)
     for name, body_of in BODIES.items():
         lake.put(name, body_of(range(COUNT)))
@@ -159,7 +163,7 @@ def test_transform_gets_the_rows_of_a_big_object_once(lake_of: Callable[..., Lak
 
 @pytest.mark.thorough
 def test_requests_for_parts_are_counted(lake_of: Callable[..., Lake], ministack: S3Server) -> None:
-    """The count is of requests that were sent: a few for each part, and one for each object that is read whole."""
+    """The requests that were sent are counted: a few for each part, and one for each object that is read whole."""
     lake = lake_of(slots=1, schema="n bigint, text string", split_bytes=PART)
     lake.put("big.jsonl", jsonl(range(COUNT)))
     lake.put_many({f"{n}.jsonl": jsonl(range(1)) for n in range(5)})
@@ -173,7 +177,7 @@ def test_requests_for_parts_are_counted(lake_of: Callable[..., Lake], ministack:
 
 
 def test_malformed_record_of_a_big_object_is_a_reject(lake_of: Callable[..., Lake]) -> None:
-    """Each reject has its offset in the object, and other records are ingested."""
+    """Each reject has the offset of its record in the object. Other records are ingested."""
     lake = lake_of(slots=1, schema="n bigint, text string", split_bytes=PART)
     lines = jsonl(range(COUNT)).splitlines(keepends=True)
     places = {}

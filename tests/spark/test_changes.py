@@ -1,4 +1,4 @@
-"""Objects that change while they are read, between two rounds, or at rest: the table ends equal to the bucket.
+"""Objects change while they are read, between two rounds, or at rest. In the end the table equals the bucket.
 
 Each test runs once by listing and once by the entries of the queue. The requests themselves determine the time of a
 change: a proxy makes it just before it forwards a certain request. Many objects go through a test together. Each has
@@ -62,7 +62,7 @@ def server(request: pytest.FixtureRequest) -> S3Server:
 def changing_of(
     spark: SparkSession, listing: bool, request: pytest.FixtureRequest
 ) -> Iterator[Callable[..., Changing]]:
-    """Sources of a bucket behind a proxy, with other settings."""
+    """Makes sources with the given settings, whose bucket is behind a proxy."""
     name = "server" if "server" in request.fixturenames else "ministack"
     at: S3Server = request.getfixturevalue(name)
     with FaultProxy(at.endpoint_url) as proxy:
@@ -81,7 +81,7 @@ both = pytest.mark.parametrize(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class History:
-    """The history of one object: committed, changed, and changed again just before a GET. None: no object."""
+    """The history of one object: committed, changed, changed again just before a GET. None: it does not exist."""
 
     committed: bytes | None
     planned: bytes | None
@@ -89,7 +89,7 @@ class History:
     runs: int
     """The number of runs that ingest the object."""
     number: int = 1
-    """The number of the GET."""
+    """The number of the GET before which the object changes again."""
 
 
 def put(*bodies: bytes | None) -> Callable[[Changing, str], object]:
@@ -128,7 +128,7 @@ HISTORIES = {
 
 
 def go_through(bucket: Changing, histories: dict[str, History]) -> None:
-    """Commits, changes, and changes objects again during the read; checks the table after both runs."""
+    """Commits objects, changes them, and changes them again during the read. Checks the table after each run."""
     keys = {f"raw/{name}.jsonl": history for name, history in histories.items()}
     for key, history in keys.items():
         if history.committed is not None:
@@ -191,7 +191,7 @@ BIG_HISTORIES = {
 @pytest.mark.thorough
 @both
 def test_big_object_changed_between_reads_of_its_parts(changing_of: Callable[..., Changing]) -> None:
-    """Two versions would otherwise be mixed, or a part would count without the others."""
+    """Otherwise two versions could be mixed, or a part could count without the other parts."""
     go_through(changing_of(split_bytes=PART), BIG_HISTORIES)
 
 
@@ -234,7 +234,7 @@ def test_one_run_ingests_all_changes_since_the_last(changing_of: Callable[..., C
 
 @pytest.mark.thorough
 def test_object_rewritten_with_the_same_etag_is_not_read(changing_of: Callable[..., Changing]) -> None:
-    """Nothing is read or committed, and the entries are removed."""
+    """No object is read, nothing is committed, and the entries are removed."""
     bucket = changing_of()
     bucket.put("raw/a.jsonl", ONE)
     bucket.run()
@@ -246,7 +246,7 @@ def test_object_rewritten_with_the_same_etag_is_not_read(changing_of: Callable[.
 
 @pytest.mark.thorough
 def test_versioned_bucket_is_read_like_a_get(server: S3Server, changing_of: Callable[..., Changing]) -> None:
-    """A plain GET returns the newest version, nothing after a delete marker, or a restored older version."""
+    """As by a plain GET, a run reads the newest version, a restored older version, or (delete marker) nothing."""
     bucket = changing_of()
     bucket.s3.put_bucket_versioning(Bucket=bucket.bucket, VersioningConfiguration={"Status": "Enabled"})
     keys = [f"raw/{name}.jsonl" for name in ("a", "b", "c", "d")]
@@ -288,7 +288,7 @@ def test_versioned_bucket_is_read_like_a_get(server: S3Server, changing_of: Call
 
 @pytest.mark.parametrize("listing", [False], ids=["entries"])
 def test_announced_object_changes_before_its_read(changing_of: Callable[..., Changing]) -> None:
-    """An entry with an ETag is trusted. If the object has another ETag by then, the next entry announces that."""
+    """A run trusts an entry's ETag. If the object has another ETag when it is read, a later entry says so."""
     bucket = changing_of()
     source = bucket.source
     plain = Publisher(open_store(source.location.platform), prefix=source.location.keyspace_prefix, slots=1)
@@ -305,7 +305,7 @@ def test_announced_object_changes_before_its_read(changing_of: Callable[..., Cha
 
 @both
 def test_only_included_objects_are_read(changing_of: Callable[..., Changing]) -> None:
-    """Other objects are neither requested nor quarantined. Rows of a deleted object stay until a new version."""
+    """Other objects are neither requested nor quarantined. Here rows of a deleted object stay (`on_delete`)."""
     bucket = changing_of(include="*.jsonl", exclude="*/tmp/*", on_delete="keep")
     for name in (
         "a.jsonl",
@@ -338,7 +338,7 @@ def test_only_included_objects_are_read(changing_of: Callable[..., Changing]) ->
 
 @pytest.mark.parametrize("listing", [True, False], ids=["listing", "entries"])
 def test_object_older_than_modified_after_is_not_read(changing_of: Callable[..., Changing]) -> None:
-    """The store's times count. The object is neither read nor quarantined until it is written again."""
+    """The store's times decide. The object is neither read nor quarantined until it is written again."""
     bucket = changing_of()
     broken, old, new = "raw/broken.jsonl", "raw/old.jsonl", "raw/new.jsonl"
 
@@ -362,7 +362,7 @@ def test_object_older_than_modified_after_is_not_read(changing_of: Callable[...,
 
 @pytest.mark.parametrize("listing", [True], ids=["listing"])
 def test_source_of_a_whole_bucket_does_not_read_its_keyspace(changing_of: Callable[..., Changing]) -> None:
-    """Writers of vnotify keep the keyspace in the same bucket, and its objects are no data."""
+    """Writers of vnotify keep the keyspace in the source's bucket. Its objects must not be read as data."""
     bucket = changing_of(prefix="", keyspace_prefix="keys/", hidden_files="read")
     plain = Publisher(open_store(bucket.source.location.platform), prefix="keys/", slots=1)
     assert isinstance(plain.put("a.jsonl", ONE), Written)
@@ -378,7 +378,7 @@ def test_source_of_a_whole_bucket_does_not_read_its_keyspace(changing_of: Callab
 
 @pytest.mark.thorough
 def test_object_changed_between_two_rounds(changing_of: Callable[..., Changing]) -> None:
-    """One run ingests everything: an object committed in part is continued, or withdrawn with its version."""
+    """One run is enough: it continues objects that it has committed in part, or withdraws their rows."""
     bucket = changing_of(split_bytes=PART, max_bytes=5 * PART)
     key = "raw/{}".format
     big = {key("steady.jsonl"): BIG, key("steady.jsonl.gz"): packed(COUNT, "steady")}
@@ -410,7 +410,7 @@ def test_object_changed_between_two_rounds(changing_of: Callable[..., Changing])
 
 @pytest.mark.thorough
 def test_object_changed_in_a_later_round(changing_of: Callable[..., Changing]) -> None:
-    """Rows that earlier rounds committed stay until the change itself is ingested."""
+    """An object changes before a later round. The rows of earlier rounds stay until the change is ingested."""
     bucket = changing_of(split_bytes=PART, max_bytes=3 * PART)
     names = {name: f"raw/{name}.jsonl" for name in ("overwritten", "deleted")}
     changes: dict[str, Callable[[], object]] = {
@@ -432,7 +432,7 @@ def test_object_changed_in_a_later_round(changing_of: Callable[..., Changing]) -
 
 @pytest.mark.thorough
 def test_run_without_time_leaves_the_rest_to_the_next(changing_of: Callable[..., Changing]) -> None:
-    """The next run continues where the first ended, although nothing has changed. A changed object starts over."""
+    """The next run continues where the first ended, although no object has changed. A changed object starts over."""
     bucket = changing_of(split_bytes=PART, max_bytes=4 * PART, max_seconds=0.0)
     bucket.put("raw/a.jsonl", BIG)
     assert not bucket.run().complete

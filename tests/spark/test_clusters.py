@@ -1,4 +1,4 @@
-"""The same program on a standalone cluster and through Spark Connect, by configuration alone."""
+"""The same program runs on a standalone cluster and through Spark Connect; only the configuration differs."""
 
 import contextlib
 import json
@@ -37,7 +37,7 @@ ENVIRONMENT = (
     | spark_options.ENVIRONMENT
     | {
         "SPARK_HOME": str(SPARK_HOME),
-        # Loopback only, and the Python with this package's dependencies.
+        # The processes listen only on loopback, and use the Python that has this package's dependencies.
         "SPARK_LOCAL_IP": "127.0.0.1",
         "PYSPARK_PYTHON": sys.executable,
         "PYTHONUNBUFFERED": "1",
@@ -132,7 +132,7 @@ ON_STANDALONE = {"spark.driver.host": "127.0.0.1", "spark.scheduler.minRegistere
 
 @pytest.mark.thorough
 def test_standalone_cluster_gets_the_package(bucket: S3Config, tmp_path: Path) -> None:
-    """Tasks run in the workers' processes, not in the program's, and would not find a package that is not sent."""
+    """Tasks run in the workers' processes, so the program must send them its package."""
     with standalone(tmp_path) as (url, _):
         found = run_program(bucket, master=url, **ON_STANDALONE)
         ran_in = [list(work.glob("app-*/*/stderr")) for work in tmp_path.glob("work[12]")]
@@ -152,10 +152,11 @@ SPECULATION = {
 
 
 class Meddler:
-    """Before a task gets `MARKED`, kills its executor, or waits until a second attempt of the task has begun.
+    """Interferes when a task reads the object `MARKED`: it kills the executors, or waits until a second attempt of the
+    task has begun.
 
-    The program chooses one of these, and the time, by writing `arm/kill` or `arm/twice`; `arm/kill-pack` acts before a
-    pack.
+    The program arms it by writing the object `arm/kill` or `arm/twice`. After `arm/kill-pack`, the read of a pack is
+    the trigger.
     """
 
     def __init__(self, workers: list[subprocess.Popen[bytes]]) -> None:
@@ -181,7 +182,9 @@ class Meddler:
                 self._second.set()
 
     def _kill(self) -> None:
-        """Sends SIGKILL to every executor, including the one that asks; both workers start another one."""
+        """Sends SIGKILL to every executor, including the executor of the reading task. Both workers then start another
+        executor.
+        """
         workers = {worker.pid for worker in self._workers}
         for stat in Path("/proc").glob("[0-9]*/stat"):
             with contextlib.suppress(OSError):
@@ -216,7 +219,7 @@ def test_lost_executors_and_duplicate_tasks_change_no_row(ministack: S3Server, t
 
 @pytest.mark.thorough
 def test_spark_connect_ingests_and_reads(bucket: S3Config, tmp_path: Path) -> None:
-    """The session is in another process, and is reached over gRPC."""
+    """The Spark session is in another process. The program reaches it over gRPC."""
     port, driver = free_ports(2, SYSTEM_CLOCK)
     settings = {
         "spark.master": "local[2]",

@@ -40,7 +40,7 @@ def once(lake: Lake, *, sweep: bool = False) -> ContinuousIngest:
 
 @pytest.mark.thorough
 def test_ingest_keeps_the_table_in_step(lake: Lake) -> None:
-    """The first batch ingests all slots, and later batches only changed slots; lost signals commit nothing twice."""
+    """The first batch ingests all slots, and later batches only changed slots. A sweep commits nothing twice."""
     lake.put_many({f"{n}.jsonl": b'{"id": %d}\n' % n for n in range(12)})
     counts = once(lake).counts()
     assert (counts["objects"], counts["rows"], counts["failing_slots"]) == (12, 12, 0)
@@ -60,8 +60,8 @@ def test_ingest_keeps_the_table_in_step(lake: Lake) -> None:
 
 @pytest.mark.thorough
 def test_older_copy_of_the_table_is_refused(lake: Lake) -> None:
-    """A copy restored below the platform's prefix, while `known` is
-    newer, would lose versions; a sweep refuses it, too.
+    """An old copy of the table was restored, but `known` names a newer version. Without the refusal, versions would be
+    lost. A sweep refuses the copy, too.
     """
     lake.put_many({f"{n}.jsonl": b'{"id": %d}\n' % n for n in range(12)})
     once(lake)
@@ -101,7 +101,9 @@ def tagged(lake_of: Callable[..., Lake]) -> tuple[Lake, Any]:
 
 
 def test_tagging_leaves_time_for_polls(tagged: tuple[Lake, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Objects that a pass had no time for are tagged after the next poll, even if it finds no change."""
+    """A tagging pass ends when its time is over. The remaining objects are tagged after the next poll, even if it finds
+    no change.
+    """
     lake, _ = tagged
     monkeypatch.setattr("s3notify_platform.spark.continuous.TAGGING_SECONDS", 0)
     lake.put_many({f"{n}.jsonl": b'{"id": %d}\n' % n for n in range(12)})
@@ -141,7 +143,9 @@ def test_committed_objects_are_tagged(tagged: tuple[Lake, Any]) -> None:
 
 @pytest.mark.thorough
 def test_failed_slot_is_requested_again(lake: Lake) -> None:
-    """The slot's signal moves after a backoff. Other slots are committed, and a restart remembers the failure."""
+    """The signal of the failed slot moves after a backoff. Other slots are committed, and a restarted process remembers
+    the failure.
+    """
     lake.put_many({f"{n}.jsonl": b'{"id": %d}\n' % n for n in range(12)})
     lake.ingest()
     bad = lake.slot("1.jsonl")
@@ -178,7 +182,7 @@ def test_failed_slot_is_requested_again(lake: Lake) -> None:
 
 @pytest.mark.thorough
 def test_entries_replace_listings(lake: Lake) -> None:
-    """Batches follow entries after the first listing, even after a restart, while all writers queue."""
+    """After the first listing, batches follow entries as long as all writers queue, even after a restart."""
     source = lake.source
     lake.put("there.jsonl", [{"id": 0}])
     queue = source.location.queue()

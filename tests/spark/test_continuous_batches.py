@@ -47,7 +47,7 @@ class Site:
     source: Source
     store: S3ObjectStore
     planned: list[set[int]] = field(default_factory=list)
-    """The slots of each plan."""
+    """The slots of each plan that was made."""
     fails: list[Exception] = field(default_factory=list)
     """The exceptions that the next batches raise."""
     before_plan: list[Callable[[], object]] = field(default_factory=list)
@@ -91,7 +91,9 @@ class Works:
 
 
 class Rests(Event):
-    """An event that is set after this number of waits; it records their durations, and calls a function each time."""
+    """An event that is set after a number of waits. It records the duration of each wait, and calls a function each
+    time.
+    """
 
     def __init__(self, most: int, then: Callable[[int], object] = lambda _: None) -> None:
         super().__init__()
@@ -144,7 +146,7 @@ KEYS = [f"raw/{number}" for number in range(80)]
 
 
 def test_slot_that_fails_every_run_does_not_block_others(site: Site) -> None:
-    """Nineteen of twenty slots are committed by the same batch; the next batch ingests the failed slot separately."""
+    """The first batch commits nineteen of twenty slots. The next batch ingests the failed slot separately."""
     for key in KEYS:
         site.store.put(key, b'{"a":1}\n')
     site.poisoned, slots = True, site.source.location.all_slots()
@@ -171,7 +173,7 @@ def with_eight_neighbours(site: Site, proxy: FaultProxy) -> tuple[str, Slot, lis
 
 
 def once(site: Site, clock: Clock = SYSTEM_CLOCK) -> ContinuousIngest:
-    """An ingest as in a process of `--once`, with three attempts."""
+    """An ingest like that of a process with `--once`, with three attempts for each slot."""
     continuous = replace(site.ingest(Works()), settings=BatchSettings(max_attempts=3), clock=clock)
     continuous.run(Event(), every_seconds=None)
     return continuous
@@ -222,7 +224,7 @@ def test_object_with_a_denied_key_does_not_block_its_neighbours(site: Site, mini
 
 
 def test_failure_of_a_whole_run_is_reported_with_its_traceback(site: Site) -> None:
-    """The traceback is reported once, and removed by the slot's next commit."""
+    """The traceback is reported once. The slot's next commit removes it."""
     for key in KEYS:
         site.store.put(key, b'{"a":1}\n')
     try:
@@ -248,7 +250,9 @@ def test_failure_of_a_whole_run_is_reported_with_its_traceback(site: Site) -> No
 
 
 def test_another_machine_continues_where_one_ended(site: Site) -> None:
-    """All slots are compared at first; then only changed ones, even after a restart; a sweep compares all again."""
+    """At first all slots are compared. Later only changed slots are compared, even after a restart on another machine.
+    A sweep compares all slots again.
+    """
     site.publisher.put("raw/1", b'{"a":1}\n')
     every = {*site.source.location.all_slots()}
     site.ingest().run(Event(), every_seconds=None)
@@ -284,7 +288,7 @@ def test_a_process_that_keeps_running_compares_all_objects_each_day(site: Site) 
 
 
 def test_signals_count_as_seen_after_the_commit(site: Site) -> None:
-    """A process that ends between poll and commit would otherwise lose the change."""
+    """Otherwise a process that ends between poll and commit would lose the change."""
     site.publisher.put("raw/1", b'{"a":1}\n')
     site.fails = [UnavailableError("no answer")]
     with pytest.raises(UnavailableError):
@@ -311,7 +315,9 @@ def test_ingest_waits_during_an_outage(site: Site) -> None:
 
 
 def test_listings_have_a_minimum_interval(site: Site) -> None:
-    """Without a topic each batch lists the bucket; changes before the interval ends wait for the next listing."""
+    """Without a topic each batch lists the bucket. Changes that come before the interval ends wait for the next
+    listing.
+    """
 
     def change(rests: int) -> None:
         if rests <= 2:
@@ -341,7 +347,7 @@ def test_signal_without_entries_causes_one_batch(site: Site) -> None:
 
 
 def test_ingest_ends_if_spark_does_not_work(site: Site) -> None:
-    """If Java is dead, every slot would fail forever in this process; a supervisor starts a new process."""
+    """If Java is dead, every slot fails in this process. So the process ends, and its supervisor starts a new one."""
 
     class Gone:
         def range(self, _: int) -> Any:
@@ -367,7 +373,7 @@ def test_process_ingests_the_backlog_of_another(site: Site) -> None:
 
 
 def test_once_ends_when_everything_is_ingested(site: Site) -> None:
-    """A second batch lists the bucket, and finds the change that its writer did not queue."""
+    """One call makes two batches: the second lists the bucket, and finds the change that its writer did not queue."""
     queue = site.source.location.queue()
     queue.topics.create("orders", TopicSettings(slots=20, shards=1))
     site.ingest().run(Event(), every_seconds=None)
@@ -377,7 +383,7 @@ def test_once_ends_when_everything_is_ingested(site: Site) -> None:
 
 
 def test_topic_deleted_meanwhile_causes_a_listing(site: Site) -> None:
-    """Entries of the topic cannot be followed any more, and changes would be missed."""
+    """Entries of the deleted topic can no longer be followed. Without a listing, changes would be missed."""
     queue = site.source.location.queue()
     queue.topics.create("orders", TopicSettings(slots=20, shards=1))
     site.ingest().run(Event(), every_seconds=None)
@@ -393,12 +399,14 @@ def test_topic_deleted_meanwhile_causes_a_listing(site: Site) -> None:
 
 
 ORDER = ("table/_delta_log/", "_s3notify-known/", "queue/queue.", "enumerator/to_list")
-"""Parts of the keys that a batch writes, in order."""
+"""A part of the key of each kind of object that a batch writes, in the order of the writes."""
 
 
 @contextmanager
 def killed_before(part: str) -> Iterator[None]:
-    """Ends the process before it writes an object with this part, once the preceding part was written."""
+    """Ends the process before it writes an object whose key has this part, once an object with the preceding part was
+    written.
+    """
     before, written = ORDER[max(0, ORDER.index(part) - 1)], [ORDER[0]] if part == ORDER[0] else []
 
     def dying(apply: Callable[..., object]) -> Callable[..., object]:
@@ -418,7 +426,9 @@ def killed_before(part: str) -> Iterator[None]:
 
 @pytest.mark.parametrize("part", ORDER)
 def test_killed_batch_is_completed_by_the_next_process(site: Site, part: str) -> None:
-    """The order is version, known, entries, backlog: after a kill before one of them, the later ones are left."""
+    """A batch changes the version, `known`, the entries and the backlog, in this order. After a kill before one of
+    these steps, this step and the later steps are left to do.
+    """
     location, slot = site.source.location, slot_of("raw/1", 20)
     queue, backlog = location.queue(), RescanBacklog(location.records())
     queue.topics.create("orders", TopicSettings(slots=20, shards=1, bucket=location.platform.bucket))

@@ -43,7 +43,7 @@ def bare_lake(ministack: S3Server) -> Callable[..., Lake]:
 
 
 def rows_of(lake: Lake, schema: StructType | None, *, plain: bool = False, **options: Any) -> list[Row]:
-    """The rows that the tasks of a query return; `plain`: only the columns of `schema`."""
+    """The rows that the tasks of a query return. `plain`: the query has only the columns of `schema`."""
     source = S3NotifyDataSource(options_of(lake.source, **options))  # type: ignore[arg-type]
     if schema is None:
         found = source.schema()
@@ -95,7 +95,7 @@ def test_query_returns_each_row_of_the_bucket_once(
 
 
 def test_query_reads_text_binary_and_mixed_formats(bare_lake: Callable[..., Lake]) -> None:
-    """Formats with one column, and a bucket with several formats, chosen by suffix."""
+    """Text and binary have one column. In a bucket with several formats, suffixes choose the format."""
     lake = bare_lake(format="auto")
     lake.put_many({"a.txt": b"one\ntwo\n", "b.jsonl": b'{"value": "three"}\n', "c.bin": b"\x00"})
     found = rows_of(lake, StructType([StructField("value", StringType())]))
@@ -111,10 +111,7 @@ def test_query_reads_text_binary_and_mixed_formats(bare_lake: Callable[..., Lake
 
 
 def test_rejects_are_never_lost_silently(bare_lake: Callable[..., Lake]) -> None:
-    """Rejects are rows with their reason and bytes by default.
-
-    By other settings the query fails, or the rejects are dropped.
-    """
+    """By default rejects are rows with their reason and bytes. Or the query fails, or the rejects are dropped."""
     lake = bare_lake()
     lake.put("0.jsonl", b'{"id": 1}\nbroken\n{"id": 2}\n')
     found = sorted(rows_of(lake, ID), key=lambda row: row["_offset"])
@@ -134,7 +131,7 @@ def test_rejects_are_never_lost_silently(bare_lake: Callable[..., Lake]) -> None
 
 
 def test_query_rescues_values_that_do_not_fit(bare_lake: Callable[..., Lake]) -> None:
-    """With `mismatches="rescue"` the record is a row, and these values are in `_rescued`."""
+    """With `mismatches="rescue"` the record is a row, and values that do not fit are in `_rescued`."""
     lake = bare_lake(mismatches="rescue")
     lake.put("0.jsonl", b'{"id": 1}\n{"id": "many"}\n')
     found = sorted(rows_of(lake, ID, mismatches="rescue"), key=lambda row: row["_offset"])
@@ -149,7 +146,7 @@ def test_query_rescues_values_that_do_not_fit(bare_lake: Callable[..., Lake]) ->
 def test_record_with_a_field_unknown_to_inference_is_a_reject(
     bare_lake: Callable[..., Lake], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With an inferred schema the user has not decided to ignore the field; a declared schema is such a decision."""
+    """A user who declares a schema decides to ignore other fields. With an inferred schema, nobody has decided that."""
     from s3notify_platform.spark.datasource import batch as datasource
 
     monkeypatch.setattr(datasource, "SAMPLED_FROM", 1)
@@ -164,7 +161,7 @@ def test_record_with_a_field_unknown_to_inference_is_a_reject(
 
 @pytest.mark.parametrize("size", [10, 300])
 def test_query_fails_if_an_object_changes_meanwhile(bare_lake: Callable[..., Lake], size: int) -> None:
-    """Rows of two versions would be mixed, or left out; the same holds for whole objects and for parts."""
+    """Otherwise rows of two object versions would be mixed, or left out. Objects are read whole or in parts."""
     lake = bare_lake()
     body = b'{"id": 1}\n' * size
     lake.put_many({f"{n}.jsonl": body for n in range(4)})
@@ -179,7 +176,7 @@ def test_query_fails_if_an_object_changes_meanwhile(bare_lake: Callable[..., Lak
 
 
 def test_query_of_an_empty_bucket_returns_no_rows(bare_lake: Callable[..., Lake]) -> None:
-    """The result has only the data source's own columns."""
+    """An inferred schema has only the data source's own columns."""
     lake = bare_lake()
     assert rows_of(lake, ID) == rows_of(lake, None) == []
     with pytest.raises(NotFoundError, match="no commit yet"):
@@ -187,7 +184,7 @@ def test_query_of_an_empty_bucket_returns_no_rows(bare_lake: Callable[..., Lake]
 
 
 def test_safe_names_need_an_existing_table(bare_lake: Callable[..., Lake]) -> None:
-    """A declared schema has the objects' names; the table's names are known only after its first commit."""
+    """A declared schema has the objects' names. The table's names are known only after its first commit."""
     lake = bare_lake(schema="`order id` bigint")
     source = S3NotifyDataSource(options_of(lake.source, read="table"))  # type: ignore[arg-type]
     assert "`order id` bigint" in str(source.schema())
@@ -258,12 +255,12 @@ def test_options_accept_the_names_of_spark() -> None:
     ("given", "size"), [("1000", 1000), ("512b", 512), ("64k", 1 << 16), ("3MB", 3 << 20), (" 1g ", 1 << 30)]
 )
 def test_sizes_are_accepted_in_the_notation_of_spark(given: str, size: int) -> None:
-    """The notation is only accepted for Spark's own option."""
+    """Sizes in Spark's notation are accepted only for Spark's own option."""
     assert reading_of({"bucket": "b", "maxBytesPerTrigger": given}).source.input.max_bytes == size
 
 
 def test_path_names_bucket_and_prefix() -> None:
-    """The path is accepted in the usual spellings."""
+    """The option `path` is accepted in the usual spellings."""
     source = reading_of({"path": "s3a://acme/raw/orders/", "platform_bucket": "own"}).source
     assert (source.input.bucket.bucket, source.input.prefix, source.location.platform.bucket) == (
         "acme",
@@ -273,7 +270,7 @@ def test_path_names_bucket_and_prefix() -> None:
 
 
 def test_no_option_is_a_secret() -> None:
-    """Spark shows options in its plans: keys are refused by value, and the pickled options do not contain keys."""
+    """Spark shows options in its plans. So an option with an access key as its value is refused."""
     with pytest.raises(UsageError, match="secret_access_key: there is no such setting") as raised:
         reading_of({"bucket": "b", "prefix": "raw/", "secret_access_key": "s3cret"})
     assert "s3cret" not in str(raised.value)
@@ -286,7 +283,7 @@ def test_columns_with_reserved_names_are_refused(bare_lake: Callable[..., Lake])
 
 
 def test_number_of_tasks_depends_on_the_cores(bare_lake: Callable[..., Lake]) -> None:
-    """A task for each slot or object would be slow."""
+    """With one task for each slot or object, a query would be slow."""
     source = bare_lake().source
 
     def splits(count: int, size: int) -> list[Split]:
@@ -309,9 +306,7 @@ def read(lake: Lake, **options: Any) -> DataFrame:
 @pytest.mark.thorough
 @pytest.mark.spark
 def test_query_runs_in_spark(lake: Lake, spark: SparkSession) -> None:
-    """Declared and inferred schemas, several filters over one DataFrame,
-    a choice of slots, and an error as Spark shows it.
-    """
+    """Queries in Spark: declared and inferred schemas, several filters over one DataFrame, chosen slots, an error."""
     lake.put_many({f"{n % 3}/{n}.jsonl": b'{"id": %d, "v": "text"}\n' % n for n in range(30)})
     frame = read(lake, schema="id bigint, v string")
     everything = sorted_by(frame.toArrow().to_pylist(), "_slot", "_key", "id")
@@ -358,9 +353,7 @@ def table_rows(place: Place, **options: Any) -> list[Row]:
 
 
 def test_query_reads_a_version_of_the_committed_table(place: Place) -> None:
-    """The newest version or a kept one, by number, by time, and for some
-    slots, independent of the bucket's present objects.
-    """
+    """A query reads the newest version, or one by number or time, or some slots. The bucket's objects do not matter."""
     seen, times = [], []
     for n in range(3):
         place.put("a", 10 + n)
@@ -386,7 +379,7 @@ def test_query_reads_a_version_of_the_committed_table(place: Place) -> None:
 
 
 def test_query_reads_changes_between_two_versions(place: Place) -> None:
-    """Rows that were added and removed by all versions after one, up to another or to the newest."""
+    """Returns rows that were added and removed after one version, up to another version or the newest."""
     place.put("a", 1)
     place.put("b", 2)
     place.run("b")

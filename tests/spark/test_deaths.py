@@ -1,4 +1,6 @@
-"""Tasks that die or raise over an object: the slot is committed without it, and the object goes to quarantine."""
+"""Tasks die, or raise an error, because of one object. The slot is committed without this object, which goes to
+quarantine.
+"""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -36,7 +38,7 @@ def test_object_that_kills_its_task_is_quarantined(
     schema: str | None,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Other objects are committed at once; this one is quarantined at the last attempt.
+    """Other objects are committed at once. The object that kills its task is quarantined at the last attempt.
 
     The sample from which the schema is inferred may contain the object, too.
     """
@@ -64,12 +66,14 @@ def test_object_that_kills_its_task_is_quarantined(
 def test_dead_task_with_one_slot_is_found_at_once(
     spark: SparkSession, config: S3Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The task's number gives its slot, so only this slot's objects are halved, not a batch with many slots."""
+    """The number of the dead task tells which slot it read. So only this slot is tried in halves, and not the batch
+    with many slots.
+    """
     monkeypatch.setattr(planning.SparkJobs, "width", 16)
     monkeypatch.setattr(splits, "SMALL_TASK_BYTES", 1)
     monkeypatch.setitem(FORMATS, Deadly.name, Deadly())
     lake = deadly_lake(spark, config, slots=16, schema="id int")
-    # One object in each slot, and two in the middle one: so each task has one slot.
+    # Each slot has one object, and the middle slot has two. So each task reads one slot.
     good = {lake.slot(key): key for key in (f"{n}.jsonl" for n in range(999))}
     key = next(key for key in (f"deadly{n}.jsonl" for n in range(999)) if lake.slot(key) == 8)
     lake.put_many(dict.fromkeys(good.values(), b'{"id":9}\n'))
@@ -99,7 +103,7 @@ def fails_over_negatives(rows: DataFrame) -> DataFrame:
 
 
 def raises_on_sight(rows: DataFrame) -> DataFrame:
-    """A user's transform that looks at its rows when it is called."""
+    """A user's transform that reads its rows as soon as it is called, and raises an error for some rows."""
     if rows.where("id < 0").count():
         raise LookupError("no such customer")
     return rows
@@ -116,7 +120,9 @@ def raises_on_sight(rows: DataFrame) -> DataFrame:
 def test_object_at_fault_is_found_behind_a_transform(
     lake_of: Callable[..., Lake], transform: Transform | None, why: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An error in the transform, or in writing files, is traced by halves to the object, with its traceback."""
+    """An error in the transform, or in writing files, leads to the object at fault: halves of the objects are tried.
+    The object's state has the traceback.
+    """
     monkeypatch.setitem(FORMATS, Deadly.name, Deadly())
     plain = lake_of(slots=2, schema="id int")
     lake = replace(plain, source=deadly(plain.source))
@@ -137,7 +143,7 @@ def test_object_at_fault_is_found_behind_a_transform(
 
 
 def fails_on_no_rows(rows: DataFrame) -> DataFrame:
-    """A transform that raises even without rows, but not when Spark asks for its columns."""
+    """A transform that raises an error even without rows, but not when Spark asks for its columns."""
 
     def run(batches):  # type: ignore[no-untyped-def]
         yield from batches

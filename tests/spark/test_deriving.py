@@ -1,4 +1,4 @@
-"""The cost of a slot asset when slots of its source have changed: requests and bytes, on a real server."""
+"""The cost of updating a slot asset after slots of its source have changed: requests and bytes, on a real server."""
 
 from collections import Counter
 
@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.server]
 
 SLOTS, OBJECTS = 200, 20_000
 BESIDE = 200_000
-"""Bytes of a commit that are not rows: version, manifest, `known`."""
+"""The bytes that a commit writes besides rows: version, manifest, `known`."""
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Deployments that share a bucket, with the commands that people run: a topic belongs to the table that it serves."""
+"""Several deployments share a bucket; people's commands run. A topic belongs to the table that it serves."""
 
 import json
 import os
@@ -23,7 +23,9 @@ Deployment = Callable[..., Callable[..., subprocess.CompletedProcess[str]]]
 
 @pytest.fixture
 def deployment(config: S3Config, tmp_path: Path) -> Deployment:
-    """A folder with the YAML of a source `orders`, extended by these lines, and its commands."""
+    """Makes a folder with the YAML of a source `orders`, extended by the given lines. Returns a function that runs
+    commands there.
+    """
 
     def made(name: str, lines: str = "") -> Callable[..., subprocess.CompletedProcess[str]]:
         folder = tmp_path / name / "defs" / "orders"
@@ -69,7 +71,9 @@ def put(config: S3Config, value: int, monkeypatch: pytest.MonkeyPatch, **setting
 def test_topic_has_the_slots_of_its_source(
     config: S3Config, deployment: Deployment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With another number of slots, overwritten objects would be missed, and entries would stay."""
+    """If the topic had another number of slots than its source, overwritten objects would be missed, and entries would
+    stay.
+    """
     prod = deployment("prod", "  slots: 40\n")
     assert "40 slots" in ok(prod("topics", "create", "orders", "--prefix", "raw/"))
     queue = NotificationQueue(queue_records(config))
@@ -86,8 +90,8 @@ def test_topic_has_the_slots_of_its_source(
 def test_second_environment_follows_the_recipe_of_the_readme(
     config: S3Config, deployment: Deployment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without the recipe the environment is refused, and takes no entries. With the recipe it has its own data, and its
-    removal leaves the first environment unchanged.
+    """Without the README's recipe, the second environment is refused, and takes no entries. With the recipe, it has its
+    own data, and its removal leaves the first environment unchanged.
     """
     queue = NotificationQueue(queue_records(config))
     prod = deployment("prod")

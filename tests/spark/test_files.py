@@ -39,7 +39,7 @@ def test_spark_reads_columns_with_and_without_dictionary(spark: SparkSession, tm
 
 @pytest.mark.server
 def test_table_is_read_in_batches_of_bounded_bytes(lake_of: Callable[..., Lake]) -> None:
-    """Rows that are small in the bucket and large in the table would exhaust the JVM's memory."""
+    """Otherwise rows that are small in the file and large in memory would exhaust the JVM's memory."""
     lake = lake_of(slots=1, format="parquet", schema="id bigint, name string")
     lake.put("long.parquet", one_long_value(100, 1_000_000))
     assert lake.ingest().slots[lake.slot("long.parquet")].rows == 100

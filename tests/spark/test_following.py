@@ -1,5 +1,5 @@
-"""Tables that follow a source's, by Spark: too large for one process,
-and updated after each batch of `s3notify ingest`.
+"""Spark updates the tables that follow a source's table, if they are too large for one process. `s3notify ingest`
+updates them after each batch.
 """
 
 import json
@@ -43,7 +43,7 @@ def newest_lake(lake_of: Callable[..., Lake]) -> Lake:
 
 @pytest.fixture(params=["here", "spark"])
 def anywhere(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Lets either Spark or this process do the work on the whole table."""
+    """Runs a test twice: Spark does the work on the whole table, or this process does it."""
     if request.param == "spark":
         monkeypatch.setattr(following, "SMALL_BYTES", -1)
     return str(request.param)
@@ -111,7 +111,7 @@ def test_newest_rows_equal_a_window_of_spark(newest_lake: Lake, anywhere: str) -
 
 
 def test_newest_rows_of_a_change_stream_equal_the_database(lake_of: Callable[..., Lake]) -> None:
-    """The format is AWS DMS's: a letter for each operation, and a deletion with the former row."""
+    """The rows are in the format of AWS DMS: each has a letter for its operation, and a deletion has the former row."""
     lake = lake_of(
         schema="Op string, id bigint, name string, ts timestamp",
         latest_key="id",
@@ -191,7 +191,7 @@ def test_newest_rows_get_columns_that_are_added_later(newest_lake: Lake) -> None
 
 
 def test_erased_object_leaves_the_newest_rows(newest_lake: Lake) -> None:
-    """The newest rows of its keys are built again from the remaining objects."""
+    """After the erasure, the newest rows of the object's keys are built again from the remaining objects."""
     lake = newest_lake
     lake.put("keep.jsonl", [line(1, 1), line(2, 1)])
     lake.put("person4711.jsonl", [line(1, 5, "secret4712")])
@@ -202,7 +202,7 @@ def test_erased_object_leaves_the_newest_rows(newest_lake: Lake) -> None:
     assert "orders_latest" in done.cleared
 
     def left() -> set[str]:
-        """Files with the object, except young ones in the source's own table, which a repetition removes."""
+        """Files of the table of newest rows that hold the object."""
         prefix = lake.source.location.table_layout("orders_latest").prefix
         return {key for key in holding(lake.store, "person4711", "secret4712") if key.startswith(prefix)}
 
@@ -214,7 +214,7 @@ def test_erased_object_leaves_the_newest_rows(newest_lake: Lake) -> None:
 
 
 def test_newest_rows_are_updated_after_each_batch(newest_lake: Lake) -> None:
-    """A table that had no newest rows before gets them, too. A failure is reported, and the next poll retries."""
+    """Newest rows are built even if the table had none before. A failure is reported, and the next poll retries."""
     lake, said = newest_lake, list[str]()
     ingest = ContinuousIngest(spark=lake.spark, source=lake.source, progress=said.append)
     lake.put("1.jsonl", [line(1, 1)])
@@ -234,8 +234,8 @@ def test_newest_rows_are_updated_after_each_batch(newest_lake: Lake) -> None:
 
 
 def test_clustered_table_holds_all_rows_in_order(lake_of: Callable[..., Lake], anywhere: str) -> None:
-    """All rows, including rows without a value, are in files with
-    separate ranges, after changes and after a compaction.
+    """The clustered table has all rows, including rows without a value, after changes and after a compaction. Its files
+    have separate ranges.
     """
     lake = lake_of(schema="id bigint, day date, note string", cluster_by="day, id", cluster_file_bytes=4096)
     lake.put_many(

@@ -26,7 +26,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.server]
 def test_each_change_of_an_object_is_one_commit(
     lake: Lake, monkeypatch: pytest.MonkeyPatch, *, spread: bool
 ) -> None:
-    """Each change of an object removes its old rows and adds its new ones, in one commit.
+    """Each change of an object removes its old rows and adds its new rows, in one commit.
 
     A slot is read by one task, or by all tasks if it is much larger than others.
     """
@@ -88,7 +88,9 @@ def test_empty_bucket_makes_a_table_without_commits(lake: Lake) -> None:
 
 @pytest.mark.thorough
 def test_empty_objects_do_not_pin_a_schema(lake: Lake) -> None:
-    """Objects of 0 bytes get a state and no rows; a pinned schema without columns could never be corrected."""
+    """Objects of 0 bytes get a state and no rows. They must not pin a schema: a pinned schema without columns could
+    never be corrected.
+    """
     lake.put("a.jsonl", b"")
     assert lake.ingest().slots[lake.slot("a.jsonl")].status == "committed"
     assert lake.ingest().slots[lake.slot("a.jsonl")].status == "unchanged"
@@ -237,7 +239,7 @@ def test_run_ingests_more_objects_than_one_plan_holds(lake_of: Callable[..., Lak
 def test_only_the_batch_reaches_the_driver(
     lake_of: Callable[..., Lake],
 ) -> None:
-    """With 3,000 unchanged objects and 5 changed ones, the plan has 5 splits and 5 states."""
+    """If 3,000 objects are unchanged and 5 are changed, the plan has 5 splits and 5 states."""
     lake = lake_of(slots=20, format="text")
     lake.put_many({f"{number}": b"x" for number in range(3000)})
     lake.ingest()
@@ -257,7 +259,7 @@ def test_only_the_batch_reaches_the_driver(
 
 @pytest.mark.thorough
 def test_states_beyond_the_manifest_go_to_a_file(lake_of: Callable[..., Lake]) -> None:
-    """States that do not fit in a manifest would be lost, and their objects read again."""
+    """Otherwise states that do not fit in a manifest would be lost, and their objects would be read again."""
     lake = lake_of(slots=1, format="text")
     lake.put_many({f"{number}": b"x" for number in range(300)})
     lake.ingest()
@@ -272,7 +274,7 @@ def test_states_beyond_the_manifest_go_to_a_file(lake_of: Callable[..., Lake]) -
 
 @pytest.mark.thorough
 def test_load_reads_slots_as_of_a_version(lake: Lake) -> None:
-    """Slots are loaded as of the newest version, or exactly as of a given one."""
+    """Slots are loaded as of the newest version, or as of a given version."""
     lake.put("a.jsonl", [{"id": 1}])
     lake.put("b.jsonl", [{"id": 2}])
     lake.ingest()

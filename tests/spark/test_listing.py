@@ -1,4 +1,6 @@
-"""Large buckets listed by Spark in several chains: the plan is the same as with one chain; lost state is refused."""
+"""Spark lists large buckets in several chains of LISTs. The plan is the same as with one chain. A table that has lost
+its state is refused.
+"""
 
 from collections.abc import Callable
 
@@ -31,7 +33,7 @@ def planned(lake: Lake) -> Plan:
 
 
 def work(found: Plan) -> dict[Slot, tuple[set[str], set[str]]]:
-    """The work in a plan."""
+    """The work in a plan: the keys to read, and the keys that are gone, for each slot."""
     return {
         slot: ({split.version.key for split in p.changes.read}, set(p.changes.gone))
         for slot, p in found.slots.items()
@@ -41,7 +43,7 @@ def work(found: Plan) -> dict[Slot, tuple[set[str], set[str]]]:
 
 @pytest.fixture(params=["ministack", pytest.param("seaweed", marks=pytest.mark.thorough)])
 def large(request: pytest.FixtureRequest, spark: SparkSession) -> Lake:
-    """2,000 committed objects with all kinds of keys, some of them changed since."""
+    """Commits 2,000 objects with all kinds of keys, and then changes some of them."""
     server = request.getfixturevalue(request.param)
     lake = Lake.of(spark, server.config(server.make_bucket()), format="text", max_objects=10_000)
     odd = [key for key in ODD if request.param == "ministack" or "//" not in key]
@@ -57,9 +59,10 @@ def large(request: pytest.FixtureRequest, spark: SparkSession) -> Lake:
 
 @pytest.mark.thorough
 def test_plan_is_the_same_with_one_chain_and_with_many(large: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Servers order keys differently, and an object, change or deletion at a cut could be missed or doubled.
+    """Chains begin at cuts between keys, and servers order keys differently. No object, change or deletion at a cut may
+    be missed or doubled.
 
-    The driver's own plan for a small bucket is compared, too.
+    The plan that the driver alone makes for a small bucket is compared, too.
     """
     alone = planned(large)
     monkeypatch.setattr(listing, "DRIVER_OBJECTS", 0)
@@ -88,7 +91,7 @@ def test_plan_is_the_same_with_one_chain_and_with_many(large: Lake, monkeypatch:
 def test_cuts_at_deleted_keys_give_a_complete_plan(
     lake_of: Callable[..., Lake], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Cuts are chosen from committed keys, and all of these objects may have been deleted since."""
+    """Cuts are chosen from committed keys. All objects with these keys may have been deleted since."""
     monkeypatch.setattr(listing, "CHAIN_OBJECTS", 100)
     monkeypatch.setattr(listing, "DRIVER_OBJECTS", 0)
     lake = lake_of(format="text")

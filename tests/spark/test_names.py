@@ -1,4 +1,4 @@
-"""Columns with any name that Spark allows, through every part that handles columns."""
+"""Columns may have any name that Spark allows, in every part that handles columns."""
 
 import json
 from base64 import b64encode
@@ -32,7 +32,7 @@ ROW = {"id": 1, "17.72": 2, "a`b": 3, "a b": 4, "🙂": 5, "a.b": {"c.d": 6}, "a
 def test_any_column_name_is_ingested(lake: Lake) -> None:
     """The names are inferred, read, transformed, derived and loaded.
 
-    Of two names that differ in case, the later is rejected.
+    If two names differ only in case, the later name is rejected.
     """
     lake.put("a.jsonl", [ROW])
     lake.put("b.jsonl", [ROW, {"ID": 9}])
@@ -90,7 +90,7 @@ def test_safe_names_are_readable_by_every_engine(lake_of: Callable[..., Lake]) -
 
 
 def test_safe_names_apply_to_parquet_columns(lake_of: Callable[..., Lake]) -> None:
-    """Names inside of lists are included, and so are objects that Spark reads without a table."""
+    """Names inside of lists become safe, too. Spark gets safe names even if it reads objects without a table."""
     lake = lake_of(column_names="safe", format="parquet")
     table = pa.table({"a b": [1], "l": pa.array([[{"c d": 2}]])})
     body = BytesIO()
@@ -107,7 +107,7 @@ def test_safe_names_apply_to_parquet_columns(lake_of: Callable[..., Lake]) -> No
 
 
 def test_names_of_a_batch_stay_when_the_schema_grows(lake_of: Callable[..., Lake]) -> None:
-    """If the schema is widened again, the names that rows of the batch were already stored with must stay."""
+    """If the schema is widened again, columns keep the names with which rows of the batch were already stored."""
     lake = lake_of(column_names="safe")
     jobs = SparkJobs(lake.spark, lake.source)
     run = Run(batch="b", run="b", signals={}, listing=True, only_found=False, last_attempt=frozenset())

@@ -52,7 +52,9 @@ def query_rows(lake: Lake, **options: str) -> tuple[StructType, list[dict[str, A
 
 
 def test_query_has_columns_from_keys_and_hints(bare_lake: Callable[..., Lake]) -> None:
-    """Columns from keys follow the columns of the data; hinted types are used as given, others are inferred."""
+    """Columns from keys come after the columns of the data. Hinted columns have the hinted types; other types are
+    inferred.
+    """
     lake = bare_lake()
     lake.put(f"{EU}a.jsonl", [{"id": 1, "Amount": 1.25}])
     schema, (row,) = query_rows(lake, schema_hints="AMOUNT decimal(12,2), note string", **PARTS)
@@ -70,7 +72,9 @@ def test_query_has_columns_from_keys_and_hints(bare_lake: Callable[..., Lake]) -
 
 
 def test_query_rejects_records_with_a_column_from_keys(bare_lake: Callable[..., Lake]) -> None:
-    """As in a table, such a record is a reject; a declared or hinted column with the name is refused."""
+    """A record with a field named like a column from keys is a reject, as in a table. A declared or hinted column with
+    this name is refused.
+    """
     lake = bare_lake()
     lake.put(f"{EU}a.jsonl", [{"id": 1, "Region": "x"}, {"id": 2}])
     _, rows = query_rows(lake, rejects="column", **PARTS)
@@ -86,7 +90,7 @@ def test_query_rejects_records_with_a_column_from_keys(bare_lake: Callable[..., 
 
 
 def test_query_with_a_declared_schema_has_columns_from_keys(bare_lake: Callable[..., Lake]) -> None:
-    """Spark parses the types, so the columns have Spark's names for them."""
+    """The columns have Spark's names of the types, since Spark parses them."""
     parts = "`a day` date, n decimal(5,1), at timestamp_ntz"
     options = options_of(bare_lake(schema="id bigint").source, partition_columns=parts)
     found = S3NotifyDataSource(options).schema()  # type: ignore[arg-type]
@@ -98,7 +102,7 @@ def test_query_with_a_declared_schema_has_columns_from_keys(bare_lake: Callable[
 
 @pytest.mark.spark
 def test_table_has_columns_from_keys(lake_of: Callable[..., Lake], ministack: S3Server) -> None:
-    """The columns are in the schema and the rows, for other engines, and in a transform's input."""
+    """The columns from keys are in the schema and in the rows, other engines see them, and a transform gets them."""
     lake = lake_of(schema="id bigint", **PARTS)
     lake.put(f"{EU}a.jsonl", [{"id": 1}])
     lake.put("dt=2026-01-02/b.jsonl", [{"id": 2}])
@@ -150,7 +154,7 @@ def test_columns_from_keys_are_part_of_the_schema(lake_of: Callable[..., Lake]) 
     assert result.schema_added == {"dt": "date"}
     lake.ingest()
     assert [(row["id"], row["dt"]) for row in lake.values()] == [(1, DAY), (2, DAY)]
-    # A record with a field of that name is a reject, since the schema cannot get a second column of the name.
+    # A record with a field of this name is a reject, since the schema cannot have two columns with the name.
     lake.put("c.jsonl", [{"id": 3}, {"id": 4, "dt": "2026-01-01"}])
     lake.ingest()
     assert [row["reason"] for row in lake.rejects()] == ["field 'dt' is not in the schema"]
@@ -167,7 +171,7 @@ def test_columns_from_keys_are_part_of_the_schema(lake_of: Callable[..., Lake]) 
 def test_first_batch_rejects_records_with_a_column_from_keys(
     lake_of: Callable[..., Lake], mismatches: str
 ) -> None:
-    """The record is one reject, or rescued, as in an existing table, and the other records are ingested."""
+    """As in an existing table, the record is one reject, or its value is rescued. The other records are ingested."""
     lake = lake_of(partition_columns="dt date", mismatches=mismatches)
     lake.put(f"{EU}a.jsonl", [{"id": 1}, {"id": 2, "DT": "2026-01-02"}])
     lake.put(f"{EU}b.jsonl", [{"id": 3}])
@@ -184,7 +188,7 @@ def test_first_batch_rejects_records_with_a_column_from_keys(
 
 @pytest.mark.spark
 def test_first_batch_with_only_such_records_does_not_fail(lake_of: Callable[..., Lake]) -> None:
-    """All records are rejects, and later objects with other fields add columns."""
+    """All records of the first batch are rejects. Later objects with other fields add columns."""
     lake = lake_of(partition_columns="dt date")
     lake.put(f"{EU}a.jsonl", [{"dt": "2026-01-02"}])
     assert all(each.ok for each in lake.ingest().slots.values())
@@ -202,7 +206,7 @@ timestamp timestamp_ltz timestamp_ntz dec decimal(7) numeric(9,3) array<int> map
 
 @pytest.mark.spark
 def test_types_of_the_columns_equal_those_of_spark(spark: SparkSession) -> None:
-    """Tasks derive the types from the settings, without Spark."""
+    """Tasks derive the types of the columns from the settings, without Spark."""
     declared = ", ".join(f"c{n} {kind}" for n, kind in enumerate(KINDS.split()))
     parsed = StructType.fromDDL(declared)
     assert isinstance(parsed, StructType)
@@ -211,7 +215,7 @@ def test_types_of_the_columns_equal_those_of_spark(spark: SparkSession) -> None:
 
 @pytest.mark.spark
 def test_hints_set_the_types_of_inferred_columns(lake: Lake) -> None:
-    """Hinted types are pinned together with the inferred ones; a later hint adds its column, and changes no other."""
+    """Hinted types are pinned together with inferred types. A later hint only adds its column."""
     hinted = lake.with_source(schema_hints="amount decimal(12,2), o struct<x: int>")
     hinted.put(
         "a.jsonl", b'{"id": 1, "amount": 1.5, "o": {"x": 1, "y": true}}\n{"id": 2, "amount": "many"}\n'

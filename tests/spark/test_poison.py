@@ -1,4 +1,4 @@
-"""The corpus of bad objects through real tasks, beside good ones: damage stays with its object."""
+"""Real tasks read a corpus of bad objects beside good objects. Damage stays with its object."""
 
 import pytest
 from pyspark.sql import SparkSession

@@ -68,7 +68,7 @@ def read(proxy: FaultProxy, result: BatchResult) -> int:
 def test_forbidden_object_is_quarantined_until_it_is_written_again(lake: Lake, proxy: FaultProxy) -> None:
     """The object is quarantined at the last attempt and not read again; other objects are committed.
 
-    A new version of it is committed.
+    A new version of the object is committed.
     """
     for name in "abc":
         lake.put(f"{name}.jsonl", [{"id": 1}, {"id": 2}])
@@ -121,7 +121,7 @@ def test_quarantined_object_is_retried_without_an_entry(lake: Lake, proxy: Fault
 
 @pytest.mark.thorough
 def test_retry_removes_a_deleted_object_from_quarantine(lake: Lake, proxy: FaultProxy) -> None:
-    """The object is not found, and its failure would otherwise be reported forever."""
+    """A retry does not find the object. So it must leave quarantine, or its failure would be reported forever."""
     lake.source.location.queue().topics.create("orders", TopicSettings(slots=1, shards=1))
     lake.put("a.jsonl", [{"id": 1}])
     proxy.forbidden.add("/raw/a.jsonl")
@@ -137,7 +137,7 @@ def test_retry_removes_a_deleted_object_from_quarantine(lake: Lake, proxy: Fault
 
 @pytest.mark.thorough
 def test_forbidden_object_is_quarantined_with_a_transform(lake: Lake, proxy: FaultProxy) -> None:
-    """The rows pass through Spark's shuffle, with the same result."""
+    """With a transform, rows pass through Spark's shuffle. The result is the same."""
     lake = lake.with_source(schema="id bigint, amount double")
     for name in "ab":
         lake.put(f"{name}.jsonl", [{"id": 1, "amount": 2.5}])
@@ -153,7 +153,7 @@ def test_forbidden_object_is_quarantined_with_a_transform(lake: Lake, proxy: Fau
 
 
 def test_rejects_become_rows_after_a_fix_of_the_source(lake_of: Callable[..., Lake]) -> None:
-    """The objects are unchanged, and their rejects are removed by the commit that adds their rows."""
+    """The objects are unchanged. The commit that adds their rows removes their rejects."""
     lake = lake_of(slots=1, format="auto")
     lake.put("a.log1", [{"id": 1}])
     lake.put("b.jsonl", [{"id": 2}])
@@ -171,7 +171,7 @@ def test_rejects_become_rows_after_a_fix_of_the_source(lake_of: Callable[..., La
 
 @pytest.mark.thorough
 def test_continuous_ingest_quarantines_an_object(lake: Lake, proxy: FaultProxy) -> None:
-    """The ingest counts the attempts itself, and then no longer requests the slot."""
+    """The continuous ingest counts the attempts itself. After the last attempt it no longer requests the slot."""
     for name in "ab":
         lake.put(f"{name}.jsonl", [{"id": 1}])
     proxy.forbidden.add("/raw/a.jsonl")

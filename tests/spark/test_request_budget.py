@@ -1,6 +1,6 @@
-"""The requests to put a changed object, and to ingest it by a running process, counted at a real server.
+"""Counts the requests, at a real server, that put a changed object, and those by which a running process ingests it.
 
-On a real store each sequential request takes 20 to 60 ms, which a test against loopback would not notice.
+Sequential requests are counted, too: on a real store each takes 20 to 60 ms, which a test on loopback does not notice.
 """
 
 import time
@@ -36,7 +36,7 @@ ROUND_TRIP_SECONDS = 0.05
 
 @dataclass(frozen=True, slots=True)
 class Requests:
-    """The number of requests by method, and the number of sequential ones."""
+    """The number of requests by method, and the number of requests that were sent one after another."""
 
     counts: Counter[str]
     in_sequence: int
@@ -122,7 +122,7 @@ def counted(site: Site, rounds: int, put: Callable[[int], object]) -> list[tuple
 
 
 def test_one_changed_object_needs_few_requests(site: Site) -> None:
-    """The counts include its own PUT and GET, and the poll's HEAD in the batch; the process is warm."""
+    """The counts include the object's own PUT and GET, and the HEAD of the poll. The process is warm."""
 
     def put(number: int) -> None:
         site.publisher.put(f"raw/{number}", b'{"a":1}\n')
@@ -137,7 +137,7 @@ def test_one_changed_object_needs_few_requests(site: Site) -> None:
 
 
 def test_batch_needs_no_request_for_each_slot(site: Site) -> None:
-    """694 objects over about 500 slots need two requests for each segment, besides their own GETs."""
+    """694 changed objects in about 500 slots need two requests for each segment, besides one GET for each object."""
 
     def put(number: int) -> None:
         body = b'{"a":1}\n'

@@ -1,4 +1,4 @@
-"""Columns that get another type, with Spark's inference, hints, transforms, and batches that run meanwhile."""
+"""Columns get another type, with Spark's inference, with hints and transforms, and while batches run."""
 
 import re
 
@@ -19,7 +19,9 @@ def set_types(lake: Lake, columns: str, **options: bool) -> None:
 
 
 def test_retype_corrects_a_type_pinned_by_the_first_object(lake: Lake) -> None:
-    """The reject names the command; then the rejected valid records are ingested, and later ones too."""
+    """The reject names the command that corrects the type. After it, the rejected valid records and later records are
+    ingested.
+    """
     lake.put("a.jsonl", [{"zip": 501}])
     lake.ingest()
     lake.put("b.jsonl", [{"zip": "K1A"}])
@@ -66,7 +68,7 @@ def test_different_hint_names_the_retype_command(lake: Lake) -> None:
 
 
 def test_transform_with_other_types_names_the_retype_command(lake: Lake) -> None:
-    """The command differs between a new column of the transform and a column that it reads."""
+    """The error names the right command, both for a new column of the transform and for a column that it reads."""
 
     def transform(kind: str) -> "object":
         def run(rows: DataFrame) -> DataFrame:

@@ -43,12 +43,12 @@ class Works:
 
 @dataclass
 class Site:
-    """A source with only a root signal, and the plans of its batches. `broken`: a slot whose runs fail at once."""
+    """A source with only a root signal, and the plans of its batches. `broken`: a slot for which every run fails."""
 
     proxy: FaultProxy
     source: Source
     batches: list[tuple[set[Slot], bool]] = field(default_factory=list)
-    """The slots of each plan, and True if it listed the bucket."""
+    """The slots of each plan, and True if the plan listed the bucket."""
     broken: Slot | None = None
     later: list[Callable[[], None]] = field(default_factory=list)
 
@@ -133,8 +133,8 @@ def site(ministack: S3Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]
 
 
 def test_put_writes_only_the_root_and_a_poll_lists_the_queue(site: Site) -> None:
-    """A poll is 1 HEAD of the root, and after a change 1 LIST of the
-    segments; a put writes the root and no slot's signal.
+    """A poll makes 1 HEAD of the root signal, and after a change 1 LIST of the segments. A put writes the root signal,
+    and no slot's signal.
     """
     found: list[Counter[str]] = []
 
@@ -150,14 +150,14 @@ def test_put_writes_only_the_root_and_a_poll_lists_the_queue(site: Site) -> None
     for puts, polled in (found[:2], found[2:4]):
         assert (puts["PUT signals"], puts["LIST signals"]) == (1, 0)
         assert (polled["HEAD signals"], polled["LIST signals"]) == (1, 0)
-        # The second one is the plan's.
+        # The second LIST is made by the plan.
         assert polled["LIST entries"] == 2
     assert found[4] == {"HEAD signals": 1}
     assert site.batches[1:] == [({slot_of("raw/a", SLOTS)}, False)] * 2
 
 
 def test_published_objects_are_ingested_by_their_slots(site: Site) -> None:
-    """Single objects, a batch with more slots than a segment names, and deletions must not be missed."""
+    """No change may be missed: single objects, a batch with more slots than a segment names, and deletions."""
     many = [f"raw/{n}" for n in range(60)]
     site.run(
         lambda: site.publisher.put("raw/a", ROW),
@@ -170,7 +170,7 @@ def test_published_objects_are_ingested_by_their_slots(site: Site) -> None:
 
 
 def test_process_continues_where_another_ended(site: Site) -> None:
-    """Changes in between are ingested, and nothing is ingested again."""
+    """Changes between two processes are ingested, and no object is ingested again."""
     site.run(lambda: site.publisher.put("raw/a", ROW))
     site.publisher.put("raw/b", ROW)
     site.batches.clear()
@@ -181,7 +181,9 @@ def test_process_continues_where_another_ended(site: Site) -> None:
 
 
 def test_failed_slot_is_requested_again(site: Site) -> None:
-    """The slot's signal moves, so the keyspace is listed, although the slot's entries are the same as before."""
+    """The failed slot's entries have not changed, but its signal moves. So the keyspace is listed, and the slot is
+    requested.
+    """
     slot = slot_of("raw/a", SLOTS)
 
     def again() -> None:
@@ -197,8 +199,8 @@ def test_failed_slot_is_requested_again(site: Site) -> None:
 
 
 def test_unqueued_writer_causes_a_listing(site: Site) -> None:
-    """The writer's root signal causes a LIST of the signals, and then of
-    the bucket for the slot, even if an entry exists.
+    """The root signal of an unqueued writer causes a LIST of the signals, and then of the bucket, even if the slot has
+    an entry.
     """
 
     def both() -> None:
@@ -211,7 +213,7 @@ def test_unqueued_writer_causes_a_listing(site: Site) -> None:
 
 
 def test_new_topic_causes_one_comparison_of_everything(site: Site) -> None:
-    """Entries of the former topic may be lost, so all is compared once; then entries are followed again."""
+    """Entries of the former topic may be lost, so all objects are compared once. Then entries are followed again."""
 
     def recreate() -> None:
         site.publisher.put("raw/a", ROW)
@@ -227,7 +229,9 @@ def test_new_topic_causes_one_comparison_of_everything(site: Site) -> None:
 
 
 def test_source_and_topic_must_have_the_same_signals(site: Site) -> None:
-    """A source that expects signals of slots would wait forever for a topic that only moves the root."""
+    """Otherwise a source that expects signals of slots would wait forever, if the writers of its topic move only the
+    root signal.
+    """
     site.run(lambda: site.publisher.put("raw/a", ROW))
     site.source = with_settings(site.source, signals="slots")
     with pytest.raises(UsageError, match="signals: root"):

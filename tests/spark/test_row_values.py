@@ -1,4 +1,6 @@
-"""Notation, raw records and rules of rows: in tables, queries and quarantine; date patterns compared with Spark's."""
+"""Notation, raw records, and rules on rows, in tables, queries and quarantine. Date patterns are compared with
+Spark's.
+"""
 
 import datetime as dt
 import json
@@ -46,7 +48,9 @@ FIRST = {
 def test_corrected_rules_and_notation_bring_records_back_from_quarantine(
     lake_of: Callable[..., Lake],
 ) -> None:
-    """A transform gets the raw record, too; a retry with fitting rules and notation ingests the rejected records."""
+    """A transform gets the raw record, too. After the rules and the notation are corrected, a retry ingests the
+    rejected records.
+    """
 
     def transform(rows: DataFrame) -> DataFrame:
         return rows.selectExpr("*", "length(raw) as n").where("raw like '%;%'")
@@ -85,7 +89,7 @@ def test_corrected_rules_and_notation_bring_records_back_from_quarantine(
 
 
 def test_inference_uses_the_notation_of_values(lake_of: Callable[..., Lake]) -> None:
-    """The notation determines the types. A rule for a missing column is refused before anything is read."""
+    """The notation determines the inferred types. A rule for a missing column is refused before anything is read."""
     lake = lake_of(slots=1, payload_column="raw", expect="positive: amount >= 0", **NOTED)
     lake.put("a.csv", CSV.replace(b"2026-01-31", b"31.01.2026"))
     lake.ingest()
@@ -104,8 +108,8 @@ def test_inference_uses_the_notation_of_values(lake_of: Callable[..., Lake]) -> 
 
 
 def test_query_applies_notation_and_rules(spark: SparkSession, lake_of: Callable[..., Lake]) -> None:
-    """Spark's names of the settings work, too; rows that break a rule are
-    rejects, which may also fail the query or be dropped.
+    """The settings may have Spark's names. Rows that break a rule are rejects; other settings drop them, or let the
+    query fail.
     """
     register(spark)
     lake = lake_of(schema=SCHEMA, format="csv")
@@ -134,7 +138,7 @@ def test_query_applies_notation_and_rules(spark: SparkSession, lake_of: Callable
 
 
 def test_payload_column_added_later_is_null_in_earlier_rows(lake_of: Callable[..., Lake]) -> None:
-    """The column is null in earlier rows until they are read again."""
+    """The payload column is null in earlier rows until they are read again."""
     plain = lake_of(slots=1)
     plain.put("a.jsonl", [{"id": 1}])
     plain.ingest()
@@ -171,7 +175,7 @@ def ours(pattern: str, text: str) -> Any:
 
 @pytest.mark.parametrize("pattern", PATTERNS)
 def test_patterns_read_times_as_spark_does(spark: SparkSession, pattern: str) -> None:
-    """The platform and Spark give the same times, and refuse the same texts."""
+    """For the same pattern, the platform and Spark parse the same times, and refuse the same texts."""
     texts = PATTERNS[pattern]
     escaped = pattern.replace("'", "\\'")
     frame = spark.createDataFrame([(text,) for text in texts], "t string").selectExpr(

@@ -44,7 +44,7 @@ def test_invalid_schemas_are_refused(
 
 @pytest.mark.parametrize("schema", [*GOOD, *BAD])
 def test_schemas_refused_without_spark_are_refused_by_spark(spark: SparkSession, schema: str) -> None:
-    """A schema that Spark accepts would be refused; Spark alone decides on other schemas."""
+    """Otherwise a schema that Spark accepts could be refused. Spark alone decides on all other schemas."""
 
     def parses() -> bool:
         try:
@@ -56,7 +56,7 @@ def test_schemas_refused_without_spark_are_refused_by_spark(spark: SparkSession,
 
 
 def test_declared_schema_is_the_schema_of_the_table(lake_of: Callable[..., Lake]) -> None:
-    """Undeclared fields are left out, and missing ones are null."""
+    """Undeclared fields of records are left out; missing fields are null."""
     lake = lake_of(schema="id bigint, amount decimal(12,2), at timestamp, day date, tags array<string>")
     lake.put(
         "a.jsonl",
@@ -97,7 +97,7 @@ def test_inferred_schema_is_pinned_by_the_first_batch(lake: Lake) -> None:
 
 
 def test_inferred_schema_grows_by_new_fields(lake: Lake) -> None:
-    """The batch that brings new fields widens the schema; earlier rows give nulls."""
+    """A batch with new fields widens the schema. Earlier rows have null in the new columns."""
     lake.put("a.jsonl", [{"id": 1}])
     lake.ingest()
     lake.put("b.jsonl", [{"id": 2, "note": "x"}])
@@ -117,8 +117,8 @@ def test_inferred_schema_grows_by_new_fields(lake: Lake) -> None:
 
 @pytest.mark.thorough
 def test_inferred_schema_grows_inside_of_columns(lake: Lake) -> None:
-    """The schema grows at any depth, even if old files are rewritten
-    with new ones; the version reports the added fields.
+    """The schema grows at any depth, even if rows of old files are rewritten together with new rows. The version
+    reports the added fields.
     """
     lake.put("a.jsonl", [{"o": {"x": 1}, "l": [{"p": {"q": 1}}]}])
     lake.put("a2.jsonl", [{"o": {"x": 0}, "l": None}])
@@ -185,7 +185,7 @@ def test_field_that_cannot_become_a_column_is_rejected(lake: Lake) -> None:
 
 
 def test_reject_names_the_limit_of_columns_and_a_remedy(lake: Lake) -> None:
-    """The remedy works, and records that fit are rows."""
+    """Records that fit are rows. The remedy in the reject's reason works."""
     lake.put("a.jsonl", [{f"c{n}": n for n in range(MAX_COLUMNS)}])
     lake.ingest()
     lake.put("b.jsonl", [{"c0": 7}, {"c0": 8, "further": {"x": 1}}])
@@ -208,7 +208,7 @@ def test_reject_names_the_limit_of_columns_and_a_remedy(lake: Lake) -> None:
 
 @pytest.mark.thorough
 def test_values_that_do_not_fit_are_rescued(lake_of: Callable[..., Lake]) -> None:
-    """Rescued values stay beside the row's other values, through a transform too, and are counted."""
+    """Rescued values stay in their row beside its other values, even after a transform. They are counted."""
     lake = lake_of(schema="id bigint, o struct<x: int>", mismatches="rescue")
     lake.put(
         "a.jsonl", b'{"id": 1, "o": {"x": 1}}\n{"id": "one", "o": {"x": 1.5, "y": [1]}, "z": null}\nno\n'
@@ -235,7 +235,7 @@ def test_values_that_do_not_fit_are_rescued(lake_of: Callable[..., Lake]) -> Non
 
 @pytest.mark.thorough
 def test_inferred_schema_grows_before_values_are_rescued(lake_of: Callable[..., Lake]) -> None:
-    """An inferred schema gets new fields first; only contradicting values are rescued."""
+    """New fields are added to the inferred schema first. Only values that contradict the schema are rescued."""
     lake = lake_of(mismatches="rescue", format="auto")
     lake.put("a.jsonl", [{"id": 1, "n": 1}])
     lake.ingest()
@@ -283,7 +283,7 @@ def test_declared_schema_replaces_an_inferred_one_for_later_objects(lake: Lake) 
 
 @pytest.mark.thorough
 def test_two_concurrent_runs_use_one_inferred_schema(lake: Lake) -> None:
-    """The schema of one run is pinned first, and both parse with it."""
+    """The first run that commits pins its schema, and both runs parse with it."""
     lake.put("a.jsonl", [{"v": 1}])
 
     def other_run() -> None:

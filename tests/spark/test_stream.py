@@ -1,4 +1,4 @@
-"""`readStream.format("s3notify")`: each added row once, after any kill. Most tests run without a JVM."""
+"""`readStream.format("s3notify")` returns each added row once, after any kill. Most tests run without a JVM."""
 
 import json
 from itertools import count
@@ -37,7 +37,7 @@ def query_of(place: Place, **options: Any) -> Query:
 
 
 def ingest(place: Place, *keys: str, **values: tuple[int, ...]) -> None:
-    """Commits one version with these objects, and without those in `keys`."""
+    """Deletes the objects `keys`, writes the objects `values`, and commits both in one version."""
     for key in keys:
         place.store.delete(f"raw/{key}")
     for key, some in values.items():
@@ -46,7 +46,9 @@ def ingest(place: Place, *keys: str, **values: tuple[int, ...]) -> None:
 
 
 def test_stream_returns_existing_rows_and_then_added_ones(place: Place) -> None:
-    """Rows of new and overwritten objects are returned from their version; removed rows are not reported."""
+    """Rows of new and overwritten objects are returned when the stream reaches their version. Removed rows are not
+    reported.
+    """
     ingest(place, **{f"o{n}": (n,) for n in range(12)})
     query = query_of(place)
     (first,) = query.drain()
@@ -62,7 +64,9 @@ def test_stream_returns_existing_rows_and_then_added_ones(place: Place) -> None:
 
 
 def test_stream_of_changes_returns_removed_rows(place: Place) -> None:
-    """Removed rows have version, time and reason; the rows at the beginning have their version."""
+    """Removed rows have the version, time and reason of the removal. Rows at the stream's beginning have a version,
+    too.
+    """
     ingest(place, o1=(1,), o2=(2,), o3=(3, 4))
     query = query_of(place, read="changes")
     (first,) = query.drain()
@@ -100,7 +104,7 @@ def test_versions_are_returned_in_order(place: Place) -> None:
 
 
 def test_row_added_and_removed_within_a_micro_batch_is_not_returned(place: Place) -> None:
-    """With smaller micro-batches the row is returned, and its successor follows."""
+    """If micro-batches are smaller, the row is returned, and the row that replaces it follows."""
     ingest(place, o=(0,))
     whole, single = query_of(place), query_of(place, max_objects=1)
     for query in (whole, single):
@@ -116,7 +120,7 @@ def test_row_added_and_removed_within_a_micro_batch_is_not_returned(place: Place
 
 
 def test_rewritten_packs_do_not_repeat_rows(place: Place) -> None:
-    """Packs are rewritten and merged all the time, and a copy of the table would get duplicate rows."""
+    """Packs are rewritten and merged all the time. If rows were repeated, a copy of the table would get duplicates."""
     query = query_of(place)
     for n in range(30):
         ingest(place, **{f"o{n}": (n, n)})
@@ -142,7 +146,8 @@ def test_idle_poll_needs_two_requests(place: Place, monkeypatch: pytest.MonkeyPa
     ingest(place, o1=(11,))
     counted.counts.clear()
     assert query.batch()
-    # To see the change: the version, the possible next one, the manifest; its contents; its changes; its pack.
+    # These requests are for the version, the possible next version, the manifest, its contents, its changes, and its
+    # pack.
     assert counted.counts == {"LIST": 2, "GET": 3 + 1 + 2 + 2 + 1}
     lazy = query_of(place, poll_seconds=3600)
     lazy.drain()
@@ -152,7 +157,7 @@ def test_idle_poll_needs_two_requests(place: Place, monkeypatch: pytest.MonkeyPa
 
 
 def test_micro_batch_is_limited(place: Place) -> None:
-    """The rest waits for the next one; slots at the beginning, and versions, are not divided."""
+    """The rest waits for the next micro-batch. No slot is divided at the stream's beginning, and no version later."""
     ingest(place, **{f"o{n}": (n,) for n in range(40)})
     query = query_of(place, max_objects=3)
     sizes = [len(rows) for rows in query.drain()]
@@ -175,7 +180,7 @@ def test_micro_batch_is_limited(place: Place) -> None:
 
 
 def test_repeated_micro_batch_has_the_same_rows(place: Place) -> None:
-    """A micro-batch is repeated after a failed sink, and in a new driver, after any other commits."""
+    """A micro-batch is repeated after its sink has failed, also in a new driver, and after other commits."""
     query = query_of(place)
     for changes in ({f"o{n}": (n,) for n in range(10)}, {"p": (100,), "q": (101,)}):
         ingest(place, **changes)
@@ -194,7 +199,7 @@ def test_repeated_micro_batch_has_the_same_rows(place: Place) -> None:
 @pytest.mark.parametrize("read", ["table", "changes"])
 @pytest.mark.parametrize("seed", [0, 1, *(pytest.param(n, marks=pytest.mark.thorough) for n in range(2, 8))])
 def test_stream_killed_anywhere_returns_every_row_once(place: Place, seed: int, read: str) -> None:
-    """With random changes and batches, and kills between any two steps, the sink ends equal to the table."""
+    """Changes and batches are random, and kills come between any two steps. In the end the sink equals the table."""
     random, numbers = Random(seed), count()
     query = query_of(place, max_objects=random.choice([1, 3, 100]), read=read)
 
@@ -225,7 +230,7 @@ def test_stream_killed_anywhere_returns_every_row_once(place: Place, seed: int, 
 
 
 def test_available_now_ends_while_batches_continue(place: Place) -> None:
-    """Everything that was committed at the start is returned, in several micro-batches, and then the query ends."""
+    """The query returns everything that was committed before its start, in several micro-batches, and then ends."""
     ingest(place, **{f"o{n}": (n,) for n in range(10)})
     query = query_of(place, max_objects=2)
     for number in range(2):
@@ -245,7 +250,9 @@ def test_available_now_ends_while_batches_continue(place: Place) -> None:
 
 
 def test_stream_begins_after_a_version(place: Place) -> None:
-    """The version is a kept one, or the newest, which stays the same if the first micro-batch is repeated."""
+    """The stream begins after a kept version, or after the newest. The newest stays the same if the first micro-batch
+    is repeated.
+    """
     ingest(place, o=(1,))
     ingest(place, p=(2,))
     assert query_of(place, since=1).values() == [2]
@@ -261,7 +268,7 @@ def test_stream_begins_after_a_version(place: Place) -> None:
 
 
 def test_stream_returns_chosen_slots_and_columns(place: Place) -> None:
-    """The column `_key` may be missing, although removed rows are found by it."""
+    """The stream's columns need not include `_key`, although removed rows are found by this column."""
     ingest(place, **{f"o{n}": (n,) for n in range(12)})
     reader = changes_reader(place.source, columns=pa.schema([COLUMNS.field("a")]), only="1,3")
     offset = reader.initialOffset()
@@ -281,7 +288,7 @@ def test_stream_returns_chosen_slots_and_columns(place: Place) -> None:
 
 
 def test_stream_waits_for_its_table(place: Place) -> None:
-    """The stream must have declared columns."""
+    """If the table does not exist yet, the stream's columns must be declared."""
     bucket = named(place.source.input.bucket)
     options = options_of(
         with_settings(place.source, bucket=bucket, platform=bucket), read="table", schema="a bigint"
@@ -317,7 +324,7 @@ def test_stream_fails_at_another_table_in_its_place(place: Place) -> None:
 
 
 def test_stream_fails_at_versions_that_are_not_kept(place: Place) -> None:
-    """A stream that was stopped for too long would otherwise miss changes silently."""
+    """Otherwise a stream that was stopped for too long would miss changes silently."""
     ingest(place, o=(1,))
     query, half = query_of(place), query_of(place, max_objects=1)
     query.drain()
@@ -348,7 +355,7 @@ def test_stream_fails_at_a_rollback(place: Place) -> None:
 
 
 def test_invalid_offsets_are_refused(place: Place) -> None:
-    """The offsets are another program's, or of an earlier version's streams."""
+    """The offsets are from another program, or from a stream of an earlier version of the platform."""
     ingest(place, o=(1,))
     reader = changes_reader(place.source)
     for body in (
@@ -361,7 +368,7 @@ def test_invalid_offsets_are_refused(place: Place) -> None:
 
 
 def test_stream_of_objects_is_refused(place: Place) -> None:
-    """The options for an end are refused, too."""
+    """The options `version` and `at` are refused for streams, too."""
     options = {"bucket": "b", "prefix": "raw/"}
     with pytest.raises(UsageError, match=r"s3notify ingest.*give read='table'"):
         S3NotifyDataSource(options).streamReader(StructType())  # type: ignore[arg-type]
@@ -375,7 +382,7 @@ def test_stream_of_objects_is_refused(place: Place) -> None:
 def test_stream_runs_in_spark(
     lake: Lake, spark: SparkSession, tmp_path_factory: pytest.TempPathFactory, read: str
 ) -> None:
-    """The rows have the table's columns, or also the columns of changes, over two runs of one query."""
+    """A query runs twice. Its rows have the table's columns, or in addition the columns of changes."""
     lake.put_many({f"{n}.jsonl": b'{"id": %d}\n' % n for n in range(20)})
     lake.ingest()
     register(spark)

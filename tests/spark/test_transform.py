@@ -1,4 +1,4 @@
-"""The user's transform: its possibilities, and the result if it fails."""
+"""The user's transform: what it can do, and the result if it fails."""
 
 from collections.abc import Callable
 
@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.server]
 
 
 def test_transform_changes_drops_and_multiplies_rows(lake: Lake) -> None:
-    """Outcomes and rejects do not pass through the transform."""
+    """The transform gets only rows. Outcomes of objects and rejects do not pass through it."""
     lake.put("a.jsonl", b'{"id": 1, "a.b": "x"}\n{"id": 2, "a.b": "y"}\nbad\n')
     lake.put("b.jsonl", [{"id": 3, "a.b": "z"}])
 
@@ -37,7 +37,7 @@ def test_transform_changes_drops_and_multiplies_rows(lake: Lake) -> None:
 
 
 def test_column_added_by_a_transform_is_null_in_old_rows(lake: Lake) -> None:
-    """A new column of a transform widens the table; earlier files give nulls."""
+    """A new column of a transform widens the table. Rows in earlier files have null in it."""
     lake.put("a.jsonl", [{"id": 1}])
     lake.ingest(transform=lambda rows: rows)
     lake.put("b.jsonl", [{"id": 2}])
@@ -65,7 +65,7 @@ def _raises(_rows: DataFrame) -> DataFrame:
 def test_defective_transform_is_refused_before_any_write(
     lake: Lake, transform: Callable[[DataFrame], DataFrame], reason: str
 ) -> None:
-    """The error names the defect."""
+    """The error names the defect of the transform."""
     lake.put("a.jsonl", [{"id": 1}])
     with pytest.raises(UsageError, match=f"transform of source 'orders' {reason}"):
         lake.ingest(transform=transform)
@@ -85,7 +85,7 @@ def test_transform_that_changes_a_type_is_refused(lake: Lake) -> None:
 
 
 def test_transform_that_fails_for_one_object_leaves_it_out(lake_of: Callable[..., Lake]) -> None:
-    """All other objects are committed; the object is committed once the transform is corrected."""
+    """All other objects are committed at once. The object at fault is committed once the transform is corrected."""
     lake = lake_of(slots=5)
     for number in range(24):
         lake.put(f"{number}.jsonl", [{"id": number}])
@@ -108,7 +108,7 @@ def test_transform_that_fails_for_one_object_leaves_it_out(lake_of: Callable[...
 def test_transform_that_fails_for_all_rows_ends_after_few_jobs(
     lake_of: Callable[..., Lake], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """All slots fail after a bounded number of jobs."""
+    """All slots fail, after a bounded number of jobs."""
     monkeypatch.setattr(failures, "MAX_FAILED_JOBS", 4)
     lake = lake_of(slots=40)
     for number in range(60):
@@ -129,7 +129,7 @@ def test_transform_that_fails_for_all_rows_ends_after_few_jobs(
 
 @pytest.mark.thorough
 def test_transform_that_changes_lineage_fails_the_slot(lake: Lake) -> None:
-    """The rows would be assigned to another object, version or slot."""
+    """Otherwise rows would be assigned to another object, object version or slot."""
     for number in range(6):
         lake.put(f"{number}.jsonl", [{"id": number}])
     for column, value in (("_key", "raw/other"), ("_etag", "other")):
@@ -162,7 +162,7 @@ def test_transform_that_changes_slots_fails_the_slot(lake_of: Callable[..., Lake
 
 @pytest.mark.thorough
 def test_object_overwritten_during_a_transform_counts_with_its_rows(lake: Lake) -> None:
-    """Rows and outcomes come from one read, so no object counts without its rows."""
+    """Rows and outcomes come from one read, so no object counts as read without its rows."""
     lake.put("a.jsonl", [{"id": 1}, {"id": 2}])
     store, key = lake.source.input.bucket, "raw/a.jsonl"
 

@@ -1,1 +1,1 @@
-"""`spark.read.format("s3notify")`: the objects or the table; `spark.readStream`: rows added to the table."""
+"""`spark.read.format("s3notify")` reads the objects or the table; `spark.readStream` reads changes of the table."""

@@ -1,25 +1,26 @@
 """`spark.read.format("s3notify")`: the objects of a bucket, the committed table, or its changes, as a DataFrame.
 
-Guarantees. A query reads exactly the object versions that were listed when it was planned: a repeated task, on another
-executor or speculative, gives the same rows. If an object was overwritten or deleted meanwhile, the query fails with
-`ConflictError` instead of returning a mixture. With `read="table"` a query reads one version of the table: the one in
-the options `version` or `at`, or the newest. With `read="changes"` it reads the changes after the version `since` up to
-that version (`table.row_changes`). Bad records are returned as rows with `_change` "reject", reason and raw bytes,
-unless `rejects` says otherwise: nothing is lost silently.
+Guarantees. A query reads exactly the object versions that were listed when it was planned. So a task that is repeated
+(on another executor, or speculatively) gives the same rows. If an object was overwritten or deleted meanwhile, the
+query fails with `ConflictError` instead of returning a mixture. With `read="table"` a query reads one version of the
+table: the newest, or the version that the option `version` or `at` names. With `read="changes"` it reads the changes
+after the version `since`, up to this version (`table.row_changes`). Bad records are returned as rows with `_change`
+"reject", reason and raw bytes, unless `rejects` says otherwise: nothing is lost silently.
 
 Rows of objects have `_slot`, `_key`, `_etag`, `_offset` and `_change`, the columns of the data, the columns of
 `partition_columns` and `metadata_columns`, then `_rejected` and `_raw`. Rows of the table have its columns. Rows of
 changes have the table's columns and `_change_type` (insert, delete), `_commit_version`, `_commit_timestamp` and
 `_reason`.
 
-Requests: 1 LIST for each 1000 objects below the prefix, 1 GET for each object, or for each chunk of a big one. Without
-a schema, 1 LIST and up to 64 GETs for a sample. The driver holds the list of objects to read, about 500 bytes for each.
+Requests: 1 LIST for each 1000 objects below the prefix, 1 GET for each object, or for each chunk of a big object.
+Without a schema, 1 LIST and up to 64 GETs for a sample. The driver holds the list of objects to read, about 500 bytes
+for each.
 
-Filters are not pushed down; narrow a query by the options `prefix` and `only`. Spark 4.3 would keep the pushed filters
-of one query over a DataFrame, and the next query over it would return too few rows.
+Filters are not pushed down; narrow a query by the options `prefix` and `only`. Otherwise Spark 4.3 would keep the
+filters of one query over a DataFrame, and the next query over this DataFrame would return too few rows.
 
-Register the format once for each session: `register(spark)`. `stream` has the streaming reader, `read_rows` the code of
-tasks.
+Register the format once for each session: `register(spark)`. The module `stream` has the streaming reader; `read_rows`
+has the code that runs in tasks.
 """
 
 from collections.abc import Sequence
@@ -60,14 +61,14 @@ from s3notify_platform.table.versions import snapshot_of, version_at
 FORMAT: Final = "s3notify"
 
 SAMPLED_FROM: Final = 1000
-"""The sample for inference is taken from this number of objects, the first ones listed."""
+"""Inference takes its sample from this number of objects: the first objects of the listing."""
 
 WIDTH: Final = 4
 """The default number of concurrent tasks."""
 
 
 def register(spark: SparkSession) -> None:
-    """Register the format with this session, and send the package to its workers. Safe to repeat."""
+    """Register the format with this session, and send the package to its workers. The call may be repeated."""
     ship_package(spark)
     tasks = parallelism(spark)
 
@@ -110,7 +111,7 @@ class S3NotifyDataSource(DataSource):
                 return columns_of_changes(columns) if changes else columns
             case "objects":
                 if source.input.schema is not None:
-                    # Spark parses the schema, since there is no session here that could.
+                    # There is no session here that could parse the schema, so Spark parses it.
                     more = "".join(
                         f", `{c.name.replace('`', '``')}` {c.dataType.simpleString()}"
                         for c in object_columns(source, ())
@@ -133,7 +134,7 @@ class S3NotifyDataSource(DataSource):
                 assert_never(unreachable)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
-        """See `DataSource.streamReader`. `UsageError` before PySpark 4.2, where streams have no start offset."""
+        """See `DataSource.streamReader`. `UsageError`: PySpark is older than 4.2, so streams have no start offset."""
         try:
             from s3notify_platform.spark.datasource.stream import ChangesReader
         except ModuleNotFoundError as error:
@@ -174,8 +175,8 @@ _CHANGES_DDL: Final = (
 
 
 def inferred_schema(reading: Reading) -> StructType:
-    """Columns from a sample of the first objects listed, marked as
-    inferred. 1 LIST, 1 GET for each object of the sample.
+    """Infer the columns from a sample of the first objects in the listing, and mark them as inferred. Requests: 1 LIST,
+    and 1 GET for each object of the sample.
     """
     source = reading.source
     if (fixed := fixed_schema(source.input.format)) is not None:
@@ -217,7 +218,7 @@ class TableReader(DataSourceReader):
     """Reads the committed table as of the version in the options, or as of the newest version when the query was
     planned.
 
-    With `read="changes"` it reads the changes after the version `since`, up to that version.
+    With `read="changes"` it reads the changes after the version `since`, up to the version named above.
     """
 
     reading: Reading
@@ -225,7 +226,9 @@ class TableReader(DataSourceReader):
     width: int
 
     def partitions(self) -> list[InputPartition]:
-        """See `DataSourceReader.partitions`. Requests of `snapshot_for`; for changes also those of `row_changes`."""
+        """See `DataSourceReader.partitions`. Requests: those of `snapshot_for`; for changes also those of
+        `row_changes`.
+        """
         # A partition with None means a table without matching rows.
         return [*map(InputPartition, self._shares())] or [InputPartition(None)]
 
@@ -254,7 +257,7 @@ def snapshot_for(reading: Reading) -> Snapshot:
     """The snapshot of the table that a query reads. `NotFoundError`: the table does not exist, or the version is not
     kept.
 
-    Requests: those of `LogTable.newest`, or of `snapshot_of`; 1 LIST more for a time.
+    Requests: those of `LogTable.newest`, or of `snapshot_of`; 1 more LIST for the option `at`.
     """
     reader, version = reading.source.location.table().reader, reading.version
     if reading.at_ms is not None:

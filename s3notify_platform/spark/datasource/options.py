@@ -1,11 +1,11 @@
-"""Options of the data source, which name a source to Spark: strings in, a `Source` out. Pure.
+"""The data source's options, which describe a source to Spark. They are strings, and are converted to a `Source`. Pure.
 
 Spark shows options in its plans, so no option is a secret: access keys are given by the names of environment variables,
 by the name of a profile, or by boto3's own chain. These names are resolved on each machine that sends requests: the
 driver (with Spark Connect, the server) and every worker.
 
-Spark's own names for the same options are accepted, too (`SPARK_NAMES`). A time needs its zone, unlike Spark's times,
-since there is no session with a zone where options are read.
+Spark's own names for the same options are accepted, too (`SPARK_NAMES`). A time must have a time zone, unlike times in
+Spark's own options: no session, and so no default zone, exists where options are read.
 """
 
 import re
@@ -29,7 +29,7 @@ NEWEST: Final = "newest"
 
 @dataclass(frozen=True, kw_only=True)
 class ReadingSettings:
-    """The part of a source to read: the options besides the source's settings."""
+    """The options besides the source's settings: they choose the part of the source to read."""
 
     path: Annotated[str, About("Bucket and prefix in one, like s3://acme-landing/raw/orders/")] = ""
     read: Annotated[
@@ -83,9 +83,10 @@ class Reading:
 
     `read`: the bucket's `objects`; the committed `table`; or its `changes`. `rejects`: bad records as separate rows
     (`column`), as an error (`fail`), or dropped (`drop`). `only`: the slots to read. `version`, or `at_ms` (Unix
-    milliseconds): the table as of then, or its changes up to then, instead of its newest version. `since`: the version
-    after which changes, or a stream, begin, or `newest`; None: a stream begins with all rows of the table.
-    `poll_seconds`: the minimum time between two reads of the log; `list_seconds`: between two listings of the bucket.
+    milliseconds): the version of the table to read, or the last version of the changes; by default the newest. `since`:
+    changes, or a stream, begin after this version, or after the newest one (`newest`). None: a stream begins with all
+    rows of the table. `poll_seconds`: the minimum time between two reads of the log; `list_seconds`: between two
+    listings of the bucket.
     """
 
     source: Source
@@ -163,7 +164,7 @@ def _source(given: Mapping[str, str]) -> Source:
 
 
 def _moments(given: Mapping[Any, str]) -> dict[str, Any]:
-    """The version to read, and the version after which a stream begins."""
+    """Parse the options for versions: the version to read, and the version after which changes or a stream begin."""
     if "version" in given and "at" in given:
         raise UsageError("options version and at: give one of them")
     found: dict[str, Any] = {}

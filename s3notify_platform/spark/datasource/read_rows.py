@@ -33,7 +33,7 @@ ROW, REJECT = "row", "reject"
 SPECIAL: Final = (*LINEAGE.names, CHANGE, "_rejected", "_raw")
 
 SMALL_TASK_BYTES: Final = 1 << 20
-"""A task that reads less costs more than it gains."""
+"""A task that reads fewer bytes than this costs more than it gains."""
 
 # Schemas
 
@@ -69,8 +69,8 @@ class RowReader:
 
     @classmethod
     def of(cls, reading: Reading, schema: StructType) -> "RowReader":
-        """A reader for the schema that Spark wants; `UsageError` if the
-        format cannot give it, or rules need other columns.
+        """A reader for the schema that Spark wants. `UsageError`: the format cannot give these columns, or rules need
+        other columns.
         """
         others = (*SPECIAL, RESCUED.name, *reading.source.input.object_columns.schema.names)
         data = StructType([column for column in schema if column.name not in others])
@@ -85,7 +85,7 @@ class RowReader:
             )
         rejects = reading.rejects
         if rejects == "column" and "_rejected" not in schema.names:
-            rejects = "fail"  # rejects would look like rows
+            rejects = "fail"  # otherwise rejects would look like rows
         return cls(
             splits=SplitReader(
                 source=reading.source, schema=columns, named=named, inferred=is_inferred(schema)
@@ -95,7 +95,7 @@ class RowReader:
         )
 
     def read(self, splits: Sequence[Split]) -> Batches:
-        """The rows, and the rejects as `rejects` says.
+        """Yields the rows, and treats the rejects as `rejects` says.
 
         `ConflictError`: an object was replaced or deleted. `UnavailableError`: an object could not be read; the task
         fails, and Spark tries it again. `UsageError`: there is a reject, and `rejects` is `fail`.

@@ -4,31 +4,32 @@ With `read="changes"` the stream also returns removed rows, and all rows have th
 (`table.row_changes`). With `read="table"` it returns the added rows, with the table's columns.
 
 Steps
-    1. `latestOffset` reads the newest version. A new stream begins with all rows of a version, some slots at a time. If
-       the option `since` is given, it begins after that version. Then it returns the changes of each later version in
-       turn, as many as the limits allow.
+    1. `latestOffset` reads the newest version. A new stream begins with all rows of one version, some slots at a time.
+       If the option `since` is given, the stream begins after that version. Then the changes of each later version
+       follow, as many as the limits allow.
     2. `partitions` finds the packs that these versions added or removed, and distributes them to tasks. Tasks read
-       packs, and no log.
+       packs, but not the log.
 
-The offset is `{table, version, slots}`: the stream has returned everything up to the version. If `slots` is not null,
-it has only returned this number of slots of this version. `table` is the table's id, since version numbers repeat in
-another table. So the checkpoint is the stream's only state.
+The offset is `{table, version, slots}`: the stream has returned everything up to this version. If `slots` is not null,
+the stream has returned only the slots of this version whose numbers are below `slots`. `table` is the table's id, since
+version numbers repeat in another table. So the checkpoint is the stream's only state.
 
 Guarantees
-    - Each row of the table is returned once, after its version was committed: rows of new and overwritten objects, of
-      objects that were read again (backfill, retry), and of parts of big objects, in the order of versions.
-    - With `read="changes"` each row that was removed after it was returned is deleted once. So the deletions, and then
-      the insertions, turn a copy of the table into the next version.
+    - Each row of the table is returned once, after its version was committed, in the order of versions. This includes
+      rows of new and overwritten objects, of objects that were read again (backfill, retry), and of parts of big
+      objects.
+    - With `read="changes"`, if a row was returned and is removed later, the stream returns one deletion of the row. A
+      copy of the table becomes the next version if the deletions are applied first, and then the insertions.
     - A micro-batch that Spark repeats, after a failed sink or a restart, has the same rows.
-    - Versions that are not kept, a rollback, and another table in its place cause an error, never a gap.
+    - A rollback, a missing version, and another table in place of this one cause an error, never a gap.
 
 Limits: rows that were added and removed within one micro-batch are not returned. `max_objects` and `max_bytes` bound a
 micro-batch, but a version or a slot is never divided. Columns that the table gets later appear when the query is
 restarted.
 
-Requests: a poll makes the requests of `LogTable.newest`, at most once in `poll_seconds`; 4 GETs for each version, 1
-more for a version with many changes; for the beginning those of `snapshot_of`, twice for each micro-batch; and those of
-`reading.read`.
+Requests: a poll makes those of `LogTable.newest`, at most once in `poll_seconds`. Each version costs 4 GETs, or 5 if it
+has many changes. While the stream returns the rows at its beginning, each micro-batch costs twice those of
+`snapshot_of`. Tasks make those of `reading.read`.
 """
 
 from collections.abc import Sequence
@@ -61,15 +62,16 @@ REMEDY: Final = (
 )
 
 WITH_NEWEST: Final = -2
-"""Used in place of a version: the stream begins after the newest version at its start."""
+"""A stream with this value in place of a version begins after the version that is the newest at its start."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Offset:
-    """The position of a stream: everything up to `version`, or if `slots` is not None, this number of slots of this
-    version.
+    """The position of a stream. It has returned everything up to `version`; or, if `slots` is not None, only the slots
+    of this version whose numbers are below `slots`.
 
-    `table`: its id; "" if the stream has not seen the table yet. Version -1: the first version has not been chosen.
+    `table`: the table's id; "" if the stream has not seen the table yet. `version` -1: the version at the beginning has
+    not been chosen yet.
     """
 
     table: str = ""
@@ -77,7 +79,7 @@ class Offset:
     slots: int | None = 0
 
     def dumps(self) -> dict[str, Any]:
-        """The form in the checkpoint."""
+        """The offset in the form that the checkpoint stores."""
         return {"table": self.table, "version": self.version, "slots": self.slots}
 
     @classmethod
@@ -200,7 +202,7 @@ class ChangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._seen
 
     def _checked(self, offset: Offset, found: Snapshot | Absent) -> Snapshot:
-        """The newest snapshot, which must be of the offset's table."""
+        """The newest snapshot, after a check that the offset is one of the same table."""
         if isinstance(found, Absent):
             raise NotFoundError(f"the table that the stream has read ({offset.table}) was removed: {REMEDY}")
         if offset.table not in ("", found.table):
@@ -245,7 +247,7 @@ class ChangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return until
 
     def _slots(self, snapshot: Snapshot, given: int, limit: ReadLimit) -> int | None:
-        """The number of slots of a snapshot that are returned after the next micro-batch; None: all."""
+        """The slot of a snapshot before which the next micro-batch ends; None: it returns all remaining slots."""
         objects, size = self._limits(limit)
         manifest = snapshot.manifest
         each = sum(pack.size for pack in snapshot.packs.values()) / max(snapshot.rows, 1)

@@ -1,4 +1,6 @@
-"""A compaction brings the whole table to the target sizes, beside running batches: each row of the module's table."""
+"""A compaction merges the files of a whole table to their target sizes, beside running batches. There is a test for
+each row of the table in the module's docstring.
+"""
 
 import random
 from dataclasses import replace
@@ -17,7 +19,7 @@ from tests.support.log_rounds import SMALL, Rounds
 from tests.support.log_tables import LAYOUT, beaten, versions
 
 LAZY = PackSizes(target=4000, smallest=1000, fan=2, in_class=1000, group=1000, hidden=1.0)
-"""With these sizes, rounds merge nothing."""
+"""With these pack sizes, rounds merge no packs."""
 
 
 @pytest.fixture(autouse=True)
@@ -129,7 +131,7 @@ def test_dry_run_reports_its_work_and_writes_nothing(rounds):
 
 
 def test_packs_with_many_hidden_rows_are_rewritten():
-    """Full packs, which are not merged with others, are rewritten, too."""
+    """Full packs are not merged with others, but are rewritten, too, if many of their rows are hidden."""
     process = Rounds(store=MemoryObjectStore(), vectors=True, more={"sizes": LAZY})
     bucket = {f"a{n}": ("e", tuple(random.Random(n).randbytes(9)[1:])) for n in range(300)}
     process.commit(process.planned(bucket))
@@ -164,7 +166,7 @@ def test_step_is_committed_after_others_changed_slots(rounds):
 
 
 def test_step_is_dropped_after_others_removed_packs_or_hid_rows(rounds):
-    """The batch wins, and the compaction then merges the remaining packs."""
+    """The batch commits, the compaction drops its step, and then merges the remaining packs."""
     bucket = filled(rounds)
 
     def other():

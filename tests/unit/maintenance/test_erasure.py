@@ -31,7 +31,7 @@ SLOT = Slot(0)
 
 @pytest.fixture(autouse=True)
 def times(monkeypatch: pytest.MonkeyPatch) -> None:
-    """States are in files, and files written a moment ago count as files of an ended run."""
+    """Object states are written to files, and files written a moment ago count as files of an ended run."""
     monkeypatch.setattr("s3notify_platform.table.states.state_levels.STATES_INLINE", 1)
     monkeypatch.setattr("s3notify_platform.maintenance.table_erasure.CLOCKS_DIFFER_MS", -60_000)
 
@@ -50,7 +50,7 @@ def newest(place: Place, asset: str | None = None) -> Snapshot:
 
 
 def prepared(server: S3Server) -> Place:
-    """Several versions of the object in one slot, among other objects, with traces of it in every possible place."""
+    """Commits versions of the object in one slot, among other objects. Its traces are in all possible places."""
     place = Place(server, slots=1)
     queue = place.source.location.queue()
     bucket = place.source.input.bucket.bucket
@@ -99,9 +99,7 @@ def check(place: Place) -> None:
 
 
 def test_erase_removes_every_trace_of_an_object(ministack: S3Server) -> None:
-    """A trace left in rows, rejects, states, history, unreferenced
-    files, slot assets or queue would survive the erasure.
-    """
+    """No trace may be left in rows, rejects, states, history, unreferenced files, slot assets or the queue."""
     place = prepared(ministack)
     assert len(marked(place)) > 10
     location = place.source.location
@@ -129,7 +127,9 @@ def test_erase_removes_every_trace_of_an_object(ministack: S3Server) -> None:
 
 
 def test_rebuilt_slot_asset_does_not_require_a_repetition(ministack: S3Server) -> None:
-    """The asset's rows do not name their object, so each call removes them again, and would never end."""
+    """The asset's rows do not name their object, so each erasure removes the rebuilt slot again. If it also asked for a
+    repetition, the repetitions would never end.
+    """
     place = prepared(ministack)
     erased(place)
     made_from = {SLOT: newest(place).manifest.slot(SLOT).generation}
@@ -140,7 +140,7 @@ def test_rebuilt_slot_asset_does_not_require_a_repetition(ministack: S3Server) -
 
 
 def test_count_of_objects_without_records_excludes_the_erased_object(ministack: S3Server) -> None:
-    """`status` would otherwise report an object that is deleted; other objects stay counted."""
+    """Otherwise `status` would report an object that no longer exists. Other objects stay counted."""
     place = Place(ministack, slots=1)
     for key in (KEY, "blank"):
         place.store.put(f"raw/{key}", b"\n\n")
@@ -160,7 +160,9 @@ def test_count_of_objects_without_records_excludes_the_erased_object(ministack: 
 
 
 def test_erase_refuses_existing_objects_foreign_keys_and_lost_tables(ministack: S3Server) -> None:
-    """An existing object would be ingested again, and another prefix belongs to another source."""
+    """An erased object that still exists would be ingested again, and a key with another prefix belongs to another
+    source.
+    """
     place = Place(ministack, slots=1)
     place.put("a", 1)
     place.run("1")
@@ -210,7 +212,7 @@ ALL = [(first, fault) for first in range(3) for fault in (Fault.CRASH_AFTER, Fau
 def test_erasure_killed_at_any_write_is_completed_by_a_repetition(
     ministack: S3Server, first: int, fault: Fault
 ) -> None:
-    """A kill would otherwise lose rows of other objects, or leave traces of this one."""
+    """Otherwise a kill could lose rows of other objects, or leave traces of the erased object."""
     place = prepared(ministack)
     done = False
     for number in range(first, 200, 3):

@@ -85,7 +85,9 @@ def test_migration_to_other_slots_ingests_each_object_once(
 def test_migration_is_refused_if_the_topic_serves_other_tables(
     ministack: S3Server, to: dict[str, Any]
 ) -> None:
-    """The other tables would lose their topic. The error's remedy, a queue for this source, works."""
+    """Otherwise the other tables would lose their topic. The remedy in the error (a separate queue for this source)
+    works.
+    """
     place = Place(ministack)
     place.put("a/1", 1)
     place.run("1")

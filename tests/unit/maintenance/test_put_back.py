@@ -1,4 +1,6 @@
-"""Versions that a writer with an expired lease replaced: every reader notices, and a command restores them."""
+"""A writer with an expired lease has replaced versions: every reader notices this, and a command restores the
+versions.
+"""
 
 import pytest
 
@@ -19,7 +21,7 @@ def store():
 
 
 def by_leases(store, **given):
-    """A committer by leases; the test itself decides which writer overwrites which version."""
+    """A committer that uses leases. The test itself decides which writer overwrites which version."""
     return Table(store=store, adopt=False, **given)
 
 
@@ -31,7 +33,9 @@ def commit(table, *slots, base=None):
 
 
 def overrun(store, version, *slots, **given):
-    """The body of a version by a writer that slept, on top of the version below; the test writes it later."""
+    """Lets a writer prepare a version on top of the version below, and sleep. The returned function writes this version
+    later.
+    """
     kept = {}
 
     class Sleeping(DelegatingStore):
@@ -88,7 +92,7 @@ def test_replaced_version_far_below_the_newest_is_restored(store):
 
 
 def test_versions_that_followed_a_replaced_one_are_removed(store):
-    """The late write happens before the version is known, and another writer commits on top of it."""
+    """The late write happens before `known` names the version, and another writer commits on top of it."""
     base = by_leases(store).opened()
     wakes = overrun(store, 1, 5)
 
@@ -120,7 +124,9 @@ def test_versions_that_followed_a_replaced_one_are_removed(store):
 
 
 def test_version_replaced_before_it_was_known_is_not_restored(store):
-    """Another writer committed on top of the late version, and its commit was reported as successful."""
+    """Another writer committed on top of the late version, and reported its commit as successful. So the late version
+    must stay.
+    """
     base = by_leases(store).opened()
     wakes = overrun(store, 1, 5)
 

@@ -1,4 +1,6 @@
-"""Removing a source, on a real server, removes everything made for it, and keeps its objects and other sources."""
+"""The removal of a source, on a real server, removes everything made for it, and keeps its objects and other
+sources.
+"""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -47,7 +49,7 @@ def prepared(server: S3Server, **settings: Any) -> tuple[Place, dict[str, str]]:
 
 
 def objects(place: Place) -> dict[str, str]:
-    """All objects, without remains of a killed probe of the store; a scan deletes tombstones."""
+    """All objects except remains of a killed probe of the store. Before, a scan of the topics deletes tombstones."""
     place.source.location.queue().topics.all()
     return {key: etag for key, etag in place.objects().items() if ".probe-" not in key}
 
@@ -56,9 +58,8 @@ def objects(place: Place) -> dict[str, str]:
 def test_remove_deletes_everything_of_a_source(
     ministack: S3Server, monkeypatch: pytest.MonkeyPatch, in_table: bool
 ) -> None:
-    """The removal is shown, then confirmed, and refused while a batch is open.
-
-    A later source of this name is a new one.
+    """The removal is shown, must be confirmed, and is refused while a batch is open. A later source with the same name
+    starts without data.
     """
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
@@ -106,7 +107,7 @@ def test_remove_deletes_everything_of_a_source(
 
 @pytest.mark.parametrize("first", [0, pytest.param(1, marks=pytest.mark.thorough)])
 def test_removal_killed_at_any_delete_is_completed_by_a_repetition(ministack: S3Server, first: int) -> None:
-    """Runs refuse the table while a version is missing; after a repetition nothing is left."""
+    """After the kill, runs refuse the table, since a version is missing. After a repetition nothing is left."""
     place, stay = prepared(ministack)
     versions = list_versions(place)
     for number in range(first, 200, 2):
@@ -138,7 +139,7 @@ def dies_at(number: int) -> Callable[[Call], Fault]:
 
 
 def test_removal_is_refused_if_the_source_is_below_the_platform_prefix(ministack: S3Server) -> None:
-    """The removal would delete the user's own objects."""
+    """Otherwise the removal would delete the user's own objects."""
     place, _ = prepared(ministack)
     identity = replace(place.source.identity, prefix="_s3notify/orders/table/")
     place.source.location.known().change(lambda known: known and replace(known, identity=identity))
@@ -159,8 +160,8 @@ def test_removal_of_a_whole_bucket_source_keeps_the_users_objects(ministack: S3S
 
 
 def test_topic_that_serves_another_table_stays(ministack: S3Server) -> None:
-    """The topic belongs to another deployment of the same source, on the
-    same bucket and queue, which would lose its entries.
+    """The topic belongs to another deployment of the same source, with the same bucket and queue. If the topic were
+    removed, that deployment would lose its entries.
     """
     prod = Place(ministack)
     queue = prod.source.location.queue()
@@ -181,7 +182,7 @@ def test_topic_that_serves_another_table_stays(ministack: S3Server) -> None:
 
 
 def test_topic_that_serves_two_tables_stays_with_the_other(ministack: S3Server) -> None:
-    """The topic's record names the other table afterwards."""
+    """Afterwards the topic's record names only the other table."""
     prod = Place(ministack)
     prod.put("a", 1)
     prod.run("1")
@@ -194,7 +195,7 @@ def test_topic_that_serves_two_tables_stays_with_the_other(ministack: S3Server) 
 
 
 def test_records_of_sources_with_the_same_name_prefix_stay(ministack: S3Server) -> None:
-    """Only records of the source's own table and of its slot assets are removed."""
+    """The removal removes only the records of the source's own table and of its slot assets."""
     place, _ = prepared(ministack)
     others = ["_s3notify-known/orders2", "_s3notify-known/orders2.2edaily"]
     for key in others:

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.server
 
 @pytest.fixture
 def place(ministack: S3Server) -> Place:
-    """Two objects; then one is overwritten, and a third is added."""
+    """Commits two objects. Then one of them is overwritten, and a third is added."""
     made = Place(ministack)
     made.put("a", 1)
     made.put("b", 2)
@@ -31,7 +31,7 @@ def place(ministack: S3Server) -> Place:
 
 
 def test_plan_lists_the_changes_of_a_rollback(place: Place) -> None:
-    """The plan has slots, counts, and the objects to be read again, and writes nothing."""
+    """The plan lists slots, counts, and the objects to be read again. It writes nothing."""
     first, last = 1, place.snapshot().version
     before = place.objects()
     planned = plan_rollback(place.source.location, first)
@@ -50,7 +50,9 @@ def test_plan_lists_columns_that_leave_the_schema(place: Place) -> None:
 
 
 def test_next_run_ingests_what_has_changed_since_the_version(place: Place) -> None:
-    """The slots are signalled and compared, so the next run reads the present objects again."""
+    """The rollback signals the changed slots, and the next listing compares them. So the next run reads the present
+    objects again.
+    """
     location = place.source.location
     watcher = Watcher(place.store, prefix=location.keyspace_prefix)
     watcher.poll()

@@ -36,7 +36,7 @@ SECOND = columns(a="long", b="long", s=json.loads(columns(x="long")))
 
 
 class Site:
-    """A table with a schema that has grown from `a` to `a`, `b` and `s.x`."""
+    """A table whose schema has grown from `a` to `a`, `b` and `s.x`."""
 
     def __init__(self) -> None:
         self.store = MemoryObjectStore()
@@ -82,7 +82,7 @@ class Site:
 
 
 def test_columns_without_values_leave_the_schema() -> None:
-    """The earlier schema becomes a new version, and later rows add columns to it."""
+    """A new version has the earlier schema, and later rows add columns to it."""
     site = Site()
     planned = plan_schema_rollback(site.table, 1)
     assert (planned.columns, planned.in_use) == (("b", "s"), {})
@@ -111,7 +111,7 @@ def test_schema_rollback_is_refused_while_a_value_is_live() -> None:
 
 
 def test_schema_rollback_is_refused_if_the_table_has_changed_since() -> None:
-    """A new value could have been added meanwhile."""
+    """Otherwise a value that was added meanwhile could be lost."""
     site = Site()
     planned = plan_schema_rollback(site.table, 1)
     site.commit("k2", SECOND, a=[1], b=[7])

@@ -22,7 +22,7 @@ from tests.support.raw_search import holding
 RUN = 1000.0
 KEY = "a-person4711"
 MARKS = (KEY, "etag4711", 471147114712, 471147114711)
-"""Key, ETag, a row, and a reject (each third number is a reject)."""
+"""Texts that only data of the erased object contains: its key, its ETag, a row, and a reject."""
 A = Slot(0)
 
 
@@ -45,7 +45,7 @@ def rounds(request, store, clock):
 
 @pytest.fixture(autouse=True)
 def files_of_states(monkeypatch):
-    """Makes rounds write states to files, too."""
+    """Makes rounds write object states to files, too."""
     monkeypatch.setattr("s3notify_platform.table.states.state_levels.STATES_INLINE", 3)
 
 
@@ -58,7 +58,9 @@ def commit(process, bucket, **note):
 
 
 def filled(rounds, clock):
-    """Commits the object among others, in several versions: it was overwritten, and has left the bucket."""
+    """Commits the object among others, in several versions. In between it is overwritten, and in the end it has left
+    the bucket.
+    """
     process = rounds()
     bucket = {f"a{n}": (f"e{n}", (1, 2, 3)) for n in range(4)}
     bucket |= {f"{letter}{n}": (f"e{n}", (1, 2, 3, n)) for letter in "bz" for n in range(3)}
@@ -76,7 +78,7 @@ def filled(rounds, clock):
 
 
 class Derived:
-    """A slot of a derived table in a round, with counts only."""
+    """A stand-in for one slot of a derived table in a round; it has only counts."""
 
     def __init__(self, rows):
         self.changes, self.pairs, self.rows = {}, [], rows
@@ -111,7 +113,9 @@ def test_erasure_leaves_no_trace_and_loses_nothing_else(rounds, store, clock):
 
 
 def test_withdrawn_object_is_erased_from_history(rounds, store, clock):
-    """A vector hides the object's rows, or only earlier versions have them; a state file records its deletion."""
+    """The object's rows are hidden by a vector, or are only in earlier versions. A state file records the object's
+    deletion.
+    """
     bucket = filled(rounds, clock)
     commit(rounds(), bucket)
     commit(rounds(), {**bucket, "c1": ("x", (1, 2))})
@@ -124,7 +128,7 @@ def test_withdrawn_object_is_erased_from_history(rounds, store, clock):
 
 
 def test_versions_after_the_last_one_with_the_object_stay_readable(rounds, store, clock):
-    """The erasure was killed after its commit, and is repeated after commits of others."""
+    """The erasure was killed after its commit, and is repeated after other writers have committed."""
     bucket = filled(rounds, clock)
     killed = FaultyStore(store, at("put", Fault.CRASH_BEFORE, key=LAYOUT.checkpoint(6)))
     with pytest.raises(CrashedError):
@@ -162,7 +166,9 @@ def test_repeated_erasure_finds_nothing(rounds, store, clock):
 
 
 def test_erasure_removes_files_of_dead_rounds_and_other_engines(rounds, store, clock):
-    """Unreferenced files, and files derived from versions below the log's first one, would still hold the object."""
+    """Otherwise unreferenced files, and files made from versions below the log's first version, would still hold the
+    object.
+    """
     bucket = filled(rounds, clock)
     with_it = {**bucket, KEY: ("etag4711", (471147114711, 471147114712)), "a3": ("e", (1, 2))}
     rounds().planned(with_it)
@@ -182,7 +188,7 @@ def packs(store):
 
 
 def test_repetition_removes_files_that_a_run_writes_late(rounds, store, clock):
-    """The run was planned before the erasure, writes its files after it, and commits none of them."""
+    """The run was planned before the erasure, and writes its files after it. It commits without the erased slot."""
     bucket = filled(rounds, clock)
     with_it = {**bucket, KEY: ("etag4711-c", (471147114711, 471147114712)), "c1": ("x", (1, 2))}
     process, before = rounds(), {meta.key for meta in list_all(store, "")}
@@ -205,7 +211,9 @@ def test_repetition_removes_files_that_a_run_writes_late(rounds, store, clock):
 
 
 def test_late_version_conflicts_with_an_emptied_one(rounds, store, clock):
-    """The version's request was in flight during the erasure, and must not become a version of the cut log."""
+    """The request that creates the version was in flight during the erasure. It must not create a version in the part
+    of the log that was cut off.
+    """
     bucket = filled(rounds, clock)
     mine = {**bucket, KEY: ("etag4711-b", (471147114712, 471147114711, 8)), "d1": ("mine", (1,))}
     theirs = {**bucket, "c1": ("theirs", (1,))}
@@ -229,7 +237,7 @@ def test_late_version_conflicts_with_an_emptied_one(rounds, store, clock):
 
 
 def test_young_files_stay_since_a_run_may_name_them(rounds, store, clock):
-    """The object is in the bucket again, and a run has begun to ingest it."""
+    """The object is in the bucket again, and a run that has begun to ingest it has written young files."""
     bucket = filled(rounds, clock)
     erase(rounds().whole, A, KEY, clock=clock)
     clock.sleep(60)
@@ -246,7 +254,7 @@ def test_young_files_stay_since_a_run_may_name_them(rounds, store, clock):
 
 @pytest.mark.parametrize("planned_on", ["newest", "older"])
 def test_round_in_flight_commits_without_the_erased_slot(rounds, store, clock, planned_on):
-    """The round's files and the files that it would read are removed, and the versions below are empty."""
+    """The erasure removes files that the round has written or would read, and empties the versions below."""
     bucket = filled(rounds, clock)
     process = rounds()
     base = process.table.opened()
@@ -285,7 +293,7 @@ def test_warm_process_opens_the_table_again_after_an_erasure(rounds, clock):
 
 
 def test_erasure_killed_at_any_write_is_completed_by_a_repetition(rounds, store, clock):
-    """The table is whole after each write, and nothing else is removed from it."""
+    """The table is whole after each write, and nothing except the object is removed from it."""
     filled(rounds, clock)
     saved = dict(store._objects)
     writes, killed = 0, True

@@ -1,4 +1,6 @@
-"""A rollback to an earlier version: each row of the module's table, and the undoing of other engines' versions."""
+"""A rollback to an earlier version. The tests cover each row of the table in the module's docstring, and versions of
+other engines that are undone.
+"""
 
 import json
 from dataclasses import replace
@@ -96,7 +98,9 @@ def test_rollback_restores_the_schema(rounds):
 
 @pytest.mark.parametrize("slot", ["a", "b", "c"])
 def test_rollback_restarts_after_others_changed_a_slot(rounds, slot):
-    """The slot is one that the rollback changes, one that it leaves, or one that the version does not have."""
+    """Others change a slot that the rollback also changes, a slot that it leaves, or a slot that is new since the
+    version.
+    """
     first, at_first, second, _ = filled(rounds)
     process = rounds()
     change = planned(process, at_first.version)
@@ -117,7 +121,7 @@ def test_rollback_restarts_after_others_merged_packs_and_grew_the_schema(rounds)
 
 
 def test_rollback_never_lowers_the_protocol(rounds):
-    """Vectors in use must stay allowed."""
+    """Deletion vectors that are in use must stay allowed."""
     first, at_first, second, _ = filled(rounds)
     process = rounds()
     change = planned(process, at_first.version)
@@ -187,7 +191,7 @@ def test_rollback_to_a_version_with_a_missing_file_is_refused(rounds, store):
 
 
 def test_rollback_is_refused_while_vacuum_may_remove_files(rounds, clock):
-    """Vacuum removes files after its own version, and may not see the rollback."""
+    """Vacuum removes files after it has committed its own version, and may not see the rollback."""
     first, at_first, second, _ = filled(rounds, count=2)
     aged(rounds, clock, second, 20)
     cleaned(rounds, clock)

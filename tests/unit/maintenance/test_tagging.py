@@ -1,4 +1,4 @@
-"""Tagging: the selected objects, the tagged version of each, and interruptions."""
+"""Tagging: the objects that are selected, the version of each that is tagged, and interruptions."""
 
 from contextlib import nullcontext
 from dataclasses import replace
@@ -25,7 +25,7 @@ SLOTS = 64
 
 
 class World:
-    """A source of a bucket with versioning, on moto; the platform's own objects are in memory."""
+    """A source with a versioned bucket on moto. The platform's own objects are in memory."""
 
     def __init__(self, store):
         self.store = store
@@ -106,7 +106,7 @@ def world(moto_store):
 
 
 def test_committed_objects_are_tagged_once(world):
-    """Other tags stay; later passes check only newer commits."""
+    """Other tags of the objects stay. Later passes check only objects of newer commits."""
     before = {key: world.put(key) for key in ("raw/a", "raw/b", "raw/c")}
     theirs = {"Key": "team", "Value": "sales"}
     world.s3.put_object_tagging(Bucket="moto", Key="raw/b", Tagging={"TagSet": [theirs]})
@@ -122,7 +122,7 @@ def test_committed_objects_are_tagged_once(world):
 
 
 def test_uncommitted_object_version_is_not_tagged(world):
-    """The object version is newer than the commit; the next commit includes it."""
+    """The object version is newer than the commit. It is tagged after the next commit, which includes it."""
     first = world.put("raw/a", b"1")
     world.commit("raw/a")
     second = world.put("raw/a", b"2")
@@ -145,7 +145,7 @@ def test_object_that_may_be_read_again_is_not_tagged(world, fields):
 
 @pytest.mark.parametrize("status", ["Suspended", None])
 def test_bucket_without_versioning_is_refused(world, status):
-    """A tag could be set on an uncommitted object."""
+    """Without versions, a tag could be set on an uncommitted object."""
     world.put("raw/a")
     if status:
         world.versioning(status)
@@ -183,7 +183,7 @@ def test_object_with_too_many_tags_is_counted(world):
 
 
 def test_pass_after_an_outage_tags_the_rest(world, monkeypatch):
-    """Tags that were set before the outage stay."""
+    """Tags that were set before the outage stay, and the next pass sets the others."""
     keys = [f"raw/{n}" for n in range(3 * SLOTS_AT_ONCE)]
     versions = {key: world.put(key) for key in keys}
     world.commit(*keys)
@@ -198,7 +198,7 @@ def test_pass_after_an_outage_tags_the_rest(world, monkeypatch):
 
 
 def test_refused_pass_is_tried_again(world, monkeypatch):
-    """The tags are set once the permission exists."""
+    """The store has refused all tags. A later pass sets them once the permission exists."""
     version = world.put("raw/a")
     world.commit("raw/a")
     world.failing(monkeypatch, RefusedError("403 AccessDenied"))
@@ -229,7 +229,7 @@ def test_refused_object_among_others_is_not_tried_again(world, monkeypatch):
     "error", [RefusedError("403 AccessDenied"), UnavailableError("for a while")], ids=repr
 )
 def test_pass_without_success_stops_after_few_requests(world, monkeypatch, error):
-    """The number of committed objects does not matter; the next pass tries all of them again."""
+    """The number of requests is small, even if many objects are committed. The next pass tries all objects again."""
     keys = [f"raw/{n}" for n in range(FAILURES_MAX + 5 * REQUESTS_IN_FLIGHT)]
     versions = {key: world.put(key) for key in keys}
     world.commit(*keys)
@@ -243,7 +243,7 @@ def test_pass_without_success_stops_after_few_requests(world, monkeypatch, error
 
 
 def test_forgotten_table_is_tagged_again(world):
-    """The version numbers of the new table repeat, with other content."""
+    """The new table repeats version numbers of the forgotten table, with other content."""
     world.put("raw/a")
     for _ in range(3):
         world.commit("raw/a")
@@ -256,7 +256,7 @@ def test_forgotten_table_is_tagged_again(world):
 
 
 def test_pass_ends_when_its_time_is_over(world):
-    """The pass finishes the present slot; later passes do the rest."""
+    """A pass whose time is over finishes the present slot. Later passes tag the rest."""
     keys = [f"raw/{n}" for n in range(3 * SLOTS_AT_ONCE)]
     for key in keys:
         world.put(key)
@@ -268,7 +268,7 @@ def test_pass_ends_when_its_time_is_over(world):
 
 
 def test_done_slots_are_not_read_again(world):
-    """The number of versions that changed a slot does not matter."""
+    """The number of requests does not depend on the number of versions that changed a slot."""
     keys = [f"raw/{n}" for n in range(SLOTS_AT_ONCE)]
     for key in keys:
         world.put(key)
@@ -283,7 +283,7 @@ def test_done_slots_are_not_read_again(world):
 
 
 def test_new_table_is_tagged_from_its_first_version(world):
-    """The versions of the new table count from 1."""
+    """The version numbers of the new table begin again at 1."""
     world.put("raw/a")
     world.commit("raw/a")
     world.commit("raw/a")

@@ -23,7 +23,9 @@ def foreign(store, version, **given):
 
 
 def updated(process, base):
-    """A version as UPDATE makes it: a pack is replaced by another with the same number of other rows."""
+    """A version like those of UPDATE: a pack is replaced by another pack, which has the same number of rows, but other
+    rows.
+    """
     held = next(iter(base.packs.values()))
     path = LAYOUT.pack_path("theirs")
     body = process.store.get(LAYOUT.file(held.path)).body
@@ -44,7 +46,7 @@ def raised(_, base):
 
 
 def seen_by_engines(store):
-    """The log's end as an engine that does not know the platform's rules sees it."""
+    """The state of the table for an engine that does not know the platform's rules."""
     state = LogState()
     for version in versions(store):
         state = after(state, version, where="", undone=True)
@@ -54,7 +56,9 @@ def seen_by_engines(store):
 @pytest.mark.parametrize("what", [updated, emptied, raised])
 @pytest.mark.parametrize("back", [0, 1])
 def test_rollback_undoes_a_refused_version(rounds, store, what, back):
-    """Warm and cold readers, and other engines, accept a rollback to the version before it, or to an earlier one."""
+    """The rollback goes to the version before the refused version, or to an earlier version. Readers with and without a
+    cache, and other engines, accept it.
+    """
     first, at_first, second, at_second = filled(rounds)
     warm = rounds()
     kept = warm.table.opened()
@@ -73,14 +77,14 @@ def test_rollback_undoes_a_refused_version(rounds, store, what, back):
     engine = seen_by_engines(store)
     assert {pack.id for pack in engine.packs.values()} == {pack.id for pack in target.packs.values()}
     assert (engine.metadata, engine.protocol) == (at_second.metadata, at_second.protocol)
-    # The table continues, and every version of the platform can still be read.
+    # The table accepts new commits, and every version of the platform can still be read.
     assert committed(rounds, {**bucket, "c1": ("c", (1, 3))}).version == at_second.version + 3
     for version, contents in ((at_first.version, first), (at_second.version, second)):
         assert rounds().contents(rounds().table.reader.as_of(version)) == contents
 
 
 def test_rollback_undoes_several_refused_versions(rounds, store):
-    """Versions adopted before the refused ones stay; versions after them are undone, too."""
+    """Adopted versions before the first refused version stay. Adopted versions after it are undone, too."""
     _, _, second, at_second = filled(rounds)
     process, number = rounds(), at_second.version
     foreign(store, number + 1, metadata=replace(at_second.metadata, description="theirs"))
@@ -106,7 +110,7 @@ def test_rollback_undoes_a_refused_version_right_after_a_checkpoint(rounds, stor
 
 
 def checkpointed(store, version, base, packs):
-    """Writes a checkpoint as another engine does, at a version of that engine."""
+    """Writes a checkpoint as another engine does, at a table version that this engine committed."""
     state = Checkpoint(
         protocol=base.protocol, metadata=base.metadata, txns={base.table: base.number}, adds=packs
     )
@@ -129,7 +133,7 @@ def test_refused_version_with_a_checkpoint_is_refused(rounds, store):
 
 
 def test_adopted_version_with_a_checkpoint_is_read(rounds, store):
-    """The version is read even if the log is cut below the checkpoint."""
+    """The adopted version can be read even if the log is cut below the checkpoint."""
     _, _, second, at_second = filled(rounds)
     theirs = replace(at_second.metadata, description="theirs")
     foreign(store, at_second.version + 1, metadata=theirs)

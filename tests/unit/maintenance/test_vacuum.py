@@ -76,7 +76,9 @@ def test_unnamed_file_is_removed_once_no_run_can_name_it(table, store, clock):
 
 
 def test_run_that_slept_does_not_commit_removed_files(table, store, clock):
-    """The run's files are old and unnamed. Its commit conflicts with vacuum's version, and its snapshot is too old."""
+    """Vacuum removes the files of the run, since they are old and no version names them. The run's commit fails: it
+    conflicts with vacuum's version, and its snapshot is too old.
+    """
     base = commit(table, 1)
     change = Counts(base=base, slots=(2,), clock=clock)
     proposal = change.onto(base)
