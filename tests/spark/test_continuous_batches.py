@@ -271,19 +271,12 @@ def test_another_machine_continues_where_one_ended(site: Site) -> None:
 def test_a_process_that_keeps_running_compares_all_objects_each_day(site: Site) -> None:
     """Without Dagster there is no other sweep: an unannounced change would never be found."""
     clock = HandClock()
-
-    class Days(Event):
-        def wait(self, timeout: float | None = None) -> bool:
-            clock.sleep(SWEEP_SECONDS / 2)
-            if clock.now > 1000 + 2 * SWEEP_SECONDS:
-                self.set()
-            return self.is_set()
-
+    days = Rests(4, lambda _: clock.sleep(SWEEP_SECONDS / 2))
     site.publisher.put("raw/1", b'{"a":1}\n')
     every = {*site.source.location.all_slots()}
     site.before_plan = [lambda: site.store.put("raw/unannounced", b'{"a":3}\n'), lambda: None]
-    replace(site.ingest(), clock=clock).run(Days(), every_seconds=1.0)
-    assert site.planned == [every, every, every]
+    replace(site.ingest(), clock=clock).run(days, every_seconds=1.0)
+    assert site.planned == [every, every]
     assert slot_of("raw/unannounced", 20) in site.committed()
 
 
