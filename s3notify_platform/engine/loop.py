@@ -1,8 +1,9 @@
 """The loop of a run: the only place that commits rounds, with the order of everything that follows a commit.
 
 A round brings some slots through all tables of the run, table by table: first the source's table, then the derived
-tables. Each table is staged on the version that the previous table has committed. Sensor runs, backfills and `s3notify
-ingest` take the rounds of a run from `commit_rounds`. The next round depends on the results of the previous one.
+tables. The rows of each derived table are staged from the version that was just committed to the table before it.
+Sensor runs, backfills and `s3notify ingest` take the rounds of a run from `commit_rounds`. The next round depends on
+the results of the previous one.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -32,8 +33,9 @@ class StagedTable:
 class Round:
     """Slots on their way through the tables of a run.
 
-    `entries`, by finished slot, were in the queue before the bucket was looked at. `unannounced` counts changes that a
-    listing found and no entry names. `results`, by table, has the finished slots once all tables are committed.
+    `entries`: those of each finished slot; they were in the queue before the bucket was looked at. `unannounced` counts
+    changes that a listing found and no entry names. `results`: for each table, the results of the finished slots;
+    complete once all tables are committed.
     """
 
     tables: Iterator[StagedTable]
@@ -93,9 +95,9 @@ def commit_rounds(
 
     Yields each round when all of it is done. Every driver of a run takes its rounds from here.
 
-    Once a round is committed, its rows are visible, and `known` has the version. Then: `report` the round; remove its
-    entries; have the next batch look at slots that were not read completely (`ask_again`); `settle` the rescan backlog
-    and stamp the batch's chain.
+    Once a round is committed, its rows are visible, and `known` has the version. Then these steps follow: `report` the
+    round; remove its entries from the queue; let the next batch look at slots that were not read completely
+    (`ask_again`); `settle` the rescan backlog, and stamp the batch's chain.
 
     A crash at any step loses nothing: the batch stays open, and its slots are requested again, found unchanged, and
     reported. The reverse order could leave a committed slot unreported forever.

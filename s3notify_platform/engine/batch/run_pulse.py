@@ -24,7 +24,7 @@ class RunView:
     failure: str = ""
     """The run's own reason for its failure."""
     gone: Callable[[], bool] = lambda: False
-    """Returns True if it is certain that no process executes the run, or ever will.
+    """Returns True if it is certain that no process executes the run now, or will execute it later.
 
     Called only for a run without a heartbeat.
     """

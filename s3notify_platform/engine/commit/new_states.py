@@ -37,8 +37,8 @@ class RoundFacts:
     """The facts that hold for all slots of a round.
 
     `label`: the label of the round's rows. `last_attempt`: slots whose objects go to quarantine if their read fails.
-    `complete`: slots whose plan has all their changed and removed objects. `failing`: number of a slot's objects in
-    quarantine. `evolving`: a slot with fields that the schema lacks waits for a wider schema.
+    `complete`: slots whose plan has all their changed and removed objects. `failing`: the number of each slot's objects
+    in quarantine. `evolving`: true if a slot with fields that the schema lacks waits for a wider schema.
     """
 
     label: int
@@ -53,7 +53,10 @@ class RoundFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settled:
-    """A slot's commit (None: nothing changes), and its result. `new_fields`: the slot waits for a schema with these."""
+    """A slot's commit (None: nothing changes), and its result.
+
+    `new_fields`: fields that the slot's schema must get first.
+    """
 
     round: SlotRound | None
     result: SlotResult
@@ -182,7 +185,7 @@ def _read(key: str, outcome: Outcome, known: ObjectState | None, facts: RoundFac
 
 
 def _unread(key: str, outcome: Outcome, known: ObjectState | None) -> ObjectState:
-    """The state of an object whose read failed: the committed state if it is of the same version, else an empty one."""
+    """The state of an object whose read failed: the committed state if its version is the same, else an empty state."""
     if known is not None and known.etag == outcome.etag:
         return replace(known, expired=False, again=False)
     return ObjectState(key=key, etag=outcome.etag, size=outcome.size, reach_end=False)

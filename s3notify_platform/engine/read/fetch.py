@@ -1,8 +1,8 @@
 """The hot read path inside a task: whole objects, many requests in flight, each pinned to its ETag.
 
-obstore makes the requests, in threads (0.13 ms of CPU for each object; 0.3 ms by asyncio, 3 ms with boto3). Keys that
-its path type cannot express go through the ordinary store. While one window is parsed, the next one is fetched: memory
-is bounded by two windows.
+obstore makes the requests, in threads: this takes 0.13 ms of CPU for each object, compared with 0.3 ms under asyncio,
+and 3 ms with boto3. Keys that its path type cannot express go through the ordinary store. While one window is parsed,
+the next one is fetched: memory is bounded by two windows.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -114,7 +114,7 @@ def fetch(
 
 
 def _joined(shares: Iterable[list[Fetched]]) -> list[Fetched]:
-    """Each object from its parts: all bytes, or the first part that could not be read."""
+    """Each object, joined from its parts: all bytes, or the failure of the first part that could not be read."""
     objects: list[Fetched] = []
     for _, group in groupby(chain.from_iterable(shares), key=lambda each: each.version):
         parts = list(group)

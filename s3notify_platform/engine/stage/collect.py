@@ -85,7 +85,7 @@ def _counts(pack: WrittenPack, outcome: Outcome | None) -> bool:
 def _lost(
     plans: Sequence[SlotPlan], outcomes: Mapping[str, Outcome], packs: Iterable[StagedPack]
 ) -> dict[Slot, FailedSlot]:
-    """The slots whose packs have another number of rows than were parsed."""
+    """The slots whose packs have more or fewer rows than were parsed."""
     arrived: Counter[int] = Counter()
     for pack in packs:
         arrived.update(pack.slots)

@@ -27,8 +27,8 @@ class SlotPlan:
 
     `entries` were in the queue before the bucket was looked at: remove them when the slot is committed. `unannounced`
     are the changed keys that no entry names. `objects`: the slot's number of objects. `held`: the number of objects
-    with a state, of which a listing lacks `withdrawn`. `unaddressable`: the number of objects whose keys S3 clients
-    cannot address; `unaddressable_keys` has the first of these.
+    with a state. `withdrawn`: the number of these that a listing lacks. `unaddressable`: the number of objects whose
+    keys S3 clients cannot address; `unaddressable_keys` has the first of these.
     """
 
     changes: SlotChanges
@@ -70,8 +70,8 @@ class Plan:
     """A round's work, by slot, and the cost of finding it.
 
     `failed` slots have no plan, because their bucket or state could not be read. `chains`: the number of chains in
-    which the bucket was listed. `overran`: the number of cuts that a chain did not stop at, because the server does not
-    list correctly from a key.
+    which the bucket was listed. `overran`: the number of cuts at which a chain did not stop, because the server does
+    not list correctly after a given key.
     """
 
     slots: dict[Slot, SlotPlan] = field(default_factory=dict)
@@ -102,7 +102,7 @@ class Plan:
         return {slot: each.unannounced for slot, each in self.slots.items() if each.unannounced}
 
     def total(self, name: str) -> int:
-        """The sum of a number over all slots, like `objects`."""
+        """The sum over all slots of the field `name`, for example `objects`."""
         return sum(getattr(each, name) for each in self.slots.values())
 
     def overdue(self, now_ms: int, seconds: float) -> dict[str, float]:

@@ -1,9 +1,9 @@
 """Unforeseen errors: how they are recognized, and their tracebacks.
 
-An error of this package says who must act, and an outage never counts against an object. Any other error is a defect,
-of the parser, of the platform or of a user's function, that some object brings to light. The error is kept with its
-traceback. On the last attempt the object goes to quarantine (`engine.commit.new_states`). At most `MAX_UNFORESEEN`
-objects of a source may be there for unforeseen errors (`engine.driver`).
+An error of this package's own classes says who must act. An outage never counts against an object. Any other error is a
+defect of the parser, of the platform or of a user's function. Some object has brought it to light. The error is kept
+with its traceback. On the last attempt the object goes to quarantine (`engine.commit.new_states`). At most
+`MAX_UNFORESEEN` objects of a source may be there for unforeseen errors (`engine.driver`).
 """
 
 import re
