@@ -74,7 +74,10 @@ def chunks(
 def chunks_on(
     source: ObjectBytes, start: int, end: int, *, chunk_bytes: int = CHUNK_BYTES, ahead: int = AHEAD
 ) -> Iterator[bytes]:
-    """`chunks`, followed by the bytes up to the object's end, which are read only when the caller asks for them."""
+    """The result of `chunks`, and then the bytes up to the object's end.
+
+    These are read only when the caller asks for them.
+    """
     yield from chunks(source, start, end, chunk_bytes=chunk_bytes, ahead=ahead)
     place, step = end, min(TAIL_BYTES, chunk_bytes)
     while place < source.size:

@@ -23,7 +23,7 @@ from s3notify_platform.formats.text.plain_text import Text
 from s3notify_platform.kernel.errors import UsageError
 
 AUTO: Final = "auto"
-"""The setting by which an object's suffix decides its format."""
+"""With this value of the setting, an object's suffix decides its format."""
 
 FORMATS: Final[dict[str, Format]] = {
     one.name: one
@@ -51,7 +51,7 @@ def is_name(name: str) -> bool:
 
 
 def format_of(key: str, setting: str) -> Format | None:
-    """The format of an object: as set, or, with `auto`, by the key's last suffix; None if it is unknown. Pure.
+    """The format of an object: as the setting says or, with `auto`, as the key's last suffix says; else None. Pure.
 
     A compression suffix is ignored. With `auto`, the content of an object `.json` decides.
     """

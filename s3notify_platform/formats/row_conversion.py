@@ -1,9 +1,9 @@
 """Records to rows and rejects, and the search for bad records.
 
-The records of a block are converted together, except suspects of a quick check, which are converted value by value. If
-that fails, or returns another number of rows than records, the block is halved. A record with values that do not fit is
-a reject with its offset, reason and raw bytes; with `rescue` it keeps the values that fit. No record stops another: the
-number of rows and rejects is the number of records.
+The records of a block are converted together. A quick check finds suspects, which are converted value by value instead.
+If the conversion fails, or if the number of rows is not the number of records, the block is halved. A record with
+values that do not fit is a reject with its offset, reason and raw bytes; with `rescue` it keeps the values that fit. No
+record stops another: the number of rows and rejects is the number of records.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -33,11 +33,11 @@ RECOVER_RECORDS: Final = 32
 """A failing block of at most this many records is converted value by value."""
 
 RECOVERED_AT_ONCE: Final = 4096
-"""Number of suspects that are converted value by value together: their texts are Python objects in memory."""
+"""Maximum number of suspects that are converted at a time: their texts are Python objects in memory."""
 
 
 def converted(records: Records, parser: Parser) -> Iterator[Parsed]:
-    """The records of a block, as many together as their number of columns allows."""
+    """Converts the records of a block. The number of columns limits how many are converted together."""
     step = max(1, MAX_CELLS // max(1, count_fields(parser.target.output)))
     for low in range(0, len(records.start), step):
         yield convert_or_halve(records.part(low, low + step), parser)

@@ -1,6 +1,7 @@
 """Columns of Parquet files, by name, in the schema's types; mismatches, and fields without a column.
 
-Times are cut to microseconds, the precision of Spark. A cast that would guess, like a number to a time, is refused.
+Times are cut to microseconds, the precision of Spark. A cast that must guess, like the cast of a number to a time, is
+refused.
 """
 
 from collections.abc import Iterator
@@ -44,7 +45,7 @@ def fit_rows(table: pa.Table, target: Target) -> Parsed:
 
 
 def _fit(table: pa.Table, target: Target, found: Parsed) -> pa.Table:
-    """The rows; adds the counts to `found`."""
+    """The rows as a table. Adds the counts to `found`."""
     schema = target.schema
     unnamed, new_fields = unnamed_columns(table, schema)
     for path, places in unnamed.items():
