@@ -1,4 +1,4 @@
-"""The engine in one process, against a real server, without Spark: each round decides what the next one has."""
+"""The engine in one process, against a real server, without Spark: each round decides which slots the next one has."""
 
 import re
 from collections import Counter
@@ -39,7 +39,7 @@ def test_the_table_follows_created_overwritten_and_deleted_objects(ministack: S3
 
 
 def test_a_reject_has_key_version_and_offset(ministack: S3Server) -> None:
-    """A person finds the rejected record in the object with these values."""
+    """With these values, a person finds the rejected record in its object."""
     place = Place(ministack)
     body = b'{"a":1}\nno\n{"a":22}\n{"a":"x"}\n'
     place.store.put("raw/k.jsonl", body)
@@ -127,7 +127,7 @@ def test_a_slot_that_another_run_commits_first_is_planned_again(ministack: S3Ser
 
 
 def test_a_round_that_nobody_commits_leaves_nothing(ministack: S3Server) -> None:
-    """Files that no commit names are not data; the next run loads everything."""
+    """Files that no commit names do not belong to the table. The next run loads everything."""
     place = Place(ministack)
     place.put("a", 1)
     staged = next(place.rounds())
@@ -163,7 +163,7 @@ def test_an_emptied_table_is_refused_until_it_is_forgotten(ministack: S3Server, 
 
 
 def test_a_table_without_its_newest_version_is_refused(ministack: S3Server) -> None:
-    """The table does not silently go back a version: it is refused, until a person accepts the rest."""
+    """The table must not silently go back to an older version: it is refused until a person accepts what is left."""
     place = Place(ministack)
     for number in (1, 2):
         place.put("a", number)
@@ -205,7 +205,7 @@ def test_a_run_with_other_settings_is_refused(
 
 
 def test_a_run_on_another_bucket_is_refused(ministack: S3Server) -> None:
-    """The other bucket's rows would replace all rows, and every check would pass."""
+    """Otherwise, rows of the other bucket would replace all rows, and every check would pass."""
     place, other = Place(ministack), Place(ministack)
     place.put("a", 1)
     other.put("b", 2)
@@ -217,9 +217,9 @@ def test_a_run_on_another_bucket_is_refused(ministack: S3Server) -> None:
 
 
 def test_a_listing_that_would_withdraw_most_objects_is_refused(ministack: S3Server) -> None:
-    """The withdrawals are refused until a person confirms, and other changes are loaded.
+    """The withdrawals are refused until a person confirms them. Other changes are loaded.
 
-    Half of the objects, or few, leave without a question.
+    If only half of the objects leave, or if there are few objects, no confirmation is needed.
     """
     place = Place(ministack)
     for number in range(120):
@@ -254,7 +254,7 @@ def test_a_listing_that_would_withdraw_most_objects_is_refused(ministack: S3Serv
 
 
 def test_a_known_record_in_another_bucket_detects_an_emptied_one(ministack: S3Server) -> None:
-    """The emptied bucket of the platform has no trace of the loss."""
+    """The platform's bucket was emptied, so it has no trace of the loss."""
     vault = ministack.make_bucket()
     place = Place(ministack, known_bucket=vault)
     place.put("a", 1)

@@ -100,7 +100,7 @@ def test_tasks_have_ranges_of_slots() -> None:
 
 
 def test_the_number_of_tasks_follows_the_bytes() -> None:
-    """A task that reads little costs more than it gains."""
+    """A task that reads few bytes costs more time than it saves."""
     _, tasks = assign_splits(splits({n: [100] for n in range(20)}), 50)
     assert {*tasks} == {0}
     _, tasks = assign_splits(splits({0: [TASK_BYTES] * 8, 1: [1]}), 2)
