@@ -29,7 +29,7 @@ class TestObjectsInMemory(RecordStoreSuite):
 
 
 class TestObjectsWhereDeleteIgnoresConditions(RecordStoreSuite):
-    """Ceph RGW behaves like this."""
+    """This is how Ceph RGW behaves."""
 
     @pytest.fixture
     def records(self):
