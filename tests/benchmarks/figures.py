@@ -25,7 +25,10 @@ class Figure:
 
 
 SERVERS = (b"weed", b"ministack", b"radosgw", b"dynalite", b"simulated_listing", b"slow_proxy")
-"""Parts of their command lines. A proxy in threads of the benchmark's own process counts as part of the platform."""
+"""Parts of the servers' command lines.
+
+A proxy in threads of the benchmark's own process counts as part of the platform.
+"""
 TOLD = 0.05
 TICK = 1 / os.sysconf("SC_CLK_TCK")
 
@@ -33,7 +36,7 @@ TICK = 1 / os.sysconf("SC_CLK_TCK")
 class Seconds(float):
     """Seconds by the clock. `cpu`: of this process and its descendants; `server`: of the servers among them.
 
-    Both are 0 if they were less than `TOLD` together, since they are counted in ticks of 10 ms.
+    Both are 0 if their sum is less than `TOLD`, since they are counted in ticks of 10 ms.
     """
 
     cpu: float = 0.0
@@ -48,7 +51,7 @@ class Seconds(float):
         return self
 
     def each(self, count: int) -> "Seconds":
-        """The seconds for each one of `count`."""
+        """The seconds, divided by `count`."""
         found = Seconds(self / count)
         found.cpu, found.server = self.cpu / count, self.server / count
         return found
@@ -82,7 +85,7 @@ def seconds() -> Iterator[Callable[[], Seconds]]:
 
 
 def timed(function: Callable[[], T], repeats: int = 1) -> tuple[Seconds, T]:
-    """The median of `repeats` calls, or the lower of two, and the last result."""
+    """The median of the seconds of `repeats` calls (the lower one of two), and the last call's result."""
     taken = []
     for _ in range(repeats):
         with seconds() as took:
