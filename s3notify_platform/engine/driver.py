@@ -96,9 +96,9 @@ class Ingest:
         Each slot has a result. With `only_found`, slots without objects and without a commit have none. A round reads
         at most `Input.max_objects` and `max_bytes`; no round begins after `max_seconds`. So a crash costs one round.
 
-        An object whose read fails is left out, and its slot is not `ok`. In the slots of `last_attempt` the object goes
-        to quarantine instead, with the commit of the slot's other objects: it is not read again until it changes or is
-        retried (`table.quarantined`), and the rows of its earlier version leave.
+        An object whose read fails is left out, and its slot is not `ok`. In the slots of `last_attempt`, the object
+        goes to quarantine instead, with the commit of the slot's other objects. Then it is not read again until it
+        changes or is retried (`table.quarantined`), and the rows of its earlier version leave.
 
         An outage never counts against an object. The affected objects and slots are retried last, with backoff, until
         the run has waited for `OUTAGE_SECONDS` in all. Then the slots are not `ok`. If no slot could be planned,

@@ -2,9 +2,9 @@
 
 Guarantees. An object may be split in any way: its splits return each record once, with the same offset and content as a
 read of the whole object. A split that begins at the `SplitEnd.offset` of another split continues exactly there. All
-splits are read from one version: if the object is overwritten or deleted in the meantime, the split ends with that
-status, and its records are discarded. No record is dropped silently: a record that cannot be read is a reject with its
-offset.
+splits are read from one version of the object. If the object is overwritten or deleted in the meantime, the split ends
+with this status, and its records are discarded. No record is dropped silently: a record that cannot be read is a reject
+with its offset.
 
 `_offset` is the byte at which a record starts in its object, counted in the decoded text; for Parquet, the row number.
 """

@@ -1,10 +1,10 @@
 """Compression and text encodings: chunks of an object's bytes in, chunks of its text in UTF-8 out.
 
-Guarantees. Memory is a few chunks, for any content: data is decompressed only up to the next piece of `PIECE_BYTES`
-(zstd also holds its window, of at most `WINDOW_LOG` bits). Concatenated members are read one after the other; zeros
-between and after them are skipped. A truncated or damaged stream returns everything before the damage, then raises
-`CorruptError` with the reason. Bytes that are not in the encoding damage only their record: they become invalid UTF-8,
-which every format rejects.
+Guarantees. Memory is a few chunks, for any content, since data is decompressed only up to the next piece of
+`PIECE_BYTES`. zstd also holds its window, of at most `WINDOW_LOG` bits. Concatenated members are read one after the
+other; zeros between and after them are skipped. A truncated or damaged stream returns everything before the damage,
+then raises `CorruptError` with the reason. Bytes that are not in the encoding damage only their record: they become
+invalid UTF-8, which every format rejects.
 
 This is how the compression and encoding of an object are found. The object's content decides first: gzip, bz2, zstd and
 framed snappy begin with bytes that no text begins with, and so does a byte order mark. Otherwise, an object with the

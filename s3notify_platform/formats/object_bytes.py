@@ -20,8 +20,8 @@ TAIL_BYTES: Final = 64 << 10
 class ObjectBytes(Protocol):
     """The bytes of one object version.
 
-    `read` raises `ConflictError` if the object is another version now, `NotFoundError` if it is gone, `RefusedError` if
-    the store refuses it, and `UnavailableError` if none of these can be determined.
+    `read` raises `ConflictError` if the object is another version now, `NotFoundError` if it is gone, and
+    `RefusedError` if the store refuses it. If none of these is known, it raises `UnavailableError`.
     """
 
     @property

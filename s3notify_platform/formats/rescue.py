@@ -3,11 +3,11 @@
 With `quarantine`, a record with such a value is a reject that names column and value. With `rescue`, the record stays:
 a value that does not fit is null in its column and kept in `_rescued`. `_rescued` is a JSON object of paths and texts;
 Spark reads it as `from_json(_rescued, 'map<string,string>')`. Paths are like `amount`, `customer.city`, `lines[2].sku`.
-A text is the value as it is in the object: the content of a JSON string, the source of other JSON values, and a Parquet
-value as JSON.
+A text is the value as the object has it. Of a JSON string, it is the content; of other JSON values, it is the source
+text. A value of Parquet becomes JSON.
 
-`_extra` has the values of a ragged CSV record beyond the header's columns, and `_missing` has the columns without a
-value, both as a JSON array.
+A ragged CSV record has more or fewer values than the header has columns. `_extra` has its surplus values, and
+`_missing` has the columns without a value. Both are JSON arrays.
 """
 
 import json

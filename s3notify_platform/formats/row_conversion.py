@@ -2,8 +2,8 @@
 
 The records of a block are converted together. A quick check finds suspects, which are converted value by value instead.
 If the conversion fails, or if the number of rows is not the number of records, the block is halved. A record with
-values that do not fit is a reject with its offset, reason and raw bytes; with `rescue` it keeps the values that fit. No
-record stops another: the number of rows and rejects is the number of records.
+values that do not fit becomes a reject with its offset, reason and raw bytes. With `rescue`, it becomes a row with the
+values that fit. No record stops another: the number of rows and rejects is the number of records.
 """
 
 from collections.abc import Callable, Iterable, Iterator

@@ -1,9 +1,9 @@
 """(12) Reads and writes of a slot asset after slots of its source changed: one of 1,000, and a batch of 500.
 
-The source's table has 1,000 slots of 1,000 rows (`rewriting_rows`: 100,000 objects of 10 records), committed by ten
-batches as if they had been read. The asset has the same eight columns as the records, and nine of ten rows. Before each
-count, one object in each of the slots changes. The results also have the size of the necessary work: the rows of these
-slots in the asset's table. The alternative is to build all slots again.
+The source's table has 1,000 slots of 1,000 rows (100,000 objects of 10 records, see `rewriting_rows`). Ten batches
+commit these as if they had been read. The asset has the same eight columns as the records, and nine of ten rows. Before
+each count, one object in each of the slots changes. The results also have the size of the necessary work: the rows of
+these slots in the asset's table. The alternative is to build all slots again.
 
 Requests and bytes are measured in a pass through a proxy; seconds are medians of other passes, in a running session.
 """

@@ -1,10 +1,10 @@
 """(11) The price of requests at AWS in a month of 30 days.
 
 A proxy counts the requests; `explain.prices` has the prices. The load is a million objects a day. The objects of one
-minute are announced and ingested with the same steps as under Dagster: sensor, run, commits, queue, ack chain, `known`,
-heartbeats, removal of the entries. A row has the price of this minute, times the minutes of a month, plus the price of
-the idle source. Nearly every slot already has a commit. The PUT of each object is not counted, since it is made in any
-case. The GET of each object is counted.
+minute are announced and ingested with the same steps as under Dagster. The steps are: sensor, run, commits, queue, ack
+chain, `known`, heartbeats, removal of the entries. A row has the price of this minute, times the minutes of a month,
+plus the price of the idle source. Nearly every slot already has a commit. The PUT of each object is not counted, since
+it is made in any case. The GET of each object is counted.
 
 The alternative is a full LIST each minute (1 request for 1,000 objects), and the GET of each new object.
 """

@@ -1,8 +1,8 @@
 """A table whose packs are real; its states and manifest have only the right size.
 
-A round's requests are those of the real commit: 2 GETs (the next version, `known`), 1 PUT each for states, manifest,
-version and `known`, and every 20 rounds a checkpoint. Merges of states are computed. The reads of pages with known
-objects are computed, too. A warm process already has the pages of the last hour's changes.
+A round has the requests of a real commit: 2 GETs (the next version, `known`), and 1 PUT each for states, manifest,
+version and `known`. Every 20 rounds there is a checkpoint, too. Merges of states are computed. The reads of pages with
+known objects are computed, too. A warm process already has the pages of the last hour's changes.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

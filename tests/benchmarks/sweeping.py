@@ -1,7 +1,7 @@
 """(8) A sweep compares a million objects with the committed state, as the check `complete` does.
 
-No local server holds so many objects: the listing is simulated (`simulated_listing`), with `PAGE_MS` for each page, and
-the states are committed as if the objects had been read. So only LISTs, states and comparisons are measured. The
+No local server can hold so many objects. So the listing is simulated (`simulated_listing`), with `PAGE_MS` for each
+page. The states are committed as if the objects had been read. So only LISTs, states and comparisons are measured. The
 warm-up starts Spark's workers. The alternative is one process that lists the same pages and compares them with a dict,
 which it read from one Parquet file.
 """

@@ -70,7 +70,7 @@ def heartbeat(
     """Writes a heartbeat every `BEAT_SECONDS` while the body runs; the first after `first_seconds`.
 
     Yields a function by which the body reports its current work. A failed heartbeat is skipped: the sensor fails a run
-    only after several missing heartbeats. 1 PUT for each heartbeat, and 1 DELETE if any was written.
+    only after several missing heartbeats. Requests: 1 PUT for each heartbeat, and 1 DELETE if any was written.
     """
     stop, doing = threading.Event(), [""]
     last: WriteOutcome = Conflict()

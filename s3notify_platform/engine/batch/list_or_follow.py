@@ -131,8 +131,8 @@ def ask_again(
 ) -> None:
     """Makes the next batch look at these slots again: in a listing if `listing`, else by their entries and states.
 
-    Requests, if there are any slots: 1 PUT for each slot, 1 PUT for the root, and with `listing` 1 read and 1 write of
-    the backlog.
+    Requests, if there are any slots: 1 PUT for each slot, and 1 PUT for the root. With `listing`, also 1 read and 1
+    write of the backlog.
     """
     if not (wanted := sorted(set(slots))):
         return

@@ -50,8 +50,8 @@ def pulse_of(
 ) -> Pulse:
     """The pulse of the runs that have not ended. `before`: the `progress` of the previous call.
 
-    A run that never had a heartbeat is silent after `startup_seconds`; with `patient`, a run that is still starting is
-    not.
+    A run that never had a heartbeat is silent after `startup_seconds`. With `patient`, this does not apply to a run
+    that is still starting.
     """
     progress: dict[str, tuple[int, int]] = {}
     alive: list[str] = []

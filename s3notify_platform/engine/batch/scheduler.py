@@ -11,14 +11,14 @@ under the same run key, so that Dagster launches the run once.
                            │
                            └──► parked                   `max_attempts` reached: `parked_seconds`, or its next change
 
-An object that cannot be read does not park its slot: on the slot's last attempt (`BatchPayload.last_attempt`) such
-objects go to quarantine, and the rest is committed. The same holds for objects on which a parser, a transform or the
-writing of files raises an error, up to `MAX_UNFORESEEN` objects of the source. A slot is parked for a failure of the
-slot as a whole: an outage, a transform that raises even without rows, or more failing objects than the limit. A parked
-slot is retried.
+An object that cannot be read does not park its slot. On the slot's last attempt (`BatchPayload.last_attempt`), such
+objects go to quarantine, and the other objects are committed. The same holds for objects on which a parser, a transform
+or the writing of files raises an error, up to `MAX_UNFORESEEN` objects of the source. A slot is parked if it fails as a
+whole: because of an outage, of a transform that raises even without rows, or of too many failing objects. A parked slot
+is retried.
 
 Slots that failed are requested apart from all others, so that they do not make other slots fail. The slots of one
-failed batch are retried in halves: the slot at fault is alone after log2(number of slots) batches, and the others are
+failed batch are retried in halves. The slot at fault is alone after log2(number of slots) batches; the other slots are
 committed. Batches of failed slots and batches of other slots take turns.
 
 `list_or_follow` decides for each batch between a listing of the bucket and the entries of the source's topic. A batch
@@ -26,9 +26,9 @@ that compares everything runs alone. Rescans are `list_seconds` apart.
 
 A slot in flight is never requested again. Its later changes wait: the cursor keeps the root's old ETag until every
 changed slot could be requested. A living run moves a counter (`heartbeats`), and the sensor measures by its own clock
-how long the counter stands still. A run without a heartbeat (before the first one, or after the last one) is dead after
-the same time if its process is known to be gone. Otherwise it is dead after `startup_seconds`. No data depends on
-liveness: a run that was taken for dead either commits, or has a conflict with the next run, like any other.
+how long the counter stands still. Before its first heartbeat, and after its last one, a run is dead after the same time
+if its process is known to be gone. Otherwise it is dead after `startup_seconds`. No data depends on liveness: a run
+that was taken for dead either commits, or has a conflict with the next run, like any other.
 """
 
 from collections.abc import Callable, Iterable, Sequence

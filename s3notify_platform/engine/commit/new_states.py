@@ -1,8 +1,9 @@
 """Settles a slot of a round: turns the outcomes of its objects into the states that it commits. Pure.
 
-A read may be cut short, or be one of several rounds of a big object. Its rows stay, and the next read continues after
-them. An object whose read fails is left out, and its slot is requested again. On the slot's last attempt the object
-goes to quarantine, and the rows of its earlier version leave. An outage never counts against an object.
+A read may be cut short, or be one of several rounds of a big object. The rows of such a read stay, and the next read
+continues after them. An object whose read fails is left out, and its slot is requested again. On the slot's last
+attempt the object goes to quarantine, and the rows of its earlier version leave. An outage never counts against an
+object.
 """
 
 from collections.abc import Collection, Mapping
@@ -22,7 +23,7 @@ from s3notify_platform.table.round import SlotRound
 FAILING_MAX: Final = 10_000
 """Maximum number of a slot's objects in quarantine as a whole.
 
-Further objects stay out, and keep their slot failing.
+Further objects do not go to quarantine, and their slot stays failed.
 """
 
 UNKNOWN_SCHEMAS: Final = 8

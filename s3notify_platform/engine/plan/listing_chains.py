@@ -1,8 +1,8 @@
 """Lists a source's bucket: small buckets on the driver, large ones in tasks, in several parallel chains.
 
-The cuts between the chains come from the source's table: slots are made by a hash, so that the committed keys of one
-slot are a uniform sample of all keys. Before any state exists there is one chain. One chain takes long, but the first
-read of every object, which follows, takes many times as long.
+The cuts between the chains come from the source's table. Since a hash makes the slots, the committed keys of one slot
+are a uniform sample of all keys. Before any state exists there is one chain. One chain takes long, but the first read
+of every object, which follows, takes many times as long.
 
 The driver reads the queue's entries before anything is listed. Tasks receive only the start of each chain.
 

@@ -37,7 +37,7 @@ def isolated(
 
     If it raises, does the same with each half, down to the object at fault, whose result is that of `failed`. The
     results of a part are held back until its end, up to `HELD_BYTES`. If `parse` raises after more bytes than that, the
-    error is raised here: the task fails, and the objects of its slots are then tried one by one (`spark.spark_jobs`).
+    error is raised here. Then the task fails, and the objects of its slots are tried one by one (`spark.spark_jobs`).
     """
     todo = [objects]
     while todo:

@@ -1,7 +1,7 @@
 """Decides if a failed read is the object's own fault, or the store's. An outage of the store quarantines no object.
 
-It is the object's fault if the store refuses this key alone, with a 4xx: the object belongs to another account, is
-encrypted with a key that its writer has kept, or has a name that the store does not accept. It is an outage if the
+It is the object's fault if the store refuses this key alone, with a 4xx. Such an object belongs to another account, is
+encrypted with a key that only its writer has, or has a name that the store does not accept. It is an outage if the
 store does not answer, throttles, lacks an encryption key, or refuses the bucket or the credentials as a whole.
 """
 

@@ -1,8 +1,9 @@
 """Splits of a batch: cuts big objects into parts, and assigns splits to tasks.
 
 An object of up to `Source.split_bytes` is read as a whole. A larger object is read in parts by many tasks, if its
-format and encoding let a task begin in the middle. CSV whose values may be quoted is read by one task: a line end in a
-quoted value ends no record, and only a reader of everything before a place knows if a value is open there.
+format and encoding let a task begin in the middle. CSV whose values may be quoted is read by one task. A line end
+inside a quoted value ends no record. Only a task that has read everything before a line end knows if it is inside a
+quoted value.
 """
 
 from collections.abc import Sequence

@@ -1,8 +1,8 @@
 """The object versions that a round reads: found by the comparing tasks, collected by the driver.
 
-Only the batch reaches the driver: at most `max_objects` splits and removed keys (and one more for each slot), and the
-entries to remove, which the topic's capacity bounds. The bucket's other objects pass through Spark's own shuffle, which
-spills to disk, and never through the driver.
+Only the batch reaches the driver. It has at most `max_objects` splits and removed keys (and one more for each slot),
+and the entries to remove, whose number the topic's capacity limits. The bucket's other objects pass through Spark's own
+shuffle, which spills to disk, and never through the driver.
 """
 
 import pickle

@@ -1,18 +1,19 @@
 """No object is silent: whole, cut or damaged, in every format and codec, its records are rows or rejects.
 
-Tested for a cut at each byte: if a codec or a file has an end mark (gzip, bz2, zstd, Parquet, ORC, a JSON document),
-each cut is an error or a reject. If it has no end mark (plain text, snappy frames, Avro blocks), an object that is cut
-at the end of a record, a frame or a block is like any other object. Then each record that begins before the cut is a
-row or a reject. An object that is only a header has neither.
+First, each object is cut at each byte. If its codec or its format has an end mark (gzip, bz2, zstd, Parquet, ORC, JSON
+documents), each cut is an error or a reject. Plain text, snappy frames and Avro blocks have no end mark: an object that
+is cut at the end of a record, a frame or a block looks like a complete object. Then each record that begins before the
+cut is a row or a reject. An object that is only a header has neither.
 
-Tested for each changed bit (all of them in `poe thorough`, a sample in `poe check`): at least as many rows as before,
-or an error, or a reject. For ORC, the process may also end: pyarrow's reader is native, and a damaged file sometimes
-crashes it (see `tests/spark/test_deaths.py`). With a checksum (gzip, bz2, zstd, framed snappy) the rows are unchanged.
-Without a checksum, values may be different, which cannot be detected. If any text is a record (`text`, plain or in
-Hadoop's snappy), a changed bit may turn a line end into a letter. Then two records become one; this is not tested.
+Second, each bit is changed (all bits in `poe thorough`, a sample in `poe check`). The result has at least as many rows
+as before, or an error, or a reject. For ORC, the process may also end: pyarrow's reader is native, and a damaged file
+sometimes crashes it (see `tests/spark/test_deaths.py`). With a checksum (gzip, bz2, zstd, framed snappy) the rows are
+unchanged. Without a checksum, values may be different, which cannot be detected. If any text is a record (`text`, plain
+or in Hadoop's snappy), a changed bit may turn a line end into a letter. Then two records become one; this is not
+tested.
 
-Tested for any bytes: every object of at least one byte has rows or rejects, except a header alone, an empty list, a
-file that declares no rows, blank JSON lines, and a complete stream without content.
+Third, objects have any bytes. Every object of at least one byte has rows or rejects. The exceptions are a header alone,
+an empty list, a file that declares no rows, blank JSON lines, and a complete stream without content.
 """
 
 import io
