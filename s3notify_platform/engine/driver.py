@@ -53,7 +53,7 @@ QUARANTINED_SHOWN: Final = 5
 
 @dataclass(slots=True, kw_only=True)
 class Ingest:
-    """Turns changed objects of slots into commits. One instance for each run."""
+    """Turns changed objects of slots into commits. Each run has its own instance."""
 
     jobs: Jobs
     source: Source
@@ -101,7 +101,7 @@ class Ingest:
         changes or is retried (`table.quarantined`), and the rows of its earlier version leave.
 
         An outage never counts against an object. The affected objects and slots are retried last, with backoff, until
-        the run has waited for `OUTAGE_SECONDS` in all. Then the slots are not `ok`. If no slot could be planned,
+        the run has waited `OUTAGE_SECONDS` in total. Then the slots are not `ok`. If no slot could be planned,
         `UnavailableError` is raised.
 
         `listing`: compare with the whole bucket; otherwise look at the keys that entries of the source's topic name.
@@ -185,7 +185,8 @@ class Ingest:
             found = self.table.snapshot or table.newest()
         assert isinstance(found, Snapshot), "it was created when it was opened"
         if found.known is not None and found.known.version < found.version:
-            # The version's writer was killed before it had noted the version in `known`: a loss would go undetected.
+            # The writer of this version was killed before it noted the version in `known`. Without this, its loss would
+            # not be detected.
             known, record = table.reader.known.note(
                 found.table, found.version, found.number, seen=found.record, below=found.lineage
             )

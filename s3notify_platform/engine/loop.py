@@ -45,7 +45,7 @@ class Round:
 
     @property
     def _first(self) -> Results:
-        """The results of the source table: a failed derived table never delays its source slot."""
+        """The results of the source's table: a failure in a derived table never delays a slot of the source."""
         return next(iter(self.results.values()), {})
 
     def bad(self) -> list[Slot]:
@@ -57,7 +57,7 @@ class Round:
         return sorted(slot for slot, each in self._first.items() if each.ok)
 
     def incomplete(self) -> set[Slot]:
-        """The good slots that the run had no time to read completely: they are requested again."""
+        """The slots that did not fail, but that the run had no time to read completely: they are requested again."""
         return {slot for slot in self.good() if not self._first[slot].complete}
 
     def failed(self) -> dict[str, Results]:

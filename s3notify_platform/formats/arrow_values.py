@@ -1,4 +1,7 @@
-"""Operations on Arrow columns: timestamps from texts, values that no reader can hold, values without a column."""
+"""Operations on Arrow columns.
+
+They convert texts to timestamps, and find values that no reader can hold, or that have no column.
+"""
 
 from collections.abc import Callable, Iterator, Sequence
 from datetime import date

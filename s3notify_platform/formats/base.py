@@ -38,8 +38,8 @@ SplitStatus = Literal["ok", "superseded", "deleted", "failed", "by_record"]
 class SplitEnd:
     """The end of a split, with its status. Discard the split's records if the status is neither `ok` nor `by_record`.
 
-    `offset`: where the first unread record begins; with `by_record`, how many records were read. `reach_end`: no record
-    is left. `outage`: the read failed, but not because of the object.
+    `offset`: where the first unread record begins; if the split is read by record, how many records were read.
+    `reach_end`: no record is left. `outage`: the read failed, but not because of the object.
     """
 
     status: SplitStatus

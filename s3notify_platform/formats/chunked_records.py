@@ -1,4 +1,4 @@
-"""Records of a text that arrives in chunks: returned in pieces, as soon as they are complete.
+"""Finds the records of a text that arrives in chunks, and returns them in pieces, as soon as they are complete.
 
 Memory: a chunk, and the incomplete record before it, so at most a chunk and `RECORD_BYTES`. A longer record is a reject
 with its first bytes, and reading continues with the next record. The result does not depend on the chunk borders.
@@ -117,7 +117,7 @@ def pieces(text: Iterable[bytes], cut: Cut, *, place: int = 0, limit: int = RECO
     If the text ends in `CorruptError`, the bytes behind the last complete record are one reject.
     """
     left = b""
-    too_long: Reject | None = None  # a record that is too long, until its end is found
+    too_long: Reject | None = None  # the current record if it is too long, until its end is found
     begin = place
     for chunk, damage in _with_end(text):
         body = left + chunk

@@ -268,7 +268,7 @@ class _Stream:
         self._place = 0
 
     def take(self, count: int, *, may_end: bool = False) -> bytes:
-        """Exactly `count` bytes; with `may_end`, b"" at the end of the stream."""
+        """Exactly `count` bytes; at the end of the stream, b"" if it `may_end` here."""
         if len(self._waiting) - self._place < count:
             parts = [self._waiting[self._place :]]
             size = len(parts[0])

@@ -1,4 +1,4 @@
-"""A schema from the schemas of sample objects, in types that Spark has. Pure.
+"""Makes a schema from the schemas of sample objects, with types that Spark has. Pure.
 
 Timestamps without a zone in text formats are UTC.
 """

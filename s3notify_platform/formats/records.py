@@ -105,8 +105,8 @@ class Parsed:
     """Rows of several objects in the columns of a `Target`; `index` and `offset` have each row's object and offset.
 
     `unnamed` counts, by object and path, the values that the schema does not name. They are dropped if the schema was
-    given; `new_fields` has the fields that an inferred schema would need. `mismatches` counts the values that do not
-    fit their columns. If the format has records, `records` has the raw records, and `numbers` has for each row the
+    given; if it was inferred, `new_fields` has the fields that it would need. `mismatches` counts the values that do
+    not fit their columns. If the format has records, `records` has the raw records, and `numbers` has for each row the
     number of its record.
     """
 
@@ -144,7 +144,7 @@ class Parsed:
         )
 
     def of(self, index: int) -> "Parsed":
-        """Rows and rejects of object 0, as rows and rejects of object number `index`."""
+        """The rows and rejects of object 0, renumbered as those of object `index`."""
         return replace(
             self,
             index=np.full(len(self.index), index),
@@ -307,7 +307,7 @@ class ColumnMismatches:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Converted:
-    """Records as a table, without the records numbered in `left`.
+    """Records as a table. `left`: the numbers of the records that the table does not have.
 
     `unnamed`: by path, the rows with values that the schema does not name. `mismatches` are null in the table.
     """

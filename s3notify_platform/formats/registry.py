@@ -1,4 +1,4 @@
-"""The formats by name, and the meaning of a source's setting `format` for a key and for a schema.
+"""The formats, by name; and what a source's setting `format` means for a key, and for a schema.
 
 A new format is one file, with a subclass of `Format` or, for records in a text, `TextFormat`, and one entry here. The
 shortest example is `text/plain_text.py`; `tests/unit/formats/test_registry.py` has an example with columns.

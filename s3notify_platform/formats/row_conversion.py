@@ -3,7 +3,7 @@
 The records of a block are converted together. A quick check finds suspects, which are converted value by value instead.
 If the conversion fails, or if the number of rows is not the number of records, the block is halved. A record with
 values that do not fit becomes a reject with its offset, reason and raw bytes. With `rescue`, it becomes a row with the
-values that fit. No record stops another: the number of rows and rejects is the number of records.
+values that fit. A bad record affects no other record: there are as many rows and rejects together as records.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -123,7 +123,7 @@ class _Rows:
             count(tally, index, [path], values)
 
     def _reject_mismatches(self, numbers: Offsets, found: Converted) -> None:
-        """Rejects records with mismatches. The reason is the first value of the record that does not fit."""
+        """Rejects records with mismatches. The reason has the record's first value that does not fit."""
         seen = np.zeros(len(numbers), bool)
         for one in found.mismatches:
             first = ~seen[one.places]

@@ -168,7 +168,7 @@ def time_pattern(text: str) -> TimePattern:
 
 
 _FIXED: Final = frozenset(["yyyy", "yy", "MM", "MMM", "dd", "HH", "hh", "a", "mm", "ss", "xx", "xxx", "Z"])
-"""Letters whose values all have the same length."""
+"""Pattern letters whose values always have the same length."""
 
 
 def _places(text: str) -> tuple[tuple[int, int], ...]:

@@ -5,9 +5,9 @@ stampers are counted, including those that resolve an outcome or close the chain
 with one record that the stampers change by compare-and-set.
 
 After that, one process uses the npm package's own table in two ways: the platform's way, which combines stamps, and the
-package's way. The package is no longer on the npm registry; `tests/support/xor_ack_peer.js` replaces it, with the same
-SDK, on the same table. In this part, a request of the platform is one transaction of two items. An attempt of the peer
-is a read and a write.
+package's way. The package is no longer on the npm registry. `tests/support/xor_ack_peer.js` replaces it, and uses the
+same SDK and the same table. In this part, a request of the platform is one transaction of two items. An attempt of the
+peer is a read and a write.
 """
 
 import multiprocessing

@@ -1,4 +1,7 @@
-"""One row of the table, and the measurement of seconds: by the clock, and of CPU, separately for the servers."""
+"""One row of the table of figures, and the measurement of seconds.
+
+These are by the clock and of CPU, separately for the servers.
+"""
 
 import os
 import time
@@ -58,9 +61,9 @@ class Seconds(float):
 
 
 def cpu_seconds() -> tuple[float, float]:
-    """CPU seconds until now, to 10 ms: the platform's, and the servers'.
+    """CPU seconds until now, in steps of 10 ms: the platform's, and the servers'.
 
-    Processes that were waited for are included.
+    Processes that have ended are included if they were waited for.
     """
     ours = servers = 0
     for process in tree(os.getpid()):

@@ -3,7 +3,7 @@
 This is the steady state: the writer is a `QueuedPublisher`, and the run plans from the entries of the source's topic.
 
 The alternative is a user's own program without Spark. It lists the bucket by obstore, and compares the ETags with a
-state file on the bucket. It reads and parses the differing objects, and writes them as Parquet, and then the state
+state file on the bucket. It reads and parses the objects that differ, writes them as Parquet, and then writes the state
 file. If the program is killed in between, or if there are two of them, rows are lost or doubled.
 
 Seconds are medians of runs in a running session. Warm-ups are a bucket of 10 objects, and a first change. Requests and
@@ -177,7 +177,7 @@ def watched(source: Source) -> Iterator[tuple[Source, list[Answered]]]:
 
 
 def _changed(spark: SparkSession, source: Source, seen: Source, key: str) -> float:
-    """Seconds of the run that ingests a change of `key`. The run uses `seen`, the writer `source`."""
+    """Seconds of the run that ingests a change of `key`. The run uses `seen`; the writer uses `source`."""
     number = next(_batches)
     slot = slot_of(key, source.location.slots)
     with ExitStack() as stack:

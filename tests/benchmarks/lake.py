@@ -33,7 +33,7 @@ from tests.support.spark_options import named
 DDL = "id bigint, name string, note string"
 SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string()), ("note", pa.string())])
 LINES = 10
-"""The number of lines of a small object, which then has 2 KB."""
+"""The number of lines of a small object: with these, it has 2 KB."""
 
 SMALL, BIG = "bench-small", "bench-big"
 BIG_PART = "in/part/"

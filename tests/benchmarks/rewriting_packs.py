@@ -101,7 +101,7 @@ class Packs:
         self._commit(before, changed, gone)
 
     def _look_up(self, left: Numbers) -> None:
-        """Counts the reads of pages with states of initial objects that have not changed since."""
+        """Counts the reads of pages that have states of initial objects, as far as these have not changed."""
         old = left[self.labels[left] == 1]
         pages = len(np.unique(self.ranks[old] // STATE_PAGE))
         self.store.requests["GET"] += pages

@@ -215,7 +215,7 @@ class ObjectStoreSuite:
         assert store.get("large").body == b"a"
 
     def test_aborted_upload_cannot_continue(self, store):
-        """An aborted upload cannot continue, a second abort is no error, and the key's other uploads stay."""
+        """An aborted upload cannot continue, and a second abort is no error. Other uploads of the same key stay."""
         gone, other = store.begin_upload("large"), store.begin_upload("large")
         etag = store.send_part("large", gone, 1, b"a")
         store.abort_upload("large", gone)
@@ -231,7 +231,7 @@ class ObjectStoreSuite:
 
     @pytest.mark.parametrize("key", ["large", "a b+c%20d", "日本語/ключ"])
     def test_empty_uploads_are_listed_for_one_key(self, store, key):
-        """Uploads of other keys, and uploads with parts, are not listed."""
+        """Uploads of other keys are not listed, and uploads that have parts are not listed either."""
         empty, begun = store.begin_upload(key), store.begin_upload(key)
         store.begin_upload(f"{key}r")
         store.send_part(key, begun, 1, b"a")

@@ -1,4 +1,4 @@
-"""The causal cache on a real S3 server: its contents after writes without a signal."""
+"""The causal cache on a real S3 server: what it contains after writes that were not signalled."""
 
 import pytest
 

@@ -86,7 +86,7 @@ def test_quota_is_strict_among_writers(new_queue):
     assert len(held) <= CAPACITY
     stats = first.stats("t")
     assert stats.depth == len(held)
-    # Without faults nothing is lost; a lost answer costs quota until the next count.
+    # Without faults, no quota is lost. A lost answer makes some quota unusable until the next count.
     assert stats.depth <= stats.counted <= CAPACITY
     Reconciler(first, leak_seconds=0).resolve_stale("t", lambda _: None)
     rest = first.reserve_many("t", [Event(key=f"rest {n}") for n in range(60)])

@@ -84,7 +84,7 @@ def test_chain_is_stored_in_the_packages_item(chains, table):
 
 
 def test_failed_chain_keeps_its_reason(chains, table):
-    """The package sees no chain."""
+    """To the package, there is no chain."""
     chains.open_batch("t", ["1", "2"])
     assert chains.fail("t", "died").missing == ("1", "2")
     assert chains.stamp_children("t", ["1"]) == AlreadyFailed(reason="died")

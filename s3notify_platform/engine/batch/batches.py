@@ -12,7 +12,10 @@ from s3notify_platform.kernel.slots import Slot
 from s3notify_platform.protocols.keyspace import WatcherState
 
 EVERYTHING: Final = -1
-"""Means all slots, in a batch that compares the whole source: the first batch, and one batch for each new topic."""
+"""Stands for all slots, in a batch that compares the whole source.
+
+These are the first batch, and one batch for each new topic.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,9 +23,9 @@ class BatchPayload:
     """The part of a batch's ack chain that its runs read: the signals seen, by slot, and how to find out what changed.
 
     `rescans`: the slots of the rescan backlog that this batch's listing compares, as in `Rescans`. `last_attempt`:
-    slots that are parked if they fail again; their unreadable objects go to quarantine. `topic`: the topic's epoch when
-    the batch was opened. `signalled_ms` (by the store's clock) and `opened_ms` (by the sensor's clock) are only shown
-    to people.
+    slots that are parked if they fail again. In this batch, their unreadable objects go to quarantine. `topic`: the
+    topic's epoch when the batch was opened. `signalled_ms` (by the store's clock) and `opened_ms` (by the sensor's
+    clock) are only shown to people.
     """
 
     slots: tuple[int, ...] = ()
@@ -72,7 +75,7 @@ class BatchRequest:
 class OpenBatch:
     """A batch in flight. `chain`: the version of its ack chain. `topic`: the topic's epoch when the batch was opened.
 
-    `progress`, by run: its number of beats, and the sensor's wall time in ms when that number last moved.
+    `progress`: for each run, its number of heartbeats, and the sensor's wall time in ms when this number last changed.
     """
 
     id: str

@@ -18,7 +18,7 @@ from s3notify_platform.kernel.ports import Conflict, RecordStore, Version, Write
 
 BEAT_SECONDS: Final = 5.0
 FIRST_BEAT_SECONDS: Final = 2.0
-"""A run that ends sooner has no heartbeat, which saves its two requests."""
+"""A run that ends sooner has no heartbeat. This saves two requests."""
 
 HEARTBEATS: Final = "heartbeats"
 

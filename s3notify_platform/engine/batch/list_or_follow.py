@@ -1,15 +1,15 @@
 """Decides how a batch finds out what changed: by a listing of the bucket, or by the entries of the source's topic.
 
-Sensor and `s3notify ingest` both decide here, and nowhere else. An entry names a change, unless the change is older
-than the topic, or its writer does not queue. So the first of these cases that applies is chosen:
+The sensor and `s3notify ingest` both use this decision, and no other. An entry names a change, unless the change is
+older than the topic, or its writer does not queue. So the first of these cases that applies is chosen:
 
     everything   everything was last compared before this topic was made: compare all slots with a listing
     rescan       there is no topic, slots wait in the backlog, or a writer that does not queue was seen lately or has
                  signalled: compare these and the changed slots with a listing, once a listing is due
     follow       otherwise: look at the keys that the entries of the changed slots name, and list nothing
 
-`note_writers` notes the batch's findings about its writers, before the batch counts as done. Slots that a batch left
-are requested again by `ask_again`.
+`note_writers` notes the batch's findings about its writers, before the batch counts as done. `ask_again` requests slots
+again that a batch did not read completely.
 """
 
 from collections.abc import Iterable
@@ -30,7 +30,7 @@ How = Literal["everything", "rescan", "follow"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
-    """The way for a batch to find out what changed (see this module).
+    """A decision: how a batch finds out what changed (see this module).
 
     `slots`: the slots to look at, unless `how` is `everything`. `topic`: the epoch of the source's topic, "" if it has
     none.

@@ -11,12 +11,15 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunView:
-    """A run as Dagster knows it. `beats` counts its heartbeats; None before the first and after the last."""
+    """A run as Dagster knows it.
+
+    `beats`: its number of heartbeats; None before the first one, and after the last one.
+    """
 
     run_id: str
     ended: bool
     queued: bool
-    """The run waits until Dagster has room for it. The wait has no limit and is not silence."""
+    """The run waits until Dagster has room for it. This wait has no time limit, and does not count as silence."""
     beats: int | None
     starting: bool = False
     """The run's process or pod is being started."""

@@ -66,7 +66,7 @@ SHOWN: Final = 10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tick:
-    """The decisions of one evaluation. `silent_runs` have lost their heartbeat: report them as failed."""
+    """The decisions of one evaluation. `silent_runs`: runs without a heartbeat, which must be reported as failed."""
 
     state: SensorState
     requests: tuple[BatchRequest, ...]
@@ -80,8 +80,8 @@ class BatchPlanner:
     """Evaluates ticks of one source.
 
     `topic_epoch` returns the epoch of the source's topic; it creates a missing topic, and makes the topic serve the
-    given table (`Topics.serve`). `backlog`: the source's rescan backlog. `table` opens the source's table, expecting
-    the id in the cursor (`Source.open_table`). `claim` notes whose sensor works on the table (`open_table.claim`).
+    given table (`Topics.serve`). `backlog`: the source's rescan backlog. `table` opens the source's table, which must
+    have the id in the cursor (`Source.open_table`). `claim` notes which sensor works on the table (`open_table.claim`).
 
     Requests of a tick: 1 HEAD, and 1 LIST if the root moved. For each open batch: 1 LIST of its chain, 1 GET for each
     of its runs, and 1 GET once it has ended. When a batch ends that listed, or that left slots: 2 GETs (topic,
@@ -103,7 +103,7 @@ class BatchPlanner:
     def first(self) -> SensorState:
         """A cursor that has seen nothing.
 
-        Stored before the first batch, so that a repeated tick uses the same batch ids.
+        It is stored before the first batch, so that a repeated tick uses the same batch ids.
         """
         self.topic_epoch(None)  # creates the topic: writers queue as soon as it exists
         return SensorState(epoch=self.clock.random_bytes(5).hex(), watch=self.watcher.fresh_state())
@@ -171,7 +171,7 @@ class BatchPlanner:
         return Tick(state=replace(self.first(), table=table.id), requests=(), note=note)
 
     def _wanted(self, state: SensorState, asked: Iterable[int], now_ms: int) -> set[int]:
-        """The slots to request now: changed slots, or else slots whose backoff is over.
+        """The slots to request now: either changed slots, or failed slots whose backoff is over.
 
         `EVERYTHING` is requested alone: it waits for the open batches, and all slots wait for it. Each group of failed
         slots is requested alone, too, but waits for no other batch.

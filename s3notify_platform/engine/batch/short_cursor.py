@@ -2,8 +2,8 @@
 
 A cursor names a record, which has 8 bytes for each slot. The cursor itself lists the slots that have moved since the
 record was written. When there are more than `MOVED_MAX` of these, a new record is written, named by its hash. The
-record is written before the cursor that names it, and the previous record is removed once that cursor was stored. So a
-tick that dies and is repeated finds the record that its cursor names. If a record is lost, all slots that were ever
+record is written before Dagster stores the cursor that names it. The previous record is removed after that. So a tick
+that dies and is repeated finds the record that its cursor names. If a record is lost, all slots that were ever
 signalled are looked at, and no change is missed.
 """
 

@@ -1,8 +1,8 @@
 """The signals that `s3notify ingest` has seen, in one JSON record of the source, so that any machine can continue.
 
-The record is a hint. It is written once the changes behind these signals are committed, or are in the rescan backlog. A
-lost record costs a comparison of everything. If another process has written an older record, slots that are already
-committed are compared again.
+The record is a hint. It is written once the changes behind these signals are committed, or are in the rescan backlog.
+If the record is lost, everything is compared again. If another process has written an older record, slots that are
+already committed are compared again.
 """
 
 import json

@@ -38,8 +38,8 @@ class RoundFacts:
     """The facts that hold for all slots of a round.
 
     `label`: the label of the round's rows. `last_attempt`: slots whose objects go to quarantine if their read fails.
-    `complete`: slots whose plan has all their changed and removed objects. `failing`: the number of each slot's objects
-    in quarantine. `evolving`: true if a slot with fields that the schema lacks waits for a wider schema.
+    `complete`: slots whose plan has all of the slot's changed and removed objects. `failing`: the number of each slot's
+    objects in quarantine. `evolving`: true if a slot with fields that the schema lacks waits for a wider schema.
     """
 
     label: int
@@ -167,7 +167,7 @@ def _quarantined(
 
 
 def _read(key: str, outcome: Outcome, known: ObjectState | None, facts: RoundFacts) -> ObjectState:
-    """The state of an object that was read, including the rows of earlier reads that this one continued."""
+    """The state of an object that was read. It includes the rows of earlier reads, if this read continued them."""
     begun = known if outcome.start else None
     if outcome.start and (begun is None or begun.etag != outcome.etag):
         raise CorruptError(f"{key!r}: read on from {outcome.start}, but this version has no committed state")

@@ -1,8 +1,8 @@
 """Plans a batch: lists the bucket or follows the entries, and compares the result with the committed states.
 
-Tasks make a listing in chains (`listing_chains`), and its rows are shuffled by slot. The driver follows entries itself,
-since they are as many as the changes: this saves a Spark job. Entries are read before the bucket is looked at. So the
-change behind an entry is always seen, and the entry may be removed when its slot is committed.
+Tasks make a listing in chains (`listing_chains`), and its rows are shuffled by slot. The driver itself follows entries,
+since there are only as many entries as changes. This saves a Spark job. Entries are read before the bucket is looked
+at. So the change behind an entry is always seen, and the entry may be removed when its slot is committed.
 """
 
 import pickle
@@ -62,7 +62,7 @@ CHAINS_AT_ONCE: Final = 4
 class _Found:
     """The listing or the named objects of one slot.
 
-    `touched`: the keys that were looked at; None: `listed` has all keys.
+    `touched`: the keys that were looked at; None if `listed` has all keys of the slot.
     """
 
     slot: Slot
@@ -309,7 +309,7 @@ class Comparison:
     def _planned(self, found: _Found, states: Mapping[str, ObjectState], listed: Listed | None) -> SlotPlan:
         facts, version = self.manifest.slot(found.slot), self._source.input.code_version
         pending = frozenset(key for key, state in states.items() if state.pending)
-        # Whole objects in quarantine stay there, even if the code changes.
+        # An object that is in quarantine as a whole stays there, even if the code changes.
         stale = {
             key
             for key, state in states.items()

@@ -1,7 +1,7 @@
 """Compares a listing with the committed states by columns, for many slots at once.
 
 Python objects are made only for differences. Few of a million listed objects have changed, and a Python object for each
-one would cost more than the LISTs do. Separate calls for a thousand slots would cost as much.
+one would cost more than the LISTs do. A separate comparison for each of a thousand slots would cost as much, too.
 """
 
 from collections.abc import Callable, Collection, Sequence

@@ -1,4 +1,7 @@
-"""Turns parsed objects into rows and rejects: adds lineage, applies the rules of rows, counts for each object."""
+"""Turns parsed objects into rows and rejects.
+
+Adds lineage, applies the rules (`expect`), and counts for each object.
+"""
 
 from base64 import b64encode
 from collections import Counter
@@ -118,7 +121,7 @@ class Counted:
     def _leaving(
         self, parsed: Parsed, columns: Sequence[pa.ChunkedArray | pa.Array]
     ) -> npt.NDArray[np.bool_]:
-        """The rows that leave because they break a rule; adds them to `parsed` as rejects.
+        """The rows to leave out because they break a rule. Adds them to `parsed` as rejects.
 
         Counts all rows that break a rule.
         """

@@ -1,6 +1,6 @@
 """Finds the object on which a parser raises an error, among objects that are parsed together.
 
-The others are read without it.
+The other objects are read without it.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -36,8 +36,9 @@ def isolated(
     """Yields the results of `parse` for `objects`.
 
     If it raises, does the same with each half, down to the object at fault, whose result is that of `failed`. The
-    results of a part are held back until its end, up to `HELD_BYTES`. If `parse` raises after more bytes than that, the
-    error is raised here. Then the task fails, and the objects of its slots are tried one by one (`spark.spark_jobs`).
+    results of a part are not returned before its end, as long as they have at most `HELD_BYTES`. If `parse` raises
+    after more bytes than that, the error is raised here. Then the task fails, and the objects of its slots are tried
+    one by one (`spark.spark_jobs`).
     """
     todo = [objects]
     while todo:

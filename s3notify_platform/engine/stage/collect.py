@@ -1,4 +1,4 @@
-"""Collects the staged rows of a job: the outcome of each object, and the packs that count. Pure."""
+"""Collects what the tasks of a job have staged: the outcome of each object, and the packs that count. Pure."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence

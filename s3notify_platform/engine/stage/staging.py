@@ -8,7 +8,7 @@ sent to the driver, which writes it together with the manifest; this saves a rou
 With a transform, tasks first read (`reading_task`), and the rows stay in Spark. The driver learns which objects were
 read completely. Then tasks write the transform's rows of these objects (`storing_task`).
 
-No version ever names packs of a lost or repeated attempt.
+If the attempt of a task is lost or repeated, no version ever names its packs.
 
 Memory of a task: `GATHERED_BYTES` of Arrow rows, as much again while they are sorted and written, and the windows of
 `fetch`.
@@ -270,7 +270,7 @@ class Packs:
 
 
 def in_order(rows: pa.Table, order: Sequence[str] = ORDER) -> pa.Table:
-    """The rows in the order of packs. Pure."""
+    """The rows, sorted in the order that packs have. Pure."""
     rows = rows.combine_chunks()
     return rows if _is_in_order(rows, order) else rows.sort_by([(name, "ascending") for name in order])
 

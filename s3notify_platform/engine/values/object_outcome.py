@@ -16,7 +16,7 @@ class Outcome:
     read; `outage`: the store was at fault, not the object; `trace`: the traceback of an unforeseen error
     (`unforeseen`). `parts`: where the parts that count begin. `stored`: the number of rows that a transform has made of
     the object; None without a transform. `new_fields`: the fields that an inferred schema lacks, as Arrow schemas in
-    base64. `broken`: rows that broke a rule.
+    base64. `broken`: the number of rows that broke each rule.
     """
 
     status: Literal["ok", "superseded", "deleted", "failed", "by_record"]
@@ -72,7 +72,7 @@ def joined(parts: Sequence[Outcome], *, whole: bool) -> Outcome:
     ordered = sorted(parts, key=lambda part: part.start)
     first = ordered[0]
     if first.status == "ok" and first.by_record:
-        ordered = [first]  # its siblings found that the object cannot be read from the middle
+        ordered = [first]  # the tasks of the other parts found that the object cannot be read from the middle
     count = next((n for n, part in enumerate(ordered) if part.status != "ok"), len(ordered))
     read = ordered[:count]
     failed = "" if count == len(ordered) else ordered[count].reason or ordered[count].status

@@ -106,7 +106,7 @@ class Plan:
         return sum(getattr(each, name) for each in self.slots.values())
 
     def overdue(self, now_ms: int, seconds: float) -> dict[str, float]:
-        """The changes, by key, that entries have named for more than `seconds`, and their age in seconds. Pure."""
+        """The changed keys that entries have named for more than `seconds`, with their age in seconds. Pure."""
         found: dict[str, float] = {}
         for planned in self.slots.values():
             changed = {split.version.key for split in planned.changes.read} | {*planned.changes.gone}
@@ -123,7 +123,10 @@ class Plan:
 
 
 def refuse_withdrawals(found: Plan, confirmed: Collection[Slot], source: Source) -> str:
-    """Fails slots, except `confirmed` ones, if a listing would withdraw too much. Returns the reason, or ""."""
+    """Fails the slots with withdrawals, except `confirmed` ones, if a listing would withdraw too many objects.
+
+    Returns the reason, or "".
+    """
     gone, held = found.total("withdrawn"), found.total("held")
     slots = {slot for slot, each in found.slots.items() if each.withdrawn} - {*confirmed}
     if not slots or held < WITHDRAWN_OBJECTS or gone <= held * source.input.withdraw_share:

@@ -1,4 +1,4 @@
-"""The results of slots and batches, and the state of a run on the way there."""
+"""The results of slots and of batches, and the state of a run until it has these."""
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -11,7 +11,7 @@ from s3notify_platform.protocols.notification_queue import Entry
 from s3notify_platform.protocols.notification_queue.segments import Segment
 
 SlotStatus = Literal["committed", "unchanged", "failed", "conflict"]
-"""`conflict`: another run committed the slot first, at each attempt."""
+"""`conflict`: at each attempt, another run had committed the slot first."""
 
 Progress = Callable[[str], None]
 
@@ -33,14 +33,15 @@ class Reading:
 class SlotResult:
     """The result of one slot in a run.
 
-    `generation`: the version of the table that last changed the slot; 0: no version did. `rows` and `rejects` count the
-    records of the `objects` that were read, before any transform. `without_records` counts the objects with bytes, but
-    without rows and rejects. `live_rows` counts the slot's rows now. `failed_objects`: keys of objects whose read
-    failed, with the reason; the other objects are committed. `quarantined` objects failed, too, and are in quarantine.
-    `unavailable`: keys that an outage of the store made unreadable; `outage`: the same for the whole slot. `traces`:
-    the tracebacks of unforeseen errors, by key; `trace`: the traceback of the slot's own error. `made_by`: the version
-    of the code that made the slot's rows (`SlotFacts.made_by`). `source`: the generation of the source's slot that a
-    derived slot was made from. `complete`: the run had the time to read everything; if false, request the slot again.
+    `generation`: the version of the table that last changed the slot; 0 if no version has changed it. `rows` and
+    `rejects` count the records of the `objects` that were read, before any transform. `without_records` counts the
+    objects with bytes, but without rows and rejects. `live_rows` counts the slot's rows now. `failed_objects`: keys of
+    objects whose read failed, with the reason; the other objects are committed. `quarantined` objects failed, too, and
+    are in quarantine. `unavailable`: keys that an outage of the store made unreadable; `outage`: the same for the whole
+    slot. `traces`: the tracebacks of unforeseen errors, by key; `trace`: the traceback of the slot's own error.
+    `made_by`: the version of the code that made the slot's rows (`SlotFacts.made_by`). `source`: the generation of the
+    source's slot that a derived slot was made from. `complete`: the run had the time to read everything; if false,
+    request the slot again.
     """
 
     slot: Slot
@@ -169,7 +170,7 @@ class Run:
 
     @property
     def skip(self) -> frozenset[str]:
-        """Keys that cannot be read now, or in this run: the run goes on without them."""
+        """Keys that cannot be read now, or not in this run: the run continues without them."""
         failed = (key for result in self.result.slots.values() for key in result.failed_objects)
         return frozenset(self.postponed.union(failed))
 

@@ -190,7 +190,7 @@ def _declared(
 ) -> tuple[list[_Column], _Loader]:
     """The columns of a dataclass, and its loader.
 
-    `optional`: the dataclass may be None; `within`: an enclosing value may be None.
+    `optional`: true if the dataclass may be None; `within`: true if an enclosing value may be None.
     """
     columns: list[_Column] = []
     parts: dict[str, _Loader] = {}

@@ -53,9 +53,10 @@ LISTED: Final[Rows[Listed]] = Rows(WantedSlot, ObjectVersion, Requests)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailedSlot:
-    """A slot that could not be processed, and why. `outage`: nothing is known of the slot itself; try it again.
+    """A slot that could not be processed, and why.
 
-    `trace`: the traceback of an error that is not this package's.
+    `outage`: the store failed, and nothing is known about the slot itself; try it again. `trace`: the traceback, if the
+    error is not one of this package's own errors.
     """
 
     slot: Slot

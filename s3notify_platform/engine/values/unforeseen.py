@@ -25,7 +25,7 @@ _OUTAGE: Final = re.compile(r"Connection|Timeout|TimedOut|Unavailable|Throttl")
 
 
 def speaks_of_outage(name: str) -> bool:
-    """True if an error's class, by its full name, is of a network, or of a service that does not answer. Pure."""
+    """True if the full name of an error's class shows that a network fails, or that a service does not answer. Pure."""
     return bool(_NETWORK.search(name) or _OUTAGE.search(name.rpartition(".")[2]))
 
 
@@ -37,7 +37,7 @@ def is_outage(error: BaseException) -> bool:
 
 
 def is_unforeseen(error: BaseException) -> bool:
-    """True if the error is not of this package, not an outage, and not a lack of memory. Pure."""
+    """True if the error is none of this package's own errors, no outage, and no lack of memory. Pure."""
     return not (isinstance(error, S3NotifyError | MemoryError) or is_outage(error))
 
 

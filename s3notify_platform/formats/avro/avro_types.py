@@ -1,6 +1,7 @@
 """Avro types as Arrow types.
 
-Values are read in their stored type, and cast by Arrow: Python's own dates have fewer years, and no nanoseconds.
+Values are read in their stored type, and Arrow casts them. Python's own dates have fewer years, and its times have no
+nanoseconds.
 """
 
 from collections.abc import Mapping
@@ -147,7 +148,7 @@ def _storage(kind: pa.DataType) -> pa.DataType:
 
 
 def without_nulls(columns: pa.Schema) -> pa.Schema:
-    """The columns without fields that are always null, at any depth. Pure."""
+    """The columns, but without the fields that are always null, at any depth. Pure."""
     return pa.schema([*_without_nulls(pa.struct([*columns]))])
 
 

@@ -6,8 +6,8 @@ its block one reject. A file without a readable header, or without a column of a
 split that has the file's beginning reports it. `_offset` is the byte where the record's block begins, plus the record's
 number in the block.
 
-Differs from the specification: a union of several types, besides null, is read only if these types are numbers. A type
-that contains itself, and arrays whose items take no bytes, are refused.
+There are differences to the specification: a union of several types, besides null, is read only if these types are
+numbers. A type that contains itself, and arrays whose items take no bytes, are refused.
 
 Fields that are always null are not decoded: they take no bytes, so a few bytes of records can have millions of them.
 
@@ -403,7 +403,7 @@ def _limited(new: Callable[[], Any]) -> Callable[[bytes], bytes]:
 
 
 class _Snappy:
-    """Snappy without frames, followed by a checksum."""
+    """Decompresses snappy without frames, which a checksum follows."""
 
     def decompress(self, data: bytes, _: int) -> bytes:
         if (length := snappy_length(data)) > BLOCK_BYTES:

@@ -269,7 +269,7 @@ def could_close(padded: npt.NDArray[np.uint8], places: Offsets, dialect: Dialect
 def _scanned_breaks(
     body: bytes, place: int, *, final: bool, limit: int, dialect: Dialect
 ) -> tuple[Marks, int]:
-    """The ends of records, found one by one. A malformed record ends with its line."""
+    """The ends of records, found one by one. A malformed record ends where its line ends."""
     breaks = np.zeros(len(body), np.bool_)
     begin = place
     while begin < len(body):
@@ -307,13 +307,13 @@ def _may_go_on(body: bytes, end: int, dialect: Dialect) -> bool:
 
 
 def check_csv_records(records: Records, dialect: Dialect = STANDARD) -> None:
-    """Refuses records that pyarrow would split or join differently than `csv_cut`."""
+    """Raises for records that pyarrow would split or join in another way than `csv_cut`."""
     for number in malformed(records, dialect):
         raise pa.ArrowInvalid(dialect.fault(records.raw(number)))
 
 
 def malformed(records: Records, dialect: Dialect) -> Iterator[int]:
-    """The numbers of records that pyarrow would split or join differently than `csv_cut`."""
+    """The numbers of the records that pyarrow would split or join in another way than `csv_cut`."""
     octets = np.frombuffer(records.body, np.uint8)[records.start[0] : records.end[-1]]
     quotes = octets == dialect.quote_byte
     inside = np.logical_xor.accumulate(quotes) if quotes.any() else quotes

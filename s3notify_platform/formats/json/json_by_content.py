@@ -75,7 +75,7 @@ class JsonByContent(Format):
         documents = [_is_document(_beginning(body, key, encoding)) for key, body in objects]
         for form, which in ((self._document, True), (self._lines, False)):
             if which in documents:
-                # Objects keep their numbers: objects of the other kind are passed as empty.
+                # Objects of the other kind are passed as empty, so that each object keeps its number.
                 some = [
                     (key, body if is_document is which else b"")
                     for (key, body), is_document in zip(objects, documents, strict=True)

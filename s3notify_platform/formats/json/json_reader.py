@@ -113,7 +113,7 @@ class JsonReader:
         raise AssertionError("unreachable")
 
     def noted(self, joined: bytes, found: pa.Schema) -> pa.Schema:
-        """The types of columns inferred from these lines, adjusted to the notation."""
+        """The types of the columns inferred from these lines, after the notation was applied."""
         if not self._notation.infers:
             return found
         texts = pa.schema([column.with_type(_with_texts(column.type)) for column in found])

@@ -3,7 +3,7 @@
 A key that an object has twice makes its line a reject, since the intended value is unknown. NaN and infinities are
 accepted in floating point columns, since many writers write them. Fractions of a second are cut to microseconds. String
 columns also accept numbers, true and false: their source text becomes the string, as in RisingWave and Spark. Records
-with such values are parsed a second time.
+with such values are parsed twice.
 """
 
 import re
@@ -272,7 +272,7 @@ class JsonLines(Parser):
                 if "to timestamp" not in str(error):
                     raise
             table = reader.read(joined, schema, unexpected, times=True)
-            # The next blocks will have times with nanoseconds, too.
+            # The next blocks probably have times with nanoseconds, too.
             self._times_as_text = True
             return table
         return reader.read(joined, schema, unexpected, times=True)
@@ -325,7 +325,7 @@ class JsonLines(Parser):
         written = self.notation.written(at, kind)
         if pa.types.is_string(kind) and not written:
             raws = [*map(as_string, raws)]
-        # A value of another type is recognized without parsing it.
+        # A value of another type is recognized without a parser.
         fitting = NOTED if written else FITTING.get(kind.id)
         others = [number for number, raw in enumerate(raws) if raw and fitting and not fitting.match(raw)]
         for number in others:

@@ -94,7 +94,7 @@ def test_a_round_reports_finished_slots(ministack: S3Server) -> None:
 
 
 def test_a_run_without_time_leaves_the_rest(ministack: S3Server) -> None:
-    """The run ends after its first round. Slots that have more to read are not complete."""
+    """The time limit ends the run after its first round. Slots that have more to read are not complete."""
     place = Place(ministack, max_objects=4, max_seconds=0)
     for number in range(9):
         place.put(f"{number}", number)
@@ -105,7 +105,10 @@ def test_a_run_without_time_leaves_the_rest(ministack: S3Server) -> None:
 
 
 def test_a_slot_that_another_run_commits_first_is_planned_again(ministack: S3Server) -> None:
-    """The new plan is empty. If another run is first each time, the slot fails, and no row is duplicated."""
+    """After the conflict, the new plan is empty.
+
+    If another run commits first each time, the slot fails, and no row is duplicated.
+    """
     place = Place(ministack)
     place.put("a", 1)
     slot = slot_of("raw/a", 4)
@@ -144,7 +147,10 @@ def test_a_round_that_nobody_commits_leaves_nothing(ministack: S3Server) -> None
 
 @pytest.mark.parametrize("lost", ["_s3notify/orders/", "_s3notify/", "_s3notify/orders/table/"])
 def test_an_emptied_table_is_refused_until_it_is_forgotten(ministack: S3Server, lost: str) -> None:
-    """A batch of one changed object loads and writes nothing. Once the table is forgotten, everything is read again."""
+    """Until then, even a batch with one changed object loads and writes nothing.
+
+    Once the table is forgotten, everything is read again.
+    """
     place = Place(ministack)
     for number, key in enumerate("abcdef"):
         place.put(key, number)

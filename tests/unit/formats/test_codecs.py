@@ -75,7 +75,7 @@ def test_a_truncated_stream_has_an_error(key: str, text: bytes, data: st.DataObj
 def test_damage_is_detected_by_checksums(key: str, text: bytes, data: st.DataObject) -> None:
     """If the text is wrong, an error follows."""
     body = bytearray(COMPRESS[key](b"a" + text))
-    # Byte 10 of snappy is the kind of a frame, and there are kinds to skip.
+    # Byte 10 of snappy is the kind of a frame, and frames of some kinds are skipped.
     at = data.draw(st.integers(11 if key == "k.sz" else 10, len(body) - 1))
     body[at] ^= 1 << data.draw(st.integers(0, 7))
     found, fault = text_and_fault(bytes(body), key)

@@ -1,4 +1,7 @@
-"""Values that Python, or a zone's data, cannot hold: each becomes a row or a reject, and each row can be read."""
+"""Values that Python, or the data of a time zone, cannot hold.
+
+Each becomes a row or a reject, and each row can be read.
+"""
 
 import io
 import json

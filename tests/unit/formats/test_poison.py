@@ -72,7 +72,7 @@ def test_good_neighbours_are_unchanged(name: str, inferred: bool, rescue: bool) 
 
 @pytest.mark.parametrize("name", CORPUS)
 def test_inference_next_to_a_bad_object_works(name: str) -> None:
-    """The inferred schema has the columns of the good object, and nothing raises."""
+    """The inferred schema has the columns of the good object, and nothing raises an error."""
     form = form_of(name)
     schemas = [
         (form, schema)
@@ -164,7 +164,10 @@ def test_the_corpus_takes_at_most_a_gigabyte() -> None:
 @pytest.mark.parametrize("how", [{}, {"store_schema": False}])
 @pytest.mark.parametrize("size", [460_000, 10_000_000])
 def test_the_decoded_rows_of_an_object_are_bounded(size: int, how: dict[str, Any]) -> None:
-    """A few hundred bytes that repeat one value are refused as a whole, before any of their rows is returned."""
+    """An object of a few hundred bytes repeats one value many times.
+
+    It is refused as a whole, before any row is returned.
+    """
     body = one_long_value(1 + 2 * MAX_DECODED_BYTES // size, size, **how)
     rows, rejects = parse(FORMATS["parquet"], [("a", body)], Target(schema=SCHEMA))
     assert not rows

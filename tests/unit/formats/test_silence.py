@@ -109,7 +109,7 @@ def key_of(fmt: str, codec: str) -> str:
 class Outcome:
     rows: int
     said: int
-    """Rejects, and failures of a part."""
+    """The number of rejects, and of failures of a part."""
     values: tuple[object, ...] = ()
 
 
@@ -284,7 +284,7 @@ class Apart:
     def in_all_ways(
         self, fmt: str, codec: str, bodies: Sequence[bytes], inferred: bool
     ) -> list[list[Outcome]]:
-        """An object that crashes the process alone counts as reported."""
+        """If an object crashes the process when it is read alone, it counts as reported."""
         self._pool = self._pool or ProcessPoolExecutor(1, get_context("spawn"))
         try:
             return self._pool.submit(in_all_ways, fmt, codec, bodies, inferred).result()

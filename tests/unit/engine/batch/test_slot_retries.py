@@ -109,7 +109,7 @@ def test_slots_that_fail_and_others_take_turns() -> None:
 def test_the_last_attempt_is_marked() -> None:
     """Only slots that are parked if they fail again are marked.
 
-    A slot that was committed in between has all its attempts again.
+    If a slot is committed in between, it has all its attempts again.
     """
     world = settled(max_attempts=3, backoff_seconds=0)
     world.publish(1, 2)

@@ -122,7 +122,7 @@ def test_the_log_has_a_traceback_once(site: Site) -> None:
 
 @pytest.mark.server
 def test_a_defect_does_not_quarantine_all_objects(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Beyond a limit on all objects in quarantine, slots stay failed and are reported.
+    """The number of all objects in quarantine has a limit. Beyond it, slots stay failed and are reported.
 
     A retry brings all objects back.
     """

@@ -52,7 +52,7 @@ def test_one_superseded_part_supersedes_the_object(status: str) -> None:
 
 
 def test_an_object_read_from_its_beginning_counts_by_its_first_part() -> None:
-    """The other parts are empty: their tasks found that they cannot read from the middle."""
+    """The other parts have no rows: their tasks found that the object cannot be read from the middle."""
     beside = part(50, 0, status="by_record", by_record=True, reach_end=False)
     found = joined([beside, part(0, 7, by_record=True, reach_end=False, rows=7)], whole=False)
     assert (found.status, found.rows, found.offset) == ("ok", 7, 7)

@@ -184,7 +184,7 @@ ValueError: last
 
 
 def test_errors_of_tasks_are_recovered() -> None:
-    """The reason is the line that a person needs, and errors of this package keep their class."""
+    """The reason is the one line that a person needs. Errors of this package keep their class."""
     assert reason_of(Exception(TRACEBACK)) == "ValueError: last"
     assert (
         reason_of(Exception("[DIVIDE_BY_ZERO] Division by zero.\nmore"))
