@@ -2,8 +2,8 @@
 
 The driver holds the round's splits, outcomes and states, bounded by `Input.max_objects`. Work for a cluster goes
 through `Jobs`. A round is one version of the table, which the caller commits (`loop.commit_round`). The next round has
-the slots that another run has committed in the meantime, and the slots that have more to read. The failure of one slot
-raises nothing.
+the slots that another run has committed in the meantime, and the slots that have more to read. A slot that fails raises
+no error.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

@@ -21,8 +21,8 @@ Results = dict[Slot, SlotResult]
 class StagedTable:
     """A round's work for one table. `name`: the table's asset.
 
-    `commit` commits it as one version, and returns the results of the slots that the run has finished. Call it once;
-    the failure of one slot raises nothing.
+    `commit` commits it as one version, and returns the results of the slots that the run has finished. Call it only
+    once. A slot that fails raises no error.
     """
 
     name: str
@@ -33,9 +33,9 @@ class StagedTable:
 class Round:
     """Slots on their way through the tables of a run.
 
-    `entries`: those of each finished slot; they were in the queue before the bucket was looked at. `unannounced` counts
-    changes that a listing found and no entry names. `results`: for each table, the results of the finished slots;
-    complete once all tables are committed.
+    `entries`: the entries of each finished slot; they were in the queue before the bucket was looked at. `unannounced`
+    counts changes that a listing found and no entry names. `results`: for each table, the results of the finished
+    slots; complete once all tables are committed.
     """
 
     tables: Iterator[StagedTable]
@@ -76,7 +76,7 @@ class Round:
 def commit_round(staged: Round) -> None:
     """Commits a round as one version of each table, table by table; `known` then has each version.
 
-    The failure of one slot raises nothing.
+    A slot that fails raises no error.
     """
     for table in staged.tables:
         staged.results.setdefault(table.name, {}).update(table.commit())

@@ -1,4 +1,4 @@
-"""Compression and text encodings: chunks of an object's bytes in, chunks of its text in UTF-8 out.
+"""Compression and text encodings: turns chunks of an object's bytes into chunks of its text in UTF-8.
 
 Guarantees. Memory is a few chunks, for any content, since data is decompressed only up to the next piece of
 `PIECE_BYTES`. zstd also holds its window, of at most `WINDOW_LOG` bits. Concatenated members are read one after the

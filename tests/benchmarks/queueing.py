@@ -68,12 +68,12 @@ class Writer:
         return cls(store=store, queue=queue, publisher=publisher, topic=topic)
 
     def publish(self, keys: Sequence[str]) -> None:
-        """Reserves, writes, commits and signals, as one batch."""
+        """Publishes objects in one batch: reserves, writes, commits and signals."""
         outcomes = self.publisher.publish([Put(key=key, body=BODY) for key in keys])
         assert all(isinstance(outcome, Written) for outcome in outcomes)
 
     def put(self, key: str) -> None:
-        """Reserves, writes, commits and signals for one object."""
+        """Publishes one object: reserves, writes, commits and signals."""
         self.publish([key])
 
     def announce(self, keys: Sequence[str]) -> None:

@@ -131,7 +131,7 @@ def test_delivery_continues_at_once_after_a_clean_stop(place):
 def test_topics_are_managed_by_command(place):
     """The commands are create, list, update, stats, dead, redrive and delete.
 
-    Output for people and for programs is checked.
+    Each command has output for people, and output for programs.
     """
     assert "pulled" in place.run("topics", "create", "plain", "--prefix", "raw/")
     place.run("topics", "create", "plain", "--prefix", "raw/")

@@ -106,7 +106,8 @@ def test_writer_killed_before_each_request_is_announced(seaweed):
             site.known[name][f"raw/old {number}"] = site.store.head(f"raw/old {number}").etag
     with site.writer("steps") as process:
         killed = int(process.stdout.readline())
-    # Reads and reservations in two topics, three writes, a commit for each segment, three or four signals.
+    # The requests are: reads and reservations in two topics, three writes, a commit for each segment, three or four
+    # signals.
     assert killed >= 18
     site.settle()
     there = site.check()
@@ -121,7 +122,8 @@ def test_writer_killed_before_each_request_is_announced(seaweed):
 @pytest.mark.parametrize(
     ("how", "requests", "parts"),
     [
-        # Reservations in two topics, begin, two announcements, a part, completion, two commits, signals.
+        # The requests are: reservations in two topics, begin, two announcements, a part, completion, two commits,
+        # signals.
         ("streams", 15, 1),
         # One more part.
         ("files", 16, 2),

@@ -244,7 +244,10 @@ def test_package_finishes_a_chain_of_the_platform(chains, table, peer):
 @pytest.mark.npm
 @pytest.mark.parametrize("begun_by", ["us", "peer"])
 def test_concurrent_stamps_of_both_lose_nothing(chains, table, peer, begun_by):
-    """Package and platform stamp one chain at the same time: every stamp counts once, and exactly one gets `Acked`."""
+    """The package and the platform stamp one chain at the same time.
+
+    Every stamp counts once, and exactly one gets `Acked`.
+    """
     for tag in ("a", "b", "c"):
         stamps = [new_stamp() for _ in range(24)]
         (chains if begun_by == "us" else peer).create(tag, xor(*stamps))

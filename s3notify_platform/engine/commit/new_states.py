@@ -21,7 +21,7 @@ from s3notify_platform.protocols.source_enumerator import ObjectState
 from s3notify_platform.table.round import SlotRound
 
 FAILING_MAX: Final = 10_000
-"""Maximum number of a slot's objects in quarantine as a whole.
+"""Maximum number of a slot's objects that are in quarantine as whole objects.
 
 Further objects do not go to quarantine, and their slot stays failed.
 """

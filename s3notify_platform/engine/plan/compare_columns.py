@@ -1,4 +1,4 @@
-"""Compares a listing with the committed states by columns, for many slots at once.
+"""Compares a listing with the committed states, column by column, for many slots together.
 
 Python objects are made only for differences. Few of a million listed objects have changed, and a Python object for each
 one would cost more than the LISTs do. A separate comparison for each of a thousand slots would cost as much, too.

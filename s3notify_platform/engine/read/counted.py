@@ -36,7 +36,7 @@ class Rejected(NamedTuple):
 
 
 def rejects_of(rows: Sequence[tuple[ObjectVersion, int | None, str, bytes | None]]) -> Rejected:
-    """The rejects of objects, from the offset, reason and raw bytes of each."""
+    """Rejects as a batch. Each row has a reject's object version, offset, reason and raw bytes."""
     columns = zip(
         *((v.slot, v.key, v.etag, offset, reason, raw) for v, offset, reason, raw in rows), strict=True
     )

@@ -14,7 +14,7 @@ T = TypeVar("T")
 Found = TypeVar("Found")
 
 HELD_BYTES: Final = 64 << 20
-"""Maximum Arrow bytes held back until all objects that are parsed together have been parsed without an error."""
+"""Maximum Arrow bytes of results that are held back until all objects of a part are parsed without an error."""
 
 
 def is_verdict(error: Exception) -> bool:

@@ -23,7 +23,7 @@ class Unread(NamedTuple):
 
 
 def unread(config: S3Config, key: str, reason: str, *, prefix: str) -> Unread:
-    """Finds out why a read of `key` failed with `reason`. `prefix`: the source's prefix.
+    """Finds out why a read of `key` failed. `reason`: the message of the read's error. `prefix`: the source's prefix.
 
     1 GET whose body is not read; if it is refused, 1 HEAD of a missing key (and retries).
     """

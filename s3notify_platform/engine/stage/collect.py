@@ -105,7 +105,7 @@ def _lost(
 def _foreign(
     stored: Iterable[StoredRows], plans: Sequence[SlotPlan], outcomes: Mapping[str, Outcome]
 ) -> dict[Slot, FailedSlot]:
-    """The slots in which a transform has made rows of objects that were not read."""
+    """The slots for which a transform has returned rows of objects that were not read."""
     slot_of = {split.version.key: plan.slot for plan in plans for split in plan.changes.read}
     slots = {plan.slot for plan in plans}
     failed: dict[Slot, FailedSlot] = {}

@@ -240,7 +240,7 @@ def quotes_are_plain(octets: npt.NDArray[np.uint8], inside: Marks, dialect: Dial
     """True if every second quote closes a value: each is at the border of its value, or is doubled.
 
     `inside`: for each byte, true if a quoted value is open behind it. A lone carriage return outside of quotes makes
-    its record malformed; then this is false, too.
+    its record malformed; then the result is false, too.
     """
     if len(octets) and inside[-1]:
         return False
@@ -257,12 +257,12 @@ def quotes_are_plain(octets: npt.NDArray[np.uint8], inside: Marks, dialect: Dial
 
 
 def could_open(padded: npt.NDArray[np.uint8], places: Offsets, dialect: Dialect = STANDARD) -> bool:
-    """True if quotes at all these places may open values. `padded` has one more byte on either side."""
+    """True if each of these places may have an opening quote. `padded` has one more byte on either side."""
     return bool(dialect.before[padded[places]].all())
 
 
 def could_close(padded: npt.NDArray[np.uint8], places: Offsets, dialect: Dialect = STANDARD) -> bool:
-    """True if quotes at all these places may close values. `padded` has one more byte on either side."""
+    """True if each of these places may have a closing quote. `padded` has one more byte on either side."""
     return bool(dialect.behind[padded[places + 2]].all())
 
 

@@ -4,8 +4,8 @@ A line ends with a line feed, or with a carriage return and a line feed. A lone 
 its record a reject. In the header, it makes the whole object a reject.
 
 A quote opens a value only at the value's start. A quote that is never closed, or is followed by text, makes its record
-a reject. The whole object is a reject in these cases: its text is not empty, but has no header; the header cannot be
-read; the header has no column of a given schema; no schema is given, and the header looks like values, or like names
+a reject. The whole object is a reject if its header is missing (unless its text is empty), cannot be read, or has no
+column of a given schema. If no schema is given, it is also a reject if the header looks like values, or like names
 between other delimiters. An empty field is null, except in string columns, where it is the empty string. Timestamps
 without a zone are UTC, unless `notation` has another zone.
 """
@@ -294,7 +294,7 @@ def _typed(values: pa.Array, kind: pa.DataType, dialect: Dialect, written: Writt
     if written or pa.types.is_nested(kind) or pa.types.is_timestamp(kind):
         return values_of(values, kind, dialect, written)
     if pa.types.is_decimal(kind):
-        # pyarrow 26 accepts 10000 for decimal(6, 2).
+        # Without this check, pyarrow 26 accepts 10000 for decimal(6, 2).
         values.validate(full=True)
     return values.cast(kind)
 

@@ -1,8 +1,8 @@
 """JSON documents, over any number of lines: each item of a list is a record; any other value is one record.
 
 An object may have several such values, one after the other. If a path is set, like `data.items`, the records are at
-that path. A document is one reject if it has no end, or has nothing at the path. A record that is not an object is a
-reject of its own. `_offset` is the byte where the record begins.
+that path. A document is one reject if it has no end, or has nothing at the path. A record that is not an object becomes
+a separate reject. `_offset` is the byte where the record begins.
 """
 
 import json

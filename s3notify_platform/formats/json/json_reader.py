@@ -77,7 +77,7 @@ class JsonReader:
         if written:
             values = written.values(values, kind)
         if pa.types.is_decimal(kind):
-            # pyarrow 26 accepts 10000 for decimal(6, 2).
+            # Without this check, pyarrow 26 accepts 10000 for decimal(6, 2).
             values.validate(full=True)
         if values.type.equals(kind) and (not pa.types.is_nested(kind) or self._is_plain(kind)):
             return values

@@ -75,7 +75,10 @@ def test_rows_of_expired_objects_stay(ministack: S3Server, name: str) -> None:
 
 
 def test_the_newest_event_counts(ministack: S3Server) -> None:
-    """An object that expired, came again and was deleted counts as deleted; an object that came again is read."""
+    """An object that expired, was written again and was deleted counts as deleted.
+
+    An object that was written again is read.
+    """
     place = Landing(ministack, on_delete="keep_expired")
     place.write("a", 1)
     place.write("b", 2)
