@@ -2,8 +2,8 @@
 
 The driver holds the round's splits, outcomes and states, bounded by `Input.max_objects`. Work for a cluster goes
 through `Jobs`. A round is one version of the table, which the caller commits (`loop.commit_round`). The next round has
-the slots that another run has committed in the meantime, and the slots that have more to read. The failure of one slot
-raises nothing.
+the slots that another run has committed in the meantime, and the slots that have more to read. A slot that fails raises
+no error.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -53,7 +53,7 @@ QUARANTINED_SHOWN: Final = 5
 
 @dataclass(slots=True, kw_only=True)
 class Ingest:
-    """Turns changed objects of slots into commits. One instance for each run."""
+    """Turns changed objects of slots into commits. Each run has its own instance."""
 
     jobs: Jobs
     source: Source
@@ -93,23 +93,23 @@ class Ingest:
     ) -> Iterator[Round]:
         """Ingests `slots`, round by round: commit each round before you take the next one. Then see `result`.
 
-        Each slot has a result; with `only_found`, only a slot with objects or a commit. A round reads at most
-        `Input.max_objects` and `max_bytes`; no round begins after `max_seconds`. So a crash costs one round.
+        Each slot has a result. With `only_found`, slots without objects and without a commit have none. A round reads
+        at most `Input.max_objects` and `max_bytes`; no round begins after `max_seconds`. So a crash costs one round.
 
-        An object whose read fails is left out, and its slot is not `ok`. In the slots of `last_attempt` the object goes
-        to quarantine instead, with the commit of the slot's other objects: it is not read again until it changes or is
-        retried (`table.quarantined`), and the rows of its earlier version leave.
+        An object whose read fails is left out, and its slot is not `ok`. In the slots of `last_attempt`, the object
+        goes to quarantine instead, with the commit of the slot's other objects. Then it is not read again until it
+        changes or is retried (`table.quarantined`), and the rows of its earlier version leave.
 
         An outage never counts against an object. The affected objects and slots are retried last, with backoff, until
-        the run has waited for `OUTAGE_SECONDS` in all. Then the slots are not `ok`. If no slot could be planned,
+        the run has waited `OUTAGE_SECONDS` in total. Then the slots are not `ok`. If no slot could be planned,
         `UnavailableError` is raised.
 
         `listing`: compare with the whole bucket; otherwise look at the keys that entries of the source's topic name.
-        `topic`: its expected epoch, if given (else `NotFoundError`). `segments`: the slots' segments, if read already,
-        after the signals were seen. `run`: the id under which a killed run's leftovers are found (default: the batch).
-        `signals`: the signal ETags seen when the batch was opened, at `seen_ms`; a commit records its slot's.
-        `UsageError` before anything is written if bucket, schema or transform fail for all slots, or the table has
-        other settings; `CorruptError` if the table is damaged (`open_table`).
+        `topic`: if given, the topic must have this epoch (else `NotFoundError`). `segments`: the slots' segments, if
+        they were already read after the signals were seen. `run`: the id under which a killed run's leftovers are found
+        (default: the batch). `signals`: the signal ETags seen when the batch was opened, at `seen_ms`; the commit of a
+        slot records the slot's ETag. `UsageError` before anything is written if bucket, schema or transform fail for
+        all slots, or the table has other settings; `CorruptError` if the table is damaged (`open_table`).
         """
         self.state = Run(
             batch=batch,
@@ -185,7 +185,8 @@ class Ingest:
             found = self.table.snapshot or table.newest()
         assert isinstance(found, Snapshot), "it was created when it was opened"
         if found.known is not None and found.known.version < found.version:
-            # The version's writer was killed before it had noted the version in `known`: a loss would go undetected.
+            # The writer of this version was killed before it noted the version in `known`. Without this, its loss would
+            # not be detected.
             known, record = table.reader.known.note(
                 found.table, found.version, found.number, seen=found.record, below=found.lineage
             )
@@ -277,7 +278,7 @@ class _Round:
         return sum(len(slot_plan.changes.read) for slot_plan in self._plan.slots.values())
 
     def _say(self, busy: Sequence[SlotPlan], wanted: int) -> None:
-        """Reports what is read now, of the `wanted` objects, and how long all of them may take at the pace so far."""
+        """Reports what this round reads, and, if more objects are `wanted`, an estimate of the remaining time."""
         ingest, reading = self.ingest, self._reading()
         done = sum(each.objects for each in ingest.state.result.slots.values())
         size = sum(split.version.size for p in busy for split in p.changes.read)
@@ -308,7 +309,7 @@ class _Round:
     # Staging
 
     def _stage(self, busy: Sequence[SlotPlan]) -> StagedRound:
-        """Stages `busy` with a schema that has the fields of their objects."""
+        """Stages the slots in `busy`, with a schema that has all fields of their objects."""
         jobs, state, base = self.ingest.jobs, self.ingest.state, self._base
         schema = jobs.choose_schema(busy, state, base.schema)
         done = StagedRound()
@@ -353,10 +354,10 @@ class _Round:
         )
 
     def _keep_within_limit(self, done: StagedRound) -> None:
-        """Keeps at most `MAX_UNFORESEEN` objects in quarantine for unforeseen errors: slots beyond that stay failed.
+        """Keeps at most `MAX_UNFORESEEN` objects in quarantine for unforeseen errors.
 
-        These slots are settled again, as if on an earlier attempt. A round with such an object costs the requests of
-        `StateReader.failing`.
+        Beyond this limit, slots stay failed. These slots are settled again, as if on an earlier attempt. Requests of a
+        round with such an object: those of `StateReader.failing`.
         """
         ingest, state, base = self.ingest, self.ingest.state, self._base
         wanted = {
@@ -425,7 +426,7 @@ class _Round:
             self.again, state.later = [], set()
         left = state.later.union(self.again)
         done = sorted(outcomes.keys() - left)
-        # The entries of slots without a result leave, too: these slots had and have no objects.
+        # The entries of slots without a result leave, too: such a slot had no objects before, and has none now.
         entries = state.result.entries
         self.round.entries = {slot: entries[slot] for slot in done if slot in entries}
         return {slot: results[slot] for slot in done if slot in results}

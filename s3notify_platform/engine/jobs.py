@@ -29,7 +29,7 @@ class Jobs(Protocol):
         `entries`: the entries of these slots, which name all possible changes: at most 1 HEAD for each key. If it is
         None, the bucket is listed, with 1 LIST for each 1000 objects of the source prefix (`listing_chains` has the
         other requests). Reading the states costs the requests of `StateReader.lookup`, or of `StateReader.columns`.
-        `user`: the table as a user of its topic, if the entries of a listing will be removed once they are committed.
+        `user`: the table as a user of its topic. It is needed for a listing whose entries are removed after the commit.
         """
 
     def choose_schema(self, busy: Sequence[SlotPlan], run: Run, known: TableSchema | None) -> TableSchema:

@@ -1,8 +1,9 @@
 """The loop of a run: the only place that commits rounds, with the order of everything that follows a commit.
 
 A round brings some slots through all tables of the run, table by table: first the source's table, then the derived
-tables. Each table is staged on the version that the previous table has committed. Sensor runs, backfills and `s3notify
-ingest` take the rounds of a run from `commit_rounds`. The next round depends on the results of the previous one.
+tables. The rows of each derived table are staged from the version that was just committed to the table before it.
+Sensor runs, backfills and `s3notify ingest` take the rounds of a run from `commit_rounds`. The next round depends on
+the results of the previous one.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -20,8 +21,8 @@ Results = dict[Slot, SlotResult]
 class StagedTable:
     """A round's work for one table. `name`: the table's asset.
 
-    `commit` commits it as one version, and returns the results of the slots that the run has finished. Call it once;
-    the failure of one slot raises nothing.
+    `commit` commits it as one version, and returns the results of the slots that the run has finished. Call it only
+    once. A slot that fails raises no error.
     """
 
     name: str
@@ -32,8 +33,9 @@ class StagedTable:
 class Round:
     """Slots on their way through the tables of a run.
 
-    `entries`, by finished slot, were in the queue before the bucket was looked at. `unannounced` counts changes that a
-    listing found and no entry names. `results`, by table, has the finished slots once all tables are committed.
+    `entries`: the entries of each finished slot; they were in the queue before the bucket was looked at. `unannounced`
+    counts changes that a listing found and no entry names. `results`: for each table, the results of the finished
+    slots; complete once all tables are committed.
     """
 
     tables: Iterator[StagedTable]
@@ -43,7 +45,7 @@ class Round:
 
     @property
     def _first(self) -> Results:
-        """The results of the source table: a failed derived table never delays its source slot."""
+        """The results of the source's table: a failure in a derived table never delays a slot of the source."""
         return next(iter(self.results.values()), {})
 
     def bad(self) -> list[Slot]:
@@ -55,7 +57,7 @@ class Round:
         return sorted(slot for slot, each in self._first.items() if each.ok)
 
     def incomplete(self) -> set[Slot]:
-        """The good slots that the run had no time to read completely: they are requested again."""
+        """The slots that did not fail, but that the run had no time to read completely: they are requested again."""
         return {slot for slot in self.good() if not self._first[slot].complete}
 
     def failed(self) -> dict[str, Results]:
@@ -74,7 +76,7 @@ class Round:
 def commit_round(staged: Round) -> None:
     """Commits a round as one version of each table, table by table; `known` then has each version.
 
-    The failure of one slot raises nothing.
+    A slot that fails raises no error.
     """
     for table in staged.tables:
         staged.results.setdefault(table.name, {}).update(table.commit())
@@ -93,9 +95,9 @@ def commit_rounds(
 
     Yields each round when all of it is done. Every driver of a run takes its rounds from here.
 
-    Once a round is committed, its rows are visible, and `known` has the version. Then: `report` the round; remove its
-    entries; have the next batch look at slots that were not read completely (`ask_again`); `settle` the rescan backlog
-    and stamp the batch's chain.
+    Once a round is committed, its rows are visible, and `known` has the version. Then these steps follow: `report` the
+    round; remove its entries from the queue; let the next batch look at slots that were not read completely
+    (`ask_again`); `settle` the rescan backlog, and stamp the batch's chain.
 
     A crash at any step loses nothing: the batch stays open, and its slots are requested again, found unchanged, and
     reported. The reverse order could leave a committed slot unreported forever.

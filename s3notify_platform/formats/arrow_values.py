@@ -1,4 +1,7 @@
-"""Operations on Arrow columns: timestamps from texts, values that no reader can hold, values without a column."""
+"""Operations on Arrow columns.
+
+They convert texts to timestamps, and find values that no reader can hold, or that have no column.
+"""
 
 from collections.abc import Callable, Iterator, Sequence
 from datetime import date
@@ -18,7 +21,10 @@ Places = npt.NDArray[np.int64]
 def _unnamed_values(
     values: pa.Array, kind: pa.DataType, path: str, places: Places
 ) -> Iterator[tuple[str, Places]]:
-    """Paths of fields of `values` that `kind` lacks, each with the `places` where the field is not null."""
+    """Paths of the fields that `kind` lacks, each with the row numbers where the field is not null.
+
+    `places`: the rows' numbers.
+    """
     found = values.type
     if pa.types.is_struct(found) and pa.types.is_struct(kind):
         kinds = {part.name: part.type for part in kind}
@@ -38,7 +44,7 @@ def _has_items(kind: pa.DataType) -> bool:
 
 
 def unnamed_columns(table: pa.Table, schema: pa.Schema) -> tuple[dict[str, Places], pa.Schema | None]:
-    """The fields of a table that `schema` lacks, at any depth: the rows by path, and the columns that contain them."""
+    """The fields that `schema` lacks, at any depth: the rows that have them, by path; and their columns."""
     rows = np.arange(table.num_rows)
     named = {*schema.names}
     found: dict[str, Places] = {}
@@ -81,7 +87,7 @@ def infinities(values: pa.Array) -> int:
 
 
 def check_finite(found: int, written: Callable[[], int]) -> None:
-    """Refuses `found` infinities if fewer were `written`: a number was too large for its floating point column."""
+    """Raises if there are more infinities than were written: a number was too large for its floating point column."""
     if found and found > written():
         raise pa.ArrowInvalid("a number is too large for its floating point column")
 
@@ -92,7 +98,7 @@ _TIMES_OF_DAY: Final = {"s": 86_400, "ms": 86_400_000, "us": 86_400_000_000, "ns
 
 
 def check_years(values: pa.Array) -> None:
-    """Refuses dates and times outside the years 1 to 9999, at any depth: Python readers of the table would raise."""
+    """Raises for dates and times outside the years 1 to 9999, at any depth: Python's types cannot hold them."""
     kind = values.type
     if pa.types.is_nested(kind):
         for child in children(values) if _has_dates(kind) else ():
@@ -113,7 +119,7 @@ def _has_dates(kind: pa.DataType) -> bool:
 
 
 def children(values: pa.Array) -> list[pa.Array]:
-    """The children of a column of structs, lists or maps, without null or sliced-off values."""
+    """The children of a column of structs, lists or maps, without values that are null or outside the slice."""
     kind = values.type
     if pa.types.is_struct(kind):
         return [*values.flatten()]
@@ -124,7 +130,7 @@ def children(values: pa.Array) -> list[pa.Array]:
 
 
 def check_held(columns: Sequence[pa.Array], written: Callable[[], int]) -> None:
-    """Refuses values of texts that their columns cannot hold: see `check_finite` and `check_years`."""
+    """Raises if a column cannot hold a value that was read from a text: see `check_finite` and `check_years`."""
     check_finite(sum(map(infinities, columns)), written)
     for values in columns:
         check_years(values)

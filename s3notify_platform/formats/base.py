@@ -1,9 +1,10 @@
 """The interface of a format, and how a split of an object is read.
 
-Guarantees. However an object is split, its splits return each record once, with the same offset and content as a read
-of the whole object. A split that begins at the `SplitEnd.offset` of another one continues exactly there. All splits are
-read from one version: if the object is overwritten or deleted in the meantime, the split ends with that status, and its
-records are discarded. No record is dropped silently: a record that cannot be read is a reject with its offset.
+Guarantees. An object may be split in any way: its splits return each record once, with the same offset and content as a
+read of the whole object. A split that begins at the `SplitEnd.offset` of another split continues exactly there. All
+splits are read from one version of the object. If the object is overwritten or deleted in the meantime, the split ends
+with this status, and its records are discarded. No record is dropped silently: a record that cannot be read is a reject
+with its offset.
 
 `_offset` is the byte at which a record starts in its object, counted in the decoded text; for Parquet, the row number.
 """
@@ -24,7 +25,7 @@ from s3notify_platform.protocols.source_enumerator import Split
 PIECE_BYTES: Final = 2 << 20
 """Number of bytes that are parsed together.
 
-Pieces that fit the processor's caches are copied a third faster than `CHUNK_BYTES`.
+Pieces of this size fit into the processor's caches, and are copied a third faster than pieces of `CHUNK_BYTES`.
 """
 
 HEAD_SAMPLE_BYTES: Final = 1 << 20
@@ -37,8 +38,8 @@ SplitStatus = Literal["ok", "superseded", "deleted", "failed", "by_record"]
 class SplitEnd:
     """The end of a split, with its status. Discard the split's records if the status is neither `ok` nor `by_record`.
 
-    `offset`: where the first unread record begins; with `by_record`, how many records were read. `reach_end`: no record
-    is left. `outage`: the read failed, but not because of the object.
+    `offset`: where the first unread record begins; if the split is read by record, how many records were read.
+    `reach_end`: no record is left. `outage`: the read failed, but not because of the object.
     """
 
     status: SplitStatus
@@ -85,10 +86,10 @@ class Format(ABC):
     """True if rows are made of raw records, which `Parsed.raw` returns."""
 
     has_notation: ClassVar[bool] = False
-    """True if values are texts that a `Notation` may describe."""
+    """True if the format's values are texts, so that a `Notation` may describe how they are written."""
 
     quoted: bool = False
-    """Quoted values may contain line ends: a split begins where the previous split has ended."""
+    """True if quoted values may contain line ends. Then a split must begin where the previous split has ended."""
 
     def configured(self, settings: Any) -> "Format":
         """The format under a source's settings (`source.format_settings`).
@@ -116,9 +117,9 @@ class Format(ABC):
     def parse(
         self, objects: Sequence[tuple[str, bytes]], target: Target, *, encoding: str = "utf-8"
     ) -> Iterator[Parsed]:
-        """Parses small objects together, given as keys and bytes. Never raises for bad data.
+        """Parses small objects together; `objects` has their keys and bytes.
 
-        `Parsed.index` is an object's number.
+        Never raises for bad data. `Parsed.index`: the number of each row's object.
         """
 
     @abstractmethod

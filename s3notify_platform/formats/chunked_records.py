@@ -1,4 +1,4 @@
-"""Records of a text that arrives in chunks: returned in pieces, as soon as they are complete.
+"""Finds the records of a text that arrives in chunks, and returns them in pieces, as soon as they are complete.
 
 Memory: a chunk, and the incomplete record before it, so at most a chunk and `RECORD_BYTES`. A longer record is a reject
 with its first bytes, and reading continues with the next record. The result does not depend on the chunk borders.
@@ -29,7 +29,7 @@ RECORD_BYTES: Final = 64 << 20
 Cut = Callable[..., tuple[Offsets, Offsets, int]]
 """`cut(body, mark=…, final=…, limit=…)`: byte ranges of the records of a body that begins with a record.
 
-The third result is the start of the first record that may continue behind the body. `mark`: the body may begin with a
+The third result is the place of the first record that may continue behind the body. `mark`: the body may begin with a
 byte order mark; `final`: nothing follows the body.
 """
 
@@ -68,7 +68,7 @@ def first_record(
 ) -> tuple[Iterator[bytes], int]:
     """The text behind the first line end, and the place where it begins; `text` begins at `place`.
 
-    `quoted`: line ends in quoted values do not count. No value may be open behind the first byte.
+    `quoted`: line ends in quoted values do not count. The first byte must not be inside a quoted value.
     """
     first, open_before = True, False
     for chunk in text:
@@ -112,12 +112,12 @@ def regrouped(text: Iterable[bytes], size: int) -> Iterator[bytes]:
 
 
 def pieces(text: Iterable[bytes], cut: Cut, *, place: int = 0, limit: int = RECORD_BYTES) -> Iterator[Piece]:
-    """The records of a text whose first chunk begins at `place` with a record.
+    """The records of a text. Its first chunk begins with a record, at `place`.
 
     If the text ends in `CorruptError`, the bytes behind the last complete record are one reject.
     """
     left = b""
-    too_long: Reject | None = None  # a record that is too long, until its end is found
+    too_long: Reject | None = None  # the current record if it is too long, until its end is found
     begin = place
     for chunk, damage in _with_end(text):
         body = left + chunk
@@ -145,7 +145,7 @@ def pieces(text: Iterable[bytes], cut: Cut, *, place: int = 0, limit: int = RECO
 
 
 def _with_end(text: Iterable[bytes]) -> Iterator[tuple[bytes, str | None]]:
-    """The chunks, then an empty chunk with the reason of the damage that ended them, or with ""."""
+    """The chunks, then an empty chunk with the reason if damage has ended the text, else with ""."""
     try:
         for chunk in text:
             yield chunk, None

@@ -1,15 +1,15 @@
-"""Compression and text encodings: chunks of an object's bytes in, chunks of its text in UTF-8 out.
+"""Compression and text encodings: turns chunks of an object's bytes into chunks of its text in UTF-8.
 
-Guarantees. Memory is a few chunks, for any content: data is decompressed only up to the next piece of `PIECE_BYTES`
-(zstd also holds its window, of at most `WINDOW_LOG` bits). Concatenated members are read one after the other; zeros
-between and after them are skipped. A truncated or damaged stream returns everything before the damage, then raises
-`CorruptError` with the reason. Bytes that are not in the encoding damage only their record: they become invalid UTF-8,
-which every format rejects.
+Guarantees. Memory is a few chunks, for any content, since data is decompressed only up to the next piece of
+`PIECE_BYTES`. zstd also holds its window, of at most `WINDOW_LOG` bits. Concatenated members are read one after the
+other; zeros between and after them are skipped. A truncated or damaged stream returns everything before the damage,
+then raises `CorruptError` with the reason. Bytes that are not in the encoding damage only their record: they become
+invalid UTF-8, which every format rejects.
 
-How the compression and encoding of an object are found. Content decides first: gzip, bz2, zstd and framed snappy begin
-with bytes that no text begins with, and so does a byte order mark. Otherwise the suffix `.snappy` means Hadoop's snappy
-blocks, which have no such bytes, and the source's setting is the encoding. An object that is named as compressed, but
-is not compressed, is read unchanged.
+This is how the compression and encoding of an object are found. The object's content decides first: gzip, bz2, zstd and
+framed snappy begin with bytes that no text begins with, and so does a byte order mark. Otherwise, an object with the
+suffix `.snappy` has Hadoop's snappy blocks, which have no such bytes; and the source's setting is the encoding. An
+object that is named as compressed, but is not compressed, is read unchanged.
 """
 
 import bz2
@@ -89,7 +89,7 @@ def without_suffix(name: str) -> str:
 def by_record(key: str, encoding: str) -> bool:
     """True if a text can only be read from its beginning, judged by name and encoding. Pure.
 
-    The content may show this for other objects, too; the reader of the first split finds out.
+    Other objects may show this only by their content; the reader of the first split finds out.
     """
     return without_suffix(key) != key or not _is_utf8(encoding)
 
@@ -117,13 +117,13 @@ def compression_of(head: bytes, key: str) -> Compression | None:
 
 
 def _nearly(head: bytes, beginning: bytes) -> bool:
-    """True if an object was cut within this beginning, or one byte of the beginning was damaged."""
+    """True if the object has this beginning, except for a cut within it, or for one damaged byte."""
     differing = sum(one != other for one, other in zip(head, beginning, strict=False))
     return len(head) > 0 and differing <= (len(head) >= len(beginning))
 
 
 def decoded(chunks: Iterable[bytes], key: str, encoding: str) -> Iterator[bytes]:
-    """The text in UTF-8 of an object, given by all its bytes; a UTF-8 byte order mark stays in place.
+    """The text of an object, in UTF-8; `chunks` has all bytes of the object. A UTF-8 byte order mark stays in place.
 
     `CorruptError` after the last piece that could be decoded.
     """
@@ -228,7 +228,7 @@ def new_zstd() -> _Decompressor:
 def _members(chunks: Iterator[bytes], name: str, new: Callable[[], _Decompressor]) -> Iterator[bytes]:
     member: _Decompressor | None = None
     try:
-        # Slices are small, since the input behind a member is copied once for each member.
+        # Slices are small: after each member, the rest of its slice is copied.
         for data in slices(chunks, _INPUT_BYTES):
             left = data
             while left:
@@ -268,7 +268,7 @@ class _Stream:
         self._place = 0
 
     def take(self, count: int, *, may_end: bool = False) -> bytes:
-        """Exactly `count` bytes; with `may_end`, b"" at the end of the stream."""
+        """Exactly `count` bytes; at the end of the stream, b"" if it `may_end` here."""
         if len(self._waiting) - self._place < count:
             parts = [self._waiting[self._place :]]
             size = len(parts[0])
@@ -310,7 +310,7 @@ def _is_data(kind: bytes, frame: bytes) -> bool:
 
 
 def _hadoop_blocks(chunks: Iterator[bytes]) -> Iterator[bytes]:
-    """Blocks: the big-endian length of the text, then parts, each with its length, until the text is complete."""
+    """The texts of blocks. A block has the big-endian length of its text, then parts, each with its own length."""
     stream = _Stream(chunks, "snappy blocks")
     while head := stream.take(4, may_end=True):
         missing = int.from_bytes(head)
@@ -356,7 +356,7 @@ def _encoding_of(head: bytes, declared: str) -> str | None:
     """The encoding of a text that begins with `head`; None for UTF-8. A byte order mark takes precedence."""
     if head.startswith(codecs.BOM_UTF8):
         return None
-    # The byte order mark of UTF-32 is also the mark of UTF-16 followed by a NUL.
+    # The byte order mark of UTF-32 equals the mark of UTF-16 and a NUL behind it.
     two_bytes = codecs.lookup(declared).name.startswith("utf-16")
     for mark, name in _MARKS:
         if head.startswith(mark) and not (two_bytes and name == "utf-32-le"):
@@ -365,7 +365,7 @@ def _encoding_of(head: bytes, declared: str) -> str | None:
 
 
 def _damaged(error: UnicodeError) -> tuple[str, int]:
-    """A lone surrogate, which is invalid UTF-8, in place of bytes that are not in the encoding."""
+    """Replaces bytes that are not in the encoding by a lone surrogate, which is invalid UTF-8."""
     assert isinstance(error, UnicodeDecodeError)
     return "\udcff", error.end
 

@@ -1,4 +1,4 @@
-"""A schema from the schemas of sample objects, in types that Spark has. Pure.
+"""Makes a schema from the schemas of sample objects, with types that Spark has. Pure.
 
 Timestamps without a zone in text formats are UTC.
 """
@@ -16,10 +16,10 @@ from s3notify_platform.formats.text.text_format import TextFormat
 def infer(samples: Iterable[tuple[Format, pa.Schema]], taken: Iterable[str] = ()) -> pa.Schema | None:
     """A nullable schema from the schemas that `Format.schemas` returned for sample objects; None if there is no column.
 
-    Types are the widest seen. If two types have no common type, `Format.common_type` decides, and values that do not
-    fit are rejected later. Types that Spark lacks become their nearest wider type; columns that are always null become
-    strings. A column is left out if its name is not allowed (`registry.is_name`), or is `taken`, regardless of case.
-    Records with such a column are rejected, or rescued, later.
+    A column has the widest of the types that its samples have. If two types have no common type, `Format.common_type`
+    decides, and values that do not fit are rejected later. Types that Spark lacks become their nearest wider type;
+    columns that are always null become strings. A column is left out if its name is not allowed (`registry.is_name`),
+    or is `taken`, regardless of case. Records with such a column are rejected, or rescued, later.
     """
     return _in_spark_types(_widest(samples, taken))
 
@@ -27,9 +27,9 @@ def infer(samples: Iterable[tuple[Format, pa.Schema]], taken: Iterable[str] = ()
 def new_fields(
     schemas: Iterable[pa.Schema], form: Format | None, taken: Iterable[str] = ()
 ) -> pa.Schema | None:
-    """The fields of objects that a schema lacks, to widen the schema: in the widest types seen, as in `infer`.
+    """The fields that objects have and a schema lacks, to widen the schema; with types as in `infer`.
 
-    None if there is no such field, or only fields whose names are not allowed. `form`: None for any format.
+    None if there is no such field, or if none has an allowed name. `form`: the objects' format; None for any format.
     """
     return _in_spark_types(_widest(((form, schema) for schema in schemas), taken))
 
@@ -61,7 +61,10 @@ def _in_spark_types(columns: dict[str, pa.Field]) -> pa.Schema | None:
 
 
 def _zoned(kind: pa.DataType) -> pa.DataType:
-    """A type whose timestamps have a zone. The JSON reader infers timestamps with a zone as timestamps without one."""
+    """The type, but its timestamps have a zone.
+
+    The JSON reader infers timestamps with a zone as timestamps without one.
+    """
     if pa.types.is_timestamp(kind):
         return pa.timestamp("us", tz="UTC")
     if pa.types.is_struct(kind):

@@ -1,8 +1,9 @@
 """Notations: how a source's texts write dates, times and numbers, if they differ from ISO 8601 and JSON.
 
 A notation applies to all columns of a type, to one column by its path (`customer.born`, without list indexes), or to
-everything below a path. The longest path counts. A column with a pattern accepts nothing else: texts of another form do
-not fit. Texts that mean null are still null. A pattern cannot contain | and =, which separate patterns.
+everything below a path. If several paths apply to a column, the longest path counts. A column with a pattern accepts
+nothing else: texts of another form do not fit. Texts that mean null are still null. A pattern cannot contain | and =,
+which separate patterns.
 """
 
 import re
@@ -34,8 +35,8 @@ _COMMA: Final = (
 class Written:
     """The notation of a column's texts. `form`: a regular expression; "" for the usual form.
 
-    `note`: a text for people. `pattern`: the pattern of times; None for usual times, or numbers with a comma. `zone`:
-    the zone of times without one.
+    `note`: a text for people. `pattern`: the pattern of dates or times; None for usual times, and for numbers with a
+    comma. `zone`: the zone of times whose text has no zone.
     """
 
     note: str
@@ -62,7 +63,7 @@ class Written:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Notation:
-    """The notation of values: patterns by path, "" for all; paths of numbers with a comma; the zone of times."""
+    """The notation of values: patterns by path ("": all columns), paths of numbers with a comma, the zone of times."""
 
     dates: Mapping[str, str] = field(default_factory=dict)
     times: Mapping[str, str] = field(default_factory=dict)
@@ -106,8 +107,8 @@ class Notation:
     def kind_of(self, path: str, texts: pa.Array, found: pa.DataType) -> pa.DataType:
         """The type of an inferred column: the type that all its texts have in this notation, or the type `found`.
 
-        Any type may have been found for a column that a setting names. For other columns, only dates, times and texts
-        are considered, and numbers if one has a comma.
+        If a setting names the column, `found` may be any type. Otherwise, the notation is tried only for dates, times
+        and texts, and for numbers if at least one has a comma.
         """
         texts = texts.drop_null()
         if not len(texts):

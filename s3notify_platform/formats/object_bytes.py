@@ -20,8 +20,8 @@ TAIL_BYTES: Final = 64 << 10
 class ObjectBytes(Protocol):
     """The bytes of one object version.
 
-    `read` raises `ConflictError` if the object is another version now, `NotFoundError` if it is gone, `RefusedError` if
-    the store refuses it, and `UnavailableError` if none of these can be determined.
+    `read` raises `ConflictError` if the object is another version now, `NotFoundError` if it is gone, and
+    `RefusedError` if the store refuses it. If none of these is known, it raises `UnavailableError`.
     """
 
     @property
@@ -74,7 +74,10 @@ def chunks(
 def chunks_on(
     source: ObjectBytes, start: int, end: int, *, chunk_bytes: int = CHUNK_BYTES, ahead: int = AHEAD
 ) -> Iterator[bytes]:
-    """`chunks`, followed by the bytes up to the object's end, which are read only when the caller asks for them."""
+    """The result of `chunks`, and then the bytes up to the object's end.
+
+    These are read only when the caller asks for them.
+    """
     yield from chunks(source, start, end, chunk_bytes=chunk_bytes, ahead=ahead)
     place, step = end, min(TAIL_BYTES, chunk_bytes)
     while place < source.size:

@@ -22,7 +22,7 @@ UNKNOWN_FIELD: Final = "is not in the schema"
 """Part of a reject's reason: the record has a field that an inferred schema does not name."""
 
 FIELD_COLUMNS: Final = 2
-"""Number of columns that a new field may need: a struct contains another field."""
+"""Number of columns that a new field may need: a struct also contains another field."""
 FIELD_BYTES: Final = 160
 """Number of bytes that a new field may need in a schema, besides its name."""
 
@@ -35,7 +35,7 @@ Offsets = npt.NDArray[np.int64]
 _NONE: Final = np.zeros(0, np.int64)
 
 
-# The class is not frozen, which would make it three times as slow: there may be as many rejects as records.
+# A frozen class is three times as slow, and there may be as many rejects as records.
 @dataclass(slots=True, kw_only=True)
 class Reject:
     """A record that could not be loaded. `raw` is cut at `MAX_RAW_BYTES`."""
@@ -48,11 +48,11 @@ class Reject:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """The rows to make of records: in the columns of `schema`.
+    """Says which rows to make of records. The rows have the columns of `schema`.
 
     `inferred`: `schema` was inferred, so fields that it does not name must not be dropped. `rescue`: values that do not
-    fit go to `_rescued`, a column after those of `schema`; otherwise the record is a reject. `size`: the columns and
-    bytes of the stored schema, which are limited. `name`: the source's name, if its schema was inferred.
+    fit go to `_rescued`, a column after those of `schema`; otherwise the record is a reject. `size`: the numbers of
+    columns and of bytes of the stored schema; both are limited. `name`: the source's name, if its schema was inferred.
     """
 
     schema: pa.Schema
@@ -67,9 +67,9 @@ class Target:
         return self.schema.append(RESCUED) if self.rescue else self.schema
 
     def unknown(self, path: str) -> str:
-        """Why to reject a record with a field that `schema` does not name.
+        """The reason to reject a record with a field that `schema` does not name.
 
-        The reason has the limit if the schema is full.
+        If the schema is full, the reason has its limit.
         """
         reason = f"field {shortened(path)!r} {UNKNOWN_FIELD}"
         columns, size = self.size
@@ -85,14 +85,17 @@ class Target:
         return reason
 
     def rows(self, table: pa.Table, rescued: Sequence[Rescued | None] | None = None) -> pa.Table:
-        """A table in `schema` as rows. `rescued`: None for records without mismatches."""
+        """Makes rows of a table that has the columns of `schema`.
+
+        `rescued`: for each record, None if it has nothing to rescue.
+        """
         if not self.rescue:
             return table
         texts = rescued_column(rescued) if rescued else pa.nulls(table.num_rows, RESCUED.type)
         return pa.Table.from_arrays([*table.columns, texts], schema=self.output)
 
     def column(self, name: str, values: pa.Array) -> pa.Table:
-        """A table in `schema` with values in one column, and nulls in any other column."""
+        """A table with the columns of `schema`: one of them has these values, and all others have nulls."""
         columns = [values if c.name == name else pa.nulls(len(values), c.type) for c in self.schema]
         return pa.Table.from_arrays(columns, schema=self.schema)
 
@@ -102,9 +105,9 @@ class Parsed:
     """Rows of several objects in the columns of a `Target`; `index` and `offset` have each row's object and offset.
 
     `unnamed` counts, by object and path, the values that the schema does not name. They are dropped if the schema was
-    given; `new_fields` has the fields that an inferred schema would need. `mismatches` counts the values that do not
-    fit their columns. In a format of records, `records` has the rows' records, and `numbers` the number of each row's
-    record.
+    given; if it was inferred, `new_fields` has the fields that it would need. `mismatches` counts the values that do
+    not fit their columns. If the format has records, `records` has the raw records, and `numbers` has for each row the
+    number of its record.
     """
 
     table: pa.Table
@@ -130,7 +133,7 @@ class Parsed:
         return self.records.take(self.numbers).texts()
 
     def without(self, rows: npt.NDArray[np.bool_]) -> "Parsed":
-        """All rows except these."""
+        """A result with all rows except these."""
         kept = ~rows
         return replace(
             self,
@@ -141,7 +144,7 @@ class Parsed:
         )
 
     def of(self, index: int) -> "Parsed":
-        """Rows and rejects of object 0, as rows and rejects of object number `index`."""
+        """The rows and rejects of object 0, renumbered as those of object `index`."""
         return replace(
             self,
             index=np.full(len(self.index), index),
@@ -195,10 +198,11 @@ class Records:
         """The bytes of all records, with a line end behind each record."""
         if len(self.start) == 0:
             return b""
-        # Gaps are a line end of one or two bytes, or a blank line: the readers skip both.
+        # Between these records there are only line ends of one or two bytes, and blank lines. The readers skip both.
         if bool(np.all(self.start[1:] - self.end[:-1] <= 2)):
             first, last = int(self.start[0]), int(self.end[-1])
-            # Includes the following line end, if there is one: then the whole body is not copied.
+            # The line end that follows is included, if there is one. Thus, if the records are the whole body, it is not
+            # copied.
             for behind in (b"\n", b"\r\n"):
                 if self.body.startswith(behind, last):
                     return self.body[first : last + len(behind)]
@@ -226,12 +230,12 @@ def not_utf8(records: Records) -> Iterator[int]:
 
 
 def no_rows(target: Target, rejects: Sequence[Reject]) -> Parsed:
-    """The rejects, without rows."""
+    """A result that has these rejects, and no rows."""
     return Parsed(table=target.output.empty_table(), index=_NONE, offset=_NONE, rejects=[*rejects])
 
 
 def rejected_whole(index: int, body: bytes, reason: str, target: Target) -> Parsed:
-    """An object that is rejected as a whole."""
+    """The result for an object that is rejected as a whole."""
     return no_rows(target, [Reject(index=index, offset=0, reason=reason, raw=body[:MAX_RAW_BYTES])])
 
 
@@ -290,7 +294,7 @@ def blocks(objects: Iterable[tuple[int, bytes]], ranges: Ranges) -> Iterator[Rec
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ColumnMismatches:
-    """Values at one path that do not fit: the places of their rows in a table, and their texts."""
+    """The values at one path that do not fit: their texts, and the places of their rows in a table."""
 
     path: str
     places: Offsets
@@ -303,7 +307,7 @@ class ColumnMismatches:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Converted:
-    """Records as a table, without the records numbered in `left`.
+    """Records as a table. `left`: the numbers of the records that the table does not have.
 
     `unnamed`: by path, the rows with values that the schema does not name. `mismatches` are null in the table.
     """
@@ -343,7 +347,7 @@ class Parser(Protocol):
         return self.convert(records)
 
     def unnamed(self, raw: bytes) -> dict[str, str]:
-        """The texts of a fitting record's values that the schema does not name, by path."""
+        """The texts of values that the schema does not name, by path, in a record that fits."""
         ...
 
     def recover(self, records: Records) -> Recovered:

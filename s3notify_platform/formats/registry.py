@@ -1,4 +1,4 @@
-"""The formats by name, and the meaning of a source's setting `format` for a key and for a schema.
+"""The formats, by name; and what a source's setting `format` means for a key, and for a schema.
 
 A new format is one file, with a subclass of `Format` or, for records in a text, `TextFormat`, and one entry here. The
 shortest example is `text/plain_text.py`; `tests/unit/formats/test_registry.py` has an example with columns.
@@ -23,7 +23,7 @@ from s3notify_platform.formats.text.plain_text import Text
 from s3notify_platform.kernel.errors import UsageError
 
 AUTO: Final = "auto"
-"""The setting by which an object's suffix decides its format."""
+"""With this value of the setting, an object's suffix decides its format."""
 
 FORMATS: Final[dict[str, Format]] = {
     one.name: one
@@ -51,7 +51,7 @@ def is_name(name: str) -> bool:
 
 
 def format_of(key: str, setting: str) -> Format | None:
-    """The format of an object: as set, or, with `auto`, by the key's last suffix; None if it is unknown. Pure.
+    """The format of an object: as the setting says or, with `auto`, as the key's last suffix says; else None. Pure.
 
     A compression suffix is ignored. With `auto`, the content of an object `.json` decides.
     """

@@ -3,11 +3,11 @@
 With `quarantine`, a record with such a value is a reject that names column and value. With `rescue`, the record stays:
 a value that does not fit is null in its column and kept in `_rescued`. `_rescued` is a JSON object of paths and texts;
 Spark reads it as `from_json(_rescued, 'map<string,string>')`. Paths are like `amount`, `customer.city`, `lines[2].sku`.
-A text is the value as it is in the object: the content of a JSON string, the source of other JSON values, and a Parquet
-value as JSON.
+A text is the value as the object has it. Of a JSON string, it is the content; of other JSON values, it is the source
+text. A value of Parquet becomes JSON.
 
-`_extra` has the values of a ragged CSV record beyond the header's columns, and `_missing` has the columns without a
-value, both as a JSON array.
+A ragged CSV record has more or fewer values than the header has columns. `_extra` has its surplus values, and
+`_missing` has the columns without a value. Both are JSON arrays.
 """
 
 import json
@@ -33,7 +33,7 @@ MISSING: Final = "_missing"
 OTHERS: Final = "(others)"
 
 SHOWN_CHARS: Final = 100
-"""Maximum number of a value's characters that a reason shows."""
+"""A reason shows at most this number of a value's characters."""
 
 Tally = dict[int, Counter[str]]
 """The number of values at each path, for each object."""
@@ -41,7 +41,7 @@ Tally = dict[int, Counter[str]]
 
 @dataclass(slots=True, kw_only=True)
 class Rescued:
-    """One record's values that its columns cannot hold, by path.
+    """The values of one record that the columns cannot hold, by path.
 
     `mismatches`: texts of values that do not fit their column; `unnamed`: texts of values that the schema does not
     name.
@@ -117,7 +117,7 @@ def _unnamed_within(value: Any, kind: pa.DataType, path: str) -> Iterator[tuple[
 
 
 def count(tally: Tally, index: int, paths: Iterable[str], times: int = 1) -> None:
-    """Counts `paths` of object `index`; all places of a list count as one path."""
+    """Adds 1 (or `times`) to the count of each path, for object `index`. All places of a list count as one path."""
     counter = tally.setdefault(index, Counter())
     for path in paths:
         counter[re.sub(r"\[\d+\]", "[]", path)] += times
@@ -139,9 +139,9 @@ Read = Callable[[Any, pa.DataType], pa.Array]
 
 
 def fitted(values: Any, kind: pa.DataType, read: Read, single: Callable[[int], pa.Array]) -> pa.Array:
-    """Converts `values`, which can be sliced, to `kind` with `read`; if it raises, halves them.
+    """Converts `values` to `kind` with `read`; if it raises, does the same with each half.
 
-    If `read` raises for a single value, `single` returns an array of one for its number.
+    If `read` raises for a single value, `single` gets the value's number, and returns an array of length one.
     """
     done: list[pa.Array] = []
     pending = [(0, len(values))]
@@ -166,9 +166,10 @@ def fitted(values: Any, kind: pa.DataType, read: Read, single: Callable[[int], p
 
 
 def mismatch_reason(path: str, schema: pa.Schema, note: str = "", source: str = "") -> Callable[[str], str]:
-    """Why a record is rejected for a text at `path` that does not fit. `note`: how values at the path are written.
+    """Returns a function: why a record is rejected for a text at `path` that does not fit.
 
-    `source`: the name of a source with an inferred schema. The reason then has a command to change the inferred type.
+    `note`: how values at the path are written. `source`: the name of the source, if its schema was inferred. Then the
+    reason has a command to change the inferred type.
     """
     if path == EXTRA:
         return "more values than the header has names: {}".format
@@ -182,7 +183,7 @@ def mismatch_reason(path: str, schema: pa.Schema, note: str = "", source: str = 
 
 
 def _may_be_text(path: str, schema: pa.Schema) -> bool:
-    """True if a column has a plain name and an inferred type that could be string instead."""
+    """True if a column has a plain name, and its inferred type could be changed to string."""
     if path not in schema.names or not re.fullmatch(rf"\w{{1,{SHOWN_CHARS}}}", path):
         return False
     kind = schema.field(path).type
@@ -190,14 +191,14 @@ def _may_be_text(path: str, schema: pa.Schema) -> bool:
 
 
 def rescued_column(records: Sequence[Rescued | None]) -> pa.Array:
-    """`_rescued` of records in order; None for a record without mismatches."""
+    """The column `_rescued` of these records, in order. None stands for a record with nothing to rescue."""
     return pa.array([rescued.text() if rescued else None for rescued in records], pa.string())
 
 
 def rescued_too(
     table: pa.Table, index: Iterable[int], mismatched: Mapping[int, Mapping[str, str]]
 ) -> pa.Table:
-    """The table with the `mismatched` values of each row's object added to its `_rescued`, by name."""
+    """The table, but `_rescued` of each row also has the `mismatched` values of the row's object, by name."""
     place = table.schema.get_field_index(RESCUED.name)
     own = {
         number: {below("", name): text for name, text in each.items()} for number, each in mismatched.items()

@@ -1,9 +1,9 @@
 """Records to rows and rejects, and the search for bad records.
 
-The records of a block are converted together, except suspects of a quick check, which are converted value by value. If
-that fails, or returns another number of rows than records, the block is halved. A record with values that do not fit is
-a reject with its offset, reason and raw bytes; with `rescue` it keeps the values that fit. No record stops another: the
-number of rows and rejects is the number of records.
+The records of a block are converted together. A quick check finds suspects, which are converted value by value instead.
+If the conversion fails, or if the number of rows is not the number of records, the block is halved. A record with
+values that do not fit becomes a reject with its offset, reason and raw bytes. With `rescue`, it becomes a row with the
+values that fit. A bad record affects no other record: there are as many rows and rejects together as records.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -33,11 +33,11 @@ RECOVER_RECORDS: Final = 32
 """A failing block of at most this many records is converted value by value."""
 
 RECOVERED_AT_ONCE: Final = 4096
-"""Number of suspects that are converted value by value together: their texts are Python objects in memory."""
+"""Maximum number of suspects that are converted at a time: their texts are Python objects in memory."""
 
 
 def converted(records: Records, parser: Parser) -> Iterator[Parsed]:
-    """The records of a block, as many together as their number of columns allows."""
+    """Converts the records of a block. The number of columns limits how many are converted together."""
     step = max(1, MAX_CELLS // max(1, count_fields(parser.target.output)))
     for low in range(0, len(records.start), step):
         yield convert_or_halve(records.part(low, low + step), parser)
@@ -123,7 +123,7 @@ class _Rows:
             count(tally, index, [path], values)
 
     def _reject_mismatches(self, numbers: Offsets, found: Converted) -> None:
-        """Rejects records with mismatches. The reason is the first value of the record that does not fit."""
+        """Rejects records with mismatches. The reason has the record's first value that does not fit."""
         seen = np.zeros(len(numbers), bool)
         for one in found.mismatches:
             first = ~seen[one.places]

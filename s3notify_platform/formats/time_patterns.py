@@ -53,12 +53,12 @@ MAX_PATTERN: Final = 200
 """Maximum length of a pattern, in characters."""
 
 _FIELDS: Final = {**{letter: letter for letter in "yMdHmsSa"}, "h": "H", "X": "z", "x": "z", "Z": "z"}
-"""The field of a date or time for each letter."""
+"""For each letter of a pattern, the field of a date or time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimePattern:
-    """A pattern, as a regular expression (RE2's) with a group for each of its `letters`.
+    """A pattern, and its regular expression (in RE2's syntax), which has a group for each of the pattern's `letters`.
 
     `places`: the place of each letter's value, if it is the same in all texts; otherwise empty.
     """
@@ -70,13 +70,14 @@ class TimePattern:
 
     @property
     def form(self) -> str:
-        """The expression, without the names of its groups."""
+        """The regular expression, without the names of its groups."""
         return re.sub(r"\(\?P<\w>", "(?:", self.regex)
 
     def iso(self, texts: pa.Array, *, days: bool = False) -> pa.Array:
-        """The texts in ISO 8601, possibly with days that a month does not have. `days`: dates, without times.
+        """The texts converted to ISO 8601.
 
-        `pa.ArrowInvalid` if any text does not match the pattern.
+        A day may be one that its month does not have. `days`: only dates, without times. `pa.ArrowInvalid` if any text
+        does not match the pattern.
         """
         return _Parts(texts=dict(zip(self.letters, self._parts(texts), strict=True))).iso(days=days)
 
@@ -96,7 +97,7 @@ class TimePattern:
 
 @dataclass(frozen=True, kw_only=True)
 class _Parts:
-    """The texts of the fields of times, by letter. A field that a time lacks is empty."""
+    """The texts of the fields of times, by letter. If a time lacks a field, the text of the field is empty."""
 
     texts: dict[str, pa.Array]
 
@@ -167,7 +168,7 @@ def time_pattern(text: str) -> TimePattern:
 
 
 _FIXED: Final = frozenset(["yyyy", "yy", "MM", "MMM", "dd", "HH", "hh", "a", "mm", "ss", "xx", "xxx", "Z"])
-"""Letters whose values all have the same length."""
+"""Pattern letters whose values always have the same length."""
 
 
 def _places(text: str) -> tuple[tuple[int, int], ...]:
@@ -187,12 +188,12 @@ def _places(text: str) -> tuple[tuple[int, int], ...]:
 
 
 def _said(sign: str) -> str:
-    """The text that a quoted text, or a character that is not a letter, means."""
+    """The text that a part of a pattern means: a quoted text, or a character that is not a letter."""
     return sign[1:-1].replace("''", "'") or "'" if len(sign) > 1 else sign
 
 
 def _regexes(text: str, letters: list[str]) -> Iterator[str]:
-    """The expressions of a pattern's parts; adds their letters to `letters`."""
+    """The regular expressions of a pattern's parts. Adds the letters of these parts to `letters`."""
     depth = 0
     for found in _TOKEN.finditer(text):
         sign = found[0]

@@ -1,8 +1,8 @@
 """Runs the benchmarks, each on an embedded server; writes the results to `FIGURES.md`, and five rows to the README.
 
-`python -m tests.benchmarks [NAME ...] [--small] [--takeover]`: all benchmarks, or the named ones; the file keeps its
-results of the others. `--small` only shows that they run, and writes nothing; `--takeover` waits 90 s more for Ceph
-RGW's second gateway.
+`python -m tests.benchmarks [NAME ...] [--small] [--takeover]` runs all benchmarks, or the named ones. The file keeps
+its results of the other benchmarks. `--small` only shows that the benchmarks run, and writes nothing. `--takeover`
+waits 90 s more for Ceph RGW's second gateway.
 """
 
 import argparse
@@ -50,14 +50,17 @@ ON_SERVER: dict[str, tuple[Run, float]] = {
     "scale": (scale.run, 9),
     "sweeping": (sweeping.run, 7),
     "reading": (reading.run, 9),
-    "growth": (growth.run, 8),  # after sweeping, since it changes objects of the million
+    "growth": (growth.run, 8),  # runs after `sweeping`, since it changes some of the million objects
     "memory": (memory.run, 6),
     "deriving": (deriving.run, 3),
     "money": (money.run, 8),
     "newest": (newest.run, 8),
     "clustering": (clustering.run, 10),
 }
-"""Benchmarks that share a server: each gets it, and `small`; with their minutes on two quiet cores."""
+"""Benchmarks that share a server.
+
+Each gets the server, and `small`. The number is its time, in minutes on two quiet cores.
+"""
 
 IN_FOLDER: dict[str, tuple[Run, float]] = {
     "committing": (committing.run, 2),
@@ -69,7 +72,10 @@ IN_FOLDER: dict[str, tuple[Run, float]] = {
     "looking_up": (looking_up.run, 4),
     "rewriting": (rewriting.run, 8),
 }
-"""Benchmarks that start their own servers: each gets a new folder's path, and `small`; with their minutes."""
+"""Benchmarks that start their own servers.
+
+Each gets the path of a new folder, and `small`. The number is its time in minutes.
+"""
 
 
 def main() -> None:
@@ -105,7 +111,7 @@ def main() -> None:
 
 
 def done(name: str, run: Run, *, small: bool) -> None:
-    """Runs one benchmark, shows its results, and writes them at once, since a later one may fail."""
+    """Runs one benchmark, shows its results, and writes them immediately, since a later benchmark may fail."""
     started = time.monotonic()
     minutes = (ON_SERVER | IN_FOLDER)[name][1]
     print(f"{name} …" if small else f"{name}, about {minutes:g} min …", flush=True)

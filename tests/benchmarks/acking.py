@@ -1,13 +1,13 @@
-"""(5) Stamps on one ack chain: the platform's, without contention, against compare-and-set, on one server.
+"""(5) Stamps on one ack chain: the platform's stamps, without contention, compared with compare-and-set, on one server.
 
-Stampers in separate processes get the chain, as Spark's tasks do, and one child each. All requests of the stampers are
-counted, including those that resolve an outcome or close the chain. For comparison the same is measured with one record
-that is changed by compare-and-set.
+Stampers are separate processes. Each gets the chain, as Spark's tasks do, and one child to stamp. All requests of the
+stampers are counted, including those that resolve an outcome or close the chain. For comparison, the same is measured
+with one record that the stampers change by compare-and-set.
 
-Then, in one process, the npm package's own table is used in two ways: by the platform, combined, and in the package's
-way. The package is no longer on the npm registry; `tests/support/xor_ack_peer.js` replaces it, with the same SDK, on
-the same table. There, a request of the platform is one transaction of two items; an attempt of the peer is a read and a
-write.
+After that, one process uses the npm package's own table in two ways: the platform's way, which combines stamps, and the
+package's way. The package is no longer on the npm registry. `tests/support/xor_ack_peer.js` replaces it, and uses the
+same SDK and the same table. In this part, a request of the platform is one transaction of two items. An attempt of the
+peer is a read and a write.
 """
 
 import multiprocessing
@@ -75,7 +75,7 @@ def run(folder: Path, *, small: bool) -> list[Figure]:
 
 
 def _apart(server: S3Server, where: str, at_once: int) -> Figure:
-    """Requests of each stamper, and seconds until all are done, in the round with the median of requests.
+    """Requests of each stamper, and seconds until all are done, in the round with the median number of requests.
 
     There is no warm-up.
     """
@@ -125,7 +125,7 @@ def _in_processes(
 
 
 def _stamper(place: S3Config | DynamoConfig, chain: Chain | str, name: str, gate: Any, answers: Any) -> None:
-    """One process: connects, waits for the others, stamps its child."""
+    """The work of one process: connects, waits for the other processes, and stamps its child."""
     records, counts = _records(place)
     records.read("ack", "none")
     counts.clear()
@@ -138,7 +138,7 @@ def _stamper(place: S3Config | DynamoConfig, chain: Chain | str, name: str, gate
 
 
 def _records(place: S3Config | DynamoConfig) -> tuple[Any, Counter[str]]:
-    """A record store at this place, and the requests that it makes."""
+    """A record store at this place, and a counter of the store's requests."""
     if isinstance(place, S3Config):
         objects = CountingStore(open_store(place))
         return ObjectRecordStore(objects, "records/"), objects.counts
@@ -150,7 +150,7 @@ def _records(place: S3Config | DynamoConfig) -> tuple[Any, Counter[str]]:
 
 
 def _against_the_package(table: XorAckTable, peer: XorAckPeer, at_once: int) -> Figure:
-    """Seconds for all stampers, and requests of each, in the round of median duration."""
+    """Seconds for all stampers, and requests of each stamper, in the round with the median duration."""
     store = Counted(table)
     ours, theirs = [], []
     for number in range(ROUNDS + 1):  # the first call opens connections
@@ -183,7 +183,7 @@ def _against_the_package(table: XorAckTable, peer: XorAckPeer, at_once: int) -> 
 
 
 def _together(calls: Sequence[Callable[[], StampOutcome]]) -> Seconds:
-    """Seconds until all are done; they begin at the same time, and one of them gets `Acked`."""
+    """Seconds until all calls are done. They begin at the same time, and exactly one of them gets `Acked`."""
     gate = threading.Barrier(len(calls) + 1)
 
     def work(call: Callable[[], StampOutcome]) -> StampOutcome:
@@ -200,7 +200,7 @@ def _together(calls: Sequence[Callable[[], StampOutcome]]) -> Seconds:
 
 
 def _batch() -> Figure:
-    """The cost of a batch's chain, from the tick that opens it to the one that finds it done, in four runs."""
+    """The cost of the chain of a batch with four runs, from the tick that opens it to the tick that finds it done."""
     store = Counted(MemoryRecordStore())
     chains = AckChains(store)
     slots = [str(slot) for slot in range(SLOT_COUNT)]

@@ -23,7 +23,7 @@ LOOK_SECONDS = 0.3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Memory:
-    """Peak resident bytes of the driver's Python, of its JVM, and of the largest of its Python workers."""
+    """Peak resident bytes of three processes: the driver's Python, its JVM, and the largest of its Python workers."""
 
     driver: int
     jvm: int = 0
@@ -44,7 +44,10 @@ class Memory:
 
 
 def apart(function: Callable[..., T], *arguments: Any) -> tuple[T, Memory]:
-    """The result of `function(*arguments)` in a new process, and its memory. All of it must be picklable."""
+    """The result of `function(*arguments)` in a new process, and its memory.
+
+    The function, its arguments and its result must be picklable.
+    """
     command = [sys.executable, "-m", "tests.benchmarks.apart"]
     peaks: dict[Role, int] = {"driver": 0, "jvm": 0, "worker": 0}
     ended = Event()
@@ -76,7 +79,7 @@ def _role(command: bytes) -> Role | None:
 
 
 def peak(pid: int) -> int:
-    """Resident bytes."""
+    """The current number of resident bytes."""
     try:
         lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     except OSError:

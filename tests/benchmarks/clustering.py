@@ -1,11 +1,11 @@
-"""(21) Queries by date and by customer: a table in the order of its batches, and the same rows clustered.
+"""(21) Queries by date and by customer: of a table in the order of its batches, and of a clustered table.
 
-10 million rows are committed by 2,000 batches of one object. Each object has mostly rows of one day, and random
-customers. The rows are committed as if they had been read, and each batch updates the clustered table, which is
-compacted once at the end.
+Both tables have the same 10 million rows, which are committed by 2,000 batches of one object. Most rows of an object
+are of one day; their customers are random. The rows are committed as if they had been read, and each batch updates the
+clustered table, which is compacted once at the end.
 
-The alternative is the same rows, written once, sorted, by Spark, as a Delta table. Seconds are medians of the query,
-with the opening of the table; bytes are the store's answers, counted by a proxy in a separate pass.
+The alternative is a Delta table of the same rows, which Spark sorts, and writes once. Seconds are medians of a query,
+including the time to open the table. Bytes are those of the store's answers; a proxy counts them in a separate pass.
 """
 
 from collections.abc import Callable, Iterator
@@ -148,7 +148,7 @@ def _filled(source: Source, batches: int, each: int) -> Seconds:
 
 
 def _once(spark: SparkSession, source: Source, config: S3Config) -> None:
-    """The same rows, sorted, as Spark writes them, read by Delta's readers."""
+    """The same rows, sorted and written by Spark, and read by readers of Delta tables."""
     rows = load_slots(spark, source, None).repartitionByRange(8, "dt", "customer_id")
     place = f"s3a://{BUCKET}/once"
     hadoop = spark.sparkContext._jsc.hadoopConfiguration()

@@ -1,9 +1,10 @@
-"""(5) The cost of one winner: native conditions, the platform's leases, and object_store's leases (obstore 0.8.2).
+"""(5) The cost of a commit with one winner: by native conditions, by our leases, by object_store's (obstore 0.8.2).
 
-All run on one ministack, which has S3 and DynamoDB at one port. Requests are counted by a proxy, in a separate pass.
-object_store never gives up a lease, so its create, delete, create is shown with a timeout of 2 s; its default is 20 s,
-and it waits 3 times as long. Warm-ups: a HEAD by the platform, a commit by object_store. The last rows are concurrent
-runs of one slot each, of a slot asset, on one log: threads of one process, and threads that act as processes.
+All run on one ministack, which has S3 and DynamoDB at one port. A proxy counts the requests, in a separate pass.
+object_store never releases a lease, and waits 3 times the lease's timeout. So its row "create, delete, create" has a
+timeout of 2 s; the default is 20 s. Warm-ups: a HEAD by the platform, a commit by object_store. The last rows are
+concurrent runs of a slot asset, each of one slot, on one log. They are threads of one process, or threads that act as
+processes.
 """
 
 import threading
@@ -66,13 +67,13 @@ def _ours(
 
 
 def _requests(server: S3Server, installed: Path, config: S3Config, table: DynamoConfig) -> dict[str, str]:
-    """The requests of one commit of each kind, by name of the operation."""
+    """The requests of one commit of each kind, by the name of the operation."""
     found = {}
     with ExitStack() as stack:
         proxy = stack.enter_context(FaultProxy(server.endpoint_url))
         config = replace(config, endpoint_url=proxy.url)
         native, leased, store = _ours(stack, config, replace(table, endpoint_url=proxy.url))
-        store.head("warm")  # the first HEAD also checks the bucket
+        store.head("warm")  # the first HEAD request also checks the bucket
         crate = stack.enter_context(crate_writers(installed, config, table.table, CRATE_MS))
         for kind, commit in {
             "native": lambda: native.put_if_absent("counted/native", BODY.encode()),

@@ -1,9 +1,9 @@
-"""(12) Reads and writes of a slot asset when slots of its source have changed: one of 1,000, and a batch of 500.
+"""(12) Reads and writes of a slot asset after slots of its source changed: one of 1,000, and a batch of 500.
 
-The source's table has 1,000 slots of 1,000 rows (`rewriting_rows`: 100,000 objects of 10 records), committed by ten
-batches as if they had been read. The asset keeps the records' eight columns, for nine of ten rows. Before each count,
-one object in each of the slots changes. The size of the necessary work is shown, too: the rows of these slots in the
-asset's table. The alternative is to build all slots again.
+The source's table has 1,000 slots of 1,000 rows (100,000 objects of 10 records, see `rewriting_rows`). Ten batches
+commit these as if they had been read. The asset has the same eight columns as the records, and nine of ten rows. Before
+each count, one object in each of the slots changes. The results also have the size of the necessary work: the rows of
+these slots in the asset's table. The alternative is to build all slots again.
 
 Requests and bytes are measured in a pass through a proxy; seconds are medians of other passes, in a running session.
 """
@@ -132,14 +132,15 @@ class Lake:
         return took()
 
     def some(self, count: int) -> Iterator[list[Slot]]:
-        """This number of slots, different ones each time: slots that
-        were built before are in small files of their own.
+        """This number of slots, other ones each time.
+
+        Slots that were built before have small files of their own.
         """
         while True:
             yield sorted(Slot(int(n)) for n in self.chance.choice(self.slots, count, replace=False))
 
     def answered(self, some: Iterator[list[Slot]]) -> tuple[list[Slot], list[Answered]]:
-        """The next of these slots, and the requests to build them, once each has a new object."""
+        """The next slots, and the requests to build them after each of them has got a new object."""
         with watched(self.source) as (seen, answered):
             for slots in islice(some, 2):  # connections are new at first
                 self.change(slots)
@@ -162,7 +163,7 @@ class Lake:
         )
 
     def bytes_of(self, slots: Sequence[Slot]) -> float:
-        """The size of these slots' rows in the asset's table, by the mean size of its rows."""
+        """The size of these slots' rows in the asset's table, calculated from the mean size of its rows."""
         found = self.source.table(ASSET).newest()
         assert isinstance(found, Snapshot)
         rows = sum(found.manifest.slot(slot).rows for slot in slots)

@@ -1,7 +1,7 @@
-"""(1) Which of 1k, 10k, 100k objects changed, when 10 did: a poll against listing.
+"""(1) Finds which of 1k, 10k or 100k objects have changed, if 10 have: a poll, compared with a listing.
 
-The full LIST is made by obstore, the fastest client there is; `get_s3_keys` is dagster-aws's, by boto3. Neither
-compares what it found with anything. A first poll, and a first LIST of few objects, are warm-ups.
+obstore, the fastest client, makes the full LIST; `get_s3_keys` is a function of dagster-aws, which uses boto3. Neither
+compares the keys with earlier ones. A first poll, and a first LIST of few objects, are warm-ups.
 """
 
 from collections import Counter

@@ -1,4 +1,7 @@
-"""One row of the table, and the measurement of seconds: by the clock, and of CPU, separately for the servers."""
+"""One row of the table of figures, and the measurement of seconds.
+
+These are by the clock and of CPU, separately for the servers.
+"""
 
 import os
 import time
@@ -25,7 +28,10 @@ class Figure:
 
 
 SERVERS = (b"weed", b"ministack", b"radosgw", b"dynalite", b"simulated_listing", b"slow_proxy")
-"""Parts of their command lines. A proxy in threads of the benchmark's own process counts as part of the platform."""
+"""Parts of the servers' command lines.
+
+A proxy in threads of the benchmark's own process counts as part of the platform.
+"""
 TOLD = 0.05
 TICK = 1 / os.sysconf("SC_CLK_TCK")
 
@@ -33,7 +39,7 @@ TICK = 1 / os.sysconf("SC_CLK_TCK")
 class Seconds(float):
     """Seconds by the clock. `cpu`: of this process and its descendants; `server`: of the servers among them.
 
-    Both are 0 if they were less than `TOLD` together, since they are counted in ticks of 10 ms.
+    Both are 0 if their sum is less than `TOLD`, since they are counted in ticks of 10 ms.
     """
 
     cpu: float = 0.0
@@ -48,16 +54,16 @@ class Seconds(float):
         return self
 
     def each(self, count: int) -> "Seconds":
-        """The seconds for each one of `count`."""
+        """The seconds, divided by `count`."""
         found = Seconds(self / count)
         found.cpu, found.server = self.cpu / count, self.server / count
         return found
 
 
 def cpu_seconds() -> tuple[float, float]:
-    """CPU seconds until now, to 10 ms: the platform's, and the servers'.
+    """CPU seconds until now, in steps of 10 ms: the platform's, and the servers'.
 
-    Processes that were waited for are included.
+    Processes that have ended are included if they were waited for.
     """
     ours = servers = 0
     for process in tree(os.getpid()):
@@ -82,7 +88,7 @@ def seconds() -> Iterator[Callable[[], Seconds]]:
 
 
 def timed(function: Callable[[], T], repeats: int = 1) -> tuple[Seconds, T]:
-    """The median of `repeats` calls, or the lower of two, and the last result."""
+    """The median of the seconds of `repeats` calls (the lower one of two), and the last call's result."""
     taken = []
     for _ in range(repeats):
         with seconds() as took:

@@ -1,12 +1,12 @@
-"""(7) The cost of one changed object: in buckets of 1k to 1M objects, and in slots of 10 to 100,000.
+"""(7) The cost of one changed object: in buckets of 1k to 1M objects, and in slots of 10 to 100,000 objects.
 
-Steady state: the writer is a `QueuedPublisher`, and the run plans by the entries of the source's topic.
+This is the steady state: the writer is a `QueuedPublisher`, and the run plans from the entries of the source's topic.
 
 The alternative is a user's own program without Spark. It lists the bucket by obstore, and compares the ETags with a
-state file on the bucket. It reads and parses the differing objects, and writes them as Parquet, and then the state
-file. A kill in between, or a second such program, loses rows or doubles them.
+state file on the bucket. It reads and parses the objects that differ, writes them as Parquet, and then writes the state
+file. If the program is killed in between, or if there are two of them, rows are lost or doubled.
 
-Seconds are medians of runs in a running session, after a bucket of 10 and a first change as warm-ups. Requests and
+Seconds are medians of runs in a running session. Warm-ups are a bucket of 10 objects, and a first change. Requests and
 bytes are counted by a proxy, in a separate pass. The million objects are simulated: their states are committed as if
 they had been read, and `simulated_listing` lists them without a delay.
 """
@@ -154,7 +154,7 @@ def _in_slot(
 
 
 def _cost(spark: SparkSession, source: Source, keys: Sequence[str]) -> Cost:
-    """The requests of the second of two changes through the proxy, and the seconds of further changes."""
+    """The requests of the second change through the proxy, and the seconds of later changes without it."""
     with watched(source) as (seen, answered):
         _changed(spark, source, seen, keys[0])
         answered.clear()
@@ -177,7 +177,7 @@ def watched(source: Source) -> Iterator[tuple[Source, list[Answered]]]:
 
 
 def _changed(spark: SparkSession, source: Source, seen: Source, key: str) -> float:
-    """Seconds of the run that ingests a change of `key`. The run uses `seen`, the writer `source`."""
+    """Seconds of the run that ingests a change of `key`. The run uses `seen`; the writer uses `source`."""
     number = next(_batches)
     slot = slot_of(key, source.location.slots)
     with ExitStack() as stack:
@@ -187,7 +187,7 @@ def _changed(spark: SparkSession, source: Source, seen: Source, key: str) -> flo
         )
         publisher = QueuedPublisher(plain, source.location.queue(), bucket=source.input.bucket.bucket)
         assert isinstance(publisher.put(key, body_of(number, note="c")), Written)
-        topic = source.location.queue().topics.get(source.name).epoch  # a warm process knows it
+        topic = source.location.queue().topics.get(source.name).epoch  # a warm process knows the epoch
         took = stack.enter_context(seconds())
         result = spark_ingest(spark, seen).run((slot,), batch=f"change-{number}", listing=False, topic=topic)
         seen.location.queue().remove(result.entries[slot])
@@ -213,7 +213,7 @@ def _against_listing(
 
 
 def _by_listing(listing: S3Config, source: Source, key: str) -> tuple[float, Counter[str]]:
-    """Seconds of a run that finds that one object, `key`, has changed; and its requests."""
+    """The seconds and the requests of a run that finds that one object, `key`, has changed."""
     store = FastObjectStore(source.input.bucket)
     known = etags(listing, source.input.prefix)
     known.pop(key)

@@ -1,8 +1,7 @@
 """The data of the benchmarks: small and big JSONL objects, written once for each server, and tables of a million
 objects.
 
-A prefix of the small objects' names determines their number: `prefix_of(1000)` begins the keys of exactly 1,000 of
-them.
+The keys of the small objects have common prefixes: exactly 1,000 of them begin with `prefix_of(1000)`.
 """
 
 import asyncio
@@ -34,7 +33,7 @@ from tests.support.spark_options import named
 DDL = "id bigint, name string, note string"
 SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string()), ("note", pa.string())])
 LINES = 10
-"""The number of lines of a small object, which then has 2 KB."""
+"""The number of lines of a small object: with these, it has 2 KB."""
 
 SMALL, BIG = "bench-small", "bench-big"
 BIG_PART = "in/part/"
@@ -85,7 +84,7 @@ async def _put_all(config: S3Config, numbers: Sequence[int]) -> None:
 
 
 def big_objects(server: LocalS3Server, count: int, size: int) -> S3Config:
-    """A bucket of `count` objects of about `size` bytes, a fourth of them below `BIG_PART`.
+    """A bucket of `count` objects of about `size` bytes. A fourth of them have keys below `BIG_PART`.
 
     Only the objects' first lines differ.
     """
@@ -131,13 +130,13 @@ def followed(source: Source) -> Source:
 
 
 def boto3_client(config: S3Config) -> Any:
-    """A client as the alternatives use it."""
+    """The client that the alternatives use."""
     return session_of(config).client("s3", endpoint_url=config.endpoint_url)
 
 
 @contextmanager
 def embedded_spark(master: str = "local[*]") -> Iterator[SparkSession]:
-    """A session as the platform makes it."""
+    """A session like the platform's own sessions."""
     prepare_environment()
     with spark_of(session_conf(master=master)) as spark:
         yield spark
@@ -157,7 +156,7 @@ def spark_of(conf: Mapping[str, str]) -> Iterator[SparkSession]:
 
 
 def commit_states(source: Source, versions: Sequence[Sequence[ObjectVersion]]) -> None:
-    """Commits the objects of these slots as if they had been read: states, and no rows; 100 slots a version."""
+    """Commits the objects of these slots as if they had been read: only states, no rows. Each version has 100 slots."""
     table, base = source.table(), source.open_table().snapshot
     assert base is not None
     for first in range(0, len(versions), SLOTS_A_VERSION):

@@ -2,8 +2,8 @@
 
 With Dagster a sample ends with the materialization of the slot asset, which is the last step. A sample with `s3notify
 ingest`, which builds no slot asset, ends with the commit. Warm and cold samples begin some seconds after the end of the
-preceding run, at a random point of Dagster's loop. Samples of a burst begin half a second apart, with any runs in
-flight. Warm-ups are the first batch, and also a second batch for warm workers and for `ingest`.
+preceding run, at a random point of Dagster's loop. Samples of a burst begin half a second apart, even while runs are in
+flight. The first batch is a warm-up. With warm workers, and with `ingest`, the second batch is one, too.
 """
 
 import os
@@ -44,13 +44,16 @@ from tests.support.waiting import until
 ASSET = AssetKey(["paid_orders"])
 BURST_SECONDS = 0.5
 EVERY_SECONDS = 0.3
-"""The interval of polls of `s3notify ingest`, as of a sensor that watches; its default, 10, saves requests."""
+"""The interval between polls of `s3notify ingest`: the same as that of a sensor that watches.
+
+The default, 10, needs fewer requests.
+"""
 _ACTIVE = [DagsterRunStatus[name] for name in ("QUEUED", "STARTING", "STARTED")]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
-    """Seconds of its phases, in order."""
+    """A sample: the seconds of its phases, in order."""
 
     phases: dict[str, float]
     process: str = ""
@@ -109,7 +112,10 @@ class Site:
         time.sleep(random.uniform(2, 7))
 
     def backfill(self) -> tuple[float, float]:
-        """Runs all slots, all unchanged, in one run; returns its seconds, and the seconds of its reports."""
+        """Runs all slots in one run, without any change.
+
+        Returns the seconds of the run, and the seconds of its reports.
+        """
         keys = {slot_of(key): key for n in range(20 * SLOT_COUNT) if (key := f"raw/orders/all {n}.jsonl")}
         self.platform.publisher.publish([Put(key=key, body=_body(slot)) for slot, key in keys.items()])
         grid = "materializedPartitions"
@@ -165,7 +171,7 @@ def run(folder: Path, *, small: bool) -> list[Figure]:
 
 
 Way = Callable[[str], AbstractContextManager[str]]
-"""Converts a server's URL to the URL by which a platform reaches it."""
+"""Converts the URL of a server to the URL by which a platform reaches the server."""
 
 
 @contextmanager

@@ -1,11 +1,12 @@
 """(18) The cost of finding the states of a batch's objects: in tables of 1 and 10 million objects.
 
-The state files are as merges leave them, in memory. 40 rounds of 694 objects follow, half new, half overwritten, so
-that all levels have files. Requests and their bytes are counted. *Warm*: the process has the tails of all files
-(filters and footers) in its cache, and no page. *Cold*: its cache is empty.
+The state files are in memory, and are like those after merges. Then 40 rounds of 694 objects follow, half of them new,
+half overwritten, so that all levels have files. Requests and their bytes are counted. *Warm*: the process has the tails
+of all files (filters and footers) in its cache, and no page. *Cold*: its cache is empty.
 
-The alternative reads one page of each slot that has one of the keys, as a layout by slots must do, even for unknown
-keys. Its pages have at most 4,096 states, so pages of small slots have fewer. The values for 100 million are computed.
+The alternative is a layout by slots. It must read one page of each slot that has one of the keys, even if the keys are
+unknown. Its pages have at most 4,096 states, so pages of small slots have fewer. The values for 100 million objects are
+calculated.
 """
 
 import json
@@ -29,7 +30,7 @@ from tests.support.states import Site, state
 BATCH = 694
 ROUNDS = 40
 FIRST_LEVEL = 3
-"""The level of the initial states at 10 million objects, by their size."""
+"""The level that the initial states have at 10 million objects, because of their size."""
 
 
 def run(folder: Path, *, small: bool) -> list[Figure]:

@@ -1,11 +1,12 @@
-"""(11) The price of requests at AWS: counted at a proxy, with the prices of `prices`, for a month of 30 days.
+"""(11) The price of requests at AWS in a month of 30 days.
 
-A minute of a million objects a day is announced and ingested as with Dagster: sensor, run, commits, queue, ack chain,
-`known`, heartbeats, removal of the entries. A row is the price of this minute, times the minutes of a month, plus the
-idle source. Nearly every slot already has a commit. The PUT of each object is not counted, since it is made in any
-case; its GET is.
+A proxy counts the requests; `explain.prices` has the prices. The load is a million objects a day. The objects of one
+minute are announced and ingested with the same steps as under Dagster. The steps are: sensor, run, commits, queue, ack
+chain, `known`, heartbeats, removal of the entries. A row has the price of this minute, times the minutes of a month,
+plus the price of the idle source. Nearly every slot already has a commit. The PUT of each object is not counted, since
+it is made in any case. The GET of each object is counted.
 
-The alternative is a full LIST each minute, 1 request for 1,000 objects, and the GET of each new object.
+The alternative is a full LIST each minute (1 request for 1,000 objects), and the GET of each new object.
 """
 
 import json
@@ -64,7 +65,7 @@ class Source:
     written: int = 0
 
     def cost(self, *work: Callable[[], object], objects: int = 0) -> Counter[str]:
-        """Requests of the work, without the PUTs of this number of objects."""
+        """Requests of the work, without the PUTs of `objects` objects."""
         for proxy in self.proxies:
             proxy.answered.clear()
         for each in work:
@@ -106,7 +107,7 @@ class Source:
             self.site.defs.resolve_sensor_def(f"{self.site.name}_{name}").evaluate_tick(context)
 
     def watched(self) -> "Source":
-        """The same source, with the default seconds between ticks."""
+        """The same source, but its sensor has the default number of seconds between ticks."""
         attributes = self.site.component.model_copy(update={"interval_seconds": 4, "poll_seconds": 0.3})
         site = Site(
             component=attributes, instance=self.site.instance, store=self.site.store, cursor=self.site.cursor
@@ -200,8 +201,9 @@ def _source(
 
 
 def _idle(source: Source) -> dict[str, Counter[str]]:
-    """The cost of one tick of each sensor: one that watches, one that
-    polls once, the reconciler's; and of one relisting.
+    """The cost of one tick of each sensor: of one that watches, of one that polls once, and of the reconciler.
+
+    Also the cost of one relisting.
     """
     watched = source.watched()
     watched.site.tick()
@@ -258,7 +260,10 @@ def _event_queue(ministack: S3Server, proxy: FaultProxy) -> SqsQueue:
 
 
 def _by_sqs(source: Source, queue: SqsQueue, count: int, seconds: float) -> None:
-    """S3 sends an event for each object, within this number of seconds; the inlet reads them until all are queued."""
+    """S3 sends an event for each object, within this number of seconds.
+
+    The inlet reads the events until all of them are queued.
+    """
     place, bucket = source.site.io.source.location, source.site.component.bucket
     context = ServiceContext(
         name="sqs",
@@ -305,7 +310,7 @@ def _event(bucket: str, put: Put, etag: str, number: int) -> str:
 
 
 def _as_they_come(source: Source, count: int, seconds: float) -> None:
-    """The sensor watches, even while a run is in flight; a run is requested as soon as there is a change."""
+    """The sensor watches, even while a run is in flight. It requests a run as soon as there is a change."""
     site = source.site
     with ThreadPoolExecutor(2) as pool:
         working = [pool.submit(source.put_each, count, seconds)]
@@ -346,7 +351,7 @@ def _listings(total: int) -> tuple[str, Counter[str]]:
 
 
 def _sweep_figures(sweep: Counter[str], objects: int) -> Iterator[Figure]:
-    """The cost at scale, with 1 LIST for each further 1,000 objects, and 1 GET for each slot's file of states."""
+    """The cost for more objects: 1 LIST more for each 1,000 objects, and 1 GET for each slot's file of states."""
     for total in (DAY, 100 * DAY):
         once = sweep + Counter({"LIST": (total - objects) // 1000, "GET": 1000})
         yield _figure(f"a sweep of {total:,} objects each day", _times(once, 30))

@@ -1,10 +1,9 @@
-"""(20) Keeping the newest row of each key: 1,000 changed keys among 10 million, compared with a recomputation and a
-MERGE.
+"""(20) Keeps the newest row of each key.
 
-The table of the source exists, and the batch is committed: only the update of the newest rows is measured. The
-alternatives get the changed rows. One is a window of Spark over the whole table, written as Parquet. The other is a
-MERGE by deltalake of 1,000 rows into a Delta table of the 10 million; it does not look for these rows, and does not
-bring back older rows.
+1,000 of 10 million keys change; the update is compared with a recomputation and a MERGE. The source's table exists, and
+the batch is already committed. Only the update of the newest rows is measured. The alternatives get the changed rows.
+One is a window of Spark over the whole table, written as Parquet. The other is a MERGE of 1,000 rows into a Delta table
+of 10 million rows, by deltalake. It gets these rows without a search, and it brings back no older rows.
 """
 
 import io
@@ -78,7 +77,7 @@ class _Kept:
     overwrites: str
     rows: int
     others: list[Seconds] = field(default_factory=list)
-    """The times of the recomputation and the MERGE, once they were measured."""
+    """The times of the recomputation and of the MERGE; None before they are measured."""
     source: Source = field(init=False)
 
     def __post_init__(self) -> None:
@@ -140,7 +139,7 @@ class _Kept:
         return took()
 
     def _written(self) -> tuple[Seconds, str]:
-        """Updates the newest rows; returns also the bytes written."""
+        """Updates the newest rows. Its result also has the number of bytes written."""
         table = self.source.table(self.source.location.latest_name)
         before = table.newest()
         took = self._after_a_batch()

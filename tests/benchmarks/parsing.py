@@ -1,7 +1,7 @@
-"""(10) Parsing records, some with a value that does not fit, compared with the same records without such values.
+"""(10) Parses records, some with a value that does not fit, and, for comparison, records without such values.
 
-Only the parsers run, without S3 and Spark. The alternative of a row is the same format without such values, or its
-library.
+Only the parsers run, without S3 and Spark. The alternative in a row is the same format without such values, or the
+format's library.
 """
 
 import io
@@ -51,7 +51,7 @@ def run(_folder: Path, *, small: bool) -> list[Figure]:
 
 
 def _of_libraries(records: int) -> Iterator[Figure]:
-    """Formats that a library reads by itself: the same table, without rejects, limits and offsets."""
+    """Formats that a library can read alone: it returns the same table, but has no rejects, limits and offsets."""
     rows = [{"id": n, "name": f"user {n % 977} of the house", "price": n * 0.37} for n in range(records)]
     table = pa.Table.from_pylist(rows)
     sinks = pa.BufferOutputStream(), pa.BufferOutputStream()

@@ -1,9 +1,9 @@
-"""(3) 5,000 objects of 2 KB from bucket to committed table, compared with the same Spark reading with boto3.
+"""(3) 5,000 objects of 2 KB from bucket to committed table. For comparison, the same Spark reads them with boto3.
 
-The alternative is a user's own program: it lists the bucket by obstore, spreads the keys over tasks, reads with boto3
-and 32 threads, parses by pyarrow, and writes one Parquet file for each task, and a manifest at the end. It has no
-slots, states or quarantine, and so writes far fewer objects than the platform. Warm-ups: ten slots by the platform, ten
-objects by the other.
+The alternative is a user's own program. It lists the bucket by obstore, and spreads the keys over tasks. Each task
+reads with boto3 in 32 threads, parses by pyarrow, and writes one Parquet file. At the end, the program writes a
+manifest. It has no slots, states or quarantine, so it writes far fewer objects than the platform. The warm-ups are ten
+slots for the platform, and ten objects for the other program.
 
 The proxy that adds latency is a separate process; it shares the machine's cores, and its CPU counts as the server's.
 """

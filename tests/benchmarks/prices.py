@@ -1,4 +1,4 @@
-"""Requests at a proxy, by the kinds of `explain.prices`."""
+"""Counts the requests at a proxy by their kinds in `explain.prices`."""
 
 import json
 from collections import Counter
@@ -7,11 +7,11 @@ from collections.abc import Iterable
 from tests.contracts.fault_proxy import Answered
 
 WRITE_UNIT, READ_UNIT = 1024, 4096
-"""Bytes. The size of a request's content counts here, which is larger than the item."""
+"""Bytes. Here, the size of the request's content counts. It is larger than the item."""
 
 
 def billed(answered: Iterable[Answered]) -> Counter[str]:
-    """Requests by kind; requests to DynamoDB in units."""
+    """The number of requests, by kind. Requests to DynamoDB are counted in units."""
     found: Counter[str] = Counter()
     for request in answered:
         target = request.headers.get("x-amz-target", "")
@@ -35,7 +35,7 @@ def _units(operation: str, request: Answered) -> Counter[str]:
     if operation in ("GetItem", "Query", "TransactGetItems"):
         twice = 1 + operation.startswith("Transact")
         return Counter({"DynamoDB read": twice * max(1, -(-request.sent // READ_UNIT))})
-    # Each item of a transaction counts twice, and separately.
+    # Each item of a transaction counts separately, and twice.
     items = json.loads(request.body).get("TransactItems") if operation.startswith("Transact") else None
     units = sum(2 * max(1, -(-len(json.dumps(item)) // WRITE_UNIT)) for item in items or ())
     return Counter({"DynamoDB write": units or max(1, -(-len(request.body) // WRITE_UNIT))})

@@ -1,6 +1,6 @@
-"""The time of a run's tasks by function: the same functions, called in this process under a profiler.
+"""The time of a run's tasks, by function. The functions of the tasks are called in this process, under a profiler.
 
-A profiler slows down Python calls, but not the work of libraries in them, so its shares approximate the shares of a
+A profiler slows down calls of Python functions, but not the work of libraries. So its shares are only about those of a
 run.
 """
 
@@ -22,14 +22,17 @@ from tests.benchmarks.lake import SCHEMA
 from tests.support.local_jobs import LocalJobs
 
 PARTS: Final = 8
-"""The number of functions that are named; all others are one share."""
+"""The number of functions that the result names. All other functions are one share."""
 
 SMALL_OBJECTS, BIG_PARTS = 4_000, 4
 """The part of a round that one task reads here."""
 
 
 def shares(source: Source) -> tuple[str, str]:
-    """The shares of the longest functions: of the plan of all objects, and of one task that reads and stages some."""
+    """The longest functions, with their shares of the time.
+
+    The first text is of the plan of all objects, the second of one task that reads and stages some objects.
+    """
     table = source.table()
     opened = source.open_table()
     snapshot = opened.snapshot or table.newest()

@@ -1,4 +1,7 @@
-"""(2) The cost of announcing for a writer: published writes compared with unannounced plain PUTs. Warm-up: one."""
+"""(2) What it costs a writer to announce its writes: published writes, compared with plain PUTs that nobody announces.
+
+The warm-up is one write.
+"""
 
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor

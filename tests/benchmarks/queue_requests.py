@@ -1,4 +1,4 @@
-"""The requests of the notification queue to its store: for each notification, and for each put."""
+"""Counts the requests that the notification queue makes to its store, for each notification and for each put."""
 
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -33,8 +33,9 @@ def _topic(queue: NotificationQueue, place: Place, name: str, **settings: Any) -
 
 @dataclass(frozen=True, slots=True)
 class _Counted:
-    """A queue with counted requests: on a bucket alone the requests to
-    the bucket, otherwise the requests to the table.
+    """A queue whose requests are counted.
+
+    On a bucket alone, these are the requests to the bucket, otherwise those to the table.
     """
 
     queue: NotificationQueue
@@ -53,7 +54,7 @@ class _Counted:
 def _asked(place: Place, batches: int) -> float:
     """Requests to the queue for each notification, from its reservation until it is delivered and removed.
 
-    The worker starts before the first one, and the requests of its idle time are not counted.
+    The worker starts before the first notification, and the requests of its idle time are not counted.
     """
     counted = _Counted.of(place)
     egress = Egress.of(["127.0.0.0/8"], allow_http=True)
@@ -85,7 +86,7 @@ def _asked(place: Place, batches: int) -> float:
 
 
 def _shared(place: Place, puts: int) -> tuple[float, float]:
-    """Single puts of threads that share a publisher: requests for each besides the object's own, and puts a second."""
+    """Single puts by threads that share a publisher: requests for each put besides the object's own; puts a second."""
     counted = _Counted.of(place)
     _topic(counted.queue, place, "shared", capacity=10 * puts * WRITERS)
     store = CountingStore(FastObjectStore(place.bucket))

@@ -1,9 +1,10 @@
 """(6) The notification queue compared with Ceph RGW's own persistent notifications, in one run.
 
 The platform's queue is on a bucket alone (SeaweedFS), or has its records in DynamoDB (ministack); a separate process
-delivers. RGW's rows need Ceph (`poe ceph` installs it); without Ceph they say so. Posts go to a `Recorder`. RGW's
-gateway gets 30 s to notice its topics, while the platform is measured. CPU includes all work of a side: backlog,
-objects, recorder. Warm-ups: one entry, one PUT of each kind, RGW's first deliveries.
+delivers. RGW's rows need Ceph (`poe ceph` installs it). Without Ceph, these rows say that it is missing. Posts go to a
+`Recorder`. RGW's gateway has 30 s to notice its topics, in which the platform is measured. The CPU figure of a side
+includes all of its work: backlog, objects, recorder. The warm-ups are one entry, one PUT of each kind, and RGW's first
+deliveries.
 """
 
 import time
@@ -39,9 +40,9 @@ _Outage = tuple[int, int]
 _BACKLOGS = ("backlog-1", "backlog-2")
 
 OUTAGES = ((1, REFUSE), (10, REFUSE), (10, 500), (60, REFUSE))
-"""Seconds, and the endpoint's answer meanwhile."""
+"""Each outage: its seconds, and the endpoint's answer in this time."""
 PATIENCE_SECONDS = 30.0
-"""The wait after an outage for missing posts; ten times this for a whole backlog."""
+"""The time to wait for missing posts after an outage; for a whole backlog, ten times this."""
 NOT_HERE = "Ceph is not installed (`poe ceph`)"
 
 
@@ -59,7 +60,7 @@ class Writer:
 
     @classmethod
     def of(cls, place: Place, topic: str, **settings: Any) -> "Writer":
-        """A writer with a new topic of these settings."""
+        """A writer with a new topic that has these settings."""
         store, queue, bucket = FastObjectStore(place.bucket), place.queue(), place.bucket.bucket
         plain = Publisher(store, prefix="_keyspace/", parallelism=WRITERS, queued=True)
         queue.topics.create(topic, TopicSettings(bucket=bucket, prefix="in/", **settings))
@@ -67,12 +68,12 @@ class Writer:
         return cls(store=store, queue=queue, publisher=publisher, topic=topic)
 
     def publish(self, keys: Sequence[str]) -> None:
-        """Reserves, writes, commits and signals, as one batch."""
+        """Publishes objects in one batch: reserves, writes, commits and signals."""
         outcomes = self.publisher.publish([Put(key=key, body=BODY) for key in keys])
         assert all(isinstance(outcome, Written) for outcome in outcomes)
 
     def put(self, key: str) -> None:
-        """Reserves, writes, commits and signals for one object."""
+        """Publishes one object: reserves, writes, commits and signals."""
         self.publish([key])
 
     def announce(self, keys: Sequence[str]) -> None:
@@ -89,7 +90,7 @@ class Writer:
 
 
 def run(folder: Path, *, small: bool, takeover: bool = False) -> list[Figure]:
-    """Runs all rows. `takeover`: also waits for RGW's second gateway to take over, which takes 90 s."""
+    """Runs all rows. `takeover`: if true, also waits until RGW's second gateway takes over, which takes 90 s."""
     folder.mkdir(parents=True)
     count = 400 if small else 10_000
     outages = OUTAGES[:1] if small else OUTAGES
@@ -151,10 +152,10 @@ class _Rgw:
         return self.buckets[name], self.recorders[name]
 
     def throughput(self, count: int) -> "_Throughput":
-        """Measures from the first PUT to the last post; for a backlog, no entry may be delivered at all.
+        """Measures the time from the first PUT to the last post. Of a backlog, possibly no entry is delivered.
 
-        A topic whose endpoint has failed for seconds may stall until its gateway is restarted. So there are two tries,
-        the second with a backlog of 1,000, which is written quickly.
+        A topic whose endpoint has failed for seconds may stall until its gateway is restarted. So there are two tries.
+        The second one has a backlog of only 1,000, which is written quickly.
         """
         store, recorder = self.ready("throughput")
         keys = [f"in/{n}" for n in range(count)]
@@ -179,7 +180,10 @@ class _Rgw:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Throughput:
-    """Entries a second. `backlog`: the number of entries for which `delivered` was measured."""
+    """The rate of a side, in entries per second.
+
+    `backlog`: the number of entries for which `delivered` was measured.
+    """
 
     delivered: float
     backlog: int
@@ -204,7 +208,7 @@ def _throughput(place: Place, count: int) -> _Throughput:
 
 
 def _rate(recorder: Recorder, before: int, count: int) -> float:
-    """Entries a second of a backlog, from the first post to the last."""
+    """The rate at which a backlog is delivered, in entries per second, from the first post to the last."""
     posts = recorder.posts()[before:]
     return count / max(posts[-1].seconds - posts[0].seconds, 0.001)
 
@@ -212,7 +216,11 @@ def _rate(recorder: Recorder, before: int, count: int) -> float:
 def _throughput_figures(
     ours: dict[str, tuple[Seconds, _Throughput]], theirs: tuple[Seconds, _Throughput] | None, count: int
 ) -> Iterator[Figure]:
-    """The rows. CPU is for both rows of a side: making the backlog, delivering it, writing the objects."""
+    """The rows.
+
+    The CPU figure of a side (ours, RGW) is the sum over its two rows: it includes making the backlog, delivering it,
+    and writing the objects.
+    """
     spent, rgw = theirs or (Seconds(), None)
     backlog = (
         f"RGW {rgw.delivered:.0f}/s over {rgw.backlog:,}, one event a POST; {cpu(spent)}" if rgw else NOT_HERE
@@ -359,7 +367,7 @@ def _named(outage: _Outage) -> str:
 def _outage(
     recorder: Recorder, tell: Callable[[Sequence[str]], object], keys: Sequence[str], outage: _Outage
 ) -> str:
-    """The result of an outage: seconds from the endpoint's return to the last key, lost ones, and duplicates."""
+    """The result of an outage: seconds from the endpoint's return to the last key; lost keys; duplicates."""
     ends = time.monotonic() + outage[0]
     recorder.answer(outage[1])
     tell(keys)
@@ -405,7 +413,7 @@ def _takeover_figures(place: Place, rgw: _Rgw | None) -> Iterator[Figure]:
 
 
 def _rgw_takeover(rgw: _Rgw) -> float:
-    """The first gateway owns all topics, since it was alone when they were made."""
+    """The first gateway owns all topics, since it was the only one when they were made."""
     store, recorder = rgw.ready("throughput")
     second = rgw.ceph.add_gateway()
     before = len(set(recorder.posted_keys()))

@@ -1,7 +1,8 @@
-"""(9) Counting a table made by many small batches, compared with a table written at once.
+"""(9) Counts the rows of a table that many small batches have made, and of a table that was written in one step.
 
-Each batch has new objects in many slots, as in a bucket's steady state; then Spark counts the rows of both, once as a
-warm-up. The target for the ratio is 0.83 or more: a count of many takes at most 1.2 times as long.
+Each batch has new objects in many slots, as in the steady state of a bucket. Then Spark counts the rows of both tables;
+the first count is a warm-up. The target for the ratio is 0.83 or more: the count after many batches takes at most 1.2
+times as long.
 """
 
 from functools import partial

@@ -1,12 +1,14 @@
 """(11) The amount of data that a batch rewrites.
 
-1,000,000 objects of 2 KB are in 1,000 slots, with a batch of 694 a minute; no Spark, no source, a store in memory. The
-code of packs is real (plan, withdrawal, merge, Parquet); states and manifest have real sizes (`rewriting_packs`).
-Initial packs that no batch touches are not made. Figures are means of one batch.
+There are 1,000,000 objects of 2 KB in 1,000 slots, and a batch of 694 objects each minute. The store is in memory;
+there is no Spark and no source. The code of packs is real (plan, withdrawal, merge, Parquet); states and manifest have
+real sizes (`rewriting_packs`). The initial packs that no batch changes are not made. Figures are the mean values for
+one batch.
 
-Last hour's keys are drawn at random from the changes of the last 60 batches, after 60 batches of new objects. Since
-only these keys change, their number shrinks: it halves in two hours. So another case has as many new objects, too. Both
-cases also run on a tenth of everything (objects, slots, batch, sizes of packs), for more batches.
+The keys of "the last hour" are drawn at random from the changes of the last 60 batches. Before that, there are 60
+batches of new objects. Since only these keys change, their number becomes smaller: it halves in two hours. So another
+case adds the same number of new objects. Both cases also run with a tenth of everything (objects, slots, batch, sizes
+of packs), for more batches.
 """
 
 from dataclasses import dataclass, field, replace
@@ -41,7 +43,7 @@ class Scale:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """`rounds`: the number with plain files, and with vectors; 0: skipped."""
+    """`rounds`: the number of rounds with plain files, and the number with vectors; 0 means that there are none."""
 
     what: str
     kind: Kind

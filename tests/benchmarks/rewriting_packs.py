@@ -1,8 +1,8 @@
-"""A table of real packs; its states and manifest are written only with their size.
+"""A table whose packs are real; its states and manifest have only the right size.
 
-A round's requests are those of the real commit: 2 GETs (the next version, `known`), 1 PUT each for states, manifest,
-version and `known`, and every 20 rounds a checkpoint. Merges of states are computed. So are the reads of pages with
-known objects; a warm process has the pages of the last hour's changes.
+A round has the requests of a real commit: 2 GETs (the next version, `known`), and 1 PUT each for states, manifest,
+version and `known`. Every 20 rounds there is a checkpoint, too. Merges of states are computed. The reads of pages with
+known objects are computed, too. A warm process already has the pages of the last hour's changes.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -19,7 +19,7 @@ from tests.benchmarks.rewriting_rows import RECORDS, Numbers, key_of, rows_of
 from tests.benchmarks.rewriting_store import Spent, Tally, measured
 
 MANIFEST = bytes(25_000)
-"""The counts of 1,000 slots and the ETags of their signals."""
+"""The manifest's size: it has the counts of 1,000 slots, and the ETags of their signals."""
 STATE_BYTES = 33
 """The size of an object's state in a file of states."""
 STATE_PAGE = 4096
@@ -30,7 +30,7 @@ WHOLE = 1 << 20
 
 @dataclass(kw_only=True)
 class Packs:
-    """A table whose first version has the label 1."""
+    """A table of packs. Its first version has the label 1."""
 
     slots: Numbers
     total: int
@@ -56,7 +56,7 @@ class Packs:
         self.order = order
 
     def fill(self) -> None:
-        """Writes all objects, by one round, as real packs."""
+        """Writes all objects as real packs, in one round."""
         chunks = (
             rows_of(self.order[start : start + 4096], self.slots, self.chance)
             for start in range(0, self.total, 4096)
@@ -101,7 +101,7 @@ class Packs:
         self._commit(before, changed, gone)
 
     def _look_up(self, left: Numbers) -> None:
-        """Counts the reads of pages with states of initial objects that have not changed since."""
+        """Counts the reads of pages that have states of initial objects, as far as these have not changed."""
         old = left[self.labels[left] == 1]
         pages = len(np.unique(self.ranks[old] // STATE_PAGE))
         self.store.requests["GET"] += pages
@@ -145,7 +145,7 @@ class Packs:
 
     def _held(self, path: str, leaving: Sequence[Withdrawal], *, whole: bool = False) -> Held:
         gone = self.hidden.get(path)
-        self.store.requests["GET"] += gone is not None  # the vector, if no process has it
+        self.store.requests["GET"] += gone is not None  # the read of the vector, if it has one
         if whole or self.live[path].size <= WHOLE:
             return Held(pack=PackReader.of(self.store.body(path), gone, where=path), leaving=leaving)
         return Held(pack=PackReader.of(self.store.ranges(path), gone, where=path), leaving=leaving)
@@ -159,7 +159,7 @@ class Packs:
     def _commit(self, before: Mapping[str, Add], changed: Numbers, gone: Numbers) -> None:
         states = bytes(STATE_BYTES * (len(changed) + len(gone)))
         self._put("states", states)
-        # Merges: eight files at each level, and on the last level all objects once in 8 ** levels rounds.
+        # Merges take eight files at each level. On the last level, all objects are merged once in 8 ** levels rounds.
         self.store.requests.update({"PUT": 1, "GET": STATE_LEVELS})
         self.store.written += STATE_LEVELS * len(states) + STATE_BYTES * self.total // 8**STATE_LEVELS
         self._put("manifest", MANIFEST)
@@ -178,7 +178,7 @@ class Packs:
 
 
 def vector_size(rows: Rows) -> int:
-    """Bytes of a deletion vector: a portable RoaringBitmap in its frame."""
+    """The size of a deletion vector in bytes: a portable RoaringBitmap in its frame."""
     size = 40
     for _, part in _containers(rows):
         runs = 1 + int(np.count_nonzero(np.diff(part) != 1))

@@ -15,7 +15,7 @@ from s3notify_platform.kernel.slots import slot_of
 
 RECORDS = 10
 HOUR = 60
-"""The number of batches in an hour, one a minute."""
+"""The number of batches in an hour: one per minute."""
 
 Numbers = npt.NDArray[np.int64]
 Kind = Literal["new", "overwrites", "deletes", "hour", "half"]
@@ -80,7 +80,7 @@ def object_bytes(rows: pa.Table) -> float:
 
 @dataclass(kw_only=True)
 class Changes:
-    """The changes from batch to batch, in a bucket that had `total` objects at first."""
+    """The changes of each batch, in a bucket that had `total` objects at first."""
 
     kind: Kind
     total: int
@@ -98,7 +98,10 @@ class Changes:
         return np.arange(self.total + self.made - count, self.total + self.made)
 
     def next(self, *, first: bool = False) -> tuple[Numbers, Numbers]:
-        """Objects written, and objects deleted, in the next batch. `first`: the initial objects."""
+        """The objects that the next batch writes, and the objects that it deletes.
+
+        `first`: the batch is one of new objects, whatever the kind.
+        """
         none = np.empty(0, dtype=np.int64)
         match "new" if first else self.kind:
             case "new":

@@ -67,7 +67,7 @@ class Tally(DelegatingStore):
         return found.body
 
     def ranges(self, key: str) -> pa.PythonFile:
-        """A file; each read part of it is 1 GET."""
+        """A file; each read of a part of the file is 1 GET."""
         found = self.store.get(key)
         assert isinstance(found, StoredObject)
         return pa.PythonFile(_Ranges(found.body, self), "r")

@@ -1,9 +1,9 @@
 """(6) Many small objects, and few big ones, from bucket to committed table.
 
-The alternatives are in `ways`: Spark's own reader over s3a, and the limits. If s3a's jars are not available, Spark
-reads a copy on the local disk instead, and no S3. No alternative remembers earlier reads. Each runs in a separate
-process; ways with Spark are warmed up by a job of four objects. The alternatives get a part of the objects, and are
-compared by their rate.
+The alternatives are in `ways`: Spark's own reader over s3a, and programs that show the limit. If the jars of s3a are
+not available, Spark reads a copy on the local disk instead, without S3. No alternative remembers earlier reads. Each
+one runs in a separate process. With Spark, a job of four objects is the warm-up. The alternatives get a part of the
+objects, and are compared by their rate.
 """
 
 import subprocess
@@ -49,7 +49,7 @@ def run(server: LocalS3Server, *, small: bool) -> list[Figure]:
 
 
 def _compared(source: Source, part: str, *, big: bool) -> list[Figure]:
-    """The whole `source`, and the alternatives for its part below `part`."""
+    """The platform ingests the whole `source`, and the alternatives read only its part below `part`."""
     config = source.input.bucket
     (planning, staging), _ = apart(shares, source)
     ours, memory = apart(ingested, source)
@@ -121,7 +121,7 @@ def ingested(source: Source) -> Took:
     return Took(
         seconds=took(),
         reading=ended - reading[0],
-        # `objects` is not used here, since an object that takes two rounds is read in both.
+        # `objects` is not used here: it counts an object twice if two rounds read it.
         objects=sum(slot.live_objects for slot in slots),
         bytes=sum(slot.bytes for slot in slots),
         rows=sum(slot.rows for slot in slots),

@@ -1,8 +1,9 @@
-"""(13) A hundred sources in one development home: the gaps between the polls of each, and the resources that they take.
+"""(13) A hundred sources in one development home: the gaps between polls of a source, and the resources of all.
 
-All sources have their sensors on: their own one, automation, reconciler. Nothing changes. Their first batches, which
-would find nothing, are skipped: the cursors say that they were done. A tick polls when it begins, and if it watches,
-until it ends. The gaps are the times between the ticks of a source, in a minute after a first minute as a warm-up.
+All sensors are on: each source's own sensor, its automation, and its reconciler. Nothing changes in the buckets. The
+first batch of each source would find nothing, so it is skipped: the cursor says that it was done. A tick polls when it
+begins; a tick that watches polls until it ends. The gaps are the times between the ticks of a source. They are measured
+for a minute, after a first minute as a warm-up.
 """
 
 import time
@@ -60,7 +61,7 @@ def run(folder: Path, *, small: bool) -> list[Figure]:
 
 
 def _define(folder: Path, names: list[str]) -> None:
-    """Writes sources like the demo's, not yet running, without the demo's own parts."""
+    """Writes sources like the demo's source, without the demo's own parts. They are not started yet."""
     given = yaml.safe_load((DEMO_FOLDER / "demo" / "defs.yaml").read_text())
     for name in names:
         attributes = given["attributes"] | {"name": name, "prefix": f"raw/{name}/", "running": False}
@@ -76,7 +77,7 @@ def _sensors(platform: Platform) -> int:
 
 
 def _start(platform: Platform, name: str) -> None:
-    """Starts its sensors, the source's own one as after a first batch."""
+    """Starts the sensors of a source. The source's own sensor gets a cursor as after a first batch."""
     config = platform.server.config(BUCKET)
     at = {"bucket": config, "platform": config, "commit": "native"}
     source = followed(source_of(name=name, prefix=f"raw/{name}/", format="jsonl", **at))
@@ -97,7 +98,7 @@ def _start(platform: Platform, name: str) -> None:
 
 
 def _gaps(instance: DagsterInstance, names: list[str], since: float) -> tuple[dict[str, list[float]], int]:
-    """Seconds without a tick by source, including before the first and after the last; and the failed ticks."""
+    """The seconds without a tick, by source, also at the beginning and at the end; and the failed ticks."""
     found, failed = {}, 0
     now = time.time()
     for state in instance.all_instigator_state():

@@ -1,7 +1,7 @@
-"""(8) A sweep: a million objects compared with the committed state, as the check `complete` does it.
+"""(8) A sweep compares a million objects with the committed state, as the check `complete` does.
 
-No local server holds so many objects: the listing is simulated (`simulated_listing`), with `PAGE_MS` for each page, and
-the states are committed as if the objects had been read. So only LISTs, states and comparisons are measured. The
+No local server can hold so many objects. So the listing is simulated (`simulated_listing`), with `PAGE_MS` for each
+page. The states are committed as if the objects had been read. So only LISTs, states and comparisons are measured. The
 warm-up starts Spark's workers. The alternative is one process that lists the same pages and compares them with a dict,
 which it read from one Parquet file.
 """
@@ -34,7 +34,10 @@ from tests.benchmarks.simulated_listing import SIZE, listed_etag, listed_key, si
 from tests.support.spark_options import named
 
 BUCKET = "simulated"
-"""The bucket of the platform and of the objects; `simulated_listing`, and then `growth`, have it at other servers."""
+"""The name of the platform's bucket.
+
+The objects' bucket has the same name, at another server (`simulated_listing`, `growth`).
+"""
 STATE = "state.parquet"
 MILLION = 1_000_000
 CHANGED = 100
@@ -84,9 +87,10 @@ def _figures(
 
 
 def million(server: LocalS3Server, listing: S3Config, total: int) -> Source:
-    """A source on the bucket `listing` whose table knows all objects, and a file with them for the alternatives.
+    """A source on the bucket `listing`.
 
-    Committed once for each server.
+    Its table has the states of all objects; a file has them for the alternatives. They are committed only once for each
+    server.
     """
     source = known(server, listing, total, changed=CHANGED)
     store = FastObjectStore(source.location.platform)
@@ -100,7 +104,10 @@ def million(server: LocalS3Server, listing: S3Config, total: int) -> Source:
 
 
 def known(server: LocalS3Server, listing: S3Config, total: int, *, changed: int) -> Source:
-    """A source on the bucket `listing` whose table knows all objects, `changed` of them with another ETag."""
+    """A source on the bucket `listing`.
+
+    Its table has the states of all objects; `changed` of these states have another ETag.
+    """
     server.create_bucket(BUCKET)
     name = f"known_{total}_{changed}"
     source = source_of(listing, name, "in/", platform=named(server.config(BUCKET)))
@@ -117,7 +124,7 @@ def _versions(total: int, changed: int) -> Iterator[ObjectVersion]:
 
 
 def swept(source: Source, tasks: int) -> Swept:
-    """The plan of `complete`; `tasks`: the number of concurrent tasks, 0 for the number of cores."""
+    """Makes the plan of the check `complete`. `tasks`: the number of concurrent tasks; 0 means the number of cores."""
     with embedded_spark() as spark:
         ship_package(spark)
         spark.range(0, 8, 1, 2).mapInArrow(

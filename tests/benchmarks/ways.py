@@ -1,7 +1,8 @@
 """Other ways from a bucket of JSONL to Parquet: Spark without the platform, and programs without Spark.
 
 Spark's own reader (`over_s3a`, `over_files`) commits everything or nothing, and does not remember earlier reads. s3a is
-configured to read many small files in one task: with its default, 4 MB for each opened file, a task has 32.
+configured to read many small files in one task. With its default, which counts 4 MB for each opened file, a task has
+only 32 files.
 
 `alone` is the limit: one process that fetches with obstore and parses with pyarrow. `thrown_away` only fetches.
 """
@@ -38,7 +39,7 @@ FILE_BYTES = 64 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Took:
-    """The cost of one way. `reading`: from the first byte that was read to the last commit."""
+    """The cost of one way. `reading`: the seconds from the first byte that was read to the last commit."""
 
     seconds: float
     reading: float
@@ -55,7 +56,7 @@ class Took:
 
 
 def warm_objects(config: S3Config) -> None:
-    """Few objects, for a first job."""
+    """A few objects, for a first job as the warm-up."""
     store = obstore_store(config)
     for number in range(4):
         obstore.put(store, f"{WARM}{number}.jsonl", b'{"id": 1, "name": "a", "note": "b"}\n')
@@ -94,7 +95,7 @@ def over_files(folder: str) -> Took:
 
 
 def _plain_spark(conf: dict[str, str]) -> AbstractContextManager[SparkSession]:
-    """Spark with its defaults, on loopback."""
+    """A session of Spark with its default settings, on the loopback interface."""
     wanted = ("spark.master", "spark.driver.", "spark.ui.")
     ours = {k: v for k, v in session_conf(master="local[*]").items() if k.startswith(wanted)}
     return spark_of({**ours, "spark.sql.files.openCostInBytes": str(64 << 10), **conf})
@@ -143,7 +144,7 @@ def etags(config: S3Config, prefix: str) -> dict[str, str]:
 
 
 async def _bodies(config: S3Config, keys: Sequence[tuple[str, int]], *, keep: bool) -> list[bytes]:
-    """Ranges of the objects, in order; without `keep`, nothing."""
+    """The bytes of the objects, range by range, in order. Without `keep`, the bytes are not kept."""
     store = obstore_store(config)
     gate = asyncio.Semaphore(IN_FLIGHT)
 
@@ -170,7 +171,7 @@ def thrown_away(config: S3Config, prefix: str) -> Took:
 
 
 def alone(config: S3Config, prefix: str) -> Took:
-    """Objects that are fetched together are parsed together, while the next ones are fetched."""
+    """Reads all objects in one process: while some are parsed together, the next ones are fetched."""
     with seconds() as took:
         keys = listed(config, prefix)
         with seconds() as reading, ThreadPoolExecutor(1) as ahead:

@@ -1,4 +1,4 @@
-"""An HTTP proxy in front of a real server, which makes requests fail on demand: before, after or instead of sending.
+"""An HTTP proxy in front of a real server. It makes requests fail on demand: before, after or instead of sending them.
 
 The proxy can also drop conditions of writes, as some gateways do. It records every answered request. `before` is called
 just before a request reaches the server.
@@ -67,8 +67,9 @@ class _Server(ThreadingHTTPServer):
 
 
 class FaultProxy:
-    """`with FaultProxy(url) as proxy: proxy.faults.extend([...])`: each
-    fault is for one request; then all requests pass.
+    """Used like `with FaultProxy(url) as proxy: proxy.faults.extend([...])`.
+
+    Each fault is for one request; after the last fault, all requests pass.
     """
 
     def __init__(self, backend_url: str, *, drops_conditions: bool = False) -> None:
@@ -78,13 +79,13 @@ class FaultProxy:
         self.forbidden: set[str] = set()
         """Endings of paths that no GET may read."""
         self.answers: dict[str, tuple[int, str, bytes]] = {}
-        """The answers to GET and HEAD by ending of the path: status, code, message."""
+        """The answers to GET and HEAD requests, by the ending of the path: status, code, message."""
         self.refuses_names = False
-        """True: keys that S3 does not accept are answered with 400."""
+        """If true, requests with keys that S3 does not accept get a 400."""
         self.added: dict[str, str] = {}
         """Headers that are added to each request, as a proxy that terminates TLS does."""
         self.outage = lambda: False
-        """While this returns true, every request is answered with 503."""
+        """While this function returns true, every request gets a 503."""
         self.before = lambda method, path, headers: None
         """Called before a request is forwarded; the request waits for it."""
         backend = urlsplit(backend_url)

@@ -1,4 +1,4 @@
-"""A store that ignores conditions in its answers, as some servers do."""
+"""A store that answers as if requests had no conditions, as some servers do."""
 
 from s3notify_platform.kernel.ports import Absent, IfMatch
 from s3notify_platform.stores.counting import CountingStore

@@ -22,7 +22,7 @@ class LeasesSuite:
         raise NotImplementedError
 
     def test_put_creates_a_lease_once(self, leases):
-        """The second put returns the existing lease; other paths and other ETags are other leases."""
+        """The second put returns the existing lease. Each other path, and each other ETag, has a lease of its own."""
         assert leases.read("a/b", "*") is None
         assert leases.put(LEASE, seen=None) == Granted()
         assert leases.put(replace(LEASE, writer="w2"), seen=None) == Occupied(found=LEASE)
@@ -31,7 +31,7 @@ class LeasesSuite:
         assert leases.read("a/b", "*") == LEASE
 
     def test_any_path_is_returned_unchanged(self, leases):
-        """The writer of the lease does not matter."""
+        """This holds even for a lease without a writer."""
         for path in ODD:
             for etag in ("*", "0123456789abcdef", "abc-2"):
                 lease = replace(LEASE, path=path, etag=etag, writer=None)
@@ -39,7 +39,7 @@ class LeasesSuite:
                 assert leases.read(path, etag) == lease
 
     def test_replace_needs_the_generation_and_writer_that_were_read(self, leases):
-        """The timeout and the owner of the lease do not matter."""
+        """The timeout and the owner of the lease may differ from what was read."""
         second = replace(LEASE, generation=1, writer="w2")
         assert leases.put(second, seen=LEASE) == Occupied(found=None)
         leases.put(LEASE, seen=None)
@@ -50,7 +50,7 @@ class LeasesSuite:
         assert leases.read("a/b", "*") == done
 
     def test_leases_of_one_generation_differ_by_writer(self, leases):
-        """The writers are this one, another one, and another client that names no writer."""
+        """There are three writers: this one, another one, and another client that names no writer."""
         others = [replace(LEASE, writer=writer) for writer in ("w2", None)]
         leases.put(LEASE, seen=None)
         for other in others:
@@ -64,7 +64,7 @@ class LeasesSuite:
 
     @pytest.mark.parametrize("start", [None, LEASE])
     def test_one_of_many_replacements_of_a_lease_wins(self, leases, start):
-        """Two writers would otherwise hold one lease; the stored lease is the winner's."""
+        """Otherwise, two writers could hold one lease. The stored lease is the winner's."""
         if start:
             leases.put(start, seen=None)
         wanted = [

@@ -47,7 +47,7 @@ ODD_KEYS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Traits:
-    """Known limits of a server; each is a finding, not a permission."""
+    """Known limits of a server. Each one is a finding about the server, and must not be relied on."""
 
     refused_keys: frozenset[str] = frozenset()
     atomic_replace: bool = True
@@ -99,7 +99,7 @@ class ObjectStoreSuite:
         assert [meta.etag for meta in store.list("").objects] == [second]
 
     def test_get_evaluates_conditions(self, store):
-        """`if_match` pins a version; `if_none_match` saves the transfer of the body."""
+        """`if_match` pins a version; `if_none_match` makes a transfer of an unchanged body unnecessary."""
         first = store.put("a", b"1").etag
         second = store.put("a", b"2").etag
         assert store.get("a", if_match=first) == Conflict()
@@ -109,7 +109,7 @@ class ObjectStoreSuite:
         assert store.get("gone", if_match=first) is None
 
     def test_get_returns_a_range(self, store):
-        """A range is returned as far as the object has it; a missing object is None."""
+        """The part of the range that the object has is returned; for a missing object, None."""
         assert store.get_range("a", 0, 5) is None
         store.put("a", b"0123456789")
         assert store.get_range("a", 0, 1) == b"0"
@@ -170,7 +170,10 @@ class ObjectStoreSuite:
             store.copy("a", "a")
 
     def test_copy_adds_metadata(self, store):
-        """The given metadata is added to the source's, which keeps its own; a missing source is named in the error."""
+        """The copy has the source's metadata and the given metadata; the source keeps its own.
+
+        An error names a missing source.
+        """
         store.put("a", b"1", metadata={"kept": "k", "writer": "w1"})
         assert isinstance(store.copy("a", "b", metadata={"writer": "w2"}), Written)
         assert store.get("b").body == b"1"
@@ -180,7 +183,7 @@ class ObjectStoreSuite:
             store.copy("gone", "c", metadata={"writer": "w2"})
 
     def test_copy_if_absent_creates_once(self, store):
-        """The target is created once. If the server ignores this, the probe must say so."""
+        """The target is created once. If a server ignores this condition, the probe must say so."""
         store.put("a", b"1")
         store.put("b", b"2")
         assert isinstance(store.copy("a", "c", precondition=ABSENT), Written)
@@ -204,7 +207,7 @@ class ObjectStoreSuite:
                 store.send_part("large", upload, 1, b"a")
 
     def test_upload_may_have_one_part(self, store):
-        """The last part may have any size; so may a single part."""
+        """The last part may have any size, and so may the only part of an upload."""
         upload = store.begin_upload("large")
         assert isinstance(
             store.complete_upload("large", upload, [store.send_part("large", upload, 1, b"a")]), Written
@@ -212,7 +215,7 @@ class ObjectStoreSuite:
         assert store.get("large").body == b"a"
 
     def test_aborted_upload_cannot_continue(self, store):
-        """An aborted upload cannot continue, a second abort is no error, and the key's other uploads stay."""
+        """An aborted upload cannot continue, and a second abort is no error. Other uploads of the same key stay."""
         gone, other = store.begin_upload("large"), store.begin_upload("large")
         etag = store.send_part("large", gone, 1, b"a")
         store.abort_upload("large", gone)
@@ -228,7 +231,7 @@ class ObjectStoreSuite:
 
     @pytest.mark.parametrize("key", ["large", "a b+c%20d", "日本語/ключ"])
     def test_empty_uploads_are_listed_for_one_key(self, store, key):
-        """Uploads of other keys, and uploads with parts, are not listed."""
+        """Uploads of other keys are not listed, and uploads that have parts are not listed either."""
         empty, begun = store.begin_upload(key), store.begin_upload(key)
         store.begin_upload(f"{key}r")
         store.send_part(key, begun, 1, b"a")
@@ -240,7 +243,7 @@ class ObjectStoreSuite:
     def test_upload_if_absent_creates_once(self, store):
         """The upload completes only if the object does not exist; a refused upload still exists.
 
-        If a server ignores this, that is a finding.
+        A server that ignores this condition is a finding.
         """
         store.put("large", b"old")
         upload = store.begin_upload("large", precondition=ABSENT)
@@ -271,7 +274,7 @@ class ObjectStoreSuite:
             assert store.get("large").body == b"new"
 
     def test_parts_are_copied_by_the_store(self, store):
-        """The store itself copies ranges of the source, and never of a version other than the expected one."""
+        """The store itself copies ranges of the source. It never copies from another version than the expected one."""
         store.put("source", b"a" * PART + b"end", metadata={"writer": "w1"})
         source = store.source("", "source")
         upload = store.begin_upload("copied", metadata={"by": "w2"}, source=source)
@@ -371,7 +374,7 @@ class ObjectStoreSuite:
         self._one_winner(store, "race", ABSENT)
 
     def test_one_winner_of_concurrent_replacers(self, store):
-        """One of 16 writers under one ETag wins."""
+        """16 writers expect the same ETag, and one of them wins."""
         if not self.traits.atomic_replace:
             pytest.skip("this server checks an ETag and writes in two steps")
         first = store.put("race", b"first").etag

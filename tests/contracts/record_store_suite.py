@@ -13,7 +13,7 @@ class RecordStoreSuite:
     """The contract. Subclasses define the fixture `records`, an empty store."""
 
     writers = 16
-    """The number of concurrent threads; 1 if the server itself is not safe under several."""
+    """The number of concurrent threads; 1 if the server itself does not support several at a time."""
 
     @pytest.fixture
     def records(self) -> Iterator[RecordStore]:
@@ -40,7 +40,7 @@ class RecordStoreSuite:
         assert [record.value for record in records.scan("p")] == [value]
 
     def test_replace_needs_the_version(self, records):
-        """A version has one successor, even if the content is the same."""
+        """A version has only one successor, even if the content stays the same."""
         records.create("p", "a", b"same")
         first = records.read("p", "a").version
         assert isinstance(records.replace("p", "a", b"same", expected=first), Written)
@@ -51,7 +51,10 @@ class RecordStoreSuite:
         assert records.read("p", "a").value == b"same"
 
     def test_conflict_returns_the_existing_record(self, records):
-        """A refusal may return the existing record, which must be right, and returns nothing for a missing one."""
+        """A refusal may return the existing record, which must then be the right one.
+
+        For a missing record, it returns nothing.
+        """
         first = records.create("p", "a", b"1").etag
         records.replace("p", "a", b"2", expected=first)
         there = records.read("p", "a")
@@ -65,7 +68,7 @@ class RecordStoreSuite:
         assert records.remove("p", "none", expected=first).found is None
 
     def test_written_etag_is_the_version(self, records):
-        """The next write may expect the version that a write returned."""
+        """The next write may expect the version that the previous write returned."""
         first = records.create("p", "a", b"1").etag
         second = records.replace("p", "a", b"2", expected=Version(first)).etag
         assert records.read("p", "a").version == second
@@ -123,7 +126,10 @@ class RecordStoreSuite:
 
     @pytest.mark.parametrize("prefix", ["", "0", "042.", "a b", "é", "none", "a%"])
     def test_scan_returns_keys_with_a_prefix(self, records, prefix):
-        """Only keys with the prefix are returned, in order; prefixes that need quoting, and counters, are included."""
+        """Only keys with the prefix are returned, in order.
+
+        This includes prefixes that must be quoted, and counters.
+        """
         keys = ["0", "04", "042", "042.a", "042.b", "042x", "043.a", "a", "a b", "a bc", "a%b", "éa", "e"]
         for key in keys:
             records.create("p", key, key.encode())
@@ -133,7 +139,7 @@ class RecordStoreSuite:
         assert list(records.scan("q", prefix=prefix)) == []
 
     def test_scan_returns_wanted_records(self, records):
-        """Only wanted records below the prefix are returned; `wanted` gets unquoted names."""
+        """Only wanted records below the prefix are returned. The function `wanted` gets unquoted names."""
         for key in ["a.1", "a.2", "b.1", "é.1"]:
             records.create("p", key, key.encode())
         found = records.scan("p", wanted=lambda key: key.endswith(".1"))
@@ -162,7 +168,7 @@ class RecordStoreSuite:
         ]
 
     def test_scan_may_return_keys_only(self, records):
-        """A scan of keys returns no values, but the versions that removals expect."""
+        """A scan of keys returns no values, but it returns the versions that removals need."""
         versions = {}
         for key in ("a.1", "a.2", "b.1"):
             versions[key] = records.create("p", key, b"value").etag
@@ -173,7 +179,7 @@ class RecordStoreSuite:
         assert [record.key for record in records.scan("p", keys_only=lambda _: True)] == ["a.2", "b.1"]
 
     def test_scan_may_be_abandoned(self, records):
-        """The next scan returns the records that the abandoned one had not reached."""
+        """The next scan returns also the records that the abandoned scan had not reached."""
         for number in range(50):
             records.create("p", f"{number:02}", b"1")
         scan = records.scan("p")
@@ -249,7 +255,7 @@ class RecordStoreSuite:
         assert len(removed) == len(set(removed)) == created - left
 
     def test_version_is_replaced_or_removed_never_both(self, records):
-        """A removal must never delete the successor of its version."""
+        """A removal must never delete a newer version than the expected one."""
         self.needs_several_writers()
         for number in range(20):
             key = f"k{number}"

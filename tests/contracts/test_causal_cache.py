@@ -1,4 +1,4 @@
-"""The causal cache on a real S3 server: its contents after writes without a signal."""
+"""The causal cache on a real S3 server: what it contains after writes that were not signalled."""
 
 import pytest
 
@@ -14,7 +14,10 @@ KS = "ks/"
 
 @pytest.mark.parametrize("staleness_seconds", [3600, 0], ids=["not polled", "polled each time"])
 def test_evict_shows_writes_without_a_signal(ministack: S3Server, staleness_seconds: float) -> None:
-    """A poll never shows an overwrite, a deletion or an object without a signal; a `get` after `evict` does."""
+    """A poll never shows an overwrite, a deletion or a new object if it was not signalled.
+
+    A `get` after `evict` shows it.
+    """
     store = S3ObjectStore(ministack.config(ministack.make_bucket()))
     counting = CountingStore(store)
     cache = CausalCache(

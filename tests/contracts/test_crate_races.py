@@ -36,7 +36,7 @@ class Both:
     pool: ThreadPoolExecutor
 
     def race(self, ours, task) -> tuple[list[Any], list[str]]:
-        """Runs `ours(number)` in `WRITERS` threads and `task(number)` in as many of the crate's, all at once."""
+        """Runs `ours(number)` in `WRITERS` threads, and `task(number)` in as many threads of the crate, together."""
         start = threading.Barrier(WRITERS + 1)
 
         def run(number):
@@ -75,7 +75,7 @@ def both(ministack, crate_folder):
 
 
 def winner_of(outcomes, said):
-    """The number of the only winner; the crate's writers are counted after ours. All others had a conflict."""
+    """The number of the only winner. The crate's writers have the numbers after ours. All others had a conflict."""
     wins = [isinstance(outcome, Written) for outcome in outcomes] + [word == "won" for word in said]
     assert all(outcome == Conflict() or isinstance(outcome, Written) for outcome in outcomes)
     assert set(said) <= {"won", "lost"}
@@ -84,7 +84,7 @@ def winner_of(outcomes, said):
 
 
 def test_crate_has_the_dynamo_commit(both):
-    """The platform's own obstore is a later version, without this commit."""
+    """The obstore that the platform uses is a later version, which no longer has this commit."""
     assert both.crate.version == "0.8.2"
 
 
@@ -102,7 +102,10 @@ def test_one_of_mixed_creators_wins_every_round(both):
 
 
 def test_one_of_mixed_updaters_wins_every_round(both):
-    """The writers expect the last round's ETag; both kinds use the ETag with its quotes as the lease's sort key."""
+    """The writers expect the ETag of the last round.
+
+    Both kinds use this ETag, with its quotes, as the sort key of the lease.
+    """
     path = "race/update"
     etag = both.commit.put_if_absent(path, b"start").etag
     for round_number in range(ROUNDS):
@@ -147,7 +150,10 @@ def test_odd_path_is_spelled_alike_by_both(both, path):
 
 
 def test_crate_takes_a_done_lease_at_once_and_reads_first(both):
-    """The timeout is 0: after a delete the crate creates without waiting; while an object exists it loses."""
+    """The timeout is 0.
+
+    After a delete, the crate creates the object without waiting; while the object exists, the crate loses.
+    """
     made = both.commit.put_if_absent("done", b"ours")
     task = {"do": "create", "path": "done", "body": "theirs"}
     assert both.crate.run(task)[0].said == "lost"
@@ -160,11 +166,14 @@ def test_crate_takes_a_done_lease_at_once_and_reads_first(both):
 
 
 def test_done_mark_refuses_a_crate_that_waited_for_the_lease(both):
-    """The done mark raises the generation that the crate has found, so the crate reads again, and loses."""
+    """The done mark raises the lease's generation after the crate has read it.
+
+    So the crate reads the lease again, and loses.
+    """
     ours = CommitLease(path="fence", etag="*", generation=0, timeout_ms=300, ttl=2_000_000_000, writer="us")
     assert both.leases.put(ours, seen=None) == Granted()
     both.crate.begin([{"do": "create", "path": "fence", "body": "theirs"}])
-    # The crate's waiting is not visible: by now it has found generation 0, and takes over at 0.9 s.
+    # The test cannot see that the crate waits: by now it has found generation 0, and it takes over at 0.9 s.
     SYSTEM_CLOCK.sleep(0.5)
     done = CommitLease(
         path="fence", etag="*", generation=1, timeout_ms=60_000, ttl=2_000_000_000, writer="us"
@@ -191,8 +200,9 @@ def test_crate_waits_for_the_platforms_lease(both):
 
 
 def test_platform_waits_for_the_crates_lease(both, crate_folder):
-    """The crate never gives up a lease: after a plain delete, the
-    platform takes over after 3 times the lease's timeout.
+    """The crate never releases a lease.
+
+    After a plain delete, the platform takes over once 3 times the lease's timeout have passed.
     """
     timeout_ms = 400
     task = {"do": "create", "path": "gone/theirs", "body": "theirs"}

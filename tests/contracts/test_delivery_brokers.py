@@ -90,7 +90,7 @@ def test_each_event_arrives_once(broker: Broker, queue: NotificationQueue) -> No
 
 
 def test_killed_broker_loses_no_event(broker: Broker, queue: NotificationQueue) -> None:
-    """The broker is killed three times: acknowledged messages arrive, and no event is a dead letter."""
+    """The broker is killed three times. All acknowledged messages arrive, and no event becomes a dead letter."""
     create(queue, "kills", broker.make("kills"), timeout_seconds=5.0)
     broker.restart()
     keys = set()
@@ -107,7 +107,7 @@ def test_killed_broker_loses_no_event(broker: Broker, queue: NotificationQueue) 
 
 
 def test_missing_target_costs_no_attempt(broker: Broker) -> None:
-    """An unreachable broker costs no attempt either."""
+    """An unreachable broker does not count as an attempt either."""
     url = broker.make("there")
     broker.restart()
     push = connect(Endpoint(url=url, timeout_seconds=5.0), EGRESS)
@@ -126,7 +126,7 @@ def test_missing_target_costs_no_attempt(broker: Broker) -> None:
 
 
 def test_missing_topic_is_an_outage(broker: Broker) -> None:
-    """Events for the topic would otherwise become dead letters."""
+    """Otherwise, events for this topic would become dead letters."""
     url = broker.make("made").replace("made", "unmade")
     push = connect(Endpoint(url=url, timeout_seconds=5.0), EGRESS)
     try:
@@ -139,7 +139,7 @@ def test_missing_topic_is_an_outage(broker: Broker) -> None:
 def test_broker_logins_and_certificates(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
     """Right logins and certificates work over TLS.
 
-    With wrong ones nothing is sent, no attempt is counted, and no error contains a password.
+    With wrong logins or certificates, nothing is sent, no attempt is counted, and no error contains a password.
     """
     broker.make("secured")
     right, wrong = f"{broker.user}:{broker.password}", f"{broker.user}:wrong-password"
@@ -162,13 +162,13 @@ def test_broker_logins_and_certificates(broker: Broker, monkeypatch: pytest.Monk
 
 
 def test_kafka_brokers_are_named_by_the_operator() -> None:
-    """The permitted networks of endpoints do not apply to Kafka."""
+    """The networks that are permitted for endpoints do not apply to Kafka."""
     with pytest.raises(UsageError, match=r"--allow-kafka kafka\.example\.com"):
         connect(Endpoint(url="kafkas://kafka.example.com/t"), EGRESS)
 
 
 def test_messages_arrive_at_each_acknowledgement_level(broker: Broker) -> None:
-    """A message that reaches no queue of RabbitMQ is an error only at the last level."""
+    """If a message reaches no queue of RabbitMQ, this is an error only at the last level."""
     url, rabbit = broker.make("levels"), isinstance(broker, RabbitMQ)
     levels = ("none", "broker", "routable") if rabbit else ("none", "broker")
     for number, ack in enumerate(levels):
@@ -191,7 +191,7 @@ def test_messages_arrive_at_each_acknowledgement_level(broker: Broker) -> None:
 
 @pytest.mark.parametrize("broker", [Kafka], indirect=True, ids=["kafka"])
 def test_second_broker_is_used(broker: Kafka) -> None:
-    """The first broker may be unreachable."""
+    """This is so if the first broker is unreachable."""
     url = broker.make("further")
     there = f"127.0.0.1:{broker.port}"
     made = connect(

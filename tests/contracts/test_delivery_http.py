@@ -55,7 +55,7 @@ def delivering(queue, egress=LOOPBACK):
 
 @pytest.mark.thorough
 def test_slow_and_dead_endpoints_do_not_delay_others(queue):
-    """The good endpoint gets everything at once, the slow one at its own speed."""
+    """The good endpoint gets everything immediately; the slow endpoint gets it at its own speed."""
     with (
         Receiver().serving() as fast,
         Receiver(delay=0.5).serving() as slow,
@@ -86,7 +86,7 @@ def test_slow_and_dead_endpoints_do_not_delay_others(queue):
 
 
 def test_endpoint_that_returns_gets_everything_once(queue):
-    """Connections are refused for a while; then everything is delivered soon."""
+    """The endpoint refuses connections for a while. When it accepts them again, everything is delivered soon."""
     with Receiver().serving() as probe:
         port = probe.port
         create(queue, "t", probe.url)
@@ -104,7 +104,7 @@ def test_endpoint_that_returns_gets_everything_once(queue):
 
 
 def test_clean_stop_ends_requests_in_flight(queue):
-    """A hanging endpoint is cut off; the next worker delivers the unfinished entries."""
+    """The request to a hanging endpoint is aborted, and the next worker delivers the unfinished entries."""
     seen = threading.Event()
 
     def notice(connection):
@@ -124,7 +124,7 @@ def test_clean_stop_ends_requests_in_flight(queue):
 
 
 def test_refused_event_does_not_block_its_batch(queue):
-    """All other events are delivered once, in any batch."""
+    """All other events are delivered once, whichever batch they are in."""
 
     def answer(keys):
         return 400 if "k0042" in keys else 200

@@ -19,7 +19,7 @@ from tests.support.outlets import ENDPOINT, FakePush, SteppedDelivery
 @pytest.mark.server
 @pytest.mark.parametrize("in_table", [False, True])
 def test_outlet_role_allows_exactly_what_is_needed(ministack, in_table):
-    """The worker does heartbeats, deliveries, failures, dead letters, a takeover and a clean stop."""
+    """The test includes heartbeats, deliveries, failures, dead letters, a takeover and a clean stop."""
     bucket, table = ministack.make_bucket(), None
     if in_table:
         table = ministack.table_config()

@@ -47,7 +47,7 @@ class Place:
 
     def push(self, name, count, first=0):
         events = [Event(key=f"k{n:04}", bucket=self.bucket) for n in range(first, first + count)]
-        for start in range(0, count, 10):  # each batch goes to one shard
+        for start in range(0, count, 10):  # all entries of a batch go to one shard
             self.queue.push_many(name, events[start:][:10])
 
     def owned(self, name):
@@ -82,7 +82,7 @@ def place(ministack, monkeypatch):
 
 @pytest.mark.thorough
 def test_delivery_continues_within_15_seconds_of_kill_9(place):
-    """Two workers share the shards; one is killed while it delivers, and no entry is lost."""
+    """Two workers share the shards. One of them is killed while it delivers, and no entry is lost."""
     with Receiver(secret=KEY.encode(), delay=0.05).serving() as server:
         place.run("topics", "create", "t", "--url", server.url, "--secret-env", "S3NOTIFY_PUSH_KEY")
         with place.deliver() as first, place.deliver():
@@ -106,7 +106,10 @@ def test_delivery_continues_within_15_seconds_of_kill_9(place):
 
 @pytest.mark.thorough
 def test_delivery_continues_at_once_after_a_clean_stop(place):
-    """On SIGTERM requests in flight are finished, no entry is delivered twice, and the other worker takes over."""
+    """After a SIGTERM, the worker finishes its requests in flight.
+
+    No entry is delivered twice, and the other worker takes over.
+    """
     with Receiver().serving() as server:
         place.run("topics", "create", "t", "--url", server.url)
         with place.deliver() as first, place.deliver():
@@ -126,7 +129,10 @@ def test_delivery_continues_at_once_after_a_clean_stop(place):
 
 
 def test_topics_are_managed_by_command(place):
-    """The commands are create, list, update, stats, dead, redrive and delete, for people and for programs."""
+    """The commands are create, list, update, stats, dead, redrive and delete.
+
+    Each command has output for people, and output for programs.
+    """
     assert "pulled" in place.run("topics", "create", "plain", "--prefix", "raw/")
     place.run("topics", "create", "plain", "--prefix", "raw/")
     assert "other settings" in place.run("topics", "create", "plain", "--prefix", "other/", code=1)
@@ -177,7 +183,10 @@ def test_topics_are_managed_by_command(place):
 
 
 def test_paused_topic_is_inspected_and_purged(place):
-    """The commands are pause, dump, show, purge, resume; a worker started meanwhile delivers only other topics."""
+    """The commands are pause, dump, show, purge and resume.
+
+    A worker that starts during the pause delivers only other topics.
+    """
     broken = [True]
     with Receiver(lambda _: 400 if broken[0] else 200).serving() as server:
         hook = ["--url", server.url, "--shards", "2", "--max-attempts", "1"]
@@ -228,7 +237,7 @@ def test_paused_topic_is_inspected_and_purged(place):
 
 
 def test_dead_letters_are_shown_and_redriven(place):
-    """An endpoint refused events permanently, and was corrected."""
+    """An endpoint refused events permanently. Then it was corrected."""
     broken = [True]
     with Receiver(lambda _: 400 if broken[0] else 200, body=b"no such column").serving() as server:
         place.run("topics", "create", "t", "--url", server.url, "--max-attempts", "1")

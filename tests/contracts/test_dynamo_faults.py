@@ -56,7 +56,10 @@ def doubtful(write, proxy, fault="lose_response"):
 
 @pytest.mark.parametrize("fault", ["throttle", "transaction_conflict"])
 def test_request_that_was_not_applied_is_retried(table, proxy, fault):
-    """The retry is safe even with a condition; retries are bounded, and then the store is unavailable."""
+    """A retry is safe even if the request has a condition.
+
+    After a bounded number of retries, the store counts as unavailable.
+    """
     proxy.faults.extend([fault] * 4)
     assert table.write("put_item", Item=KEY, **IF_ABSENT) == Applied()
     assert proxy.requests == ["PutItem"] * 5
@@ -68,7 +71,7 @@ def test_request_that_was_not_applied_is_retried(table, proxy, fault):
 
 @pytest.mark.parametrize("fault", ["lose_response", "lose_request", "500", "503"])
 def test_write_in_doubt_is_sent_once(table, proxy, fault):
-    """A retry would conflict with the first request."""
+    """If it were sent again, it could conflict with the first request."""
     proxy.faults.append(fault)
     assert isinstance(table.write("put_item", Item=KEY, **IF_ABSENT), Unknown)
     assert proxy.requests == ["PutItem"]
@@ -76,7 +79,7 @@ def test_write_in_doubt_is_sent_once(table, proxy, fault):
 
 
 def test_refusal_returns_the_existing_record(records, proxy):
-    """No read follows the refusal."""
+    """No read is needed after the refusal."""
     records.create("p", "a", b"1")
     there, sent = records.read("p", "a"), len(proxy.requests)
     outcome = Updates(records, HurriedClock()).create("p", "a", b"2")
@@ -86,7 +89,7 @@ def test_refusal_returns_the_existing_record(records, proxy):
 
 @pytest.mark.parametrize("fault", ["lose_response", "lose_request", "500", "503", "throttle"])
 def test_reads_are_retried(table, proxy, fault):
-    """Four failures of any kind are retried; a fifth raises an error with table and endpoint."""
+    """Four failures of any kind are retried. After a fifth failure, the error names the table and the endpoint."""
     table.write("put_item", Item=KEY)
     for read in (
         lambda: table.get(KEY),
@@ -102,7 +105,7 @@ def test_reads_are_retried(table, proxy, fault):
 
 
 def test_refusal_returns_the_former_item(table):
-    """A refusal returns the item with ALL_OLD; a refused transaction only says that a condition failed."""
+    """With ALL_OLD, a refused write returns the item. A refused transaction only says that a condition failed."""
     there = KEY | {"value": {"B": b"1"}}
     table.write("put_item", Item=there)
     assert table.write("put_item", Item=KEY, **IF_ABSENT) == Refused(found=there)
@@ -121,7 +124,10 @@ def test_operator_errors_name_a_remedy(ministack):
 
 @pytest.mark.parametrize("fault", ["lose_response", "lose_request", "500"])
 def test_caller_resolves_a_record_in_doubt(records, proxy, fault):
-    """The store sends once; the stored record shows if the caller's own write, or another's, was applied."""
+    """The store sends the write only once.
+
+    The stored record shows if the caller's own write was applied, or another writer's.
+    """
     updates = Updates(records, HurriedClock())
     created = doubtful(lambda: updates.create("p", "a", b"1"), proxy, fault)
     assert created == Stored(version=records.read("p", "a").version)
@@ -144,7 +150,7 @@ def test_write_in_doubt_never_overwrites_another(records, config, proxy):
         def sleep(self, seconds):
             other.replace("p", "a", b"other", expected=first)
 
-    # The put is lost, and so is the first read.
+    # The answer to the put is lost, and so is the answer to the first read.
     proxy.faults.extend(["lose_request"] + ["500"] * 5)
     outcome = Updates(records, Overtaken()).replace("p", "a", b"ours", expected=first)
     assert (outcome.record.value, outcome.in_doubt) == (b"other", True)
@@ -153,7 +159,7 @@ def test_write_in_doubt_never_overwrites_another(records, config, proxy):
 
 
 def test_addition_in_doubt_is_counted_once(records, proxy):
-    """The addition's token shows that it was applied, if it was the last addition.
+    """If the addition was the last one, its token shows that it was applied.
 
     Otherwise the result is `Unknown`, without a retry.
     """
@@ -164,7 +170,7 @@ def test_addition_in_doubt_is_counted_once(records, proxy):
 
 
 def test_outage_is_unavailable_or_unknown(records, proxy):
-    """The outcome is unavailable before anything was sent, and unknown afterwards."""
+    """Before anything was sent, the outcome is "unavailable"; afterwards it is "unknown"."""
     proxy.faults.extend(["throttle"] * 5)
     with pytest.raises(UnavailableError):
         records.create("p", "a", b"1")

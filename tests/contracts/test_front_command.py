@@ -55,7 +55,7 @@ def serving(config: S3Config) -> Iterator[str]:
 
 
 def test_front_serves_from_the_command_line(ministack: S3Server) -> None:
-    """boto3 creates a topic and a notification; then changes of a writer reach the topic as configured."""
+    """boto3 creates a topic and a notification. After that, a writer's changes reach the topic as configured."""
     config = ministack.config(ministack.make_bucket())
     with serving(config) as url:
 

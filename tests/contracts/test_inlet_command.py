@@ -98,7 +98,7 @@ def test_sqs_inlet_runs_from_the_command_line(ministack):
 
 
 def test_http_inlet_runs_from_the_command_line(ministack):
-    """The secret comes from the environment, and is in no line of the log."""
+    """The secret comes from an environment variable, and no line of the log has it."""
     world = World(ministack)
     (shown,) = free_ports(1, SYSTEM_CLOCK)
     command = Command(
@@ -135,8 +135,9 @@ def _report(port, world, *keys):
 
 @pytest.mark.parametrize("place", ["YAML", "options"])
 def test_inlet_ignores_the_platforms_own_writes(ministack, tmp_path, place):
-    """For a source of the whole bucket, each batch would otherwise report its own changes, forever. If the platform's
-    own prefixes are unknown, the command is refused.
+    """Otherwise, if the source is the whole bucket, each batch would cause the next batch, forever.
+
+    If the platform's own prefixes are unknown, the command is refused.
     """
     world = World(ministack)
     queue = NotificationQueue(queue_records(ministack.config(world.bucket)))
@@ -178,7 +179,7 @@ def test_inlet_ignores_the_platforms_own_writes(ministack, tmp_path, place):
 
 
 def test_missing_secret_is_named(ministack):
-    """The command does not listen without it."""
+    """Without the secret, the command does not listen."""
     command = Command(World(ministack), "http", "--bucket", "b")
     _, err = command.process.communicate(timeout=30)
     assert command.process.returncode == 1
@@ -246,7 +247,7 @@ def test_keyspace_has_the_slots_of_its_source(ministack):
 
 @pytest.mark.thorough
 def test_inlet_waits_during_an_outage(ministack):
-    """The messages stay with the inlet, no message is lost, and it continues by itself."""
+    """The inlet keeps its messages, loses none, and continues by itself after the outage."""
     world = World(ministack)
     with FaultProxy(ministack.endpoint_url) as proxy:
         config = replace(ministack.config(world.platform), endpoint_url=proxy.url)

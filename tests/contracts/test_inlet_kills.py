@@ -1,4 +1,4 @@
-"""Inlets as processes that are SIGKILLed between any two calls: accepted events are in the queue in any case."""
+"""Inlets as processes that SIGKILL ends between any two calls: events that were accepted are always in the queue."""
 
 import http.client
 import json
@@ -40,7 +40,7 @@ def start(world, dies_at, **more):
 
 
 def check(world, etags):
-    """Asserts that every version is in the queue, and that a writer signalled every slot after it had queued."""
+    """Asserts that every version is in the queue, and that each slot was signalled after its entries were queued."""
     queued = {(entry.event.key, entry.event.etag) for entry in world.queue.entries("orders", range(1000))}
     assert queued == set(etags.items())
     for key in etags:
@@ -50,7 +50,10 @@ def check(world, etags):
 @pytest.mark.thorough
 @pytest.mark.parametrize("seed", range(3))
 def test_sqs_inlet_killed_anywhere_loses_nothing(ministack, seed):
-    """The inlet is killed repeatedly, within an accept, and between accept and delete; the last process ends well."""
+    """The inlet is killed repeatedly: during an accept, and between accept and delete.
+
+    The last process ends normally.
+    """
     dice = random.Random(seed)
     world = World(ministack)
     etags = {f"raw/{n}": world.store.put(f"raw/{n}", b"%d" % n).etag for n in range(60)}
@@ -82,7 +85,7 @@ def post(address, bucket, key, etag):
 
 @pytest.mark.thorough
 def test_receiver_killed_anywhere_loses_nothing(ministack, tmp_path):
-    """Senders repeat events until they get an answer of 200; events with this answer are in the queue.
+    """Senders repeat an event until its answer is 200. All events with this answer are in the queue.
 
     A supervisor restarts the receiver.
     """

@@ -1,4 +1,4 @@
-"""The contract of leases for every kind of table, and the item that other programs read."""
+"""The contract of leases, for every kind of table; and the table's item, which other programs read."""
 
 import boto3
 import pytest
@@ -45,7 +45,7 @@ def moto_config(moto_aws):
 
 
 class TestMoto(LeasesSuite):
-    """Runs in this process, with one writer at a time, since moto does not evaluate conditions safely among threads."""
+    """Runs in this process, with one writer at a time: moto's conditions are not thread-safe."""
 
     writers = 1
 
@@ -73,7 +73,10 @@ def items(config):
 
 
 def test_item_has_the_attributes_of_object_store_and_the_writer(moto_config):
-    """The ETag is quoted, `*` is not; all attributes are strings or numbers, since object_store reads no others."""
+    """The ETag has quotes, `*` has none.
+
+    All attributes are strings or numbers, since object_store reads no other types.
+    """
     leases = DynamoLeases(moto_config)
     leases.put(LEASE, seen=None)
     client, (found,) = items(moto_config)
@@ -86,7 +89,7 @@ def test_item_has_the_attributes_of_object_store_and_the_writer(moto_config):
 
 
 def test_conflicting_item_is_read_if_the_server_does_not_return_it(moto_config, monkeypatch):
-    """dynalite does not return it, which costs one more request."""
+    """dynalite does not return the item, so one more request is needed."""
     leases = DynamoLeases(moto_config)
     leases.put(LEASE, seen=None)
     writing = DynamoTable.write
@@ -100,7 +103,7 @@ def test_conflicting_item_is_read_if_the_server_does_not_return_it(moto_config, 
 
 
 def test_table_has_the_original_schema_and_a_ttl(moto_config):
-    """A second creation leaves it unchanged."""
+    """If the table is created a second time, it stays unchanged."""
     client, _ = items(moto_config)
     table = client.describe_table(TableName="leases")["Table"]
     assert [(key["AttributeName"], key["KeyType"]) for key in table["KeySchema"]] == [
@@ -114,7 +117,7 @@ def test_table_has_the_original_schema_and_a_ttl(moto_config):
 
 
 def test_wrong_table_is_named_with_a_remedy(moto_config):
-    """The table is missing, or has other items."""
+    """In one case, the table is missing; in the other, it has items of another program."""
     leases = DynamoLeases(DynamoConfig(table="none"))
     with pytest.raises(UsageError, match="s3notify init"):
         leases.put(LEASE, seen=None)
@@ -126,7 +129,7 @@ def test_wrong_table_is_named_with_a_remedy(moto_config):
 
 @pytest.mark.server
 def test_lost_answer_is_resolved_by_a_read(ministack):
-    """A request that was certainly not applied is retried."""
+    """But a request that was certainly not applied is retried."""
     config = ministack.table_config()
     create_lease_table(config)
     with FaultProxy(config.endpoint_url) as proxy:
@@ -148,7 +151,7 @@ def test_lost_answer_is_resolved_by_a_read(ministack):
 
 
 def test_expired_lease_records_are_purged():
-    """Nothing else removes them, and they would accumulate."""
+    """Otherwise they would accumulate, since nothing else removes them."""
     leases = RecordLeases(MemoryRecordStore())
     leases.put(LEASE, seen=None)
     assert leases.purge(now_ms=LEASE.ttl * 1000 - 1) == 0
@@ -158,7 +161,7 @@ def test_expired_lease_records_are_purged():
 
 @pytest.mark.parametrize("value", [b"", b"[]", b'{"v": 1}', b'{"v": 2}'])
 def test_invalid_lease_record_is_corrupt(value):
-    """A person must check it."""
+    """A person must check such a record."""
     records = MemoryRecordStore()
     leases = RecordLeases(records)
     leases.put(LEASE, seen=None)

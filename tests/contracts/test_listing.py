@@ -1,4 +1,4 @@
-"""Listing in several chains on real servers: the same keys as in one chain, each once, for any cuts."""
+"""A listing in several chains, on real servers: for any cuts, it has the same keys as one chain, each key once."""
 
 from collections.abc import Iterator
 
@@ -62,7 +62,7 @@ class ListingSuite:
             assert dict(found) == dict.fromkeys(names, 1)
 
     def test_chains_with_a_cut_at_every_odd_place(self, store: ObjectStore, names: set[str]) -> None:
-        """A chain begins after each kind of key, existing or not."""
+        """A chain begins after each kind of key, even if no object has this key."""
         odd = [f"{PREFIX}{key}" for key in self.odd]
         odd += [f"{PREFIX}{folder}" for folder in FOLDERS] + [f"{PREFIX}{folder}/3" for folder in FOLDERS]
         found, cuts = parallel_listing(store, PREFIX, odd)

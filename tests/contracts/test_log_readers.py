@@ -103,7 +103,7 @@ def test_every_engine_reads_the_rows_of_a_log(tmp_path: Path, cut: bool) -> None
 
 
 def test_engines_read_names_that_need_column_mapping(tmp_path: Path) -> None:
-    """The names are added to a table with packs; Polars reports that it cannot read them."""
+    """Columns with such names are added to a table that has packs. Polars reports that it cannot read them."""
     log = FolderLog(folder=tmp_path, schema=spark_schema(**PLAIN))
     log.add(rows(1, 2, slot=20), KINDS)
     columns = {"the id": "long", "s": struct(**{"x, y": "string"}), "at ntz": "timestamp_ntz"}
@@ -128,7 +128,7 @@ def test_engines_read_names_that_need_column_mapping(tmp_path: Path) -> None:
 
 
 def test_engines_read_times_without_a_zone(tmp_path: Path) -> None:
-    """Columns with such times need a table feature, even if they are added later."""
+    """Columns with such times need a table feature, even if the columns are added later."""
     log = FolderLog(folder=tmp_path, schema=spark_schema(id="long"))
     log.add([{"_slot": 1, "_key": "a", "id": 1}], {"id": pa.int64()})
     log.grow(spark_schema(id="long", local="timestamp_ntz"))
@@ -143,7 +143,10 @@ def test_engines_read_times_without_a_zone(tmp_path: Path) -> None:
 
 
 def test_engines_read_deletion_vectors(tmp_path: Path) -> None:
-    """Vectors are in the log or in a file, extended, and in checkpoints; predicates apply to the remaining rows."""
+    """Vectors are in the log, in files and in checkpoints, and some are extended.
+
+    Predicates apply to the remaining rows.
+    """
     log = FolderLog(folder=tmp_path, schema=spark_schema(**PLAIN), vectors=True)
     small = log.add(rows(*range(9)), KINDS)
     large = log.add(rows(*range(9, 2009), slot=50), KINDS)
@@ -220,7 +223,7 @@ EDGES: dict[str, tuple[str, pa.DataType, list[Any]]] = {
 
 
 def edges(folder: Path, name: str, *, statistics: bool) -> FolderLog:
-    """A pack for each value, and packs of some of the values and nulls."""
+    """One pack for each value, and further packs with some of the values and nulls."""
     kind, arrow, values = EDGES[name]
     log = FolderLog(folder=folder, schema=spark_schema(**{name: kind}), statistics=statistics)
     groups = [[value] for value in values] + [[None], [*values[:3], None], values[-2:]]
@@ -264,7 +267,7 @@ def test_statistics_do_not_change_results_with_nan(tmp_path: Path) -> None:
 
 
 def test_query_for_a_slot_opens_only_its_packs(tmp_path: Path) -> None:
-    """The other packs may be missing."""
+    """The test removes the other packs, so that no engine can read them."""
     log = FolderLog(folder=tmp_path, schema=spark_schema(**PLAIN))
     log.add(rows(0, 3, slot=17), KINDS)
     others = [log.add(rows(0, 3, slot=slot), KINDS) for slot in (3, 400)]
@@ -277,7 +280,7 @@ def test_query_for_a_slot_opens_only_its_packs(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("vectors", [False, True])
 def test_vacuum_of_delta_rs_removes_no_live_file(tmp_path: Path, vectors: bool) -> None:
-    """Files that manifests name stay, too; with the table's default configuration it removes no file."""
+    """Files that manifests name also stay. With the table's default configuration, no file is removed."""
     log = FolderLog(folder=tmp_path, schema=spark_schema(**PLAIN), vectors=vectors)
     gone = log.add(rows(*range(9)), KINDS)
     kept = log.add(rows(*range(2000)), KINDS)
@@ -302,7 +305,10 @@ def newest(log: FolderLog) -> LogVersion:
 
 
 def test_commits_of_delta_rs_are_read(tmp_path: Path) -> None:
-    """First its compaction, which changes no row; then its checkpoint, with the older versions removed."""
+    """The first commit is its compaction, which changes no row.
+
+    Then its checkpoint is read, without the older versions.
+    """
     log = FolderLog(folder=tmp_path, schema=spark_schema(**PLAIN))
     for n in range(5):
         log.add(rows(n, n + 10, slot=n), KINDS)
@@ -337,7 +343,10 @@ def test_commits_of_delta_rs_are_read(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("vectors", [False, True])
 def test_row_changes_of_delta_rs_are_detected(tmp_path: Path, vectors: bool) -> None:
-    """The flag `dataChange` shows them, with any counts of rows; only delta-rs's OPTIMIZE declares no change."""
+    """The flag `dataChange` shows such commits, for any counts of rows.
+
+    Only OPTIMIZE of delta-rs declares that it changes nothing.
+    """
 
     def fsck(table: deltalake.DeltaTable) -> None:
         (Path(table.table_uri.removeprefix("file://")) / "data/p1.parquet").unlink()
@@ -375,7 +384,7 @@ def test_row_changes_of_delta_rs_are_detected(tmp_path: Path, vectors: bool) -> 
 
 @pytest.mark.parametrize("vectors", [False, True])
 def test_checkpoint_of_delta_rs_equals_the_platforms(tmp_path: Path, vectors: bool) -> None:
-    """Tags, statistics, vectors, the manifest's number and removed files survive, from either kind of checkpoint."""
+    """Either kind of checkpoint keeps tags, statistics, vectors, the number of the manifest, and removed files."""
     log = FolderLog(folder=tmp_path, schema=spark_schema(**PLAIN), vectors=vectors)
     gone, kept, other = (log.add(rows(*range(n)), KINDS) for n in (5, 2000, 20))
     log.remove(gone)
@@ -397,7 +406,7 @@ def test_checkpoint_of_delta_rs_equals_the_platforms(tmp_path: Path, vectors: bo
 
 
 def test_forbidden_changes_of_delta_rs_are_named(tmp_path: Path) -> None:
-    """The error says what the engine has changed."""
+    """The error says which property of the table the engine has changed."""
 
     def found(change: Any) -> list[str]:
         folder = tmp_path / str(len([*tmp_path.iterdir()]))

@@ -10,13 +10,13 @@ pytestmark = pytest.mark.server
 
 
 def test_runs_of_one_process_share_versions(ministack: S3Server) -> None:
-    """The first run commits alone, and runs that arrive meanwhile commit together."""
+    """The first run commits alone. Runs that arrive during its commit are committed together."""
     found, _ = run_all(Place(ministack, slots=200))
     assert found.version <= 20
 
 
 @pytest.mark.parametrize("runs", [40, pytest.param(200, marks=pytest.mark.thorough)])
 def test_runs_in_separate_processes_all_commit(ministack: S3Server, runs: int) -> None:
-    """Each run wins in the end, within the time limit of a commit."""
+    """Each run commits in the end, within the time limit of a commit."""
     with processes() as begin:
         run_all(Place(ministack, slots=runs), begin)

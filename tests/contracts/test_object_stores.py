@@ -20,7 +20,7 @@ from tests.support.tables import create_lease_table
 
 
 def refuses_conditional_uploads(self, store):
-    """The completion of an upload may take longer than a lease, so it is refused before anything is sent."""
+    """The completion of an upload may take longer than a lease lasts, so it is refused before anything is sent."""
     with pytest.raises(UsageError, match="under a condition"):
         store.begin_upload("large", precondition=ABSENT)
     assert store.empty_uploads("large") == ()
@@ -118,7 +118,7 @@ class TestSeaweed(ObjectStoreSuite):
 @pytest.mark.server
 @pytest.mark.thorough
 class TestFastOnMinistack(TestMinistack):
-    """The store that commits and Spark tasks use."""
+    """The store that is used for commits, and in Spark tasks."""
 
     @pytest.fixture
     def store(self, ministack):

@@ -1,4 +1,7 @@
-"""Writers killed by SIGKILL on a real server: their writes are announced to every topic, although no writer retries."""
+"""Writers are killed by SIGKILL, on a real server.
+
+Their writes are announced to every topic, although no writer retries.
+"""
 
 import json
 import os
@@ -46,7 +49,7 @@ class Site:
         self.known = {name: {} for name in TOPICS}
 
     def consume(self):
-        """Does the work of a source: reads the entries of the slots that moved, and the objects in these entries."""
+        """Works like a source: reads the entries of slots whose signals moved, and the objects that these name."""
         for name, watcher in self.watchers.items():
             poll = watcher.observe(watcher.state, relist=False)
             entries = self.queue.entries(name, poll.changed)
@@ -92,7 +95,10 @@ class Site:
 
 @pytest.mark.thorough
 def test_writer_killed_before_each_request_is_announced(seaweed):
-    """One writer is killed before each request of a batch in two topics, and one is not killed."""
+    """A batch is written to two topics.
+
+    For each of its requests, one writer is killed before that request; one writer is not killed.
+    """
     site = Site(seaweed.config(seaweed.make_bucket()))
     for number in range(60):
         site.store.put(f"raw/old {number}", b"1")
@@ -100,11 +106,12 @@ def test_writer_killed_before_each_request_is_announced(seaweed):
             site.known[name][f"raw/old {number}"] = site.store.head(f"raw/old {number}").etag
     with site.writer("steps") as process:
         killed = int(process.stdout.readline())
-    # Reads and reservations in two topics, three writes, a commit for each segment, three or four signals.
+    # The requests are: reads and reservations in two topics, three writes, a commit for each segment, three or four
+    # signals.
     assert killed >= 18
     site.settle()
     there = site.check()
-    # The last writers had done everything except the signals, the first ones nothing.
+    # The last writers had done everything except the signals; the first writers had done nothing.
     assert f"raw/{killed}" in there
     assert "raw/0" not in there
     assert f"raw/{killed - 1}" in there
@@ -115,7 +122,8 @@ def test_writer_killed_before_each_request_is_announced(seaweed):
 @pytest.mark.parametrize(
     ("how", "requests", "parts"),
     [
-        # Reservations in two topics, begin, two announcements, a part, completion, two commits, signals.
+        # The requests are: reservations in two topics, begin, two announcements, a part, completion, two commits,
+        # signals.
         ("streams", 15, 1),
         # One more part.
         ("files", 16, 2),
@@ -126,7 +134,7 @@ def test_writer_killed_before_each_request_is_announced(seaweed):
     ],
 )
 def test_upload_killed_before_each_request(seaweed, how, requests, parts):
-    """The upload is announced only if it was completed; in both cases no parts are left."""
+    """The upload is announced only if it was completed. Completed or not, no parts are left in the bucket."""
     site = Site(seaweed.config(seaweed.make_bucket()))
     site.store.put(SOURCE, b"copied")
     with site.writer(how) as process:

@@ -45,7 +45,7 @@ def place(request):
 
 @pytest.fixture
 def new_queue(place):
-    """Queues of several processes: each has its own clients, except the store's."""
+    """Queues as in several processes: each has its own clients, but all share the store's client."""
     config, table = place
 
     def make(**settings):
@@ -55,8 +55,9 @@ def new_queue(place):
 
 
 def test_quota_is_strict_among_writers(new_queue):
-    """Eight writers reserve and return quota concurrently: never more
-    than the capacity is granted, and in the end all of it.
+    """Eight writers reserve and return quota concurrently.
+
+    Never more than the capacity is granted, and in the end all of it can be granted.
     """
     first = new_queue()
     first.topics.create("t", TopicSettings(capacity=CAPACITY, shards=2))
@@ -64,7 +65,7 @@ def test_quota_is_strict_among_writers(new_queue):
     holding, lock = [0], Lock()
 
     def hold(count):
-        # The count is raised after the grant and lowered before the abort, so it is never above the granted quota.
+        # The count rises after a grant, and falls before an abort, so it is never higher than the granted quota.
         with lock:
             holding[0] += count
             assert holding[0] <= CAPACITY
@@ -85,7 +86,7 @@ def test_quota_is_strict_among_writers(new_queue):
     assert len(held) <= CAPACITY
     stats = first.stats("t")
     assert stats.depth == len(held)
-    # Without faults nothing is lost; a lost answer costs quota until the next count.
+    # Without faults, no quota is lost. A lost answer makes some quota unusable until the next count.
     assert stats.depth <= stats.counted <= CAPACITY
     Reconciler(first, leak_seconds=0).resolve_stale("t", lambda _: None)
     rest = first.reserve_many("t", [Event(key=f"rest {n}") for n in range(60)])
@@ -96,7 +97,7 @@ def test_quota_is_strict_among_writers(new_queue):
 
 
 def test_concurrent_writers_never_exceed_the_quota(new_queue):
-    """All writers start at once on a topic with a small quota, and exactly the quota is granted."""
+    """All writers start at the same time on a topic with a small quota. Exactly the quota is granted."""
     new_queue().topics.create("t", TopicSettings(capacity=5, shards=1))
 
     def write(number):

@@ -42,7 +42,10 @@ MOST_READS = 200
 
 PYSPARK = ".".join(pyspark.__version__.split(".")[:2])
 DELTA_SPARK = {"4.1": "io.delta:delta-spark_4.1_2.13:4.3.0", "4.2": "io.delta:delta-spark_4.2_2.13:4.4.0"}
-"""The package by PySpark's version. PySpark 4.3 has no build, and does not work with the one for 4.2."""
+"""The name of the package, by PySpark's version.
+
+There is no build for PySpark 4.3, and the build for 4.2 does not work with it.
+"""
 
 Rows = Counter[tuple[object, ...]]
 
@@ -81,7 +84,7 @@ class Written:
 
 @contextmanager
 def written(place: Place) -> Iterator[Written]:
-    """The table of this place; its writer ends with it."""
+    """The table of this place. When the test ends, its writer ends, too."""
     config = named(place.store.config)
     source, spawn = with_settings(place.source, bucket=config, platform=config), get_context("spawn")
     place.put("first", 1)
@@ -119,7 +122,10 @@ def of_slots(rows: Rows) -> Counter[object]:
 
 @pytest.mark.parametrize("overwrites", ["rewrite", "vectors"])
 def test_each_version_has_the_same_rows_in_every_engine(ministack: S3Server, overwrites: str) -> None:
-    """The engines read a pinned version, and the newest one, which must always be a complete committed version."""
+    """The engines read a pinned version and the newest version.
+
+    What they read must always be a complete committed version.
+    """
     place = Place(ministack, overwrites=overwrites)
     where = f"s3://{place.store.config.bucket}/{place.source.location.layout.prefix}"
     at = At(uri=where, config=place.store.config)
@@ -143,7 +149,10 @@ def test_each_version_has_the_same_rows_in_every_engine(ministack: S3Server, ove
 @pytest.mark.skipif(PYSPARK not in DELTA_SPARK, reason=f"delta-spark has no build for PySpark {PYSPARK}")
 @pytest.mark.parametrize("overwrites", ["rewrite", "vectors"])
 def test_delta_spark_counts_the_same_rows(ministack: S3Server, tmp_path: Path, overwrites: str) -> None:
-    """The engine reads a copy made while the table is written, since PySpark alone cannot read a bucket."""
+    """The engine reads a copy of the table, since PySpark alone cannot read a bucket.
+
+    The copy is made while the table is written.
+    """
     place = Place(ministack, overwrites=overwrites)
     with written(place) as table:
         while (newest := table.newest()) <= VERSIONS:

@@ -29,7 +29,7 @@ class TestObjectsInMemory(RecordStoreSuite):
 
 
 class TestObjectsWhereDeleteIgnoresConditions(RecordStoreSuite):
-    """Ceph RGW behaves like this."""
+    """This is how Ceph RGW behaves."""
 
     @pytest.fixture
     def records(self):
@@ -82,7 +82,7 @@ class DynamoSuite(RecordStoreSuite):
     """Additional properties of DynamoDB."""
 
     def test_scopes_of_one_table_are_separate(self, records, config):
-        """Two sources with one table do not see each other's records."""
+        """Two sources use one table, and neither sees the other's records."""
         other = DynamoRecordStore(config, scope="other/")
         records.create("p", "a", b"1")
         assert other.read("p", "a") is None

@@ -1,5 +1,6 @@
-"""Columns that get another type, read by delta-rs, Polars and DuckDB: old files
-under the new schema, and a table that changes during reads.
+"""Columns get another type, and delta-rs, Polars and DuckDB read them.
+
+They read old files under the new schema, and a table that changes during reads.
 """
 
 import datetime as dt
@@ -80,9 +81,9 @@ def read(engine: str, uri: str) -> list[Any]:
 
 ALL: Final = {"int to bigint", "float to double"}
 NONE: Final = {"timestamp to string"}
-"""Widenings where every engine reads old files, but formats the texts differently.
+"""Widenings after which every engine reads old files, but each converts values to other texts.
 
-Polars cannot read the other ones.
+Polars cannot read old files after other widenings.
 """
 
 
@@ -107,7 +108,7 @@ def test_engines_differ_about_files_of_the_old_type(tmp_path: Path, name: str) -
 
 @pytest.mark.parametrize("name", WIDENINGS)
 def test_engines_read_a_version_that_changes_type_and_files(tmp_path: Path, name: str) -> None:
-    """The engines read the version with and without a checkpoint, and the version before it, too."""
+    """The engines read the new version, with and without a checkpoint, and also the version before it."""
     old, new, _ = WIDENINGS[name]
     before, after = changed(name)
     log = FolderLog(folder=tmp_path, schema=schema(old))
@@ -139,7 +140,7 @@ def run_batch(source: Source, kind: pa.DataType, number: int) -> None:
 
 @pytest.mark.server
 def test_readers_never_see_a_mixture(ministack: S3Server) -> None:
-    """While batches run, each result has one type in all rows, and is a committed version."""
+    """While batches run, each result is a committed version, and has the same type in all rows."""
     place = Place(ministack)
     source, store = place.source, S3ObjectStore(place.store.config)
     place.put("first", *range(50))

@@ -33,7 +33,7 @@ def store(ministack, proxy):
 
 
 def test_lost_answer_of_a_conditional_put_is_unknown(store, proxy):
-    """The put was applied, and is sent once: a retry would conflict with it."""
+    """The put was applied. It is sent only once, since a retry would conflict with it."""
     proxy.faults.append("lose_response")
     assert isinstance(store.put("a", b"1", precondition=ABSENT), Unknown)
     assert proxy.requests == ["PUT"]
@@ -42,7 +42,7 @@ def test_lost_answer_of_a_conditional_put_is_unknown(store, proxy):
 
 @pytest.mark.parametrize("fault", ["lose_request", "409", "500", "503"])
 def test_ambiguous_answer_is_unknown(store, proxy, fault):
-    """The request was not applied, but the answer does not say so."""
+    """The request was not applied, but no answer says so."""
     first = store.put("a", b"1").etag
     proxy.requests.clear()
     for write in (
@@ -59,7 +59,10 @@ def test_ambiguous_answer_is_unknown(store, proxy, fault):
 
 
 def test_lost_answer_of_a_pinned_copy_is_unknown(store, proxy):
-    """The copy is sent once: if its source has changed meanwhile, a retry's answer says nothing about the first try."""
+    """The copy is sent only once.
+
+    If its source has changed, the answer to a retry says nothing about the first request.
+    """
     store.put("a", b"1")
     source = store.source("", "a")
     proxy.requests.clear()
@@ -70,7 +73,10 @@ def test_lost_answer_of_a_pinned_copy_is_unknown(store, proxy):
 
 
 def test_only_parts_of_an_upload_are_retried(store, proxy):
-    """Begin and end are sent once, since a second one would make another upload, or find none."""
+    """Begin and end are sent only once.
+
+    A second begin would make another upload, and a second end would find no upload.
+    """
     proxy.faults.append("lose_response")
     with pytest.raises(UnknownOutcomeError):
         store.begin_upload("a")
@@ -89,7 +95,10 @@ def test_only_parts_of_an_upload_are_retried(store, proxy):
 
 @pytest.mark.parametrize("fault", ["lose_response", "lose_request", "500"])
 def test_upload_in_doubt_is_resolved_by_a_head(store, proxy, monkeypatch, fault):
-    """The metadata has the writer's id; the upload is completed again only if it was not."""
+    """The object's metadata has the writer's id.
+
+    The upload is completed again only if the first completion was not applied.
+    """
     monkeypatch.setattr(uploads, "PART_BYTES", 4)
     publisher = Publisher(store, prefix="ks/", clock=HurriedClock(), parallelism=1)
     proxy.faults += ["pass", "pass", fault]
@@ -100,7 +109,7 @@ def test_upload_in_doubt_is_resolved_by_a_head(store, proxy, monkeypatch, fault)
 
 
 def test_slow_down_is_retried(store, proxy):
-    """SlowDown means not applied, so a retry is safe, even with a condition."""
+    """SlowDown means that the request was not applied, so a retry is safe, even with a condition."""
     proxy.faults.extend(["slow_down", "slow_down"])
     assert isinstance(store.put("a", b"1", precondition=ABSENT), Written)
     assert proxy.requests == ["PUT"] * 3
@@ -132,7 +141,7 @@ def test_reads_and_plain_writes_are_retried(store, proxy, fault):
 
 
 def test_plain_write_without_an_answer_is_unknown(store, proxy):
-    """Five requests are sent, and any of them may have been applied."""
+    """Five requests are sent, and it is unknown if one of them was applied."""
     proxy.faults.extend(["lose_request"] * 5)
     assert isinstance(store.put("a", b"1"), Unknown)
 
@@ -145,8 +154,9 @@ def test_read_without_an_answer_is_unavailable(store, proxy):
 
 
 def test_updates_resolve_a_lost_answer(store, proxy):
-    """The record store sends once and returns an unknown outcome;
-    `Updates` reads the record, and a counter resolves itself.
+    """The record store sends a write once, and returns an unknown outcome.
+
+    `Updates` then reads the record; a counter resolves the outcome itself.
     """
     records = ObjectRecordStore(store, "r/", clock=HurriedClock())
     updates = Updates(records, HurriedClock())
@@ -161,7 +171,7 @@ def test_updates_resolve_a_lost_answer(store, proxy):
         proxy.faults.append(fault)
         assert isinstance(updates.replace("p", "a", fault.encode(), expected=version), Stored)
         version = records.read("p", "a").version
-    # The first removal probes the store's treatment of a condition on DELETE.
+    # The first removal probes if the store evaluates a condition on DELETE.
     updates.remove("p", "once", expected=records.read("p", "once").version)
     proxy.faults.append("lose_response")
     assert updates.remove("p", "a", expected=version) == Changed(record=None, in_doubt=True)

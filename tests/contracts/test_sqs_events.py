@@ -1,4 +1,4 @@
-"""Events of a real bucket through a real SQS queue: a server that notifies by SQS or SNS, and the inlet after it."""
+"""Events of a real bucket reach the inlet through a real SQS queue; the server notifies by SQS or SNS."""
 
 import contextlib
 import json
@@ -144,8 +144,9 @@ class World:
 
 @pytest.mark.parametrize("by", ["sqs", "sns", "sns, raw", "eventbridge"])
 def test_changes_of_the_bucket_are_queued_and_signalled(ministack, by):
-    """Every key is unchanged, with its version; deletions are included;
-    test events and events without a topic are accepted.
+    """Every key arrives unchanged, with its version, also for deletions.
+
+    Test events, and events without a topic, are accepted.
     """
     world = World(ministack, by)
     inlet = world.inlet()
@@ -180,7 +181,7 @@ def test_delete_marker_is_a_deletion(ministack):
 
 
 def test_invalid_message_is_kept_with_its_reason(ministack):
-    """An invalid message would otherwise block the queue, or be lost."""
+    """Otherwise, an invalid message could block the queue, or be lost."""
     world = World(ministack)
     world.sqs.send_message(QueueUrl=world.url, MessageBody="hello")
     world.store.put("raw/a", b"1")
@@ -193,7 +194,7 @@ def test_invalid_message_is_kept_with_its_reason(ministack):
 
 @pytest.mark.thorough
 def test_invalid_message_goes_to_the_queues_dead_letters(ministack):
-    """A message moves to the dead-letter queue after the number of receives in the queue's policy."""
+    """After the number of receives that the queue's policy sets, a message moves to the dead-letter queue."""
     world = World(ministack)
     dead = world.sqs.create_queue(QueueName=f"{world.bucket}-dead")["QueueUrl"]
     found = world.sqs.get_queue_attributes(QueueUrl=dead, AttributeNames=["QueueArn"])

@@ -1,7 +1,7 @@
-"""Statistics of tables made by batches, merges, vectors, rollbacks and erasures: the files that other engines skip.
+"""Statistics of tables after batches, merges, vectors, rollbacks and erasures: which files do other engines skip?
 
 Every answer to a predicate must have all matching rows, and must not need a file without matching rows. So the
-predicate is evaluated on a copy of the table in a folder that lacks such files.
+predicate is evaluated on a copy of the table, in a folder that does not have the files without matching rows.
 """
 
 import datetime as dt
@@ -53,15 +53,15 @@ KINDS = {
     "void": pa.string(),
 }
 MORE = {f"c{number}": pa.int32() for number in range(COLUMNS)}
-"""The last of these columns have no statistics."""
+"""The table has no statistics of the last columns of these."""
 SCHEMA = pa.schema(LINEAGE | KINDS | MORE)
 EPOCH = dt.datetime(2026, 1, 1)
 Objects = Mapping[str, Sequence[int] | None]
-"""The changes of a batch: the ids in each object; None: the object is deleted."""
+"""The changes of a batch: for each object its ids, or None if the object is deleted."""
 
 
 def row(key: str, offset: int, number: int) -> dict[str, Any]:
-    """The record with this id: most of its values rise with the id, some are null."""
+    """The record with this id. Most of its values rise with the id, and some are null."""
     at = EPOCH + dt.timedelta(hours=number, microseconds=number)
     rare = None if number % 4 == 0 else number
     return {
@@ -194,7 +194,7 @@ def answers_are_right(lake: Lake, folder: Path, wheres: Iterable[Where] = ()) ->
 
 
 def files_are_skipped(lake: Lake, folder: Path, where: Where, *, but: str = "") -> None:
-    """Checks that each engine, except one, answers from only the files with matching rows."""
+    """Checks that each engine, except one, can answer from the files with matching rows alone."""
 
     def may_hold(rows: Sequence[Row]) -> bool:
         return any(map(where.holds, rows))
@@ -215,7 +215,10 @@ NOT_BY = {
     "place.in.n": "deltalake",
     "odd": "all",
 }
-"""Columns with an engine that skips no file by them; no engine may skip files by a column with NaN."""
+"""For each column, an engine that skips no file by the column's values.
+
+If a column has NaN, no engine may skip a file by it.
+"""
 
 
 EDGES = row("k3-2", 0, 3013) | {"place.x": "x003013", "place.in.n": 3013}
@@ -224,7 +227,7 @@ for _name in ("place", "tags", "yes", "void", "_etag", "_offset", "_slot", *[*MO
 
 
 def wheres_of(number: int) -> list[Where]:
-    """Predicates with bounds at the values of the record with this id."""
+    """Predicates whose bounds are the values of the record with this id."""
     values = row("k", 0, number)
     found = [Where(column, op, values[column]) for column in ("id", "at", "text") for op in ("=", ">=")]
     found += [Where("place.x", "=", f"x{number:06}"), Where("amount", "<", values["amount"])]
@@ -232,7 +235,10 @@ def wheres_of(number: int) -> list[Where]:
 
 
 def filled(*, vectors: bool) -> Lake:
-    """Batches of rising ids, so that files differ; too few to be merged, except for three big ones."""
+    """Batches of rising ids, so that files have different values.
+
+    There are too few to be merged, except for three big batches.
+    """
     lake = Lake(vectors=vectors)
     for number in range(4):
         first = number * 1000
@@ -276,7 +282,7 @@ def test_statistics_stay_right_over_the_life_of_a_table(tmp_path: Path, vectors:
 
 @pytest.mark.parametrize("column", [*sorted(EDGES.keys() - NOT_BY.keys()), *NOT_BY])
 def test_files_are_skipped_by_columns_of_each_type(tmp_path: Path, column: str) -> None:
-    """Files with values below, and above, the predicate are skipped."""
+    """Files are skipped if all their values are below the predicate's bounds, or above them."""
     lake = filled(vectors=False)
     value = EDGES[column]
     wheres = [Where(column, "=", value), Where(column, ">=", value), Where(column, "<", value)]
@@ -289,7 +295,7 @@ def test_files_are_skipped_by_columns_of_each_type(tmp_path: Path, column: str) 
 
 
 def test_every_live_file_has_statistics(tmp_path: Path) -> None:
-    """Each file has counts, nulls and bounds of the first columns, and separately of fields in structs."""
+    """Each file has counts, numbers of nulls and bounds of the first columns. Fields of structs have their own."""
     lake = filled(vectors=False)
     for number in range(12):
         lake.batch({f"m{number}": [5000 + number], f"k1-{number % 5}": [number]})

@@ -1,4 +1,4 @@
-"""The policies of the roles, compared with the requests of runs, upkeep and another engine to a table in a bucket."""
+"""The policies of the roles, compared with requests to a table in a bucket: by runs, upkeep and another engine."""
 
 from dataclasses import replace
 
@@ -38,7 +38,7 @@ def newest(source: Source) -> Snapshot:
 def test_writer_and_viewer_roles_allow_exactly_what_is_needed(
     ministack: S3Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Writers commit, merge and remove files; a viewer needs no manifests, states or rejects."""
+    """Writers commit, merge and remove files. A viewer does not need manifests, states or rejects."""
     now_ms, month_ms = vacuum.store_now_ms, 30 * 86_400_000
     monkeypatch.setattr(vacuum, "store_now_ms", lambda *given: now_ms(*given) + month_ms)
     place = Place(ministack, overwrites="vectors")

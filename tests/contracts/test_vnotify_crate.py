@@ -1,4 +1,4 @@
-"""The crate vnotify from crates.io and the platform on one keyspace: each as writer, each as reader."""
+"""The crate vnotify from crates.io and the platform use one keyspace: each of them as writer, and each as reader."""
 
 from functools import partial
 from pathlib import Path
@@ -31,7 +31,10 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize(("prefix", "slots"), [("keyspace/", 1000), ("signals-", 7), ("deep/er/", 1)])
 def test_platform_sees_the_crates_writes(ministack: S3Server, program: Path, prefix: str, slots: int) -> None:
-    """The watcher sees the crate's writes in the expected slots, and the cache sees them, too."""
+    """The platform's watcher sees the crate's writes in the expected slots.
+
+    The platform's cache sees these writes, too.
+    """
     config = ministack.config(ministack.make_bucket())
     store = S3ObjectStore(config)
     watcher = Watcher(store, prefix=prefix, slots=slots)
@@ -49,9 +52,10 @@ def test_platform_sees_the_crates_writes(ministack: S3Server, program: Path, pre
 
 @pytest.mark.parametrize(("prefix", "slots"), [("keyspace/", 1000), ("signals-", 7)])
 def test_crate_sees_the_platforms_writes(ministack: S3Server, program: Path, prefix: str, slots: int) -> None:
-    """The crate has cached all objects, and sees the publisher's overwrites and deletions.
+    """The crate has cached all objects. It sees the overwrites and deletions of the platform's publisher.
 
-    The crate counts its cache entries some seconds late, and misses changes until then; the test repeats its changes.
+    The crate counts its cache entries some seconds late, and misses changes before that. So the test repeats its
+    changes.
     """
     config = ministack.config(ministack.make_bucket())
     publisher = Publisher(S3ObjectStore(config), prefix=prefix, slots=slots)
@@ -72,8 +76,9 @@ def test_crate_sees_the_platforms_writes(ministack: S3Server, program: Path, pre
 def test_crate_and_cache_see_each_others_puts(
     ministack: S3Server, program: Path, prefix: str, slots: int
 ) -> None:
-    """The crate reads puts of the platform's cache, even over its own
-    cached objects, and the cache reads the crate's puts.
+    """The crate reads what the platform's cache has put, even over objects that the crate has cached.
+
+    The cache reads the crate's puts.
     """
     config = ministack.config(ministack.make_bucket())
     store = S3ObjectStore(config)
@@ -100,7 +105,7 @@ def test_crate_and_cache_see_each_others_puts(
 
 
 def test_bucket_of_the_crate_becomes_a_table(ministack: S3Server, program: Path) -> None:
-    """The crate's objects are anywhere in the bucket, together with its keyspace and the platform's own objects."""
+    """The crate's objects may be anywhere in the bucket, next to its keyspace and the platform's own objects."""
     place = Place(ministack, prefix="", keyspace_prefix="keyspace/")
     watcher = Watcher(place.store, prefix="keyspace/", slots=4)
     with running_peer(program, place.store.config, prefix="keyspace/", slots=4) as peer:

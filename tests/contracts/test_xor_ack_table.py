@@ -59,7 +59,10 @@ def item(table, key):
 
 
 def test_chain_is_stored_in_the_packages_item(chains, table):
-    """Names, payload, deadline, operation ids and tombstone are separate; the package's item has only the XOR."""
+    """The package's item has only the XOR.
+
+    Names, payload, deadline, operation ids and tombstone are in another item.
+    """
     opened = chains.open_batch("t", ["1", "2"], payload="p", deadline_seconds=9)
     assert opened == chains.state("t")
     assert item(table, "t").keys() == {"tagID", "stamp"}
@@ -81,7 +84,7 @@ def test_chain_is_stored_in_the_packages_item(chains, table):
 
 
 def test_failed_chain_keeps_its_reason(chains, table):
-    """The package sees no chain."""
+    """To the package, there is no chain."""
     chains.open_batch("t", ["1", "2"])
     assert chains.fail("t", "died").missing == ("1", "2")
     assert chains.stamp_children("t", ["1"]) == AlreadyFailed(reason="died")
@@ -90,7 +93,10 @@ def test_failed_chain_keeps_its_reason(chains, table):
 
 @pytest.mark.parametrize("how", ["by us", "by the package", "failed"])
 def test_ended_tag_is_used_again(chains, table, config, how):
-    """The reuse is immediate if requested; the package's item exists again, and the returned XOR is the item's."""
+    """The tag is reused immediately if this is requested.
+
+    The package's item exists again, and its XOR is the returned one.
+    """
     one, other = new_stamp(), new_stamp()
     chains.create("t", one)
     if how == "by us":
@@ -111,7 +117,7 @@ def test_ended_tag_is_used_again(chains, table, config, how):
 
 
 def test_chains_are_listed_and_purged(table):
-    """Chains are listed by tag, without the platform's own items."""
+    """Chains are listed by tag. The listing does not have the platform's own items."""
     clock = HandClock()
     chains = SharedChains(table, clock=clock, tombstone_seconds=10)
     for n in range(30):
@@ -126,7 +132,7 @@ def test_chains_are_listed_and_purged(table):
 @pytest.mark.parametrize("fault", [Fault.LOST, Fault.REFUSED, Fault.LATE])
 @pytest.mark.parametrize("method", ["create", "replace", "remove"])
 def test_write_in_doubt_is_applied_once(table, fault, method):
-    """The behaviour is the same as on other stores."""
+    """The chain behaves as it does on other stores."""
     faulty = FaultyStore(table, at(method, fault))
     chains = SharedChains(faulty, clock=HurriedClock())
     one, other = new_stamp(), new_stamp()
@@ -142,7 +148,7 @@ def test_write_in_doubt_is_applied_once(table, fault, method):
 
 @pytest.mark.parametrize("fault", [Fault.CRASH_BEFORE, Fault.CRASH_AFTER])
 def test_stamp_repeated_after_a_crash_counts_once(table, fault):
-    """The stamp's operation id identifies it, even if it was the last stamp."""
+    """The operation id identifies the stamp, even if it was the chain's last stamp."""
     one, other = new_stamp(), new_stamp()
     SharedChains(table).create("t", xor(one, other))
     for stamp, outcome in ((one, Stamped(missing=None)), (other, Acked())):
@@ -161,14 +167,14 @@ def test_concurrent_stamps_lose_nothing(chains, table):
 
 
 def test_version_covers_both_items(chains, table):
-    """If either item has changed, the write is a conflict."""
+    """If one of the two items has changed, the write is a conflict."""
     chains.open_batch("t", ["1", "2"])
     before = table.read("ack", "t")
     chains.stamp_children("t", ["1"])
     assert table.replace("ack", "t", before.value, expected=before.version) == Conflict()
     assert table.remove("ack", "t", expected=before.version) == Conflict()
     assert table.create("ack", "t", before.value) == Conflict()
-    # Only the stamp is changed back.
+    # The package's item gets its old stamp back; the platform's item stays as it is.
     old_stamp = item(table, "t")
     now = table.read("ack", "t")
     chains.fail("t", "x")
@@ -197,7 +203,7 @@ def test_unsupported_records_are_refused(chains, table, config):
 
 @pytest.mark.npm
 def test_platform_finishes_a_chain_of_the_package(chains, peer):
-    """The platform may stamp the package's chain; operation ids work from its first stamp on."""
+    """The platform may stamp the package's chain. Operation ids work from the platform's first stamp on."""
     stamps = [new_stamp() for _ in range(3)]
     peer.create("t", xor(*stamps))
     with pytest.raises(TagExists):
@@ -214,7 +220,7 @@ def test_platform_finishes_a_chain_of_the_package(chains, peer):
 
 @pytest.mark.npm
 def test_package_finishes_a_chain_of_the_platform(chains, table, peer):
-    """The package overwrites its whole item, and the platform's data of the chain survives."""
+    """The package overwrites its whole item, but the platform's data of the chain is kept."""
     chains.open_batch("t", ["1", "2", "3"], payload="p")
     seed = bytes.fromhex(json.loads(table.read("ack", "t").value)["seed"])
     with pytest.raises(PeerError) as error:
@@ -238,7 +244,10 @@ def test_package_finishes_a_chain_of_the_platform(chains, table, peer):
 @pytest.mark.npm
 @pytest.mark.parametrize("begun_by", ["us", "peer"])
 def test_concurrent_stamps_of_both_lose_nothing(chains, table, peer, begun_by):
-    """Package and platform stamp one chain at the same time: every stamp counts once, and exactly one gets `Acked`."""
+    """The package and the platform stamp one chain at the same time.
+
+    Every stamp counts once, and exactly one gets `Acked`.
+    """
     for tag in ("a", "b", "c"):
         stamps = [new_stamp() for _ in range(24)]
         (chains if begun_by == "us" else peer).create(tag, xor(*stamps))
@@ -262,8 +271,9 @@ def test_concurrent_stamps_of_both_lose_nothing(chains, table, peer, begun_by):
 
 @pytest.mark.npm
 def test_chain_deleted_by_either_side(chains, table, peer):
-    """A deletion by the package reads as finished, since it also
-    deletes a finished chain; the platform's is a deletion.
+    """If the package deletes its item, the chain counts as finished, since the package also deletes finished chains.
+
+    If the platform deletes the chain, it counts as deleted.
     """
     chains.create("t", new_stamp())
     peer.delete("t")
@@ -278,7 +288,7 @@ def test_chain_deleted_by_either_side(chains, table, peer):
 
 @pytest.mark.npm
 def test_chain_begun_again_by_the_package_is_new(chains, peer):
-    """The platform had finished a chain of this tag; the new chain must not have anything of the old one."""
+    """The platform had finished a chain with this tag. The new chain must have no data of the old one."""
     chains.open_batch("t", ["1"], payload="old")
     chains.stamp_children("t", ["1"])
     stamp = new_stamp()
@@ -289,7 +299,10 @@ def test_chain_begun_again_by_the_package_is_new(chains, peer):
 
 @pytest.mark.npm
 def test_peer_refuses_what_the_package_refuses(peer):
-    """The package refuses zero stamps and wrong lengths; without this, the peer would be no valid stand-in."""
+    """The package refuses zero stamps and wrong lengths.
+
+    If the peer accepted them, it could not stand in for the package.
+    """
     with pytest.raises(PeerError, match="ZeroBufferNoOp"):
         peer.create("t", bytes(16))
     peer.create("t", new_stamp())

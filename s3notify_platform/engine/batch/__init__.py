@@ -1,1 +1,1 @@
-"""Batches: the time and the slots of a batch, and its way to find out what changed, by entries or by a listing."""
+"""Batches: when a batch is due, which slots it has, and how it finds out what changed: by entries or by a listing."""

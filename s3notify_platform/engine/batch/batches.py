@@ -12,7 +12,10 @@ from s3notify_platform.kernel.slots import Slot
 from s3notify_platform.protocols.keyspace import WatcherState
 
 EVERYTHING: Final = -1
-"""Means all slots, in a batch that compares the whole source: the first batch, and one batch for each new topic."""
+"""Stands for all slots, in a batch that compares the whole source.
+
+These are the first batch, and one batch for each new topic.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,9 +23,9 @@ class BatchPayload:
     """The part of a batch's ack chain that its runs read: the signals seen, by slot, and how to find out what changed.
 
     `rescans`: the slots of the rescan backlog that this batch's listing compares, as in `Rescans`. `last_attempt`:
-    slots that are parked if they fail again; their unreadable objects go to quarantine. `topic`: the topic's epoch when
-    the batch was opened. `signalled_ms` (the store's clock) and `opened_ms` (the sensor's clock) are only shown to
-    people.
+    slots that are parked if they fail again. In this batch, their unreadable objects go to quarantine. `topic`: the
+    topic's epoch when the batch was opened. `signalled_ms` (by the store's clock) and `opened_ms` (by the sensor's
+    clock) are only shown to people.
     """
 
     slots: tuple[int, ...] = ()
@@ -36,7 +39,7 @@ class BatchPayload:
 
     @property
     def decision(self) -> Decision:
-        """The decision by which the batch finds out what changed."""
+        """The batch's decision: it says how to find out what changed."""
         if EVERYTHING in self.slots:
             return Decision(how="everything", topic=self.topic)
         slots = frozenset(map(Slot, self.slots))
@@ -72,7 +75,7 @@ class BatchRequest:
 class OpenBatch:
     """A batch in flight. `chain`: the version of its ack chain. `topic`: the topic's epoch when the batch was opened.
 
-    `progress`, by run: its number of beats, and the sensor's wall time in ms when that number last moved.
+    `progress`: for each run, its number of heartbeats, and the sensor's wall time in ms when this number last changed.
     """
 
     id: str
@@ -87,7 +90,7 @@ class OpenBatch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failing:
-    """A slot that its last batch did not commit, and the time of its next request.
+    """A slot whose last batch did not commit it, and the time at which to request the slot again.
 
     A parked slot is requested sooner if it changes.
     """
@@ -96,7 +99,10 @@ class Failing:
     not_before_ms: int
     reason: str
     group: int
-    """The first slot of its group. A group is requested together: half of the slots that failed together."""
+    """The first slot of the group: the slots of a group are requested together.
+
+    Slots that failed together make two groups.
+    """
     parked: bool = False
     """The slot failed `max_attempts` times, the last time alone."""
 
@@ -105,9 +111,9 @@ class Failing:
 class SensorState:
     """The cursor: 11 KB of digests, which `ShortCursor` keeps apart, and 5 bytes for each slot in flight or failing.
 
-    `enumerated`: the topic's epoch in which everything was compared once; "" while that is still due. `backlog`: slots
-    waited for a rescan when the backlog was last read. `listed_ms`, `bucket_listed_ms`: when the keyspace and the
-    bucket were last listed. `topic_ms`: when the topic was last read. `table`: the id of the source's table
+    `enumerated`: the topic's epoch in which everything was compared once; "" if this must still be done. `backlog`:
+    true if slots waited for a rescan when the backlog was last read. `listed_ms`, `bucket_listed_ms`: when the keyspace
+    and the bucket were last listed. `topic_ms`: when the topic was last read. `table`: the id of the source's table
     (`table.open_table`); "" before the first batch.
     """
 
@@ -122,9 +128,9 @@ class SensorState:
     watch: WatcherState = field(default_factory=WatcherState)
     open: tuple[OpenBatch, ...] = ()
     retried: bool = False
-    """True if the last batch had failed slots: the other waiting slots are next."""
+    """True if the last batch was a retry of failed slots: if other slots wait, too, they are next."""
     ranges: tuple[tuple[int, int], ...] = ()
-    """The first and last slot of each parallel run's share of all slots; empty while there is one run."""
+    """For each parallel run, the first and the last slot of its share of all slots; empty if there is only one run."""
     failing: Mapping[int, Failing] = field(default_factory=dict)
 
     def dumps(self) -> str:

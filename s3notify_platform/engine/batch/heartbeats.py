@@ -18,12 +18,12 @@ from s3notify_platform.kernel.ports import Conflict, RecordStore, Version, Write
 
 BEAT_SECONDS: Final = 5.0
 FIRST_BEAT_SECONDS: Final = 2.0
-"""A run that ends sooner has no heartbeat, which saves its two requests."""
+"""A run that ends sooner has no heartbeat. This saves two requests."""
 
 HEARTBEATS: Final = "heartbeats"
 
 FRESH_MS: Final = 60_000
-"""Milliseconds after a heartbeat for which a run counts as alive, since the clocks of machines differ."""
+"""A run counts as alive for this many milliseconds after a heartbeat: the clocks of machines differ."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +44,7 @@ class Beat:
 
     @classmethod
     def loads(cls, body: bytes) -> Self:
-        """Inverse of `dumps`. A body that another version wrote gives a heartbeat with number 0, which never moves."""
+        """Inverse of `dumps`. A body by another version of this package is read as number 0, which never changes."""
         try:
             return cls(**json.loads(body))
         except (ValueError, TypeError):
@@ -58,7 +58,7 @@ def beats_of(records: RecordStore, run_id: str) -> int | None:
 
 
 def fresh_beats(records: RecordStore, now_ms: int) -> list[Beat]:
-    """The newest heartbeat of each living run. 1 LIST, and 1 GET for each run that has not ended or was killed."""
+    """The newest heartbeat of each living run. 1 LIST, and 1 GET for each heartbeat, those of killed runs included."""
     found = [Beat.loads(record.value) for record in records.scan(HEARTBEATS)]
     return [beat for beat in found if now_ms - beat.at_ms < FRESH_MS]
 
@@ -70,7 +70,7 @@ def heartbeat(
     """Writes a heartbeat every `BEAT_SECONDS` while the body runs; the first after `first_seconds`.
 
     Yields a function by which the body reports its current work. A failed heartbeat is skipped: the sensor fails a run
-    only after several missing heartbeats. 1 PUT for each heartbeat, and 1 DELETE if any was written.
+    only after several missing heartbeats. Requests: 1 PUT for each heartbeat, and 1 DELETE if any was written.
     """
     stop, doing = threading.Event(), [""]
     last: WriteOutcome = Conflict()
@@ -80,7 +80,7 @@ def heartbeat(
         doing[0] = text
 
     def version() -> Version | None:
-        """The record's version by the last write; read again if that write is in doubt."""
+        """The version of the record after the last write; if that write is in doubt, the record is read again."""
         if isinstance(last, Written):
             return Version(last.etag or "")
         found = records.read(HEARTBEATS, run_id)
@@ -108,13 +108,16 @@ def heartbeat(
     finally:
         stop.set()
         thread.join(timeout=BEAT_SECONDS)
-        with suppress(S3NotifyError):  # a record that stays never changes again, and the run has ended anyway
+        with suppress(S3NotifyError):  # a record left here never changes again, and the run has ended anyway
             if number and (known := version()) is not None:
                 records.remove(HEARTBEATS, run_id, expected=known)
 
 
 def purge_heartbeats(records: RecordStore, ended: Callable[[str], bool]) -> None:
-    """Deletes the heartbeats that killed runs left. 1 LIST, and 1 GET and 2 writes for each."""
+    """Deletes the heartbeats that killed runs left.
+
+    1 LIST, 1 GET for each heartbeat, and 2 writes for each deletion.
+    """
     for record in records.scan(HEARTBEATS):
         if ended(record.key):
             records.remove(HEARTBEATS, record.key, expected=record.version)

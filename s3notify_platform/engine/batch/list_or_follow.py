@@ -1,15 +1,15 @@
 """Decides how a batch finds out what changed: by a listing of the bucket, or by the entries of the source's topic.
 
-Sensor and `s3notify ingest` both decide here, and nowhere else. An entry names a change, unless the change is older
-than the topic, or its writer does not queue. So the first of these cases that applies is chosen:
+The sensor and `s3notify ingest` both use this decision, and no other. An entry names a change, unless the change is
+older than the topic, or its writer does not queue. So the first of these cases that applies is chosen:
 
     everything   everything was last compared before this topic was made: compare all slots with a listing
     rescan       there is no topic, slots wait in the backlog, or a writer that does not queue was seen lately or has
                  signalled: compare these and the changed slots with a listing, once a listing is due
     follow       otherwise: look at the keys that the entries of the changed slots name, and list nothing
 
-`note_writers` notes the batch's findings about its writers, before the batch counts as done. Slots that a batch left
-are requested again by `ask_again`.
+`note_writers` notes the batch's findings about its writers, before the batch counts as done. `ask_again` requests slots
+again that a batch did not read completely.
 """
 
 from collections.abc import Iterable
@@ -30,7 +30,7 @@ How = Literal["everything", "rescan", "follow"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
-    """The way for a batch to find out what changed (see this module).
+    """A decision: how a batch finds out what changed (see this module).
 
     `slots`: the slots to look at, unless `how` is `everything`. `topic`: the epoch of the source's topic, "" if it has
     none.
@@ -67,8 +67,8 @@ def decide(
     """Decides how to look at the `changed` slots and at the slots that wait for a rescan. Pure.
 
     `topic`: the epoch of the source's topic, "" if it has none. `enumerated`: the epoch in which everything was
-    compared. `unqueued`: a changed slot was signalled by a writer that does not queue. Rescans are `list_seconds`
-    apart; the last one was at `listed_ms`. `now_ms` and `listed_ms` are of the same wall clock.
+    compared. `unqueued`: true if a writer that does not queue has signalled a changed slot. Rescans are `list_seconds`
+    apart; the last one was at `listed_ms`. `now_ms` and `listed_ms` are times of the same wall clock.
     """
     if topic and topic != enumerated:
         return Decision(how="everything", topic=topic)
@@ -86,8 +86,8 @@ def decide(
 def topic_epoch(queue: NotificationQueue, topic: str, user: TopicUser, *, signals: str = "slots") -> str:
     """The topic's epoch, which changes when the topic is made again; "" without a topic.
 
-    Costs 1 request, and the requests of `Topics.serve`. `UsageError` if the topic's slot count differs from its user's,
-    its `signals` differ, or it serves other tables.
+    Costs 1 request, and the requests of `Topics.serve`. `UsageError` if the topic has another slot count than `user`,
+    or another setting `signals`, or serves other tables.
     """
     found = queue.topics.find(topic)
     if found is None:
@@ -114,7 +114,7 @@ def topic_problem(location: Location) -> str:
 def note_writers(backlog: RescanBacklog, decision: Decision, *, unannounced: int) -> None:
     """Notes that a writer does not queue, if the batch found such a writer.
 
-    Costs the requests of `RescanBacklog.add` in that case. `unannounced`: changes that a listing found and no entry
+    Requests, in that case: those of `RescanBacklog.add`. `unannounced`: changes that a listing found and no entry
     names. Such changes are normal without a topic, or where everything is compared.
     """
     if decision.how == "rescan" and decision.topic and unannounced:
@@ -129,10 +129,10 @@ def ask_again(
     store: ObjectStore | None = None,
     clock: Clock = SYSTEM_CLOCK,
 ) -> None:
-    """Makes the next batch look at these slots again: with `listing` by a listing, else by their entries and states.
+    """Makes the next batch look at these slots again: in a listing if `listing`, else by their entries and states.
 
-    Costs no request without slots. Slots cost 1 read and 1 write for a listing, and 1 PUT for each slot and for the
-    root.
+    Requests, if there are any slots: 1 PUT for each slot, and 1 PUT for the root. With `listing`, also 1 read and 1
+    write of the backlog.
     """
     if not (wanted := sorted(set(slots))):
         return

@@ -11,12 +11,15 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunView:
-    """A run as Dagster knows it. `beats` counts its heartbeats; None before the first and after the last."""
+    """A run as Dagster knows it.
+
+    `beats`: its number of heartbeats; None before the first one, and after the last one.
+    """
 
     run_id: str
     ended: bool
     queued: bool
-    """The run waits until Dagster has room for it. The wait has no limit and is not silence."""
+    """The run waits until Dagster has room for it. This wait has no time limit, and does not count as silence."""
     beats: int | None
     starting: bool = False
     """The run's process or pod is being started."""
@@ -24,7 +27,7 @@ class RunView:
     failure: str = ""
     """The run's own reason for its failure."""
     gone: Callable[[], bool] = lambda: False
-    """Returns True if it is certain that no process executes the run, or ever will.
+    """Returns True if it is certain that no process executes the run now, or will execute it later.
 
     Called only for a run without a heartbeat.
     """
@@ -50,8 +53,8 @@ def pulse_of(
 ) -> Pulse:
     """The pulse of the runs that have not ended. `before`: the `progress` of the previous call.
 
-    A run that never had a heartbeat is silent after `startup_seconds`; with `patient`, a run that is still starting is
-    not.
+    A run that never had a heartbeat is silent after `startup_seconds`. With `patient`, this does not apply to a run
+    that is still starting.
     """
     progress: dict[str, tuple[int, int]] = {}
     alive: list[str] = []

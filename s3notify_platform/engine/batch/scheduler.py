@@ -1,9 +1,9 @@
 """The sensor's decisions: the slots that a tick requests, as a function of the cursor and the poll. No Dagster.
 
-Theory of operation. A batch is opened in the record store before its run is requested: as an ack chain whose children
-are its slots and whose payload has the signals seen. Dagster stores the cursor after that. A tick that dies in between
-is repeated with the same batch id. The repeated tick finds its own chain and requests the same run under the same run
-key, so that Dagster launches the run once.
+Theory of operation. A batch is opened in the record store before its run is requested. It is an ack chain: the chain's
+children are the batch's slots, and its payload has the signals seen. Dagster stores the cursor after that. A tick that
+dies in between is repeated with the same batch id. The repeated tick finds its own chain and requests the same run
+under the same run key, so that Dagster launches the run once.
 
     changed ──► in flight ──► settled                    chain acked: all its slots are committed
                    │
@@ -11,23 +11,24 @@ key, so that Dagster launches the run once.
                            │
                            └──► parked                   `max_attempts` reached: `parked_seconds`, or its next change
 
-An object that cannot be read does not park its slot: on the slot's last attempt (`BatchPayload.last_attempt`) such
-objects go to quarantine, and the rest is committed. The same holds for objects over which a parser, a transform or the
-writing of files raises, up to `MAX_UNFORESEEN` of the source. A slot is parked for a failure of the slot as a whole: an
-outage, a transform that raises even without rows, or more failing objects than the limit. A parked slot is retried.
+An object that cannot be read does not park its slot. On the slot's last attempt (`BatchPayload.last_attempt`), such
+objects go to quarantine, and the other objects are committed. The same holds for objects on which a parser, a transform
+or the writing of files raises an error, up to `MAX_UNFORESEEN` objects of the source. A slot is parked if it fails as a
+whole: because of an outage, of a transform that raises even without rows, or of too many failing objects. A parked slot
+is retried.
 
 Slots that failed are requested apart from all others, so that they do not make other slots fail. The slots of one
-failed batch are retried in halves: the slot at fault is alone after log2(number of slots) batches, and the others are
+failed batch are retried in halves. The slot at fault is alone after log2(number of slots) batches; the other slots are
 committed. Batches of failed slots and batches of other slots take turns.
 
 `list_or_follow` decides for each batch between a listing of the bucket and the entries of the source's topic. A batch
 that compares everything runs alone. Rescans are `list_seconds` apart.
 
-A slot in flight is never requested again. Its later changes wait: the root is not remembered until every changed slot
-could be requested. A living run moves a counter (`heartbeats`), and the sensor measures by its own clock how long the
-counter stands still. Before the first beat, and after the last, a run is dead after the same time if its process is
-known to be gone, and otherwise after `startup_seconds`. No data depends on liveness: a run that was taken for dead
-either commits, or has a conflict with the next run, like any other.
+A slot in flight is never requested again. Its later changes wait: the cursor keeps the root's old ETag until every
+changed slot could be requested. A living run moves a counter (`heartbeats`), and the sensor measures by its own clock
+how long the counter stands still. Before its first heartbeat, and after its last one, a run is dead after the same time
+if its process is known to be gone. Otherwise it is dead after `startup_seconds`. No data depends on liveness: a run
+that was taken for dead either commits, or has a conflict with the next run, like any other.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -65,7 +66,7 @@ SHOWN: Final = 10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tick:
-    """The decisions of one evaluation. `silent_runs` have lost their heartbeat: report them as failed."""
+    """The decisions of one evaluation. `silent_runs`: runs without a heartbeat, which must be reported as failed."""
 
     state: SensorState
     requests: tuple[BatchRequest, ...]
@@ -79,13 +80,13 @@ class BatchPlanner:
     """Evaluates ticks of one source.
 
     `topic_epoch` returns the epoch of the source's topic; it creates a missing topic, and makes the topic serve the
-    given table (`Topics.serve`). `backlog`: the source's rescan backlog. `table` opens the source's table, expecting
-    the id in the cursor (`Source.open_table`). `claim` notes whose sensor works on the table (`open_table.claim`).
+    given table (`Topics.serve`). `backlog`: the source's rescan backlog. `table` opens the source's table, which must
+    have the id in the cursor (`Source.open_table`). `claim` notes which sensor works on the table (`open_table.claim`).
 
-    Requests: 1 HEAD, and 1 LIST if the root moved; for each open batch 1 LIST of its chain, 1 GET once it has ended,
-    and 1 GET for each of its runs; to open a batch 1 GET (backlog), 1 PUT, and the requests of `table` and `claim`;
-    once in `TOPIC_SECONDS` 1 GET of the topic; 2 GETs (topic, backlog) when a batch has ended that listed, or left
-    slots.
+    Requests of a tick: 1 HEAD, and 1 LIST if the root moved. For each open batch: 1 LIST of its chain, 1 GET for each
+    of its runs, and 1 GET once it has ended. When a batch ends that listed, or that left slots: 2 GETs (topic,
+    backlog). To open a batch: 1 GET (backlog), 1 PUT, and the requests of `table` and `claim`. Once in `TOPIC_SECONDS`:
+    1 GET of the topic.
     """
 
     source: str
@@ -102,7 +103,7 @@ class BatchPlanner:
     def first(self) -> SensorState:
         """A cursor that has seen nothing.
 
-        Stored before the first batch, so that a repeated tick uses the same batch ids.
+        It is stored before the first batch, so that a repeated tick uses the same batch ids.
         """
         self.topic_epoch(None)  # creates the topic: writers queue as soon as it exists
         return SensorState(epoch=self.clock.random_bytes(5).hex(), watch=self.watcher.fresh_state())
@@ -153,7 +154,7 @@ class BatchPlanner:
     def _look_at_topic(self, state: SensorState, now_ms: int) -> tuple[SensorState, tuple[str, ...]]:
         """Reads the topic again, once in `TOPIC_SECONDS`.
 
-        Notes that it was replaced since everything was compared. 1 request.
+        If a new topic has replaced it since everything was compared, everything must be compared again. 1 request.
         """
         if not state.enumerated or now_ms - state.topic_ms < TOPIC_SECONDS * 1000:
             return state, ()
@@ -170,7 +171,7 @@ class BatchPlanner:
         return Tick(state=replace(self.first(), table=table.id), requests=(), note=note)
 
     def _wanted(self, state: SensorState, asked: Iterable[int], now_ms: int) -> set[int]:
-        """The slots to request now: changed slots, or else slots whose backoff is over.
+        """The slots to request now: either changed slots, or failed slots whose backoff is over.
 
         `EVERYTHING` is requested alone: it waits for the open batches, and all slots wait for it. Each group of failed
         slots is requested alone, too, but waits for no other batch.
@@ -198,7 +199,7 @@ class BatchPlanner:
         rescans: Rescans,
         now_ms: int,
     ) -> tuple[SensorState, tuple[BatchRequest, ...], list[str]]:
-        """Opens a batch of these slots. If the batch lists, it has all slots that wait for a rescan, too.
+        """Opens a batch of these slots. A batch that lists also has all slots that wait for a rescan.
 
         `rescans`: the backlog, read after the poll.
         """
@@ -228,7 +229,8 @@ class BatchPlanner:
             return state, (), gone
         covered = set(changed) if decision.everything else wanted
         signals = {str(slot): changed[Slot(slot)] for slot in sorted(covered) if slot in changed}
-        # These are the slots that `_note_failed` would park. The slots of a batch of everything are retried one by one.
+        # These are the slots that `_note_failed` parks if they fail. A batch of everything has none: its slots are
+        # retried one by one.
         attempts = {slot: item.attempts for slot, item in state.failing.items()}
         last = (s for s in sorted(wanted - {EVERYTHING}) if self.settings.is_last(attempts.get(s, 0)))
         payload = BatchPayload(
@@ -245,7 +247,7 @@ class BatchPlanner:
         try:
             chain = self.chains.open_batch(batch, map(str, payload.slots), payload=payload.dumps())
         except TagExists:
-            # An earlier tick died before its cursor was stored: the chain says what that tick had requested.
+            # An earlier tick died before its cursor was stored. The chain says which slots that tick had requested.
             chain = self.chains.chain(batch)
             payload = BatchPayload.loads(chain.payload)
         slots = payload.slots
@@ -277,9 +279,10 @@ class BatchPlanner:
         return state, requests, gone
 
     def _shares(self, state: SensorState) -> tuple[SensorState, Assignment | None]:
-        """Each parallel run's share of all slots. A batch keeps to the shares as long as they are balanced in it.
+        """Each parallel run's share of all slots.
 
-        So a slot usually goes to the same run again, and few slots move when the number of runs changes.
+        A batch uses these shares, as long as they divide its slots about equally. So a slot usually goes to the same
+        run again, and few slots move when the number of runs changes.
         """
         runs = self.settings.parallel_runs
         shares = [range(first, last + 1) for first, last in state.ranges]
@@ -356,12 +359,12 @@ class BatchPlanner:
     def _note_failed(
         self, failing: dict[int, Failing], batch: OpenBatch, missing: set[int], reason: str, now_ms: int
     ) -> None:
-        """Notes in `failing` the slots that a batch left: in two halves, or together after a batch of everything."""
+        """Adds the uncommitted slots of a batch to `failing`, as two groups; as one if it compared everything."""
         ordered, alone = sorted(missing), len(batch.slots) == 1
         middle = 0 if EVERYTHING in batch.slots else len(ordered) // 2
         for group in filter(None, (ordered[:middle], ordered[middle:])):
             for slot in group:
-                # A batch of everything does not count as an attempt of its slots: it cannot quarantine their objects.
+                # A batch of everything does not count as an attempt for its slots: it cannot quarantine their objects.
                 attempts = (failing[slot].attempts if slot in failing else 0) + (slot in batch.slots)
                 parked = alone and attempts >= self.settings.max_attempts and slot != EVERYTHING
                 # Only the backoff of a slot that failed alone grows: most slots of a group are not at fault.
@@ -376,7 +379,7 @@ class BatchPlanner:
 
 
 def _chain(batch: OpenBatch) -> Chain:
-    """A batch's chain without its payload, so that no tick has to read the chain's head."""
+    """The chain of a batch, without its payload: no tick has to read the head of the chain."""
     return Chain.of(batch.id, batch.chain, map(str, batch.slots))
 
 

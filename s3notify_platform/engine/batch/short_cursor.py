@@ -2,9 +2,9 @@
 
 A cursor names a record, which has 8 bytes for each slot. The cursor itself lists the slots that have moved since the
 record was written. When there are more than `MOVED_MAX` of these, a new record is written, named by its hash. The
-record is written before the cursor that names it, and the previous record is removed once that cursor was stored. So a
-tick that dies and is repeated finds the record that its cursor names. The loss of a record costs a look at all slots
-that were ever signalled, and misses no change.
+record is written before Dagster stores the cursor that names it. The previous record is removed after that. So a tick
+that dies and is repeated finds the record that its cursor names. If a record is lost, all slots that were ever
+signalled are looked at, and no change is missed.
 """
 
 import json
@@ -28,7 +28,7 @@ MOVED_MAX: Final = 32
 """Maximum number of slots whose digests are in the cursor itself."""
 
 NOTHING: Final = ""
-"""The name of the record in a cursor that has seen no signal. There is no such record."""
+"""The record's name in a cursor that has seen no signal. No record has this name."""
 
 
 @lru_cache(maxsize=128)
@@ -126,7 +126,7 @@ def _watch_of(cursor: str) -> Mapping[str, Any]:
 
 
 def _moved(before: bytes, vectors: bytes) -> dict[str, str]:
-    """The digests that differ, in hexadecimal, by place."""
+    """The digests that differ, as hexadecimal text, by the number of the slot."""
     padded = before.ljust(len(vectors), b"\0")
     return {
         str(at // DIGEST_BYTES): vectors[at : at + DIGEST_BYTES].hex()

@@ -1,8 +1,8 @@
 """The signals that `s3notify ingest` has seen, in one JSON record of the source, so that any machine can continue.
 
-The record is a hint. It is written once the changes behind these signals are committed, or are in the rescan backlog. A
-lost record costs a comparison of everything. A record that another process has set back costs a comparison of slots
-that are committed already.
+The record is a hint. It is written once the changes behind these signals are committed, or are in the rescan backlog.
+If the record is lost, everything is compared again. If another process has written an older record, slots that are
+already committed are compared again.
 """
 
 import json
@@ -22,7 +22,7 @@ SEEN: Final = "seen"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seen:
-    """The signals seen, and the id of the table that has their changes; "": there was no table yet."""
+    """The signals seen, and the id of the table that has the changes behind them; "" if there was no table yet."""
 
     state: WatcherState
     table: str = ""

@@ -1,8 +1,9 @@
 """Settles a slot of a round: turns the outcomes of its objects into the states that it commits. Pure.
 
-A read may be cut short, or be one of several rounds of a big object. Its rows stay, and the next read continues after
-them. An object whose read fails is left out, and its slot is requested again. On the slot's last attempt the object
-goes to quarantine, and the rows of its earlier version leave. An outage never counts against an object.
+A read may be cut short, or be one of several rounds of a big object. The rows of such a read stay, and the next read
+continues after them. An object whose read fails is left out, and its slot is requested again. On the slot's last
+attempt the object goes to quarantine, and the rows of its earlier version leave. An outage never counts against an
+object.
 """
 
 from collections.abc import Collection, Mapping
@@ -20,9 +21,9 @@ from s3notify_platform.protocols.source_enumerator import ObjectState
 from s3notify_platform.table.round import SlotRound
 
 FAILING_MAX: Final = 10_000
-"""Maximum number of a slot's objects in quarantine as a whole.
+"""Maximum number of a slot's objects that are in quarantine as whole objects.
 
-Further objects stay out, and keep their slot failing.
+Further objects do not go to quarantine, and their slot stays failed.
 """
 
 UNKNOWN_SCHEMAS: Final = 8
@@ -37,8 +38,8 @@ class RoundFacts:
     """The facts that hold for all slots of a round.
 
     `label`: the label of the round's rows. `last_attempt`: slots whose objects go to quarantine if their read fails.
-    `complete`: slots whose plan has all their changed and removed objects. `failing`: number of a slot's objects in
-    quarantine. `evolving`: a slot with fields that the schema lacks waits for a wider schema.
+    `complete`: slots whose plan has all of the slot's changed and removed objects. `failing`: the number of each slot's
+    objects in quarantine. `evolving`: true if a slot with fields that the schema lacks waits for a wider schema.
     """
 
     label: int
@@ -53,7 +54,10 @@ class RoundFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settled:
-    """A slot's commit (None: nothing changes), and its result. `new_fields`: the slot waits for a schema with these."""
+    """A slot's commit (None: nothing changes), and its result.
+
+    `new_fields`: fields that the slot's schema must get first.
+    """
 
     round: SlotRound | None
     result: SlotResult
@@ -163,7 +167,7 @@ def _quarantined(
 
 
 def _read(key: str, outcome: Outcome, known: ObjectState | None, facts: RoundFacts) -> ObjectState:
-    """The state of an object that was read, including the rows of earlier reads that this one continued."""
+    """The state of an object that was read. It includes the rows of earlier reads, if this read continued them."""
     begun = known if outcome.start else None
     if outcome.start and (begun is None or begun.etag != outcome.etag):
         raise CorruptError(f"{key!r}: read on from {outcome.start}, but this version has no committed state")
@@ -182,7 +186,7 @@ def _read(key: str, outcome: Outcome, known: ObjectState | None, facts: RoundFac
 
 
 def _unread(key: str, outcome: Outcome, known: ObjectState | None) -> ObjectState:
-    """The state of an object whose read failed: the committed state if it is of the same version, else an empty one."""
+    """The state of an object whose read failed: the committed state if its version is the same, else an empty state."""
     if known is not None and known.etag == outcome.etag:
         return replace(known, expired=False, again=False)
     return ObjectState(key=key, etag=outcome.etag, size=outcome.size, reach_end=False)

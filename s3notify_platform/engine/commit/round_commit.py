@@ -24,7 +24,7 @@ from s3notify_platform.table.round import CONFLICT, RoundChange
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundCommit:
-    """A staged round. The failure of one slot raises nothing."""
+    """A staged round. A slot that fails raises no error."""
 
     source: Source
     base: Base

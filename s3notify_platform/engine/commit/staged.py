@@ -35,7 +35,7 @@ class Base:
 
 @dataclass(slots=True, kw_only=True)
 class StagedRound:
-    """The staged slots of a round. `of`: the part that each settled slot belongs to."""
+    """The staged slots of a round. `of`: for each settled slot, the part that has it."""
 
     schema: TableSchema | None = None
     parts: list[StagedPart] = field(default_factory=list)

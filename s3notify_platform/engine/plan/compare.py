@@ -1,8 +1,8 @@
 """Plans a batch: lists the bucket or follows the entries, and compares the result with the committed states.
 
-Tasks make a listing in chains (`listing_chains`), and its rows are shuffled by slot. The driver follows entries itself,
-since they are as many as the changes: this saves a Spark job. Entries are read before the bucket is looked at. So the
-change behind an entry is always seen, and the entry may be removed when its slot is committed.
+Tasks make a listing in chains (`listing_chains`), and its rows are shuffled by slot. The driver itself follows entries,
+since there are only as many entries as changes. This saves a Spark job. Entries are read before the bucket is looked
+at. So the change behind an entry is always seen, and the entry may be removed when its slot is committed.
 """
 
 import pickle
@@ -55,14 +55,14 @@ COMPARED_AT_ONCE: Final = 20_000
 """Number of listed and known objects that a task gathers before it compares them."""
 
 CHAINS_AT_ONCE: Final = 4
-"""Number of chains that one task lists in parallel: it waits for the server most of the time."""
+"""Number of chains that one task lists in parallel: a task waits for the server most of the time."""
 
 
 @dataclass(slots=True)
 class _Found:
     """The listing or the named objects of one slot.
 
-    `touched`: the keys that were looked at; None: `listed` has all keys.
+    `touched`: the keys that were looked at; None if `listed` has all keys of the slot.
     """
 
     slot: Slot
@@ -83,7 +83,10 @@ class Start:
 def lister(
     source: Source, wanted: frozenset[Slot], parts: Sequence[Sequence[Start]], cuts: frozenset[str]
 ) -> Callable[[Batches], Batches]:
-    """A function for tasks that lists the chains of their part, and returns all objects of the wanted slots."""
+    """Returns the function that each task calls.
+
+    It lists the chains of its part, and yields all objects of the wanted slots.
+    """
 
     def run(batches: Batches) -> Batches:
         for number in numbers_of(batches):
@@ -110,10 +113,9 @@ def comparer(
     quota: int,
     skip: frozenset[str],
 ) -> Callable[[Batches], Batches]:
-    """A function for tasks that compares a listing with the manifest's states, in groups of slots.
+    """Returns the function that each task calls. It compares a listing with the manifest's states, in groups of slots.
 
-    A plan has at most `quota` changes of each slot. Each of the `tasks` has the slots of one range (`group_of`),
-    sorted.
+    A plan has at most `quota` changes of each slot. Each task has the slots of one range (`group_of`), sorted.
     """
     groups: dict[int, list[Slot]] = {}
     for slot in wanted:
@@ -152,7 +154,10 @@ def comparer(
 def _columns_of(
     table: LogTable, manifest: Manifest, slots: Sequence[Slot]
 ) -> Iterator[tuple[Slot, pa.RecordBatch | S3NotifyError]]:
-    """The states of each slot, in order; or the error of reading them. A damaged file affects only its own slots."""
+    """The states of each slot, in order; or the error if they cannot be read.
+
+    A damaged file affects only its own slots.
+    """
     left = [*slots]
     try:
         for slot, columns in table.states.columns(manifest.states, slots):
@@ -167,7 +172,7 @@ def _columns_of(
 
 
 def group_of(slot: Slot, tasks: int, slots: int) -> int:
-    """The number of the task that compares a slot, of `tasks` tasks and `slots` slots. Pure."""
+    """The number of the task that compares a slot, if `tasks` tasks compare `slots` slots. Pure."""
     return slot * tasks // slots
 
 
@@ -181,9 +186,10 @@ def follow(
     quota: int,
     skip: frozenset[str],
 ) -> Iterator[Planned]:
-    """Looks at the keys in `named` entries and compares them; at most `quota` changes of each slot.
+    """Looks at the keys that the entries in `named` name, and compares them.
 
-    Requests: 1 HEAD for each key that an entry does not describe, and `StateReader.lookup` for all of them together.
+    A plan has at most `quota` changes of each slot. Requests: 1 HEAD for each key whose entries do not describe the
+    object, and those of one `StateReader.lookup`.
     """
     manifest = snapshot.manifest
     bucket = CountingStore(open_store(source.input.bucket))
@@ -220,7 +226,7 @@ def follow(
 def _states_of(
     found: Sequence[_Found], table: LogTable, comparison: "Comparison"
 ) -> Iterator[tuple[_Found, Mapping[str, ObjectState] | S3NotifyError]]:
-    """The states that each slot's comparison needs; or the error of reading them.
+    """The states that each slot's comparison needs; or the error if they cannot be read.
 
     A damaged file affects only its own slots.
     """
@@ -303,7 +309,7 @@ class Comparison:
     def _planned(self, found: _Found, states: Mapping[str, ObjectState], listed: Listed | None) -> SlotPlan:
         facts, version = self.manifest.slot(found.slot), self._source.input.code_version
         pending = frozenset(key for key, state in states.items() if state.pending)
-        # Whole objects in quarantine stay there, even if the code changes.
+        # An object that is in quarantine as a whole stays there, even if the code changes.
         stale = {
             key
             for key, state in states.items()
@@ -325,7 +331,7 @@ class Comparison:
         changes = changes_of_slot(
             found.slot,
             [each for each in versions if each.key not in self._skip],
-            # The filter keeps skipped keys from counting as gone.
+            # Without this filter, skipped keys would count as gone.
             {key: s for key, s in states.items() if key not in self._skip or self._has_left(key, found)},
             max_objects=self._quota,
             touched=touched,
@@ -335,7 +341,7 @@ class Comparison:
             stays=lambda state: self._source.input.stays(state) and self._chosen(state.key),
         )
         announced = {entry.event.key for entry in found.entries}
-        # Nobody has to announce an object that is read on, or read again.
+        # If a read continues, or an unchanged object is read again, no entry has to name the object.
         announced |= {v.key for v in (s.version for s in changes.read) if _etag_of(states, v.key) == v.etag}
         concerned = [*(split.version.key for split in changes.read), *changes.gone]
         withdrawn = 0
@@ -366,7 +372,7 @@ def _etag_of(states: Mapping[str, ObjectState], key: str) -> str | None:
 
 
 def _by_slot(batches: Batches) -> Iterator[_Found | Requests]:
-    """The rows of each slot, from rows sorted by slot; and rows that belong to no slot."""
+    """The rows of each slot, from rows that are sorted by slot; and the rows that belong to no slot."""
     every = chain.from_iterable(runs_of(batch, "slot") for batch in batches)
     for slot, pieces in groupby(every, lambda piece: piece[0]):
         found = _Found(Slot(slot))

@@ -1,7 +1,7 @@
-"""Compares a listing with the committed states by columns, for many slots at once.
+"""Compares a listing with the committed states, column by column, for many slots together.
 
 Python objects are made only for differences. Few of a million listed objects have changed, and a Python object for each
-one would cost more than the LISTs do. Separate calls for a thousand slots would cost as much.
+one would cost more than the LISTs do. A separate comparison for each of a thousand slots would cost as much, too.
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -29,7 +29,7 @@ _SUSPECT: Final = r"(?s)(^|/)\.\.?(/|$)|\x00"
 class Listed:
     """The differences of a slot: its `changed` objects, and the `states` of changed and of missing objects.
 
-    `objects`: how many were listed. `held`: how many have a state; `withdrawn` of these were not listed.
+    `objects`: how many were listed. `held`: how many have a state. `withdrawn`: how many of these were not listed.
     """
 
     changed: list[ObjectVersion] = field(default_factory=list)
@@ -52,8 +52,8 @@ def compared(
 ) -> dict[Slot, Listed]:
     """Compares the listing of some slots with all their states, by key and ETag. Pure.
 
-    `also`: keys that count as changed in any case; in `whole` slots all keys do. `on_delete`: the source's setting. An
-    object that this setting keeps does not count as withdrawn, if its key is still `chosen`.
+    `also`: keys that count as changed in any case. All keys of the slots in `whole` count as changed, too. `on_delete`:
+    the source's setting. An object that this setting keeps does not count as withdrawn, if its key is still `chosen`.
     """
     pieces = (pa.Table.from_batches([piece]).select(_SCHEMA.names) for piece in listed)
     found = pa.concat_tables([_SCHEMA.empty_table(), *pieces]).combine_chunks()
@@ -63,7 +63,7 @@ def compared(
     counts_as_changed = pc.or_(
         pc.is_in(keys, pa.array(also, pa.string())), pc.is_in(found["slot"], pa.array(whole, pa.int32()))
     )
-    # An object that had expired and is back is read again.
+    # An object that had expired, and exists again, is read again.
     same = pc.and_not(pc.equal(found["etag"], held["etag"].take(place)), held["expired"].take(place))
     same = pc.and_not(pc.fill_null(same, fill_value=False), counts_as_changed)
     differs = np.ones(held.num_rows, np.bool_)

@@ -1,15 +1,15 @@
 """Lists a source's bucket: small buckets on the driver, large ones in tasks, in several parallel chains.
 
-The cuts between the chains come from the source's table: slots are made by a hash, so that the committed keys of one
-slot are a uniform sample of all keys. Before any state exists there is one chain. One chain takes long, but the first
-read of every object, which follows, takes many times as long.
+The cuts between the chains come from the source's table. Since a hash makes the slots, the committed keys of one slot
+are a uniform sample of all keys. Before any state exists there is one chain. One chain takes long, but the first read
+of every object, which follows, takes many times as long.
 
 The driver reads the queue's entries before anything is listed. Tasks receive only the start of each chain.
 
-Requests, besides 1 LIST for each 1000 objects: `NotificationQueue.entries`; where the driver does not list all,
-`StateReader.columns` of `SAMPLE_SLOTS` slots; for each cut 3 LISTs of `HANDOVER_KEYS` keys. A simulated listing of
-1,000,000 keys, 150 ms a LIST, cut by a sample of 4 slots: 1000 LISTs and 162 s in one chain, 1025 and 24 s in 8, 1054
-and 13 s in 16; the largest part was 1.07 times the mean.
+Requests: 1 LIST for each 1000 objects, and those of `NotificationQueue.entries`. If the driver does not list all
+objects, also those of `StateReader.columns` for `SAMPLE_SLOTS` slots, and for each cut 3 LISTs of `HANDOVER_KEYS` keys.
+Measured with a simulated listing of 1,000,000 keys, 150 ms a LIST, cut by a sample of 4 slots: 1000 LISTs and 162 s in
+one chain, 1025 LISTs and 24 s in 8 chains, 1054 LISTs and 13 s in 16 chains. The largest part was 1.07 times the mean.
 """
 
 import pickle
@@ -39,7 +39,7 @@ DRIVER_OBJECTS: Final = 5_000
 """Maximum number of listed and known objects that the driver handles alone: a Spark job takes as long as some LISTs."""
 
 CHAIN_OBJECTS: Final = 5_000
-"""Number of objects that justify a chain: 5 LISTs, against 3 for the cut. A smaller bucket is one chain."""
+"""Minimum number of objects in a chain: they take 5 LISTs, and a cut takes 3. A smaller bucket is one chain."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,7 +108,7 @@ def begin_listing(
 
 
 def quantiles_of(table: LogTable, snapshot: Snapshot, most: int, listed: frozenset[str]) -> list[str]:
-    """Keys that cut the rest of the listing into up to `most` equal parts, each worth a chain; [] without a sample."""
+    """Keys that cut the rest of the listing into up to `most` equal parts, one for each chain; [] without a sample."""
     held = [slot for slot, facts in snapshot.manifest.slots.items() if facts.objects][:SAMPLE_SLOTS]
     objects = sum(facts.objects for facts in snapshot.manifest.slots.values())
     parts = min(most, objects // CHAIN_OBJECTS)

@@ -12,11 +12,11 @@ from s3notify_platform.protocols.source_enumerator import Enumerator, ObjectVers
 def named_versions(
     enumerator: Enumerator, entries: Iterable[Entry], pool: Executor
 ) -> dict[str, ObjectVersion | None]:
-    """The current object version at each key that entries name, by key; None if there is no object. At most 1 HEAD
-    each.
+    """The current object version at each key that entries name, by key; None if there is no object.
 
-    Makes no request for a key that has a single entry with a description of the object by this package's publisher. If
-    that description is out of date, the pinned read notices it, and the next entry names the object.
+    At most 1 HEAD for each key. Makes no request for a key with a single entry, if this package's publisher has
+    described the object in it. If that description is out of date, the pinned read notices it, and the next entry names
+    the object.
     """
     by_key: dict[str, list[Entry]] = {}
     for entry in entries:

@@ -1,4 +1,7 @@
-"""Turns parsed objects into rows and rejects: adds lineage, applies the rules of rows, counts for each object."""
+"""Turns parsed objects into rows and rejects.
+
+Adds lineage, applies the rules (`expect`), and counts for each object.
+"""
 
 from base64 import b64encode
 from collections import Counter
@@ -33,7 +36,7 @@ class Rejected(NamedTuple):
 
 
 def rejects_of(rows: Sequence[tuple[ObjectVersion, int | None, str, bytes | None]]) -> Rejected:
-    """The rejects of objects, from the offset, reason and raw bytes of each."""
+    """Rejects as a batch. Each row has a reject's object version, offset, reason and raw bytes."""
     columns = zip(
         *((v.slot, v.key, v.etag, offset, reason, raw) for v, offset, reason, raw in rows), strict=True
     )
@@ -42,7 +45,7 @@ def rejects_of(rows: Sequence[tuple[ObjectVersion, int | None, str, bytes | None
 
 
 class Counted:
-    """Objects that are parsed together, with the counts of each object, by its place among them.
+    """Objects that are parsed together, and the counts of each object, by the object's place among them.
 
     `metas`: returns the metadata of the objects' GETs.
     """
@@ -79,7 +82,7 @@ class Counted:
         self._mismatches.append(parsed.mismatches)
         self._fields += parsed.new_fields
         if len(parsed.index):
-            if self._mismatched:  # mode rescue: in mode quarantine such an object is not parsed
+            if self._mismatched:  # only with `rescue`: with `quarantine`, such an object is not parsed
                 rows = np.bincount(parsed.index, minlength=len(self._versions))
                 parsed.table = rescued_too(parsed.table, parsed.index.tolist(), self._mismatched)
                 self._mismatches.append(
@@ -106,7 +109,7 @@ class Counted:
         yield from self._written(kept)
 
     def _of_objects(self, parsed: Parsed) -> list[pa.Array]:
-        """The columns behind the data columns, in order of the rows."""
+        """The columns that follow the data columns, with their values in the order of the rows."""
         keys = (version.key for version in self._versions)
         values = self._object_columns.values(zip(keys, self._metas(), strict=True))
         index = pa.array(parsed.index, pa.int64())
@@ -118,7 +121,7 @@ class Counted:
     def _leaving(
         self, parsed: Parsed, columns: Sequence[pa.ChunkedArray | pa.Array]
     ) -> npt.NDArray[np.bool_]:
-        """The rows that leave because they break a rule; adds them to `parsed` as rejects.
+        """The rows to leave out because they break a rule. Adds them to `parsed` as rejects.
 
         Counts all rows that break a rule.
         """
@@ -144,7 +147,7 @@ class Counted:
             yield ParsedReject(index=index, offset=offset, reason=reason[:MAX_REASON], raw=raw)
 
     def beyond(self) -> Iterator[Rejected]:
-        """One reject for each object that has more rejects than are kept: its reason has their number."""
+        """One more reject for each object with more rejects than are kept: its reason has the number of the others."""
         yield from self._written(
             replace(first, reason=f"{self._rejects[index] - MAX_REJECTS} more, the first: {first.reason}")
             for index, first in self._beyond.items()
@@ -172,7 +175,7 @@ class Counted:
 
 
 def _under_its_names(column: pa.ChunkedArray, named: pa.Field) -> pa.ChunkedArray:
-    """The column, with its nested fields renamed to their names in the table."""
+    """The column, whose nested fields get the names that they have in the table."""
     if column.type.equals(named.type):
         return column
     return pa.chunked_array([chunk.view(named.type) for chunk in column.chunks], named.type)

@@ -1,8 +1,8 @@
 """The hot read path inside a task: whole objects, many requests in flight, each pinned to its ETag.
 
-obstore makes the requests, in threads (0.13 ms of CPU for each object; 0.3 ms by asyncio, 3 ms with boto3). Keys that
-its path type cannot express go through the ordinary store. While one window is parsed, the next one is fetched: memory
-is bounded by two windows.
+obstore makes the requests, in threads: this takes 0.13 ms of CPU for each object, compared with 0.3 ms under asyncio,
+and 3 ms with boto3. Keys that its path type cannot express go through the ordinary store. While one window is parsed,
+the next one is fetched: memory is bounded by two windows.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -43,7 +43,7 @@ Status = Literal["ok", "superseded", "deleted", "failed"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fetched:
-    """One object, or why it was not read: `superseded` (another ETag), `deleted`, `failed` with `reason`.
+    """One object, or why it was not read: `superseded` (it has another ETag), `deleted`, or `failed`, with `reason`.
 
     `meta`: the metadata of the first GET. `outage`: the read failed, and nothing is known of the object itself
     (`read_errors`). `trace`: the traceback of an unforeseen error (`unforeseen`).
@@ -69,7 +69,7 @@ def fetch(
 ) -> Iterator[list[Fetched]]:
     """Windows of fetched objects, in order. One GET under If-Match for each `CHUNK_BYTES` of each object.
 
-    Each GET that fails costs the requests of `read_errors.unread`, too. `prefix`: the source's prefix.
+    After each GET that fails, also the requests of `read_errors.unread`. `prefix`: the source's prefix.
     """
     fast = open_reader(config)
     slow = open_store(config)
@@ -103,7 +103,7 @@ def fetch(
                 for version, count in zip(part, counts, strict=True)
                 for n in range(count)
             ]
-            # One call for each thread: a call for each object takes twice the time.
+            # Each thread gets one call for many objects: one call for each object would take twice the time.
             size = -(-len(gets) // IN_FLIGHT)
             upcoming = pool.map(share, [gets[low : low + size] for low in range(0, len(gets), size)])
             if pending is not None:
@@ -114,7 +114,7 @@ def fetch(
 
 
 def _joined(shares: Iterable[list[Fetched]]) -> list[Fetched]:
-    """Each object from its parts: all bytes, or the first part that could not be read."""
+    """Each object, joined from its parts: all bytes, or the failure of the first part that could not be read."""
     objects: list[Fetched] = []
     for _, group in groupby(chain.from_iterable(shares), key=lambda each: each.version):
         parts = list(group)

@@ -1,4 +1,7 @@
-"""Finds the object over which a parser raises, among objects parsed together. The others are read without it."""
+"""Finds the object on which a parser raises an error, among objects that are parsed together.
+
+The other objects are read without it.
+"""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final, TypeVar
@@ -11,7 +14,7 @@ T = TypeVar("T")
 Found = TypeVar("Found")
 
 HELD_BYTES: Final = 64 << 20
-"""Maximum Arrow bytes held back until all objects that are parsed together have been parsed without an error."""
+"""Maximum Arrow bytes of results that are held back until all objects of a part are parsed without an error."""
 
 
 def is_verdict(error: Exception) -> bool:
@@ -20,7 +23,7 @@ def is_verdict(error: Exception) -> bool:
 
 
 def failure_of(error: Exception) -> dict[str, Any]:
-    """The failure and traceback of an object over which a parser raises this error. Pure."""
+    """The failure and the traceback of an object on which a parser raises this error. Pure."""
     return {"status": "failed", "reason": described(error)[:MAX_REASON], "trace": trace_of(error)}
 
 
@@ -30,11 +33,12 @@ def isolated(
     failed: Callable[[T, Exception], Found],
     bytes_of: Callable[[Found], int],
 ) -> Iterator[Found]:
-    """Yields the results of `parse` for `objects`; if it raises, for their halves, down to the object that has
-    `failed`.
+    """Yields the results of `parse` for `objects`.
 
-    The results of a part are held back until its end, up to `HELD_BYTES`. If `parse` raises after more than these, the
-    error is raised here: then the task fails, and the objects of its slots are tried apart (`spark.spark_jobs`).
+    If it raises, does the same with each half, down to the object at fault, whose result is that of `failed`. The
+    results of a part are not returned before its end, as long as they have at most `HELD_BYTES`. If `parse` raises
+    after more bytes than that, the error is raised here. Then the task fails, and the objects of its slots are tried
+    one by one (`spark.spark_jobs`).
     """
     todo = [objects]
     while todo:

@@ -1,7 +1,7 @@
 """Decides if a failed read is the object's own fault, or the store's. An outage of the store quarantines no object.
 
-It is the object's fault if the store refuses this key alone, with a 4xx: the object belongs to another account, is
-encrypted with a key that its writer has kept, or has a name that the store does not accept. It is an outage if the
+It is the object's fault if the store refuses this key alone, with a 4xx. Such an object belongs to another account, is
+encrypted with a key that only its writer has, or has a name that the store does not accept. It is an outage if the
 store does not answer, throttles, lacks an encryption key, or refuses the bucket or the credentials as a whole.
 """
 
@@ -23,7 +23,7 @@ class Unread(NamedTuple):
 
 
 def unread(config: S3Config, key: str, reason: str, *, prefix: str) -> Unread:
-    """Finds out why a read of `key` failed with `reason`. `prefix`: the source's prefix.
+    """Finds out why a read of `key` failed. `reason`: the message of the read's error. `prefix`: the source's prefix.
 
     1 GET whose body is not read; if it is refused, 1 HEAD of a missing key (and retries).
     """

@@ -68,7 +68,7 @@ class SplitReader:
         return Target(schema=self.schema, inferred=self.inferred, rescue=rescue, size=self.size, name=name)
 
     def read(self, splits: Iterable[Split]) -> Iterator[Found]:
-        """Reads these splits: everything from `windows`, then from `pieces`."""
+        """Reads these splits: first the whole objects by `windows`, then all others by `pieces`."""
         whole, big = self.sorted_out(splits)
         for window in self.windows(whole):
             yield from window
@@ -83,9 +83,10 @@ class SplitReader:
         return found
 
     def windows(self, splits: Sequence[Split]) -> Iterator[Iterator[Found]]:
-        """Reads whole objects. Yields each window that was fetched together: rejects and rows, then outcomes.
+        """Reads whole objects.
 
-        Each batch is in order of slots.
+        Yields a window for objects that were fetched together: their rejects and rows, then their outcomes. Each batch
+        is in order of slots.
         """
         versions = sorted((s.version for s in splits), key=lambda version: (version.slot, version.key))
         for window in fetch(self.source.input.bucket, versions, prefix=self.source.input.prefix):
@@ -261,7 +262,7 @@ def schema_of_sample(source: Source, sample: Sequence[ObjectVersion]) -> pa.Sche
 def _sampled(
     source: Source, versions: Sequence[ObjectVersion], outages: list[str]
 ) -> Iterator[tuple[Format, pa.Schema]]:
-    """The schemas suggested by each existing object. Adds the reasons of outages to `outages`."""
+    """The schemas that each existing object suggests. Adds the reasons of outages to `outages`."""
     small = [version for version in versions if version.size <= HEAD_SAMPLE_BYTES]
     for window in fetch(source.input.bucket, small, prefix=source.input.prefix):
         for fetched in window:

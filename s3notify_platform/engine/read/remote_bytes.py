@@ -1,8 +1,8 @@
 """Ranged reads of one object version in a bucket: each GET is under If-Match, and so pinned to that version.
 
 A range is read completely or not at all. Any GET may raise `ConflictError` if the object is another version now, or
-`NotFoundError` if it is gone. After bounded retries it raises `RefusedError` if the failure is the object's own fault,
-else `UnavailableError` (`read_errors`).
+`NotFoundError` if it is gone. After a bounded number of retries, it raises `RefusedError` if the failure is the
+object's own fault, else `UnavailableError` (`read_errors`).
 """
 
 from functools import lru_cache
@@ -34,7 +34,7 @@ WHOLE_BYTES: Final = 512 << 20
 
 
 class RemoteBytes:
-    """An object in a bucket. Nothing is sent before the first read. One GET for each read, and retries."""
+    """An object in a bucket. Nothing is sent before the first read. Each read takes one GET, and possibly retries."""
 
     def __init__(
         self, config: S3Config, version: ObjectVersion, *, prefix: str = "", clock: Clock = SYSTEM_CLOCK

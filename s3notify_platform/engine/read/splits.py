@@ -1,8 +1,9 @@
 """Splits of a batch: cuts big objects into parts, and assigns splits to tasks.
 
 An object of up to `Source.split_bytes` is read as a whole. A larger object is read in parts by many tasks, if its
-format and encoding let a task begin in the middle. CSV whose values may be quoted is read by one task: a line end in a
-quoted value ends no record, and only a reader of everything before a place knows if a value is open there.
+format and encoding let a task begin in the middle. CSV whose values may be quoted is read by one task. A line end
+inside a quoted value ends no record. Only a task that has read everything before a line end knows if it is inside a
+quoted value.
 """
 
 from collections.abc import Sequence
@@ -17,7 +18,7 @@ from s3notify_platform.source.source import Source
 TASK_BYTES: Final = 64 << 20
 
 SMALL_TASK_BYTES: Final = 8 << 20
-"""A smaller task costs more than it gains, and each task writes a pack of its own."""
+"""A task with fewer bytes costs more time than it saves, and writes one more pack."""
 
 
 def is_big(split: Split, source: Source) -> bool:
@@ -27,7 +28,7 @@ def is_big(split: Split, source: Source) -> bool:
 
 
 def may_be_cut(split: Split, source: Source) -> bool:
-    """True if a read of the object can continue at a record's start, by its name and the source's settings. Pure.
+    """True if a read can start at a later record of the object, judged by its name and the source's settings. Pure.
 
     An object that is rejected as a whole cannot be cut: it is one reject.
     """
@@ -47,9 +48,9 @@ def cut(split: Split, source: Source) -> list[Split]:
 def assign_splits(splits: Sequence[Split], width: int) -> tuple[list[Split], list[int]]:
     """The splits in order of slots and keys, and the task that reads each split. Pure.
 
-    Each task has a range of slots with about as many bytes as the other tasks. So its packs cover few slots, and later
-    rounds rewrite few of them. There are up to `width` tasks of at least `SMALL_TASK_BYTES`; more if a task would
-    otherwise have more than `TASK_BYTES`.
+    Each task has a range of slots with about as many bytes as the other tasks. So the packs of a task cover few slots,
+    and later rounds rewrite few packs. There are up to `width` tasks of at least `SMALL_TASK_BYTES`, or more tasks, so
+    that each has at most about `TASK_BYTES`.
     """
     ordered = sorted(splits, key=lambda split: (split.version.slot, split.version.key, split.start))
     costs = [split.end - split.start + OBJECT_COST_BYTES for split in ordered]

@@ -1,4 +1,4 @@
-"""Collects the staged rows of a job: the outcome of each object, and the packs that count. Pure."""
+"""Collects what the tasks of a job have staged: the outcome of each object, and the packs that count. Pure."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -85,7 +85,7 @@ def _counts(pack: WrittenPack, outcome: Outcome | None) -> bool:
 def _lost(
     plans: Sequence[SlotPlan], outcomes: Mapping[str, Outcome], packs: Iterable[StagedPack]
 ) -> dict[Slot, FailedSlot]:
-    """The slots whose packs have another number of rows than were parsed."""
+    """The slots whose packs have more or fewer rows than were parsed."""
     arrived: Counter[int] = Counter()
     for pack in packs:
         arrived.update(pack.slots)
@@ -105,7 +105,7 @@ def _lost(
 def _foreign(
     stored: Iterable[StoredRows], plans: Sequence[SlotPlan], outcomes: Mapping[str, Outcome]
 ) -> dict[Slot, FailedSlot]:
-    """The slots in which a transform has made rows of objects that were not read."""
+    """The slots for which a transform has returned rows of objects that were not read."""
     slot_of = {split.version.key: plan.slot for plan in plans for split in plan.changes.read}
     slots = {plan.slot for plan in plans}
     failed: dict[Slot, FailedSlot] = {}

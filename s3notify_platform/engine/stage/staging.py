@@ -1,14 +1,14 @@
 """Staging: tasks read splits and write the rows to packs, which no version names yet.
 
 A task gathers the rows of whole objects, sorts them, and writes packs that slots and objects share. A part of a big
-object has its own packs, which are dropped if another part turns out to be of another version. Rejects go to separate
-packs in the same way. Outcomes and packs are reported to the driver. A pack of at most `CARRIED_PACK_BYTES` is sent to
-the driver, which writes it together with the manifest; this saves a round trip.
+object has its own packs. They are dropped if another part was read from another version of the object. Rejects go to
+separate packs in the same way. Outcomes and packs are reported to the driver. A pack of at most `CARRIED_PACK_BYTES` is
+sent to the driver, which writes it together with the manifest; this saves a round trip.
 
 With a transform, tasks first read (`reading_task`), and the rows stay in Spark. The driver learns which objects were
-read completely, and has tasks write the transform's rows of these (`storing_task`).
+read completely. Then tasks write the transform's rows of these objects (`storing_task`).
 
-No version ever names packs of a lost or repeated attempt.
+If the attempt of a task is lost or repeated, no version ever names its packs.
 
 Memory of a task: `GATHERED_BYTES` of Arrow rows, as much again while they are sorted and written, and the windows of
 `fetch`.
@@ -50,11 +50,17 @@ GATHERED_BYTES: Final = 128 << 20
 WRITES_IN_FLIGHT: Final = 4
 
 STAGED_COLUMN: Final = "_staged"
-"""A column that tasks return before a transform: null in the row of a record; else a serialized batch of `STAGED`."""
+"""A column that tasks return before a transform.
+
+It is null in rows of records; other rows have a `STAGED` batch in it.
+"""
 
 
 def staging_task(source: Source, reader: SplitReader, label: int) -> Callable[[Batches], Batches]:
-    """A function for tasks that reads splits (`rows.WORK`), writes packs, and returns rows of `STAGED`."""
+    """Returns the function that each task calls.
+
+    It reads splits (`rows.WORK`), writes packs, and yields rows of `STAGED`.
+    """
 
     def run(batches: Batches) -> Batches:
         splits = work_of(batches)
@@ -83,9 +89,9 @@ def _staged(
 
 
 def reading_task(source: Source, reader: SplitReader, label: int) -> Callable[[Batches], Batches]:
-    """A function for tasks that reads splits for a transform: returns the rows, then the outcomes for the driver.
+    """Returns the function that each task calls before a transform.
 
-    It writes rejects to packs.
+    It reads splits, yields their rows, then the outcomes for the driver, and writes rejects to packs.
     """
     output = pa.schema([*reader.output, (STAGED_COLUMN, pa.binary())])
 
@@ -119,7 +125,7 @@ def reading_task(source: Source, reader: SplitReader, label: int) -> Callable[[B
 
 
 def _said(found: list[Staged], output: pa.Schema) -> Batches:
-    """Rows of `STAGED` as rows of a transform's input, in slices, since a column's value has a size limit."""
+    """Rows of `STAGED`, packed into rows of a transform's input; in slices, since a column's value has a size limit."""
     for batch in in_slices(STAGED.batch(found), BATCH_BYTES):
         sink = pa.BufferOutputStream()
         with pa.ipc.new_stream(sink, batch.schema) as writer:
@@ -136,7 +142,10 @@ def said_of(values: Iterable[bytes]) -> Iterator[Staged]:
 
 
 def storing_task(source: Source, label: int) -> Callable[[Batches], Batches]:
-    """A function for tasks that writes a transform's rows to packs, and returns rows of `STAGED`."""
+    """Returns the function that each task calls after a transform.
+
+    It writes the rows to packs, and yields rows of `STAGED`.
+    """
 
     def run(batches: Batches) -> Batches:
         table, store = table_of_task(source)
@@ -175,7 +184,10 @@ def table_of_task(source: Source, asset: str | None = None) -> tuple[LogTable, C
 
 @dataclass(slots=True, kw_only=True)
 class _Writer:
-    """Writes packs of rows and of rejects: of whole objects, or of the part of a big object in `split`."""
+    """Writes packs of rows, and packs of rejects.
+
+    They are of whole objects or, if `split` is given, of this part of a big object.
+    """
 
     rows: "Packs"
     rejects: "Packs"
@@ -205,7 +217,7 @@ class _Writer:
         return found
 
     def packs(self) -> Iterator[WrittenPack]:
-        """All packs. Waits until they are stored."""
+        """All packs. Waits until the packs are stored."""
         yield from self.rows.written(of_rejects=False, split=self.split)
         yield from self.rejects.written(of_rejects=True, split=self.split)
 
@@ -258,7 +270,7 @@ class Packs:
 
 
 def in_order(rows: pa.Table, order: Sequence[str] = ORDER) -> pa.Table:
-    """The rows in the order of packs. Pure."""
+    """The rows, sorted in the order that packs have. Pure."""
     rows = rows.combine_chunks()
     return rows if _is_in_order(rows, order) else rows.sort_by([(name, "ascending") for name in order])
 

@@ -1,8 +1,8 @@
 """The object versions that a round reads: found by the comparing tasks, collected by the driver.
 
-Only the batch reaches the driver: at most `max_objects` splits and removed keys (and one more for each slot), and the
-entries to remove, which the topic's capacity bounds. The bucket's other objects pass through Spark's own shuffle, which
-spills to disk, and never through the driver.
+Only the batch reaches the driver. It has at most `max_objects` splits and removed keys (and one more for each slot),
+and the entries to remove, whose number the topic's capacity limits. The bucket's other objects pass through Spark's own
+shuffle, which spills to disk, and never through the driver.
 """
 
 import pickle
@@ -27,8 +27,8 @@ class SlotPlan:
 
     `entries` were in the queue before the bucket was looked at: remove them when the slot is committed. `unannounced`
     are the changed keys that no entry names. `objects`: the slot's number of objects. `held`: the number of objects
-    with a state, of which a listing lacks `withdrawn`. `unaddressable`: the number of objects whose keys S3 clients
-    cannot address; `unaddressable_keys` has the first of these.
+    with a state. `withdrawn`: the number of these that a listing lacks. `unaddressable`: the number of objects whose
+    keys S3 clients cannot address; `unaddressable_keys` has the first of these.
     """
 
     changes: SlotChanges
@@ -70,8 +70,8 @@ class Plan:
     """A round's work, by slot, and the cost of finding it.
 
     `failed` slots have no plan, because their bucket or state could not be read. `chains`: the number of chains in
-    which the bucket was listed. `overran`: the number of cuts that a chain did not stop at, because the server does not
-    list correctly from a key.
+    which the bucket was listed. `overran`: the number of cuts at which a chain did not stop, because the server does
+    not list correctly after a given key.
     """
 
     slots: dict[Slot, SlotPlan] = field(default_factory=dict)
@@ -102,11 +102,11 @@ class Plan:
         return {slot: each.unannounced for slot, each in self.slots.items() if each.unannounced}
 
     def total(self, name: str) -> int:
-        """The sum of a number over all slots, like `objects`."""
+        """The sum over all slots of the field `name`, for example `objects`."""
         return sum(getattr(each, name) for each in self.slots.values())
 
     def overdue(self, now_ms: int, seconds: float) -> dict[str, float]:
-        """The changes, by key, that entries have named for more than `seconds`, and their age in seconds. Pure."""
+        """The changed keys that entries have named for more than `seconds`, with their age in seconds. Pure."""
         found: dict[str, float] = {}
         for planned in self.slots.values():
             changed = {split.version.key for split in planned.changes.read} | {*planned.changes.gone}
@@ -123,7 +123,10 @@ class Plan:
 
 
 def refuse_withdrawals(found: Plan, confirmed: Collection[Slot], source: Source) -> str:
-    """Fails slots, except `confirmed` ones, if a listing would withdraw too much. Returns the reason, or ""."""
+    """Fails the slots with withdrawals, except `confirmed` ones, if a listing would withdraw too many objects.
+
+    Returns the reason, or "".
+    """
     gone, held = found.total("withdrawn"), found.total("held")
     slots = {slot for slot, each in found.slots.items() if each.withdrawn} - {*confirmed}
     if not slots or held < WITHDRAWN_OBJECTS or gone <= held * source.input.withdraw_share:

@@ -1,4 +1,4 @@
-"""The results of slots and batches, and the state of a run on the way there."""
+"""The results of slots and of batches, and the state of a run until it has these."""
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -11,7 +11,7 @@ from s3notify_platform.protocols.notification_queue import Entry
 from s3notify_platform.protocols.notification_queue.segments import Segment
 
 SlotStatus = Literal["committed", "unchanged", "failed", "conflict"]
-"""`conflict`: another run committed the slot first, at each attempt."""
+"""`conflict`: at each attempt, another run had committed the slot first."""
 
 Progress = Callable[[str], None]
 
@@ -20,7 +20,7 @@ Progress = Callable[[str], None]
 class Reading:
     """The work of a round that begins to read: its `objects` and `bytes`.
 
-    `wanted`: the objects that are left in all; `done`: the objects that were read before.
+    `wanted`: the number of objects that are still to be read in all rounds; `done`: the number that was read before.
     """
 
     objects: int
@@ -33,14 +33,15 @@ class Reading:
 class SlotResult:
     """The result of one slot in a run.
 
-    `generation`: the version of the table that last changed the slot; 0: no version did. `rows` and `rejects` count the
-    records of the `objects` that were read, before any transform. `without_records` counts the objects with bytes, but
-    without rows and rejects. `live_rows` counts the slot's rows now. `failed_objects`: keys whose read failed, with the
-    reason; the other objects are committed. `quarantined` objects failed, too, and are in quarantine. `unavailable`:
-    keys that an outage of the store made unreadable; `outage`: the same for the whole slot. `traces`: the tracebacks of
-    unforeseen errors, by key; `trace`: the slot's own. `made_by`: the version of the code that made the slot's rows
-    (`SlotFacts.made_by`). `source`: the generation of the source's slot that a derived slot was made from. `complete`:
-    the run had the time to read everything; if false, request the slot again.
+    `generation`: the version of the table that last changed the slot; 0 if no version has changed it. `rows` and
+    `rejects` count the records of the `objects` that were read, before any transform. `without_records` counts the
+    objects with bytes, but without rows and rejects. `live_rows` counts the slot's rows now. `failed_objects`: keys of
+    objects whose read failed, with the reason; the other objects are committed. `quarantined` objects failed, too, and
+    are in quarantine. `unavailable`: keys that an outage of the store made unreadable; `outage`: the same for the whole
+    slot. `traces`: the tracebacks of unforeseen errors, by key; `trace`: the traceback of the slot's own error.
+    `made_by`: the version of the code that made the slot's rows (`SlotFacts.made_by`). `source`: the generation of the
+    source's slot that a derived slot was made from. `complete`: the run had the time to read everything; if false,
+    request the slot again.
     """
 
     slot: Slot
@@ -57,11 +58,11 @@ class SlotResult:
     live_rows: int = 0
     live_rejects: int = 0
     unnamed: Mapping[str, int] = field(default_factory=dict)
-    """Values that the schema does not name, by path: dropped if it was given, else in `_rescued` or quarantine."""
+    """Values that the schema does not name, by path: dropped if it was declared, else in `_rescued` or quarantine."""
     mismatches: Mapping[str, int] = field(default_factory=dict)
-    """Values that do not fit their columns, by path: in `_rescued`, or in quarantine with their records."""
+    """Values that do not fit their columns, by path: they are in `_rescued`, or in quarantine with their records."""
     broken: Mapping[str, int] = field(default_factory=dict)
-    """Rows that broke a rule, by the rule's name: in quarantine, or, with `expect_warn`, in the table all the same."""
+    """Rows that broke a rule, by the rule's name: they are in quarantine or, with `expect_warn`, still in the table."""
     live_failing: int = 0
     made_by: str = ""
     source: int = 0
@@ -81,12 +82,12 @@ class SlotResult:
 
     @property
     def unread(self) -> dict[str, str]:
-        """All keys whose read failed, with the reason."""
+        """The keys of all objects whose read failed, with the reason."""
         return {**self.failed_objects, **self.unavailable}
 
     @property
     def every_trace(self) -> dict[str, str]:
-        """All tracebacks, by key; the slot's own by ""."""
+        """All tracebacks, by key; the traceback of the slot's own error has the key ""."""
         return {"": self.trace, **self.traces} if self.trace else {**self.traces}
 
 
@@ -104,7 +105,7 @@ class BatchResult:
     seconds: dict[str, float] = field(default_factory=dict)
     requests: Counter[str] = field(default_factory=Counter)
     tasks: int = 0
-    """Tasks that staged slots."""
+    """Number of tasks that staged slots."""
     schema_added: Mapping[str, str] = field(default_factory=dict)
 
     def took(self, phase: str, seconds: float) -> None:
@@ -112,7 +113,7 @@ class BatchResult:
         self.seconds[phase] = self.seconds.get(phase, 0.0) + seconds
 
     def counts(self) -> Counter[str]:
-        """Counts for metrics, by name: slots by status, objects, rows, …, requests, and the `_ms` of each phase."""
+        """Counts for metrics, by name: slots by status, objects, rows, …, requests, and milliseconds of each phase."""
         found = Counter({"batches": 1, "tasks": self.tasks, "unannounced": self.unannounced})
         for each in self.slots.values():
             found[f"slots_{each.status}"] += 1
@@ -155,7 +156,7 @@ class Run:
     code_version: str = ""
     """The version of the code that makes the run's rows; "" if it is unknown."""
     planned_ms: int = 0
-    """When the round's plan was ready."""
+    """The time at which the round's plan was ready."""
     result: BatchResult = field(default_factory=BatchResult)
     conflicts: Counter[Slot] = field(default_factory=Counter)
     confirmed: set[Slot] = field(default_factory=set)
@@ -163,13 +164,13 @@ class Run:
     later: set[Slot] = field(default_factory=set)
     """Slots to plan again once nothing else is left to do, because the store was at fault."""
     postponed: set[str] = field(default_factory=set)
-    """The keys of `later` slots that are not read until then."""
+    """Keys in the slots of `later` that are not read before these slots are planned again."""
     logged: set[str] = field(default_factory=set)
-    """Tracebacks that the log has."""
+    """Tracebacks that are in the log already."""
 
     @property
     def skip(self) -> frozenset[str]:
-        """Keys that cannot be read now, or in this run: the run goes on without them."""
+        """Keys that cannot be read now, or not in this run: the run continues without them."""
         failed = (key for result in self.result.slots.values() for key in result.failed_objects)
         return frozenset(self.postponed.union(failed))
 

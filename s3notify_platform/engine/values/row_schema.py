@@ -30,7 +30,7 @@ Task = NewType("Task", int)
 Batches = Iterator[pa.RecordBatch]
 
 AS_JSON: Final[Mapping[str, Any]] = {"json": True}
-"""Metadata of a field that is stored in one column, as JSON, also if it is a dataclass."""
+"""Metadata for a field that is stored as JSON in one column, even if its value is a dataclass."""
 
 _ARROW: Final[Mapping[Any, pa.DataType]] = {
     int: pa.int64(), str: pa.string(), bool: pa.bool_(), bytes: pa.binary(), Slot: pa.int32(), Task: pa.int32(),
@@ -65,7 +65,7 @@ def of_json(hint: Any, value: Any) -> Any:
 
 
 def runs_of(batch: pa.RecordBatch, name: str) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """The batch, cut where an integer column changes, with the column's value in each piece; -1 for null."""
+    """The batch, cut where the value of an integer column changes. Each piece comes with that value; -1 means null."""
     if batch.num_rows == 0:
         return
     values = pc.fill_null(batch.column(name), -1).to_numpy(zero_copy_only=False)
@@ -75,7 +75,7 @@ def runs_of(batch: pa.RecordBatch, name: str) -> Iterator[tuple[int, pa.RecordBa
 
 
 def numbers_of(batches: Batches) -> Iterator[int]:
-    """The numbers in the batches of a task, for tasks that receive only their number."""
+    """The numbers in a task's batches. It is for tasks that receive only their own number."""
     return (int(number) for batch in batches for number in batch.column(0).to_pylist())
 
 
@@ -152,7 +152,7 @@ _Loader = Callable[[Mapping[str, list[Any]], int], Any]
 
 
 class _Column:
-    """The place of a field's value: in a row along `path`, and in a table in the column `name`.
+    """The place of a field's value. In a row, attributes along `path` lead to it; in a table, the column `name` has it.
 
     `optional`: an enclosing value may be None.
     """
@@ -190,7 +190,7 @@ def _declared(
 ) -> tuple[list[_Column], _Loader]:
     """The columns of a dataclass, and its loader.
 
-    `optional`: the dataclass may be None; `within`: an enclosing value may be None.
+    `optional`: true if the dataclass may be None; `within`: true if an enclosing value may be None.
     """
     columns: list[_Column] = []
     parts: dict[str, _Loader] = {}

@@ -35,7 +35,10 @@ class WantedSlot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Requests:
-    """The number of requests of a task, by kind, and the number of cuts that its chains of LISTs passed over."""
+    """The number of a task's requests, by kind.
+
+    `overran`: the number of cuts at which its chains of LISTs did not stop.
+    """
 
     requests: Mapping[str, int]
     overran: int = 0
@@ -50,9 +53,10 @@ LISTED: Final[Rows[Listed]] = Rows(WantedSlot, ObjectVersion, Requests)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailedSlot:
-    """A slot that could not be processed, and why. `outage`: nothing is known of the slot itself; try it again.
+    """A slot that could not be processed, and why.
 
-    `trace`: the traceback of an error that is not this package's.
+    `outage`: the store failed, and nothing is known about the slot itself; try it again. `trace`: the traceback, if the
+    error is not one of this package's own errors.
     """
 
     slot: Slot
@@ -95,7 +99,7 @@ LINEAGE_SCHEMA: Final = pa.schema(
 """The first columns of each row, which say where it is from."""
 
 LINEAGE_COLUMNS: Final = (*LINEAGE_SCHEMA.names,)
-"""The columns that a transform receives besides the source's, and has to keep."""
+"""The columns that a transform receives besides the source's columns. It has to keep them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,8 +115,9 @@ class ReadObject:
 class WrittenPack:
     """A pack that a task has written: of rows, or `of_rejects`.
 
-    `key`, `start`: the part of a big object that the pack is of; key "": the pack is of whole objects. `pack`: the
-    result of `StagedPack.dumps`. `body`: the bytes of a small pack, which the driver writes with the version; else b"".
+    `key`, `start`: the part of a big object whose rows the pack has. With key "", the pack has rows of whole objects.
+    `pack`: the result of `StagedPack.dumps`. `body`: the bytes of a small pack, which the driver writes with the
+    version; else b"".
     """
 
     of_rejects: bool
@@ -129,7 +134,7 @@ class WrittenPack:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredRows:
-    """The number of rows of an object version that a transform has made."""
+    """The number of rows that a transform has made of an object version."""
 
     slot: Slot
     key: str

@@ -1,9 +1,9 @@
 """Unforeseen errors: how they are recognized, and their tracebacks.
 
-An error of this package says who must act, and an outage never counts against an object. Any other error is a defect,
-of the parser, of the platform or of a user's function, that some object brings to light. The error is kept with its
-traceback. On the last attempt the object goes to quarantine (`engine.commit.new_states`). At most `MAX_UNFORESEEN`
-objects of a source may be there for unforeseen errors (`engine.driver`).
+An error of this package's own classes says who must act. An outage never counts against an object. Any other error is a
+defect of the parser, of the platform or of a user's function. Some object has brought it to light. The error is kept
+with its traceback. On the last attempt the object goes to quarantine (`engine.commit.new_states`). At most
+`MAX_UNFORESEEN` objects of a source may be there for unforeseen errors (`engine.driver`).
 """
 
 import re
@@ -25,7 +25,7 @@ _OUTAGE: Final = re.compile(r"Connection|Timeout|TimedOut|Unavailable|Throttl")
 
 
 def speaks_of_outage(name: str) -> bool:
-    """True if an error's class, by its full name, is of a network, or of a service that does not answer. Pure."""
+    """True if the full name of an error's class shows that a network fails, or that a service does not answer. Pure."""
     return bool(_NETWORK.search(name) or _OUTAGE.search(name.rpartition(".")[2]))
 
 
@@ -37,7 +37,7 @@ def is_outage(error: BaseException) -> bool:
 
 
 def is_unforeseen(error: BaseException) -> bool:
-    """True if the error is not of this package, not an outage, and not a lack of memory. Pure."""
+    """True if the error is none of this package's own errors, no outage, and no lack of memory. Pure."""
     return not (isinstance(error, S3NotifyError | MemoryError) or is_outage(error))
 
 

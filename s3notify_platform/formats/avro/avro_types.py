@@ -1,6 +1,7 @@
 """Avro types as Arrow types.
 
-Values are read in their stored type, and cast by Arrow: Python's own dates have fewer years, and no nanoseconds.
+Values are read in their stored type, and Arrow casts them. Python's own dates have fewer years, and its times have no
+nanoseconds.
 """
 
 from collections.abc import Mapping
@@ -123,7 +124,7 @@ class ArrowTypes:
 
 
 def _takes_bytes(kind: pa.DataType) -> bool:
-    """True if a value takes any bytes. A few bytes may have billions of values that take none."""
+    """True if each value takes at least one byte. Billions of values that take none fit into a few bytes."""
     if pa.types.is_struct(kind):
         return any(_takes_bytes(part.type) for part in kind)
     return not pa.types.is_null(kind)
@@ -147,7 +148,7 @@ def _storage(kind: pa.DataType) -> pa.DataType:
 
 
 def without_nulls(columns: pa.Schema) -> pa.Schema:
-    """The columns without fields that are always null, at any depth. Pure."""
+    """The columns, but without the fields that are always null, at any depth. Pure."""
     return pa.schema([*_without_nulls(pa.struct([*columns]))])
 
 
@@ -178,7 +179,7 @@ def _stored(kind: pa.DataType) -> pa.DataType:
 def as_read(schema: Any) -> Any:
     """The schema without its logical types, except decimals, and without fields that are always null. Pure.
 
-    Such fields take no bytes: a few thousand of them would make gigabytes out of one byte.
+    Such fields take no bytes: without this, a few thousand of them could make gigabytes out of one byte.
     """
     if isinstance(schema, list):
         return [as_read(one) for one in schema]

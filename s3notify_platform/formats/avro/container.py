@@ -1,16 +1,17 @@
 """Avro's object container files to rows and rejects, block by block.
 
 A split reads the blocks that begin in it. A block begins behind a sync marker, which is found from any place in the
-file. Data that is not a block, up to the next marker, is one reject. A record that cannot be read makes the rest of its
-block one reject. A file without a readable header, or without a column of a given schema, is one reject, from the split
-with the file's beginning. `_offset` is the byte where the record's block begins, plus the record's number in the block.
+file. Data that is not a block becomes one reject, up to the next marker. A record that cannot be read makes the rest of
+its block one reject. A file without a readable header, or without a column of a given schema, becomes one reject; the
+split that has the file's beginning reports it. `_offset` is the byte where the record's block begins, plus the record's
+number in the block.
 
-Differs from the specification: a union of several types, besides null, is read only if these types are numbers. A type
-that contains itself, and arrays whose items take no bytes, are refused.
+There are differences to the specification: a union of several types, besides null, is read only if these types are
+numbers. A type that contains itself, and arrays whose items take no bytes, are refused.
 
-Fields that are always null are not decoded: they take no bytes, and a few bytes would hold millions of them.
+Fields that are always null are not decoded: they take no bytes, so a few bytes of records can have millions of them.
 
-Memory: blocks of `BLOCK_BYTES` or `ROWS` together, decompressed, and one more block; their records as Python values.
+Memory: decompressed blocks, `BLOCK_BYTES` or `ROWS` together, and one more block; and their records as Python values.
 
 Source: https://avro.apache.org/docs/1.12.0/specification/#object-container-files
 """
@@ -106,8 +107,8 @@ class _Header:
     """The header of a file. `each`: the schema of a record as it is read; `all`: the schema of an array of records.
 
     `columns`: the Arrow columns; `read`: those columns that can have values. `block_bytes`: size limit of a
-    decompressed block. `nulls`: number of fields that are always null, at any depth; `nested_nulls`: number of nested
-    ones.
+    decompressed block. `nulls`: number of fields that are always null, at any depth; `nested_nulls`: how many of these
+    are nested.
     """
 
     each: Any
@@ -207,7 +208,7 @@ def _rows(source: ObjectBytes, start: int, end: int, target: Target) -> Generato
 
 
 class _Body:
-    """Ranges of the object. The last chunk is kept. A read beyond `end` fetches at most `_WINDOW`."""
+    """Reads ranges of the object. The last chunk is kept. A read beyond `end` fetches at most `_WINDOW`."""
 
     def __init__(self, source: ObjectBytes, end: int) -> None:
         self.size = source.size
@@ -267,7 +268,7 @@ class _Block:
     """The end of each record, once it has been determined."""
 
     def together(self, schema: Any) -> list[Any]:
-        """All records. Raises the errors of fastavro, or `EOFError` if bytes are left behind the last record."""
+        """All records. Raises the errors of fastavro, or `EOFError` if more bytes follow the last record."""
         body = BytesIO(_bytes_of(self.count) + self.records + b"\0")  # encoded as an array of records
         found: Any = fastavro.schemaless_reader(body, schema, None, handle_unicode_errors=_ERRORS)
         if len(found) != self.count or body.read(1):
@@ -319,7 +320,7 @@ class _Batch:
         return len(self._values) >= self._rows or self._bytes >= BLOCK_BYTES
 
     def add(self, block: _Block) -> Reject | None:
-        """Reads a block. Returns a reject for the rest of the block from its first unreadable record on."""
+        """Reads a block. If a record is unreadable, returns one reject for it and for the rest of the block."""
         if block.count > min(len(block.records), BLOCK_ROWS):
             raise UnreadableError(
                 f"a block of {block.count} records in {len(block.records)} bytes: at most {BLOCK_ROWS} are allowed"
@@ -402,7 +403,7 @@ def _limited(new: Callable[[], Any]) -> Callable[[bytes], bytes]:
 
 
 class _Snappy:
-    """Snappy without frames, followed by a checksum."""
+    """Decompresses snappy without frames, which a checksum follows."""
 
     def decompress(self, data: bytes, _: int) -> bytes:
         if (length := snappy_length(data)) > BLOCK_BYTES:

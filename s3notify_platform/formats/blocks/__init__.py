@@ -1,1 +1,4 @@
-"""Formats whose files have blocks and are read by ranges: Parquet and ORC; and the parts that Avro shares with them."""
+"""Formats whose files have blocks, and are read by ranges: Parquet and ORC.
+
+Also the parts that Avro shares with them.
+"""

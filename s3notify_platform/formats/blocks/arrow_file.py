@@ -73,7 +73,7 @@ def reading(file: ArrowFile) -> Iterator[None]:
 
 
 def wanted_columns(names: list[str], target: Target) -> list[str]:
-    """The columns of a file to read: the columns of the schema, or all if unnamed columns matter. Pure.
+    """The columns to read from a file: those of the schema, or all columns if unnamed ones are needed, too. Pure.
 
     `UnreadableError` if the file has no column of a given schema, or two columns of one name.
     """

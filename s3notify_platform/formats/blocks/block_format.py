@@ -18,7 +18,7 @@ def most_decoded(size: int) -> int:
 
 
 def bytes_of(rows: pa.Table) -> int:
-    """Bytes of rows, without all-null columns: a file may lack these."""
+    """Bytes of rows, without columns that are all null: the file itself may not have these columns."""
     return sum(column.nbytes for column in rows.columns if column.null_count < rows.num_rows)
 
 
@@ -28,7 +28,7 @@ class BlockFormat(Format):
     def bounded(
         self, source: ObjectBytes, start: int, end: int, target: Target
     ) -> Generator[Parsed, None, int]:
-        """The rows from `rows`. If they exceed `most_decoded` bytes, the rest is one reject."""
+        """The result of `rows`. If its rows exceed `most_decoded` bytes, the rest becomes one reject."""
         decoded, most, rows = 0, most_decoded(source.size), self.rows(source, start, end, target)
         while True:
             try:

@@ -1,15 +1,15 @@
 """ORC to rows and rejects, stripe by stripe, by ranged reads of the needed parts.
 
-A split reads the stripes whose share of the file begins in it. A stripe that cannot be read is one reject; a row with a
-value that does not fit is one reject. A file without a readable tail, or without a column of a given schema, is one
-reject, from the split with the file's beginning. `_offset` is 2**32 times the number of the stripe, plus the number of
-the row in the stripe. The times that pyarrow can read are nanoseconds of the years 1677 to 2262, and pyarrow reads a
-stripe only as a whole. A stripe with a time outside of these years is one reject: pyarrow does not say which row has
-it, and cannot skip it.
+For splits, each stripe has an equal share of the file. A split reads the stripes whose shares begin in the split. A
+stripe that cannot be read is one reject; a row with a value that does not fit is one reject. A file without a readable
+tail, or without a column of a given schema, becomes one reject; the split that has the file's beginning reports it.
+`_offset` is 2**32 times the number of the stripe, plus the number of the row in the stripe. pyarrow reads times as
+nanoseconds, which reach from the year 1677 to 2262; and it reads a stripe only as a whole. A stripe with a time outside
+of these years is one reject: pyarrow does not say which row has it, and cannot skip it.
 
 Memory: one decoded stripe, whose size is known only afterwards. The number of the file's rows is checked before
-decoding. An object in memory is decoded twice if it has texts or lists, the first time to count its bytes: a text is
-stored once, however many rows have it.
+decoding. If an object in memory has texts or lists, it is decoded twice. The first time only counts bytes: a text is
+stored once, even if many rows have it.
 """
 
 from collections import deque
@@ -81,7 +81,10 @@ def _open(source: ObjectBytes) -> tuple[ArrowFile, pa_orc.ORCFile]:
 
 
 def _check_block_size(end: bytes) -> None:
-    """Refuses a file with too large blocks, by its postscript: the protobuf message before the last byte."""
+    """Raises for a file whose blocks are too large.
+
+    Its postscript says so: the protobuf message before the last byte.
+    """
     post = iter(end[-1 - end[-1] : -1])
 
     def number() -> int:

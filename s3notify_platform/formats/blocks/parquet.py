@@ -1,14 +1,14 @@
 """Parquet to rows and rejects, row group by row group, by ranged reads of the needed parts.
 
-A split reads the row groups whose middle lies in it. If a row group cannot be read, its rest is one reject, and the
-other row groups are loaded. Without `rescue`, `BATCH_ROWS` rows with a mismatch among them are one reject, too. A file
-without a readable footer, or without a column of a given schema, is one reject, from the split with the file's
-beginning. `_offset` is the number of the row in the file.
+A split reads the row groups whose middle is in the split. If a row group cannot be read, its rest is one reject, and
+the other row groups are loaded. Without `rescue`, a batch of up to `BATCH_ROWS` rows is one reject if any of its values
+is a mismatch. A file without a readable footer, or without a column of a given schema, becomes one reject; the split
+that has the file's beginning reports it. `_offset` is the number of the row in the file.
 
 Memory: the encoded bytes of one row group, and `BATCH_BYTES` of decoded rows. Sizes are checked twice: by the footer
 before anything is decoded, and during decoding. If an object's rows exceed `most_decoded` bytes, its rest is one
-reject. The rest is the whole object, unless the object looked harmless at first: then the reject has the offset of the
-first row that is left out.
+reject. The rest is usually the whole object. If rows were returned before the excess was noticed, the reject has the
+offset of the first row that is left out.
 """
 
 from collections.abc import Generator, Iterator, Sequence
@@ -54,15 +54,15 @@ DECODED_ROWS: Final = 1024
 """Number of rows that are decoded together: their size is known only afterwards."""
 
 PROBED_ROWS: Final = 8
-"""Number of rows that are decoded to estimate the size of rows, if an object in memory may have large values."""
+"""Number of rows that are decoded to estimate the size of a row, if an object in memory may have large values."""
 
 SUSPECT_PER_BYTE: Final = 20
-"""Ratio of decoded bytes to an object's bytes beyond which all rows are counted before more rows are returned."""
+"""Above this ratio of decoded bytes to the object's bytes, all rows are counted before more rows are returned."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowGroup:
-    """One row group: its begin and end in the file, as far as splits are concerned, and the number of its first row.
+    """One row group: the place where it begins and ends in the file, for splits, and the number of its first row.
 
     The place is calculated from the sizes of the row groups. Columns have exact places, but pyarrow 26 crashes the
     process if it is asked for a column of a damaged footer.
@@ -118,9 +118,9 @@ def parquet_footer(source: ObjectBytes) -> bytes:
 
 
 def _rows(source: ObjectBytes, start: int, end: int, target: Target) -> Generator[Parsed, None, int]:
-    """The rows of row groups whose middle is from `start` to `end`.
+    """The rows of the row groups whose middle is from `start` to `end`.
 
-    Returns the next group's begin, or the file's size.
+    Returns where the next group begins, or the file's size.
     """
     size = source.size
     if size == 0:
@@ -150,14 +150,14 @@ def _rows(source: ObjectBytes, start: int, end: int, target: Target) -> Generato
                     raw = b"" if row else source.read(0, min(size, MAX_RAW_BYTES))
                     yield no_rows(target, [Reject(index=0, offset=row, reason=reason, raw=raw)])
                     return min(end, size)
-            # The raw bytes of one of several row groups cannot be cut out: the reason names the row group.
+            # The raw bytes of a row group cannot be cut out of a file with several. The reason names the row group.
             raw = source.read(0, min(size, MAX_RAW_BYTES)) if found.rejects and len(groups) == 1 else b""
             found.rejects = [
                 replace(r, reason=f"Parquet: row group {group.number}: {r.reason}", raw=raw)
                 for r in found.rejects
             ]
             yield found
-    # The end is behind the middle of all groups that were read: a tiny row group may have no bytes of its own.
+    # The end must be behind the middle of each group that was read, even if a tiny row group seems to have no bytes.
     read = max((group.middle + 1 for group in groups if group.middle < end), default=0)
     return max(read, min((group.begin for group in groups if group.middle >= end), default=size))
 
@@ -201,7 +201,7 @@ def _open(source: ObjectBytes) -> tuple[ArrowFile, pq.ParquetFile]:
     with reading(file):
         if isinstance(source, BytesInMemory):
             return file, pq.ParquetFile(pa.BufferReader(source.body), coerce_int96_timestamp_unit="us")
-        # The columns of a row group are fetched together, adjacent ones by one request.
+        # The columns of a row group are fetched together, and adjacent columns by one request.
         return file, pq.ParquetFile(file, pre_buffer=True, coerce_int96_timestamp_unit="us")
 
 
@@ -231,7 +231,7 @@ def _row_groups(reader: pq.ParquetFile, size: int) -> list[RowGroup]:
 def _decoded(
     file: ArrowFile, reader: pq.ParquetFile, group: RowGroup, names: list[str], columns: int
 ) -> Iterator[pa.Table]:
-    """A row group's columns, `BATCH_ROWS` or `BATCH_BYTES` at a time; fewer rows if the result has many `columns`."""
+    """A row group's rows, `BATCH_ROWS` or `BATCH_BYTES` at a time, or fewer rows if the result has many `columns`."""
     if group.bytes > MAX_ROW_GROUP_BYTES:
         raise UnreadableError(f"{group.bytes} bytes: a task reads at most {MAX_ROW_GROUP_BYTES}")
     leaves = max(1, len(reader.schema))

@@ -1,6 +1,7 @@
 """Columns of Parquet files, by name, in the schema's types; mismatches, and fields without a column.
 
-Times are cut to microseconds, the precision of Spark. A cast that would guess, like a number to a time, is refused.
+Times are cut to microseconds, the precision of Spark. A cast that must guess, like the cast of a number to a time, is
+refused.
 """
 
 from collections.abc import Iterator
@@ -44,7 +45,7 @@ def fit_rows(table: pa.Table, target: Target) -> Parsed:
 
 
 def _fit(table: pa.Table, target: Target, found: Parsed) -> pa.Table:
-    """The rows; adds the counts to `found`."""
+    """The rows as a table. Adds the counts to `found`."""
     schema = target.schema
     unnamed, new_fields = unnamed_columns(table, schema)
     for path, places in unnamed.items():
@@ -108,19 +109,19 @@ def _cast(values: pa.Array, kind: pa.DataType) -> pa.Array:
     ):
         raise pa.ArrowInvalid(f"{found} is not a {kind}")  # a cast would guess
     if pa.types.is_integer(found) and pa.types.is_decimal(kind):
-        # A cast compares the digits of the types, not of the values.
+        # A cast compares the number of digits of the types, not of the values.
         values = pc.cast(values, pa.decimal128(20, 0))
     if pa.types.is_float32(kind):
         check_finite(infinities(pc.cast(values, kind)), lambda: infinities(values))
     if pa.types.is_nested(found) and (twin := _twin_in(found)):
-        raise pa.ArrowInvalid(f"field {twin!r} occurs twice")  # a cast would drop one
+        raise pa.ArrowInvalid(f"field {twin!r} occurs twice")  # a cast would drop one of the fields
     fit = pc.cast(values, options=pc.CastOptions(target_type=kind, allow_time_truncate=True))
     check_years(fit)
     return fit
 
 
 def _twin_in(kind: pa.DataType) -> str:
-    """A name that two fields of one struct share, at any depth; "" if all names are unique."""
+    """A name that two fields of the same struct have, at any depth; "" if there is none."""
     if not pa.types.is_nested(kind):
         return ""
     parts = [kind.field(number) for number in range(kind.num_fields)]

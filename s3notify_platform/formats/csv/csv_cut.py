@@ -63,7 +63,7 @@ class Dialect:
 
     @property
     def simple(self) -> bool:
-        """True if quotes alone determine where records are, so that a text can be read from the middle."""
+        """True if only quotes and line ends say where records begin, so that a text can be read from the middle."""
         return not (self.escape or self.comment or self.skip_lines)
 
     def values(self, text: str) -> list[str]:
@@ -100,12 +100,12 @@ class Dialect:
 
     @cached_property
     def before(self) -> Marks:
-        """The bytes that may precede a quoted value, or stand next to a quote in one."""
+        """The bytes that may be before an opening quote: before a quoted value, or at a doubled quote in it."""
         return np.isin(np.arange(256), [ord(self.delimiter), NEWLINE, self.quote_byte])
 
     @cached_property
     def behind(self) -> Marks:
-        """The bytes that may follow a quoted value, or stand next to a quote in one."""
+        """The bytes that may be behind a closing quote: behind a quoted value, or at a doubled quote in it."""
         return np.isin(np.arange(256), [ord(self.delimiter), NEWLINE, RETURN, self.quote_byte])
 
     def record_end(self, body: bytes, start: int, end: int) -> int:
@@ -165,7 +165,7 @@ def csv_cut(
 ) -> tuple[Offsets, Offsets, int]:
     """Byte ranges of the records of a body that begins with a record, and where the first unfinished record begins.
 
-    The header is among the records, blank lines are not. Unless `final`, more text may follow. A record longer than
+    The header counts as a record, a blank line does not. If not `final`, more text may follow. A record longer than
     `limit` counts as malformed. `mark`: the body is the object's beginning.
     """
     if mark and (skipped := _skipped(body, dialect.skip_lines)):
@@ -222,14 +222,14 @@ _LINE_END: Final = re.compile(rb"\r\n?|\n")
 def _behind_line(body: bytes, place: int) -> int:
     """The end of a line that is not a record; the end of `body` if no line end is found.
 
-    A lone carriage return ends such a line, too: the text behind it may be a record, and is not part of the line.
+    A lone carriage return ends such a line, too. The text behind it does not belong to the line, and may be a record.
     """
     found = _LINE_END.search(body, place)
     return found.end() if found else len(body)
 
 
 def _short(breaks: Marks, whole: int, limit: int) -> bool:
-    """True if no piece between breaks is longer than `limit`."""
+    """True if no text between two breaks is longer than `limit`."""
     if whole <= limit:
         return True
     places = np.concatenate([[-1], np.flatnonzero(breaks[:whole]), [whole]])
@@ -239,8 +239,8 @@ def _short(breaks: Marks, whole: int, limit: int) -> bool:
 def quotes_are_plain(octets: npt.NDArray[np.uint8], inside: Marks, dialect: Dialect = STANDARD) -> bool:
     """True if every second quote closes a value: each is at the border of its value, or is doubled.
 
-    `inside`: for each byte, true if a quoted value is open behind it. A carriage return without a line feed, outside of
-    quotes, makes its record malformed, so that the quotes are not plain either.
+    `inside`: for each byte, true if a quoted value is open behind it. A lone carriage return outside of quotes makes
+    its record malformed; then the result is false, too.
     """
     if len(octets) and inside[-1]:
         return False
@@ -257,19 +257,19 @@ def quotes_are_plain(octets: npt.NDArray[np.uint8], inside: Marks, dialect: Dial
 
 
 def could_open(padded: npt.NDArray[np.uint8], places: Offsets, dialect: Dialect = STANDARD) -> bool:
-    """True if quotes at all these places may open values. `padded` has one more byte on either side."""
+    """True if each of these places may have an opening quote. `padded` has one more byte on either side."""
     return bool(dialect.before[padded[places]].all())
 
 
 def could_close(padded: npt.NDArray[np.uint8], places: Offsets, dialect: Dialect = STANDARD) -> bool:
-    """True if quotes at all these places may close values. `padded` has one more byte on either side."""
+    """True if each of these places may have a closing quote. `padded` has one more byte on either side."""
     return bool(dialect.behind[padded[places + 2]].all())
 
 
 def _scanned_breaks(
     body: bytes, place: int, *, final: bool, limit: int, dialect: Dialect
 ) -> tuple[Marks, int]:
-    """The ends of records, found one by one. A malformed record ends with its line."""
+    """The ends of records, found one by one. A malformed record ends where its line ends."""
     breaks = np.zeros(len(body), np.bool_)
     begin = place
     while begin < len(body):
@@ -283,7 +283,7 @@ def _scanned_breaks(
         end = dialect.record_end(body, begin, len(body))
         while end < len(body) and body[end] == RETURN and body[end + 1 : end + 2] != b"\n":
             # A lone carriage return joins two records to one malformed record. Line ends in quotes do not end the
-            # second one.
+            # second record.
             end = dialect.record_end(body, end + 1, len(body))
         if not final and len(body) - begin <= limit and _may_go_on(body, end, dialect):
             break
@@ -307,13 +307,13 @@ def _may_go_on(body: bytes, end: int, dialect: Dialect) -> bool:
 
 
 def check_csv_records(records: Records, dialect: Dialect = STANDARD) -> None:
-    """Refuses records that pyarrow would split or join differently than `csv_cut`."""
+    """Raises for records that pyarrow would split or join in another way than `csv_cut`."""
     for number in malformed(records, dialect):
         raise pa.ArrowInvalid(dialect.fault(records.raw(number)))
 
 
 def malformed(records: Records, dialect: Dialect) -> Iterator[int]:
-    """The numbers of records that pyarrow would split or join differently than `csv_cut`."""
+    """The numbers of the records that pyarrow would split or join in another way than `csv_cut`."""
     octets = np.frombuffer(records.body, np.uint8)[records.start[0] : records.end[-1]]
     quotes = octets == dialect.quote_byte
     inside = np.logical_xor.accumulate(quotes) if quotes.any() else quotes

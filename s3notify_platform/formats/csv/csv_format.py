@@ -4,10 +4,10 @@ A line ends with a line feed, or with a carriage return and a line feed. A lone 
 its record a reject. In the header, it makes the whole object a reject.
 
 A quote opens a value only at the value's start. A quote that is never closed, or is followed by text, makes its record
-a reject. The whole object is a reject if its header cannot be read, or has no column of a given schema. Without a given
-schema, it is a reject if the header looks like values, or like names between other delimiters. It is a reject, too, if
-its text is not empty, but has no header. An empty field is null, except in string columns, where it is the empty
-string. Timestamps without a zone are UTC, unless `notation` has another zone.
+a reject. The whole object is a reject if its header is missing (unless its text is empty), cannot be read, or has no
+column of a given schema. If no schema is given, it is also a reject if the header looks like values, or like names
+between other delimiters. An empty field is null, except in string columns, where it is the empty string. Timestamps
+without a zone are UTC, unless `notation` has another zone.
 """
 
 import csv
@@ -86,7 +86,7 @@ class Csv(TextFormat):
     def may_be_cut(self, key: str, encoding: str) -> bool:
         """See `Format`.
 
-        False if the dialect has more than quotes, so that a record's start cannot be found from the middle.
+        Also false if the dialect is not `simple`: then a record's start cannot be found from the middle.
         """
         return self.dialect.simple and super().may_be_cut(key, encoding)
 
@@ -142,8 +142,8 @@ class CsvRecords(Parser):
         named = {*target.schema.names}
         self._unnamed_columns = [name for name in names if name not in named]
         self._written = {c.name: notation.written(below("", c.name), c.type) for c in target.schema}
-        # Timestamps are read as strings: the CSV reader requires that all have a zone, or that none has. It has no
-        # nested types.
+        # Timestamps are read as strings: the CSV reader requires that all of them have a zone, or none. Nested types
+        # are read as strings, too: the reader has none.
         kinds = {
             c.name: pa.string()
             if self._written[c.name] or pa.types.is_timestamp(c.type) or pa.types.is_nested(c.type)
@@ -192,11 +192,11 @@ class CsvRecords(Parser):
         return replace(self._converted(columns, texts, joined), mismatches=mismatches, left=left)
 
     def _not_text(self, records: Records) -> Iterator[int]:
-        """Numbers of records that are not UTF-8; with a binary column these are allowed."""
+        """The numbers of records that are not UTF-8. None with a binary column, which allows such records."""
         return iter(()) if self._binary else not_utf8(records)
 
     def _converted(self, columns: Sequence[pa.Array], table: pa.Table, joined: bytes) -> Converted:
-        """The columns, and the unnamed values in `table`."""
+        """The `columns` as a result, with the values of `table` that the schema does not name."""
         named = pa.Table.from_arrays(columns, schema=self.target.schema)
         if not self._unnamed_columns:
             return Converted(table=named)
@@ -211,7 +211,7 @@ class CsvRecords(Parser):
         return Converted(table=named, unnamed=unnamed, new_fields=new_fields)
 
     def _infinities_in(self, joined: bytes, name: str) -> int:
-        """The number of infinities written in a column."""
+        """The number of infinities in the texts of a column."""
         options = csv_options([name], pa.schema([(name, pa.string())]), self._dialect)
         texts = read_csv(joined, self._names, options, self._dialect)[name]
         return infinite(texts)
@@ -294,7 +294,7 @@ def _typed(values: pa.Array, kind: pa.DataType, dialect: Dialect, written: Writt
     if written or pa.types.is_nested(kind) or pa.types.is_timestamp(kind):
         return values_of(values, kind, dialect, written)
     if pa.types.is_decimal(kind):
-        # pyarrow 26 accepts 10000 for decimal(6, 2).
+        # Without this check, pyarrow 26 accepts 10000 for decimal(6, 2).
         values.validate(full=True)
     return values.cast(kind)
 
@@ -372,7 +372,10 @@ def inferred_types(
     *,
     ragged: list[int] | None = None,
 ) -> pa.Schema:
-    """The types of the `chosen` columns, or of all, of records whose columns have these names. See `read_csv`."""
+    """The types of the `chosen` columns, or of all columns.
+
+    `names`: the column names of the records. See `read_csv`.
+    """
     found = read_csv(joined, names, csv_options(chosen, None, dialect), dialect, ragged=ragged).schema
     if not notation.infers:
         return found

@@ -1,4 +1,7 @@
-"""Texts of CSV as columns of a type: the same result as by pyarrow's CSV reader, but all fitting values are kept."""
+"""Converts texts of CSV to columns of a type.
+
+The result is that of pyarrow's CSV reader, but all fitting values are kept.
+"""
 
 from typing import Final
 
@@ -68,8 +71,8 @@ def most_values(
 ) -> tuple[pa.Array, ColumnMismatches | None]:
     """Texts as the values of a column; a text that does not fit is null, and a mismatch.
 
-    The cheaper attempts come first: all texts together; without texts that begin unlike a value; without texts that do
-    not match the type's pattern. The rest is searched by halving.
+    The cheaper attempts come first: all texts together; then without the texts that begin unlike a value; then without
+    those that do not match the type's pattern. In the rest, misfits are found by halving.
     """
     kind, form = column.type, (written.form if written else "") or FORMS.get(column.type.id)
     rest, odd = texts, np.zeros(len(texts), bool)
@@ -104,7 +107,7 @@ _BEGINNINGS: Final = np.isin(np.arange(256), list(b"0123456789+-. "))
 
 
 def _odd_beginnings(texts: pa.Array, kind: pa.DataType) -> npt.NDArray[np.int64]:
-    """Numbers of texts that begin unlike most values of this type."""
+    """The numbers of the texts that begin differently from most values of this type."""
     if kind.id not in FORMS or pa.types.is_boolean(kind) or pa.types.is_nested(kind):
         return np.zeros(0, np.int64)
     _, bounds, data = texts.buffers()

@@ -1,6 +1,7 @@
-"""Finds how deep and how large JSON becomes when it is parsed, without a parser: pyarrow 26 has no limits.
+"""Finds without a parser how deep and how large parsed JSON becomes, since pyarrow 26 has no limits.
 
-Deep nesting crashes its process; many objects with different keys make a table of objects times keys.
+Deep nesting crashes the process. Many objects with different keys become a table with a row for each object, and a
+column for each key.
 """
 
 import re
@@ -23,7 +24,10 @@ _TOKEN: Final = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"|[\[\]{}]', re.DOTALL)
 
 
 def infinities_in(text: bytes) -> int:
-    """Number of infinities written in JSON lines, outside of strings. `ArrowInvalid` for the abbreviation `Inf`."""
+    """Number of infinities that are written in JSON lines, outside of strings.
+
+    `ArrowInvalid` for the abbreviation `Inf`.
+    """
     if b"I" not in text or b"Inf" not in text:  # the search for one byte is much faster
         return 0
     text = _STRING.sub(b"", _ESCAPE.sub(b"", text))
@@ -33,7 +37,7 @@ def infinities_in(text: bytes) -> int:
 
 
 def depth_of(text: bytes) -> int:
-    """Levels of objects and lists in a JSON text; of a malformed text, at least the levels that a parser enters."""
+    """Number of nested levels in a JSON text; for a malformed text, at least the number that a parser enters."""
     if b"\\" in text:
         text = _ESCAPE.sub(b"", text)
     text = text.translate(None, _NOT_STRUCTURE).replace(b'""', b"")
@@ -53,7 +57,7 @@ def too_deep(records: Records) -> Iterator[int]:
         return
     low = int(records.start[0])
     octets = np.frombuffer(records.body, np.uint8)[low : int(records.end[-1])]
-    # The two opening brackets differ in one bit.
+    # The two opening brackets, `[` and `{`, differ in one bit.
     opening = np.flatnonzero((octets | 32) == ord("{")) + low
     counts = np.searchsorted(opening, records.end) - np.searchsorted(opening, records.start)
     suspects = np.flatnonzero(counts > MAX_DEPTH).tolist()
@@ -61,10 +65,10 @@ def too_deep(records: Records) -> Iterator[int]:
 
 
 def check_json_lines(records: Records) -> None:
-    """Refuses lines that are not one object each.
+    """Raises unless each line is one object.
 
-    A record that does not span its line could be completed by the next line, which would hide both. A `null` in place
-    of the first object crashes the process inside pyarrow 26, and so does deep nesting.
+    Without this check, the next line could complete a record that does not fill its line, and both would be hidden. A
+    `null` in place of the first object crashes the process inside pyarrow 26, and so does deep nesting.
     """
     octets = np.frombuffer(records.body, np.uint8)
     first, last = octets[records.start], octets[records.end - 1]
@@ -113,9 +117,10 @@ _WHITE: Final = b" \t\r\n"
 
 
 def parts_of(text: bytes, start: int) -> Iterator[tuple[bytes, int, int]]:
-    """The parts of a JSON object or list that begins at `start`: the key, b"" in a list, and the place of the value.
+    """The parts of a JSON object or list that begins at `start`.
 
-    Last comes the whole object or list, without a key. Works at any depth; `ValueError` if it has no end.
+    A part is a key (b"" in a list), and the begin and end of the value. The last part is the whole object or list,
+    without a key. Works at any depth; `ValueError` if it has no end.
     """
     depth, begin, key = 0, start, b""
     for token in _MARK.finditer(text, start):

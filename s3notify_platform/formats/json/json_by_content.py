@@ -1,13 +1,13 @@
 """JSON whose content decides its kind: a list of records over any number of lines, or JSON lines.
 
 It is for objects `.json` if no setting decides: both kinds may be in one source. An object is a document if it begins
-with a list of objects, or with a line that is only `{`. Every other object has lines. The first `BEGINNING_BYTES` of an
-object, decoded, decide.
+with a list of objects, or with a line that is only `{`. Every other object is read as JSON lines. Only the first
+`BEGINNING_BYTES` of the decoded object decide.
 
-A list cannot be read from its middle. A large object may have been cut into parts all the same, since lines could be.
-Then the reader of the first part reads the whole list, up to `MAX_DOCUMENT_BYTES`. The readers of the other parts see
-by the object's beginning that none of their records begins there. So each record is still read once, however the object
-is cut. Each part costs 1 GET more.
+A list cannot be read from its middle. But a large object may have been cut into parts before its content was known,
+since lines can be read in parts. Then the reader of the first part reads the whole list, up to `MAX_DOCUMENT_BYTES`.
+The readers of the other parts read the object's beginning, too, and see that they have no record. So each record is
+still read once, however the object is cut. Each part takes 1 GET more.
 """
 
 import re
@@ -47,14 +47,17 @@ class JsonByContent(Format):
         self._lines, self._document = Jsonl(notation), JsonDocument("", notation)
 
     def configured(self, settings: Any) -> Format:
-        """See `Format`. All objects are documents if a path is set."""
+        """See `Format`. If a path is set, all objects are documents."""
         if settings.json_path:
             return self._document.configured(settings)
         notation = notation_of(settings)
         return self if notation == self.notation else JsonByContent(notation)
 
     def may_be_cut(self, key: str, encoding: str) -> bool:
-        """See `Format`. The same as for lines: the reader of a list's beginning reads the whole list."""
+        """See `Format`.
+
+        The same as for lines: if the object is a list, the reader of its first part reads the whole list.
+        """
         return self._lines.may_be_cut(key, encoding)
 
     def has_type(self, kind: pa.DataType) -> bool:
@@ -72,7 +75,7 @@ class JsonByContent(Format):
         documents = [_is_document(_beginning(body, key, encoding)) for key, body in objects]
         for form, which in ((self._document, True), (self._lines, False)):
             if which in documents:
-                # Objects keep their numbers: objects of the other kind are passed as empty.
+                # Objects of the other kind are passed as empty, so that each object keeps its number.
                 some = [
                     (key, body if is_document is which else b"")
                     for (key, body), is_document in zip(objects, documents, strict=True)

@@ -1,7 +1,7 @@
 """A quick check of JSON records: one pattern for a schema, matched on many records together.
 
-The check finds suspects: it is sometimes stricter or laxer than the JSON reader (commas, days that a month does not
-have).
+The check only finds suspects: in rare cases it is stricter or laxer than the JSON reader (commas, days that a month
+does not have).
 """
 
 import json
@@ -32,7 +32,7 @@ _NUMBER: Final = r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]{1,2})?"
 class Checker:
     """Checks that the values of records have the types of `schema`.
 
-    `commas`: numbers with a decimal comma are texts; otherwise they are JSON numbers.
+    `commas`: true if numbers with a decimal comma are expected as texts, false if as JSON numbers.
     """
 
     def __init__(self, schema: pa.Schema, notation: Notation = USUAL, *, commas: bool = False) -> None:
@@ -41,7 +41,7 @@ class Checker:
         self._patterns = [rf"^{_W}{values.struct(group, '')}{_W}$" for group in groups or [[]]]
 
     def unfit(self, records: Records) -> npt.NDArray[np.int64]:
-        """The numbers of records with other values."""
+        """The numbers of the records that have a value of another type."""
         # Every second part is a record; the parts between are line ends.
         bounds = np.column_stack([records.start, records.end]).ravel()
         parts = pa.Array.from_buffers(
@@ -57,7 +57,7 @@ class Checker:
 def probably_fit(
     texts: Sequence[str | None], kind: pa.DataType, path: str, notation: Notation
 ) -> npt.NDArray[np.bool_]:
-    """True for each JSON text that probably is a value of this type at `path`. None counts as a value."""
+    """For each JSON text, true if it probably is a value of this type at `path`. The text None counts as a value."""
     value = _Values(notation=notation, commas=True).value(kind, path)
     return _matching(pa.array(texts, pa.large_string()), rf"^{_W}(?:{value}|null){_W}$")
 
@@ -109,13 +109,13 @@ _INTEGERS: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Values:
-    """The patterns of values in a notation."""
+    """Makes the patterns of values in a notation."""
 
     notation: Notation
     commas: bool
 
     def struct(self, fields: Iterable[pa.Field], path: str) -> str:
-        """An object with some of these fields, and possibly others."""
+        """The pattern of an object with some of these fields, and possibly others."""
         members = [
             rf'"{re.escape(_key(field.name))}"{_W}:{_W}(?:{self.value(field.type, below(path, field.name))}|null)'
             for field in fields
@@ -124,7 +124,7 @@ class _Values:
         return _object("|".join(members))
 
     def value(self, kind: pa.DataType, path: str) -> str:
-        """A value of this type at a path."""
+        """The pattern of a value of this type at a path."""
         if pa.types.is_struct(kind):
             return self.struct(list(kind), path)
         if pa.types.is_list(kind):

@@ -1,8 +1,8 @@
 """JSON documents, over any number of lines: each item of a list is a record; any other value is one record.
 
-Values may follow each other. If a path is set, like `data.items`, the records are at that path. A document that has no
-end, or nothing at the path, is one reject. A record that is not an object is a reject of its own. `_offset` is the byte
-where the record begins.
+An object may have several such values, one after the other. If a path is set, like `data.items`, the records are at
+that path. A document is one reject if it has no end, or has nothing at the path. A record that is not an object becomes
+a separate reject. `_offset` is the byte where the record begins.
 """
 
 import json
@@ -110,7 +110,7 @@ class JsonDocument(Format):
         return SplitEnd(status="ok", offset=source.size, reach_end=True)
 
     def schemas(self, source: ObjectBytes, key: str, encoding: str) -> Iterator[pa.Schema]:
-        """See `Format`. Looks at the first `SAMPLE_RECORDS` in the sample's bytes."""
+        """See `Format`. Looks at the first `SAMPLE_RECORDS` records in the sample's bytes."""
         raw = chunks(source, 0, source.size, chunk_bytes=HEAD_SAMPLE_BYTES, ahead=1)
         text, _ = peek(decoded(raw, key, encoding), HEAD_SAMPLE_BYTES)
         places = []

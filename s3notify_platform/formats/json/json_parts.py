@@ -21,7 +21,7 @@ def _unique(members: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 DECODER: Final = json.JSONDecoder(parse_int=str, parse_float=str, parse_constant=str)
-"""Keeps a number as its text in the object."""
+"""Decodes JSON, but keeps each number as the text that the object has."""
 
 STRICT_DECODER: Final = json.JSONDecoder(
     parse_int=str, parse_float=str, parse_constant=str, object_pairs_hook=_unique
@@ -35,13 +35,13 @@ _SCALAR: Final = (
 )
 _ITEM: Final = re.compile(rf"[ \t\r\n]*+{_SCALAR}", re.ASCII)
 _MEMBER: Final = re.compile(rf"[ \t\r\n]*+({_PLAIN})[ \t\r\n]*+:[ \t\r\n]*+{_SCALAR}", re.ASCII)
-"""Matches most members of objects: without escapes in strings, and not nested."""
+"""Matches most members of objects: those whose strings have no escapes, and whose values are not nested."""
 
 
 def unnamed_parts(
     split: dict[str, str], kinds: dict[str, pa.DataType], path: str
 ) -> Iterator[tuple[str, str]]:
-    """Paths and texts of an object's values that `kinds` do not name, at any depth, except nulls."""
+    """Paths and texts of the values that an object has and `kinds` do not name, at any depth, except nulls."""
     for name, raw in split.items():
         place = below(path, name)
         if name not in kinds:
@@ -87,11 +87,11 @@ def _listed(item: str, borders: str) -> str:
 
 _OBJECT: Final = _listed(f"{_PLAIN}{_S}:{_S}(?:{_VALUE})", "{}")
 _FLAT: Final = f"{_VALUE}|{_OBJECT}|{_listed(f'{_VALUE}|{_OBJECT}', '[]')}"
-"""Matches most values: without escapes in strings, an object, or a list of values or of objects."""
+"""Matches most values: scalars, flat objects, and lists of these, if their strings have no escapes."""
 
 
 class ObjectSplitter:
-    """`split_object`, faster for an object that has the same keys in the same order as the previous objects."""
+    """Does the same as `split_object`. It is faster for objects that have the same keys in the same order."""
 
     def __init__(self) -> None:
         self._patterns: dict[tuple[str, ...], re.Pattern[str]] = {}
@@ -201,4 +201,4 @@ def as_string(raw: str | None) -> str | None:
 
 
 NOTED: Final = re.compile(r'[ \t\r\n]*["n\-\d]')
-"""Pattern for values in a notation of their own: JSON numbers are possible, too."""
+"""Pattern for values of a column that has a notation. They may be JSON numbers, too."""

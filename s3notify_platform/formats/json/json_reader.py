@@ -1,7 +1,7 @@
 """pyarrow's reader of JSON lines, and values that it cannot read: dates, finer times, and values in another notation.
 
-Such values are read as strings and cast. Numbers of a column with a decimal comma may be JSON numbers, too: a block
-that has only JSON numbers is read as usual.
+Such values are read as strings and cast. A column whose numbers have a decimal comma may also have JSON numbers: a
+block that has only JSON numbers is read as usual.
 """
 
 import json
@@ -18,11 +18,11 @@ from s3notify_platform.formats.notation import Notation
 from s3notify_platform.formats.rescue import below
 
 _ESCAPED_KEY: Final = re.compile(rb'\\u[0-9a-fA-F]{4}[^"]*"[ \t\r\n]*:')
-"""Matches a key with an escape, which may be any key."""
+"""Matches a key with an escape: it may mean any key."""
 
 
 class JsonReader:
-    """Reads columns of `schema`, and others."""
+    """Reads the columns of `schema`, and other columns."""
 
     def __init__(self, schema: pa.Schema, notation: Notation) -> None:
         self._notation = notation
@@ -77,7 +77,7 @@ class JsonReader:
         if written:
             values = written.values(values, kind)
         if pa.types.is_decimal(kind):
-            # pyarrow 26 accepts 10000 for decimal(6, 2).
+            # Without this check, pyarrow 26 accepts 10000 for decimal(6, 2).
             values.validate(full=True)
         if values.type.equals(kind) and (not pa.types.is_nested(kind) or self._is_plain(kind)):
             return values
@@ -97,7 +97,7 @@ class JsonReader:
         return "decimal" not in str(kind)
 
     def values(self, raws: Sequence[str | None], kind: pa.DataType, path: str) -> pa.Array:
-        """JSON texts as one column at `path`."""
+        """Converts JSON texts to one column, whose notation is that of `path`."""
         joined = "".join(f'{{"v":{raw or "null"}}}\n' for raw in raws).encode()
         commas = any('"' in raw for raw in raws if raw)
         for times in (False, True):
@@ -113,7 +113,7 @@ class JsonReader:
         raise AssertionError("unreachable")
 
     def noted(self, joined: bytes, found: pa.Schema) -> pa.Schema:
-        """The types of columns inferred from these lines, adjusted to the notation."""
+        """The types of the columns inferred from these lines, after the notation was applied."""
         if not self._notation.infers:
             return found
         texts = pa.schema([column.with_type(_with_texts(column.type)) for column in found])
@@ -138,7 +138,7 @@ class JsonReader:
 
 
 def _with_texts(kind: pa.DataType) -> pa.DataType:
-    """An inferred type with strings in place of times."""
+    """An inferred type, in which strings replace times."""
     if pa.types.is_struct(kind):
         return pa.struct([part.with_type(_with_texts(part.type)) for part in kind])
     if pa.types.is_list(kind):

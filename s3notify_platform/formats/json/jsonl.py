@@ -3,7 +3,7 @@
 A key that an object has twice makes its line a reject, since the intended value is unknown. NaN and infinities are
 accepted in floating point columns, since many writers write them. Fractions of a second are cut to microseconds. String
 columns also accept numbers, true and false: their source text becomes the string, as in RisingWave and Spark. Records
-with such values are parsed a second time.
+with such values are parsed twice.
 """
 
 import re
@@ -60,7 +60,7 @@ T = TypeVar("T")
 _CONSTANTS: Final = {True: "true", False: "false"}
 
 _MANY: Final = 64
-"""Number of columns beyond which most are missing in most objects: the reader takes 0.1 µs for each null."""
+"""Above this number of columns, most are missing in most objects, and the reader takes 0.1 µs for each null."""
 
 
 class Jsonl(TextFormat):
@@ -83,7 +83,7 @@ class Jsonl(TextFormat):
         return JsonLines(target, self.notation)
 
     def refusal(self, text: bytes) -> str | None:
-        """See `TextFormat`. Refuses one JSON document over several lines, of which no line is a record."""
+        """See `TextFormat`. Refuses a JSON document over several lines: none of its lines is a record."""
         if text.count(b"\n", 0, 1 << 16) < 1:
             return None
         first = text.removeprefix(BOM).lstrip().split(b"\n", 1)[0].rstrip(b" \t\r,")
@@ -102,7 +102,7 @@ class Jsonl(TextFormat):
         return not (pa.types.is_map(kind) or pa.types.is_duration(kind) or pa.types.is_interval(kind))
 
     def common_type(self, first: pa.DataType, second: pa.DataType) -> pa.DataType:
-        """See `Format`. A text and a time become a string; of any other two types, the first wins."""
+        """See `Format`. For a text and a time, it is string; for any other two types, it is the first one."""
         times = {pa.string(), pa.timestamp("us", tz="UTC")}
         return pa.string() if {first, second} == times else first
 
@@ -119,7 +119,7 @@ class JsonLines(Parser):
         self._columns = count_fields(target.schema)
         self._no_rows = target.schema.empty_table()
         self._occurring = target.schema
-        """The columns that the reader looks for: all, or the previous block's if the schema has many columns."""
+        """The columns that the reader looks for: all, or those of the previous block if the schema has many columns."""
         if self._columns > _MANY:
             self._occurring = pa.schema([])
 
@@ -135,7 +135,7 @@ class JsonLines(Parser):
             name = re.match(r"JSON parse error: Column\(/(.*?)(?:/.*)?\) changed from", str(error))
             if name is None or name[1] in self.target.schema.names or self.target.inferred:
                 raise
-            # The values of a field that the schema does not name have contradicting types.
+            # A field that the schema does not name has values of contradicting types.
             table = self._read(joined, "ignore")
             return Converted(table=self._typed(table, joined), unnamed=self._looked_up(records))
         unnamed, new_fields = unnamed_columns(table, self.target.schema)
@@ -209,7 +209,7 @@ class JsonLines(Parser):
         return Recovered(table=table, rescued=rescued, new_fields=self._new_fields(records, rescued))
 
     def _without_deep(self, parts: dict[str, str]) -> Rescued:
-        """Removes the fields from a record that make it too deep."""
+        """Removes the fields that make a record too deep."""
         one = Rescued()
         for name in [name for name, raw in parts.items() if is_deeper(raw.encode(), MAX_DEPTH - 1)]:
             named = name in self.target.schema.names
@@ -244,7 +244,10 @@ class JsonLines(Parser):
         return found
 
     def _read_all(self, joined: bytes) -> pa.Table:
-        """Reads fields that the schema does not name, too, if they are known not to be too many."""
+        """Reads all fields.
+
+        Fields that the schema does not name are read only after a check that they are not too many.
+        """
         try:
             return self._noted(self._read(joined, "error", self._occurring))
         except pa.ArrowInvalid as error:
@@ -269,7 +272,7 @@ class JsonLines(Parser):
                 if "to timestamp" not in str(error):
                     raise
             table = reader.read(joined, schema, unexpected, times=True)
-            # The next blocks will have times with nanoseconds, too.
+            # The next blocks probably have times with nanoseconds, too.
             self._times_as_text = True
             return table
         return reader.read(joined, schema, unexpected, times=True)
@@ -301,7 +304,7 @@ class JsonLines(Parser):
     def _fitted(
         self, raws: Sequence[str | None], kind: pa.DataType, paths: Sequence[str], records: Sequence[Rescued]
     ) -> pa.Array:
-        """JSON texts as `kind`, each at a path of a record.
+        """Converts JSON texts to `kind`; each text is at a path of a record.
 
         A text that does not fit is null, and a mismatch of its record.
         """
@@ -322,7 +325,7 @@ class JsonLines(Parser):
         written = self.notation.written(at, kind)
         if pa.types.is_string(kind) and not written:
             raws = [*map(as_string, raws)]
-        # A value of another type is recognized without parsing it.
+        # A value of another type is recognized without a parser.
         fitting = NOTED if written else FITTING.get(kind.id)
         others = [number for number, raw in enumerate(raws) if raw and fitting and not fitting.match(raw)]
         for number in others:
@@ -396,9 +399,9 @@ def _split(
     paths: Sequence[str],
     records: Sequence[Rescued],
 ) -> list[T | None]:
-    """The parts of objects or lists; None for null.
+    """The parts of each object or list; None for null.
 
-    None, too, for any other value, which is a mismatch of its record.
+    Any other value gives None, too, and is a mismatch of its record.
     """
     found: list[T | None] = []
     for raw, path, record in zip(raws, paths, records, strict=True):

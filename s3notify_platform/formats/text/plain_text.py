@@ -1,6 +1,7 @@
 """Text: each line is one record with one value, blank lines too. Lines that are not UTF-8 are rejects.
 
-The shortest format, and so an example for others. Without `cut`, blank lines would not be records.
+This is the shortest format, and so an example for others. It overrides `cut`, since otherwise blank lines would not be
+records.
 """
 
 from typing import Final

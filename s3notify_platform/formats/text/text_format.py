@@ -1,12 +1,13 @@
 """Formats of text: records between line ends, possibly behind a header; a text may be compressed or encoded.
 
-Whole objects are joined and parsed together. A split is read as in Hadoop: all records that begin in it, the last one
-to its end. A split also reads the byte before it, to find where its first record begins. In a quoted format no value
-may be open there: such splits are read one after the other.
+Whole objects are joined and parsed together. A split is read as in Hadoop: the split has all records that begin in it,
+and the last record is read to its end. A split also reads the byte before it, to find where its first record begins. In
+a quoted format, this byte must not be inside a quoted value: so its splits are read one after the other.
 
-An object that is compressed or not in UTF-8 (`codecs`) can only be read from its beginning, and is counted in records.
-The split with `start` 0 reads it; with `by_record`, a split reads the records behind the first `start` ones. If only
-the content shows that, the other splits of the object end without a record.
+An object that is compressed, or is not in UTF-8 (`codecs`), can only be read from its beginning. Places in it are
+numbers of records. The split with `start` 0 reads it from the beginning. A split with `by_record` skips the first
+`start` records, and reads the records behind them. If only the content shows this, the object may have been cut
+already: then its other splits end without a record.
 """
 
 from abc import abstractmethod
@@ -54,7 +55,7 @@ from s3notify_platform.kernel.errors import CorruptError
 from s3notify_platform.protocols.source_enumerator import Split
 
 DECODED_BYTES: Final = 64 << 20
-"""Decoded size up to which the compressed and encoded objects of a window are parsed together."""
+"""The compressed and encoded objects of a window are parsed together up to this decoded size."""
 
 SAMPLE_RECORDS: Final = 1000
 """Maximum number of an object's records that inference looks at."""
@@ -62,7 +63,10 @@ SAMPLE_RECORDS: Final = 1000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Opened:
-    """A text whose beginning has been read. `header`: where the record begins that only names the columns."""
+    """A text whose beginning has been read, up to its header.
+
+    `header`: the place of the record that only names the columns.
+    """
 
     parser: Parser
     header: int | None
@@ -87,11 +91,11 @@ class TextFormat(Format):
         """The parser of texts with this header. `CorruptError` if the header is invalid."""
 
     def refusal(self, text: bytes) -> str | None:
-        """Why a whole text is one reject; None if it is not. Pure."""
+        """The reason, if the whole text must be one reject; else None. Pure."""
         return None
 
     def header(self, head: bytes) -> slice | None:
-        """The place of the header, in a text that begins with `head` (`header_bytes` of it). None: the text is empty.
+        """The place of the header in a text. `head`: the first `header_bytes` of the text. None if the text is empty.
 
         `CorruptError` if the text has no header.
         """
@@ -196,7 +200,7 @@ class TextFormat(Format):
     def _by_record(
         self, text: Iterable[bytes], target: Target, split: Split | None = None, limits: Limits = LIMITS
     ) -> SplitRecords:
-        """The records of a text behind the first `split.start`, as many as `split.limit_bytes` allow."""
+        """Skips the first `split.start` records, and returns as many of the next ones as `split.limit_bytes` allow."""
         start, limit_bytes = (split.start, split.limit_bytes) if split else (0, 0)
         head, text = peek(regrouped(text, limits.block_bytes), self.header_bytes)
         found = pieces(text, self.cut, limit=limits.record_bytes)
@@ -235,7 +239,7 @@ class TextFormat(Format):
     ) -> Generator[Parsed, None, _Opened | None]:
         """Opens a text that begins with `head`; None if there is nothing to read.
 
-        `reject`: yields a reject with the reason.
+        If its header is invalid and `reject` is true, yields a reject with the reason.
         """
         try:
             place = self.header(head[: self.header_bytes])
@@ -251,7 +255,10 @@ class TextFormat(Format):
     # Inference
 
     def schemas(self, source: ObjectBytes, key: str, encoding: str) -> Iterator[pa.Schema]:
-        """See `Format`. Looks at the first `SAMPLE_RECORDS`, and halves them around records that cannot be read."""
+        """See `Format`.
+
+        Looks at the first `SAMPLE_RECORDS` records; if some cannot be read, halves them to read the others.
+        """
         if self.fixed_schema is not None:
             yield self.fixed_schema
             return

@@ -1,4 +1,4 @@
-"""Code that changes under a table: the version noted for each slot, and which objects are read again, and when."""
+"""The code of a table's rows changes: which version each slot notes, which objects are read again, and when."""
 
 from collections.abc import Mapping
 
@@ -13,7 +13,7 @@ pytestmark = pytest.mark.server
 
 
 def filled(server: S3Server, **settings: str) -> tuple[Place, Mapping[str, Slot]]:
-    """Three objects of at least two slots, read by code `one`, and the slot of each object."""
+    """Three objects in at least two slots, which code `one` has read; and the slot of each object."""
     place = Place(server, **settings)
     for value, key in enumerate("abc"):
         place.put(key, value)
@@ -30,7 +30,7 @@ def stale(place: Place, code: str) -> set[Slot]:
 
 
 def test_new_code_alone_reads_nothing_again(ministack: S3Server) -> None:
-    """A run by other code reads only changed objects. Their slot stays stale while other code's rows are in it."""
+    """A run by other code reads only changed objects. A slot stays stale while it has rows that other code has made."""
     place, slots = filled(ministack)
     assert stale(place, "one") == set()
     assert stale(place, "two") == {*slots.values()}
@@ -51,7 +51,7 @@ def test_new_code_alone_reads_nothing_again(ministack: S3Server) -> None:
 
 
 def test_a_backfill_of_stale_slots_reads_them_again(ministack: S3Server) -> None:
-    """The backfilled slots are made by the new code."""
+    """The new code makes all rows of the backfilled slots."""
     place, slots = filled(ministack)
     table = place.source.table()
     found = backfill(table, stale_slots(table, "two"), None)
@@ -65,7 +65,7 @@ def test_a_backfill_of_stale_slots_reads_them_again(ministack: S3Server) -> None
 def test_a_declared_version_reads_slots_again(ministack: S3Server) -> None:
     """A declared version takes precedence over the code's own version.
 
-    A slot's objects are read again with the slot's next batch.
+    The next batch that has a slot reads all objects of the slot again.
     """
     place, slots = filled(ministack)
     results = place.run("declared", code="one", code_version="v2").slots

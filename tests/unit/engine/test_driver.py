@@ -1,4 +1,4 @@
-"""The engine in one process, against a real server, without Spark: each round decides what the next one has."""
+"""The engine in one process, against a real server, without Spark: each round decides which slots the next one has."""
 
 import re
 from collections import Counter
@@ -39,7 +39,7 @@ def test_the_table_follows_created_overwritten_and_deleted_objects(ministack: S3
 
 
 def test_a_reject_has_key_version_and_offset(ministack: S3Server) -> None:
-    """A person finds the rejected record in the object with these values."""
+    """With these values, a person finds the rejected record in its object."""
     place = Place(ministack)
     body = b'{"a":1}\nno\n{"a":22}\n{"a":"x"}\n'
     place.store.put("raw/k.jsonl", body)
@@ -94,7 +94,7 @@ def test_a_round_reports_finished_slots(ministack: S3Server) -> None:
 
 
 def test_a_run_without_time_leaves_the_rest(ministack: S3Server) -> None:
-    """The run ends after its first round. Slots that have more to read are not complete."""
+    """The time limit ends the run after its first round. Slots that have more to read are not complete."""
     place = Place(ministack, max_objects=4, max_seconds=0)
     for number in range(9):
         place.put(f"{number}", number)
@@ -105,7 +105,10 @@ def test_a_run_without_time_leaves_the_rest(ministack: S3Server) -> None:
 
 
 def test_a_slot_that_another_run_commits_first_is_planned_again(ministack: S3Server) -> None:
-    """The new plan is empty. If another run is first each time, the slot fails, and no row is duplicated."""
+    """After the conflict, the new plan is empty.
+
+    If another run commits first each time, the slot fails, and no row is duplicated.
+    """
     place = Place(ministack)
     place.put("a", 1)
     slot = slot_of("raw/a", 4)
@@ -127,7 +130,7 @@ def test_a_slot_that_another_run_commits_first_is_planned_again(ministack: S3Ser
 
 
 def test_a_round_that_nobody_commits_leaves_nothing(ministack: S3Server) -> None:
-    """Files that no commit names are not data; the next run loads everything."""
+    """Files that no commit names do not belong to the table. The next run loads everything."""
     place = Place(ministack)
     place.put("a", 1)
     staged = next(place.rounds())
@@ -144,7 +147,10 @@ def test_a_round_that_nobody_commits_leaves_nothing(ministack: S3Server) -> None
 
 @pytest.mark.parametrize("lost", ["_s3notify/orders/", "_s3notify/", "_s3notify/orders/table/"])
 def test_an_emptied_table_is_refused_until_it_is_forgotten(ministack: S3Server, lost: str) -> None:
-    """A batch of one changed object loads and writes nothing. Once the table is forgotten, everything is read again."""
+    """Until then, even a batch with one changed object loads and writes nothing.
+
+    Once the table is forgotten, everything is read again.
+    """
     place = Place(ministack)
     for number, key in enumerate("abcdef"):
         place.put(key, number)
@@ -163,7 +169,7 @@ def test_an_emptied_table_is_refused_until_it_is_forgotten(ministack: S3Server, 
 
 
 def test_a_table_without_its_newest_version_is_refused(ministack: S3Server) -> None:
-    """The table does not silently go back a version: it is refused, until a person accepts the rest."""
+    """The table must not silently go back to an older version: it is refused until a person accepts what is left."""
     place = Place(ministack)
     for number in (1, 2):
         place.put("a", number)
@@ -205,7 +211,7 @@ def test_a_run_with_other_settings_is_refused(
 
 
 def test_a_run_on_another_bucket_is_refused(ministack: S3Server) -> None:
-    """The other bucket's rows would replace all rows, and every check would pass."""
+    """Otherwise, rows of the other bucket would replace all rows, and every check would pass."""
     place, other = Place(ministack), Place(ministack)
     place.put("a", 1)
     other.put("b", 2)
@@ -217,9 +223,9 @@ def test_a_run_on_another_bucket_is_refused(ministack: S3Server) -> None:
 
 
 def test_a_listing_that_would_withdraw_most_objects_is_refused(ministack: S3Server) -> None:
-    """The withdrawals are refused until a person confirms, and other changes are loaded.
+    """The withdrawals are refused until a person confirms them. Other changes are loaded.
 
-    Half of the objects, or few, leave without a question.
+    If only half of the objects leave, or if there are few objects, no confirmation is needed.
     """
     place = Place(ministack)
     for number in range(120):
@@ -254,7 +260,7 @@ def test_a_listing_that_would_withdraw_most_objects_is_refused(ministack: S3Serv
 
 
 def test_a_known_record_in_another_bucket_detects_an_emptied_one(ministack: S3Server) -> None:
-    """The emptied bucket of the platform has no trace of the loss."""
+    """The platform's bucket was emptied, so it has no trace of the loss."""
     vault = ministack.make_bucket()
     place = Place(ministack, known_bucket=vault)
     place.put("a", 1)

@@ -18,7 +18,7 @@ def entry(slot: Slot) -> Entry:
 
 
 def test_only_entries_of_completely_read_slots_leave_the_queue() -> None:
-    """Entries of failed or unfinished slots stay. A failure in a derived table alone delays no entry."""
+    """Entries of failed or unfinished slots stay. If only a derived table fails, the entries leave the queue."""
     done = {slot: SlotResult(slot=slot, status="committed") for slot in (COMMITTED, OF_ONE_TABLE)}
     failed = {FAILED: SlotResult(slot=FAILED, status="failed", error="why")}
     unfinished = {INCOMPLETE: SlotResult(slot=INCOMPLETE, status="committed", complete=False)}
@@ -42,7 +42,7 @@ def test_only_entries_of_completely_read_slots_leave_the_queue() -> None:
 
 
 def test_removed_entries_free_their_space() -> None:
-    """The space is counted in the background, and is free once the pool has ended."""
+    """The space of removed entries is counted in the background; it is free once the thread pool has ended."""
     queue = NotificationQueue(MemoryRecordStore())
     queue.topics.create("t", TopicSettings(shards=1))
     for n in range(3):

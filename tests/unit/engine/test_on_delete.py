@@ -19,7 +19,7 @@ AWS = "LifecycleExpiration:Delete"
 
 
 class Landing(Place):
-    """A place whose changes are in its source's topic, as an inlet puts them there."""
+    """A source, and a topic that has the source's changes, as an inlet would add them."""
 
     def __init__(self, server: S3Server, **settings: Any) -> None:
         super().__init__(server, **settings)
@@ -41,7 +41,7 @@ class Landing(Place):
         self.queue.push("orders", event)
 
     def follow(self, *, listing: bool = False) -> Counter[int]:
-        """The values after a run that follows the entries, or that lists."""
+        """The values in the table after a run that follows the entries or, if so chosen, lists the bucket."""
         self._ticks += 1
         slots = self.source.location.all_slots()
         result = self.ingest().run(slots, batch=f"b{self._ticks}", listing=listing)
@@ -55,7 +55,7 @@ class Landing(Place):
     "name", [AWS, "LifecycleExpiration:DeleteMarkerCreated", "ObjectLifecycle:Expiration:Current"]
 )
 def test_rows_of_expired_objects_stay(ministack: S3Server, name: str) -> None:
-    """A later listing keeps these rows, too, until a new object with the key is deleted."""
+    """A later listing keeps these rows, too. They leave if a new object with the same key is deleted."""
     place = Landing(ministack, on_delete="keep_expired")
     place.write("a", 1, 2)
     place.write("b", 3)
@@ -75,7 +75,10 @@ def test_rows_of_expired_objects_stay(ministack: S3Server, name: str) -> None:
 
 
 def test_the_newest_event_counts(ministack: S3Server) -> None:
-    """An object that expired, came again and was deleted counts as deleted; an object that came again is read."""
+    """An object that expired, was written again and was deleted counts as deleted.
+
+    An object that was written again is read.
+    """
     place = Landing(ministack, on_delete="keep_expired")
     place.write("a", 1)
     place.write("b", 2)
@@ -101,7 +104,7 @@ def test_a_missing_object_without_an_event_is_withdrawn(ministack: S3Server) -> 
 def test_the_other_settings_treat_expiry_and_deletion_alike(
     ministack: S3Server, on_delete: str, left: list[int]
 ) -> None:
-    """A batch may use entries or a listing."""
+    """This holds for a batch with entries, and for a batch with a listing."""
     place = Landing(ministack, on_delete=on_delete)
     place.write("a", 1)
     place.write("b", 2)
@@ -137,7 +140,10 @@ def test_an_expired_object_that_comes_back_is_a_new_object(ministack: S3Server, 
 
 
 def test_the_expiry_of_an_old_version_is_not_of_the_object(ministack: S3Server) -> None:
-    """The lifecycle of a versioned bucket deletes older versions, by their ids, of keys that a person has deleted."""
+    """A person deletes keys of a versioned bucket.
+
+    Later, the bucket's lifecycle deletes older versions of these keys by their ids.
+    """
     place = Landing(ministack, on_delete="keep_expired")
     place.write("a", 1)
     place.write("b", 2)
@@ -163,7 +169,7 @@ def test_the_deletion_of_an_old_version_is_not_of_the_object(ministack: S3Server
 @pytest.mark.parametrize("on_delete", ["keep", "keep_expired"])
 @pytest.mark.parametrize("listing", [False, True])
 def test_rows_of_excluded_objects_leave(ministack: S3Server, on_delete: str, listing: bool) -> None:
-    """The objects may be present or not: nothing else could remove their rows from the table."""
+    """This holds even for objects that no longer exist: otherwise, nothing could remove their rows from the table."""
     place = Landing(ministack, on_delete=on_delete)
     for number, key in enumerate(["a", "b", "bad/a", "bad/b"]):
         place.write(key, number)
@@ -178,7 +184,7 @@ def test_rows_of_excluded_objects_leave(ministack: S3Server, on_delete: str, lis
 
 
 def test_rejects_of_expired_objects_are_not_retried(ministack: S3Server) -> None:
-    """No object is left to read: the retry would wait forever."""
+    """Otherwise, the retry would wait forever, since there is no object left to read."""
     place = Landing(ministack, on_delete="keep_expired")
     place.store.put("raw/a", b'{"a":1}\nbroken\n')
     place.announce("a", "put", "")
@@ -194,7 +200,10 @@ def test_rejects_of_expired_objects_are_not_retried(ministack: S3Server) -> None
 
 @pytest.mark.parametrize("on_delete", ["keep", "keep_expired"])
 def test_a_backfill_ends(ministack: S3Server, on_delete: str) -> None:
-    """Some objects, which come first, cannot be read again, and a round reads only a few objects."""
+    """The objects that come first cannot be read again, and a round reads only a few objects.
+
+    The others are read all the same.
+    """
     place = Landing(ministack, on_delete=on_delete, slots=1, max_objects=2)
     for number in range(6):
         place.write(f"{number}", number)

@@ -44,7 +44,7 @@ def version(place: Place) -> int:
 
 
 def test_an_overtaken_run_plans_again(place: Place) -> None:
-    """The slower run loses the slot, plans again and commits the rest on top."""
+    """The slower run loses the slot, plans again, and commits the remaining objects after the other run's commit."""
     place.put("a", 1)
 
     def other_run() -> None:
@@ -91,7 +91,10 @@ def test_only_superseded_objects_commit_nothing(place: Place) -> None:
 
 @pytest.mark.parametrize("odd", ["", "//"])
 def test_an_object_deleted_before_it_is_read_leaves(place: Place, odd: str) -> None:
-    """The deletion wins: the object's old rows leave in this commit, and nothing fails, with either client."""
+    """The deletion wins: the object's old rows leave in this commit.
+
+    Nothing fails, whichever client reads the object.
+    """
     place.put(f"{odd}a", 1)
     ingest(place)
     for key in "abc":
@@ -110,7 +113,7 @@ def test_an_object_deleted_before_it_is_read_leaves(place: Place, odd: str) -> N
 
 
 def test_a_read_that_fails_does_not_block_others(ministack: S3Server) -> None:
-    """The object is reported. This run's further plans leave it out, even if they have only failing objects.
+    """The object is reported. Further plans of this run leave it out, even if no other object is left.
 
     The next run reads the object.
     """
@@ -132,7 +135,7 @@ def test_a_read_that_fails_does_not_block_others(ministack: S3Server) -> None:
 
 
 def test_lost_states_fail_their_slots(ministack: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The slots must never be silently ingested again."""
+    """Otherwise, the slots could silently be ingested a second time."""
     monkeypatch.setattr(
         SHARED_CACHE, "page", lambda *_: None
     )  # like in a process that has not written the states

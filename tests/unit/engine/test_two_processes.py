@@ -27,7 +27,7 @@ NUMBERS = count()
 
 
 class Process:
-    """A long-lived process, with its own clock and memory."""
+    """A long-lived process that has its own clock and its own memory."""
 
     def __init__(self, place: Place, patched: pytest.MonkeyPatch) -> None:
         self.place = place
@@ -65,7 +65,7 @@ def test_the_second_batch_lists_the_bucket_and_the_newest_versions(place: Place,
 
 
 def test_following_entries_lists_only_the_queue(place: Place, process: Any) -> None:
-    """Neither the bucket nor the table is listed."""
+    """The process lists neither the bucket nor the table."""
     one, queue = process(), place.source.location.queue()
     queue.topics.create("orders", TopicSettings(prefix="raw/", slots=4))
     for value in (1, 2):
@@ -90,7 +90,7 @@ def test_two_processes_see_each_others_commits(place: Place, process: Any) -> No
 
 
 def test_an_object_that_came_back_in_the_meantime_is_read(place: Place, process: Any) -> None:
-    """The object is the same as in the remembered snapshot, but the table is not."""
+    """The object is the same as in the remembered snapshot, but another process has changed the table since."""
     one, other = process(), process()
     for process_, value in ((one, 1), (other, 2), (one, 1)):
         place.put("a", value)
@@ -110,7 +110,7 @@ def test_a_forgotten_table_is_noticed(place: Place, process: Any) -> None:
 
 @pytest.mark.parametrize("beyond_half", [True, False])
 def test_an_old_memory_follows_the_newest_version(place: Place, process: Any, *, beyond_half: bool) -> None:
-    """Vacuum may have removed the versions in between."""
+    """Vacuum may have removed the versions between the remembered one and the newest one."""
     one, other = process(), process()
     place.put("a", 0)
     one.run()
@@ -142,7 +142,7 @@ def test_a_late_round_is_not_committed(place: Place, process: Any) -> None:
 
 
 def test_an_object_overwritten_and_read_by_another_run_is_not_lost(place: Place, process: Any) -> None:
-    """The object's row is not duplicated either."""
+    """Also in this case, the object's row is not duplicated."""
     one, other = process(), process()
     place.put("a", 0)
     one.run()

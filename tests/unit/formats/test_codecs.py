@@ -1,4 +1,4 @@
-"""Compressed and encoded bytes to text: the complete text, or everything before the damage and then the reason."""
+"""Compressed and encoded bytes become text: the complete text, or the text before the damage, and then the reason."""
 
 import gzip
 import sys
@@ -61,7 +61,7 @@ def test_concatenated_members_are_read(key: str, members: list[bytes], size: int
 @named
 @given(text=st.text("abc\n", min_size=200, max_size=400).map(str.encode), data=st.data())
 def test_a_truncated_stream_has_an_error(key: str, text: bytes, data: st.DataObject) -> None:
-    """A part of the text is never taken for the complete text."""
+    """A part of the text must never look like the complete text."""
     body = COMPRESS[key](text)
     at = data.draw(st.integers(17, len(body) - 1))
     found, fault = text_and_fault(body[:at], key)
@@ -73,9 +73,9 @@ def test_a_truncated_stream_has_an_error(key: str, text: bytes, data: st.DataObj
 @pytest.mark.parametrize("key", ["k.gz", "k.bz2", "k.zst", "k.sz"])
 @given(text=st.binary(min_size=50, max_size=400), data=st.data())
 def test_damage_is_detected_by_checksums(key: str, text: bytes, data: st.DataObject) -> None:
-    """A wrong text is always followed by an error."""
+    """If the text is wrong, an error follows."""
     body = bytearray(COMPRESS[key](b"a" + text))
-    # Byte 10 of snappy is the kind of a frame, and there are kinds to skip.
+    # Byte 10 of snappy is the kind of a frame, and frames of some kinds are skipped.
     at = data.draw(st.integers(11 if key == "k.sz" else 10, len(body) - 1))
     body[at] ^= 1 << data.draw(st.integers(0, 7))
     found, fault = text_and_fault(bytes(body), key)
@@ -104,7 +104,7 @@ def test_zeros_behind_the_last_member_are_padding(key: str) -> None:
 
 @pytest.mark.parametrize("key", ["k.gz", "k.bz2", "k.zst"])
 def test_a_decompression_bomb_is_read_in_pieces(key: str) -> None:
-    """No piece exceeds the limit, and no further input is read before the previous text was consumed."""
+    """No piece exceeds the limit, and no more input is read before the caller has consumed the previous text."""
     many = COMPRESS[key](bytes(300 << 20) if key != "k.bz2" else bytes(60 << 20))
     read = 0
 
@@ -221,7 +221,7 @@ def test_a_byte_order_mark_takes_precedence_over_the_setting() -> None:
     ],
 )
 def test_bytes_that_are_not_in_the_encoding_damage_only_their_line(body: bytes, encoding: str) -> None:
-    """That line becomes invalid UTF-8, and the other lines are valid."""
+    """Only the line with such bytes becomes invalid UTF-8. The other lines are valid."""
     text, fault = text_and_fault(body, "k", 3, encoding)
     first, bad, last = text.split(b"\n")
     assert (first, last, fault) == (b"ok", b"ok", "")

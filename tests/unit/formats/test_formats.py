@@ -74,7 +74,7 @@ class TestJsonLines:
         assert all(reason in r.reason for r in rejects), rejects[0].reason
 
     def test_records_over_several_lines_are_rejected(self) -> None:
-        """The next line could complete such a record and hide both: the lines are rejected one by one."""
+        """Otherwise, the next line could complete such a record, and both would be hidden. So each line is rejected."""
         rows, rejects = take([b'{"a":\n1}\n{"a":2}\n{"b":"x}\n{"b":"y}\n{"a":3,"b":"{}"}'], AB, "jsonl")
         assert [row["a"] for _, _, row in rows] == [2, 3]
         assert [r.raw for r in rejects] == [b'{"a":', b"1}", b'{"b":"x}', b'{"b":"y}']
@@ -102,7 +102,10 @@ class TestJsonLines:
         assert [r.raw for r in rejects] == [b'{"m":1.555}', b'{"d":"2024-02-30"}', b'{"l":[2147483648]}']
 
     def test_unknown_fields_are_dropped_or_rejected(self) -> None:
-        """A given schema drops fields that it does not name; an inferred schema rejects them with the reason."""
+        """With a given schema, fields that it does not name are dropped.
+
+        With an inferred schema, their records are rejected with the reason.
+        """
         assert values([b'{"a":1,"z":2}'], AB, "jsonl") == [{"a": 1, "b": None}]
         found = reject(b'{"a":1,"z":2}', AB, "jsonl", inferred=True)
         assert UNKNOWN_FIELD in found.reason
@@ -123,7 +126,7 @@ class TestJsonLines:
     def test_unknown_fields_of_a_full_schema_name_the_remedy(
         self, fmt: str, size: tuple[int, int], full: str
     ) -> None:
-        """The reject names the field, however long its name is, the limit, and the remedy."""
+        """The reject names the field (its name may have any length), the limit, and the remedy."""
         table = pa.table({"a": [1], "z" * 600: [2]})
         lines = {"jsonl": json.dumps(table.to_pylist()[0]), "csv": "a," + "z" * 600 + "\n1,2\n"}
         body = parquet(table) if fmt == "parquet" else lines[fmt].encode()
@@ -182,7 +185,7 @@ class TestCsv:
         assert [r.raw for r in rejects] == [b'1,"x']
 
     def test_empty_fields_and_na_are_null(self) -> None:
-        """Empty fields and NA are texts in string columns."""
+        """But in string columns, empty fields and NA are texts."""
         assert values([b'a,b\n,\nNA,NA\n"",""\n1,null'], AB, "csv") == [
             {"a": None, "b": ""},
             {"a": None, "b": "NA"},
@@ -215,7 +218,7 @@ class TestCsv:
         assert [r.raw for r in rejects] == [b"2024-13-06,,,,,", b",,,1.555,,"]
 
     def test_a_lone_carriage_return_joins_two_records(self) -> None:
-        """The two records are one reject, to the end of the second one, whatever else the object has."""
+        """The two records become one reject, which ends where the second record ends, whatever else the object has."""
         for line in (b"1,p\r\r\n", b"1,p\r\r"):
             for other in (b"", b"3,z\n"):
                 rows, rejects = take([b"a,b\n2,y\r\n" + other + line], AB, "csv")
@@ -391,7 +394,7 @@ csv_records = st.lists(st.tuples(st.integers(-9, 9), csv_text), max_size=5)
 
 @given(st.lists(csv_records, min_size=1, max_size=3), st.sampled_from(["\n", "\r\n"]))
 def test_csv_written_by_another_is_read_back(contents: list[list[tuple[int, str]]], end: str) -> None:
-    """Everything that Python's writer writes, with quotes and line ends in values, is read back unchanged."""
+    """Everything that Python's CSV writer writes is read back unchanged, even values with quotes and line ends."""
     objects = []
     for records in contents:
         sink = io.StringIO()
@@ -408,7 +411,10 @@ def test_csv_written_by_another_is_read_back(contents: list[list[tuple[int, str]
 
 @given(st.lists(st.binary(max_size=30) | st.text('a1,"\n\r ', max_size=30).map(str.encode), max_size=3))
 def test_csv_rows_and_rejects_cover_every_byte(bodies: list[bytes]) -> None:
-    """Only line ends may be between records, for any bytes, whether the object is parsed alone or with others."""
+    """Only line ends may be between the records that are found.
+
+    This holds for any bytes, and for objects parsed alone or with others.
+    """
     objects = [b"a,b\n" + body for body in bodies]
     rows, rejects = take(objects, AB, "csv")
     for index, body in enumerate(objects):

@@ -1,4 +1,4 @@
-"""Schemas from samples: an inferred schema fits its samples."""
+"""Schemas inferred from samples: such a schema fits its samples."""
 
 import json
 from typing import Any
@@ -69,13 +69,13 @@ def test_columns_of_parquet_get_the_types_of_their_values() -> None:
 
 
 def test_the_first_of_contradicting_types_wins() -> None:
-    """Later values that do not fit are rejected, and no person has to act."""
+    """Values that do not fit this type are rejected later, and no person has to act."""
     found = infer([("jsonl", b'{"a":1}'), ("jsonl", b'{"a":"x"}'), ("jsonl", b'{"a":[1]}')])
     assert found == pa.schema([("a", pa.int64())])
 
 
 def test_a_text_column_accepts_later_numbers() -> None:
-    """A column of numbers does not become a column of texts."""
+    """In contrast, a column of numbers does not become a column of texts."""
     bodies = [b'{"a":"x"}', b'{"a":1}']
     found = infer([("jsonl", body) for body in bodies])
     assert found == pa.schema([("a", pa.string())])
@@ -101,7 +101,7 @@ def test_reserved_names_are_not_inferred(name: str) -> None:
 
 
 def test_names_of_key_columns_are_not_inferred() -> None:
-    """The names are excluded in upper and lower case, both from the first schema and later."""
+    """The names are excluded in upper and lower case, from the first schema and from later additions."""
     schemas = [pa.schema([("id", pa.int64()), ("DT", pa.string())])]
     assert inference.infer(((FORMATS["jsonl"], each) for each in schemas), ["dt"]) == pa.schema(
         [("id", pa.int64())]

@@ -58,7 +58,7 @@ def inferred(form: Format, body: bytes) -> dict[str, str]:
 
 @pytest.mark.parametrize("fmt", FMTS)
 def test_a_notation_applies_by_column(fmt: str) -> None:
-    """A pattern may be for all columns, or for one column. A column without a pattern is read as usual."""
+    """A pattern may apply to all columns, or to one column. A column without a pattern is read as usual."""
     form = form_of(
         fmt,
         date_format="dd.MM.yyyy|born=yyyyMMdd",
@@ -97,7 +97,7 @@ def test_a_notation_applies_by_column(fmt: str) -> None:
 def test_a_value_in_another_notation_does_not_fit(fmt: str, count: int) -> None:
     """The value is rescued, or its record is a reject that names the notation.
 
-    Its neighbours are rows, in any block size.
+    The records next to it become rows, with any block size.
     """
     form = form_of(fmt, date_format="dd.MM.yyyy", timestamp_format="d.M.yy H:mm", decimal_comma="all")
     schema = pa.schema([("id", INT), ("day", DAY), ("at", UTC_TIME), ("amount", MONEY)])
@@ -184,7 +184,7 @@ def test_a_null_stays_null_under_a_notation(fmt: str) -> None:
 
 
 def test_a_notation_applies_in_objects_and_lists_by_path() -> None:
-    """The longest path counts, and the reason names it."""
+    """If several paths apply, the longest one counts, and the reason names its pattern."""
     form = form_of(
         "jsonl", date_format="dd.MM.yyyy|o=yyyy/MM/dd|o.born=yyyyMMdd", decimal_comma="lines.amount|rates"
     )
@@ -245,7 +245,10 @@ NOTED = {
 
 @pytest.mark.parametrize("fmt", FMTS)
 def test_types_are_inferred_in_the_notation(fmt: str) -> None:
-    """A column is a date or number if all its texts are in the notation; ISO dates are then texts."""
+    """A column becomes a date or a number if all its texts are in the notation.
+
+    With a notation, dates in ISO 8601 are only texts.
+    """
     row = {
         "day": "31.01.2026", "born": "19700203", "at": "31.01.2026 07:05", "amount": "1.234,50", "code": "a,5",
         "iso": "2026-01-31T12:00:00", "id": "0815",

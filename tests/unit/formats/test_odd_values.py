@@ -1,4 +1,7 @@
-"""Values that Python, or a zone's data, cannot hold: each becomes a row or a reject, and each row can be read."""
+"""Values that Python, or the data of a time zone, cannot hold.
+
+Each becomes a row or a reject, and each row can be read.
+"""
 
 import io
 import json
@@ -92,7 +95,7 @@ AVRO = {
 
 FAR = {"milliseconds of a day", "seconds", "no zone", "first time", "last time"}
 FAR |= {name for name in ODD if name.startswith(("time of year", "last time", "year 10000"))}
-"""Times that pyarrow cannot read from ORC: its ORC reader has only the years 1677 to 2262."""
+"""Times that pyarrow cannot read from ORC: its ORC reader supports only the years 1677 to 2262."""
 
 
 def parquet(values: pa.Array) -> bytes:
@@ -148,7 +151,7 @@ def ends(body: bytes, fmt: str, schema: pa.Schema, *, inferred: bool, rescue: bo
 @pytest.mark.parametrize("rescue", [False, True])
 @pytest.mark.parametrize("place", WRAPPED)
 def test_each_value_becomes_a_row_or_a_reject(place: str, rescue: bool) -> None:
-    """Nothing raises for any value, type of column and place, and `as_py` of each row works."""
+    """For any value, column type and place, nothing raises an error, and `as_py` works for each row."""
     tried = 0
     for name, fmt, body in _files(place, ODD):
         absent = pa.schema([("id", pa.int64())])
@@ -169,7 +172,7 @@ def test_each_value_becomes_a_row_or_a_reject(place: str, rescue: bool) -> None:
 
 @pytest.mark.parametrize("place", WRAPPED)
 def test_an_inferred_schema_rejects_values_that_python_cannot_hold(place: str) -> None:
-    """All other values are rows."""
+    """All other values become rows."""
     odd = 0
     for values in (ODD, GOOD):
         files = [*_files(place, values)]
@@ -217,7 +220,7 @@ def test_odd_times_in_texts_affect_only_their_record(kind: pa.DataType) -> None:
 
 
 def test_odd_times_in_structs_and_lists_affect_only_their_record() -> None:
-    """The same holds for JSON, and for a Parquet column of texts."""
+    """This holds for JSON, and for a Parquet column of texts."""
     inside = pa.schema([("s", pa.struct([("t", UTC)])), ("l", pa.list_(DAY)), ("t", UTC)])
     body = b'{"s":{"t":"0000-01-01"}}\n{"l":["0001-01-01","0000-01-01"]}\n{"s":{"t":"0001-01-01"},"l":[]}\n'
     rows, rejects = take([body], inside, "jsonl")
@@ -232,7 +235,7 @@ def test_odd_times_in_structs_and_lists_affect_only_their_record() -> None:
 
 
 def test_fields_with_the_same_name_are_kept() -> None:
-    """A cast would drop one of them: the value does not fit, and is rescued as pairs."""
+    """A cast would drop one of the fields. So the value counts as a mismatch, and is rescued as pairs."""
     body = parquet(ODD["twins"])
     schema = pa.schema([("id", pa.int64()), ("v", pa.struct([("t", pa.int64())]))])
     assert take([body], schema, "parquet")[0] == []

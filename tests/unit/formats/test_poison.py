@@ -72,7 +72,7 @@ def test_good_neighbours_are_unchanged(name: str, inferred: bool, rescue: bool) 
 
 @pytest.mark.parametrize("name", CORPUS)
 def test_inference_next_to_a_bad_object_works(name: str) -> None:
-    """The inferred schema has the columns of the good object, and nothing raises."""
+    """The inferred schema has the columns of the good object, and nothing raises an error."""
     form = form_of(name)
     schemas = [
         (form, schema)
@@ -87,7 +87,7 @@ def test_inference_next_to_a_bad_object_works(name: str) -> None:
 
 @pytest.mark.parametrize("name", CORPUS)
 def test_a_bad_object_ends_as_a_big_object(name: str) -> None:
-    """Objects that are too big for memory are read piece by piece."""
+    """Objects that are too big for memory are read piece by piece. Such a read must end, too."""
     body = CORPUS[name]
     target = Target(schema=SCHEMA, inferred=True)
     *_, end = form_of(name).read(Remote(body), whole_split(version(body, name)), target)
@@ -96,7 +96,7 @@ def test_a_bad_object_ends_as_a_big_object(name: str) -> None:
 
 
 def test_rows_without_bytes_are_refused() -> None:
-    """The footer shows the number of rows, which would take hours to write."""
+    """The footer declares so many rows that it would take hours to write them."""
     rows, (reject,) = parse(FORMATS["parquet"], [("a", nulls(20_000_000))], Target(schema=SCHEMA))
     assert not rows
     assert reject.reason.startswith("Parquet: 20000000 rows in ")
@@ -118,7 +118,7 @@ def test_narrow_rows_in_a_wide_schema_are_parsed_in_small_tables(inferred: bool)
 
 @pytest.mark.parametrize("name", [name for name in TEXTS if name.endswith(".jsonl") and name not in HEAVY])
 def test_bad_lines_as_documents_affect_no_other_object(name: str) -> None:
-    """JSON documents have their own reader."""
+    """JSON documents are tested separately, since they have their own reader."""
     for rescue in (False, True):
         target = Target(schema=SCHEMA, inferred=True, rescue=rescue)
         good = b'[{"id":1,"name":"ann"},\n{"id":2,"name":"bob"}]'
@@ -128,7 +128,7 @@ def test_bad_lines_as_documents_affect_no_other_object(name: str) -> None:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="limits memory on Linux only")
 def test_an_object_that_exceeds_the_memory_is_a_reject() -> None:
-    """The process survives."""
+    """The process must survive."""
     program = """
 import sys
 from tests.support.poison import SCHEMA
@@ -164,7 +164,10 @@ def test_the_corpus_takes_at_most_a_gigabyte() -> None:
 @pytest.mark.parametrize("how", [{}, {"store_schema": False}])
 @pytest.mark.parametrize("size", [460_000, 10_000_000])
 def test_the_decoded_rows_of_an_object_are_bounded(size: int, how: dict[str, Any]) -> None:
-    """A few hundred bytes that repeat one value are refused as a whole, before any of their rows is returned."""
+    """An object of a few hundred bytes repeats one value many times.
+
+    It is refused as a whole, before any row is returned.
+    """
     body = one_long_value(1 + 2 * MAX_DECODED_BYTES // size, size, **how)
     rows, rejects = parse(FORMATS["parquet"], [("a", body)], Target(schema=SCHEMA))
     assert not rows
@@ -175,7 +178,7 @@ def test_the_decoded_rows_of_an_object_are_bounded(size: int, how: dict[str, Any
 
 
 def test_rows_before_the_bound_are_kept_and_the_reject_has_an_offset() -> None:
-    """A reject without an offset would report the whole object as refused, while its first rows are committed."""
+    """Without an offset, the reject would report the whole object as refused, although its first rows are committed."""
     size = 460_000
     body = harmless_first(1 + 2 * MAX_DECODED_BYTES // size, size)
     parsed = [*FORMATS["parquet"].parse([("a", body)], Target(schema=SCHEMA))]
@@ -186,7 +189,7 @@ def test_rows_before_the_bound_are_kept_and_the_reject_has_an_offset() -> None:
 
 
 def test_avro_rows_before_the_bound_are_kept() -> None:
-    """Avro's blocks are small: the rest beyond the bound is one reject, with the offset of its first row."""
+    """Avro's blocks are small, so only the rows beyond the bound are one reject, with the offset of the first one."""
     records = (long(1 << 20) + b"x" * (1 << 20)) * 15
     schema = {"type": "record", "name": "r", "fields": [{"name": "name", "type": "string"}]}
     begin, one = header(schema, b"bzip2"), block(bz2.compress(records), 15)

@@ -1,4 +1,7 @@
-"""A new format is one file and one entry: this one is read as a whole, in parts, compressed, and by inference."""
+"""A new format is one file and one entry.
+
+The format in this file is read as a whole, in parts, compressed, and by inference.
+"""
 
 import gzip
 import re
@@ -59,7 +62,7 @@ class PairLines(Parser):
         return {}
 
     def recover(self, records: Records) -> Recovered:
-        """Rescues an id that is not a number, of one record."""
+        """Recovers one record: an id that is not a number is rescued."""
         if len(records.start) > 1:
             return Recovered(table=self.target.schema.empty_table(), rescued=[None] * len(records.start))
         (row,) = self._pairs(records)

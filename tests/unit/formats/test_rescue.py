@@ -72,7 +72,7 @@ class TestJsonLines:
         ]
 
     def test_nested_values_that_do_not_fit_are_rescued(self) -> None:
-        """Only the innermost value is null."""
+        """Only the innermost value that does not fit becomes null."""
         body = (
             b'{"o":{"x":"1","y":[{"z":1},{"z":true,"w":"?"},2]},"l":[1,"2",null],"q.r":{"s":1},"m":"0.125"}\n'
             b'{"o":[1],"l":{},"f":"x"}\n{"o":{"y":[{"v":0}]}}'
@@ -107,7 +107,7 @@ class TestJsonLines:
         assert rejects[0].reason
 
     def test_fields_that_the_schema_lacks_are_rescued(self) -> None:
-        """The values of such a field may have contradicting types; nulls do not count."""
+        """They are rescued even if their values have contradicting types. Nulls are not rescued."""
         body = b'{"a":1,"z":2}\n{"a":2,"z":"x"}\n{"a":3,"z":null}\n{"z":[0.10]}\n'
         seen: list[Parsed] = []
         assert rescued([body, b'{"y":1}'], AB, "jsonl", seen=seen) == [
@@ -120,7 +120,10 @@ class TestJsonLines:
         assert total(seen, "unnamed") == {0: {"z": 3}, 1: {"y": 1}}
 
     def test_an_inferred_schema_reports_the_fields_that_it_lacks(self) -> None:
-        """The fields have types, from records that fit and from others. A field that is always null has no type yet."""
+        """The fields are reported with types, both from records that fit and from other records.
+
+        A field that is always null has no type yet.
+        """
         seen: list[Parsed] = []
         rescued(
             [b'{"a":1,"z":2}\n{"a":2,"n":null}\n', b'{"a":"x","y":[true]}'],
@@ -148,7 +151,7 @@ class TestCsv:
         assert fourth[1] == {}
 
     def test_ragged_records_are_rescued(self) -> None:
-        """Surplus values are rescued; missing values are null and counted."""
+        """Surplus values are rescued. Missing values are null in the row, and are counted."""
         seen: list[Parsed] = []
         assert rescued([b'a,b\n1,x,y,"z,"\n2\n3,w\n'], AB, "csv", seen=seen) == [
             ({"a": 1, "b": "x"}, {"_extra": '["y","z,"]'}),
@@ -200,7 +203,7 @@ class TestParquet:
         assert total(seen, "mismatches") == {0: {"a": 1, "b": 2, "t": 1}}
 
     def test_columns_that_the_schema_lacks_are_rescued(self) -> None:
-        """A cast would silently drop such fields of structs and lists."""
+        """Without this, a cast would silently drop such fields of structs and lists."""
         table = pa.table(
             {
                 "a": [1, 2],
@@ -225,7 +228,7 @@ class TestParquet:
 
 
 class TestQuarantine:
-    """The other value of the setting."""
+    """The same records with the setting's other value, `quarantine`."""
 
     @pytest.mark.parametrize(
         ("body", "fmt", "reason"),
@@ -276,7 +279,10 @@ class TestQuarantine:
 
 
 def test_many_paths_are_counted_together() -> None:
-    """A map written as an object has new keys in each record: their counts must not fill a commit."""
+    """If a map is written as an object, each record has new keys.
+
+    The counts of all these keys must not fill a commit.
+    """
     found = added([{f"k{n}": 1 for n in range(MAX_RESCUED_PATHS + 10)} | {"often": 5}])
     assert len(found) == MAX_RESCUED_PATHS + 1
     assert found["often"] == 5
@@ -307,7 +313,7 @@ record = st.fixed_dictionaries(
 
 
 def accounted(found: Any, cell: Any, kind: pa.DataType | None, path: str, odd: dict[str, str]) -> None:
-    """Checks that a value of the input is in its column, or in `odd`, from which it is then removed."""
+    """Checks that a value of the input is in its column or in `odd`. If it is in `odd`, it is removed there."""
     if path in odd:
         assert cell is None
         text = odd.pop(path)
@@ -336,7 +342,7 @@ def accounted(found: Any, cell: Any, kind: pa.DataType | None, path: str, odd: d
 def test_no_json_value_is_lost_by_rescue(
     contents: list[dict[str, Any]], inferred: bool, together: int
 ) -> None:
-    """For any records, every value is in its column or in `_rescued`."""
+    """Every value is in its column or in `_rescued`, whatever the records are."""
     body = b"".join(json.dumps(row, ensure_ascii=False).encode() + b"\n" for row in contents)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(conversion, "RECOVER_RECORDS", together)
@@ -364,7 +370,7 @@ texts = st.sampled_from(["", "1", "-7", "1.5", "x", '"', "a,b", "l\nm", "NA", "\
 @given(st.lists(st.lists(texts, min_size=1, max_size=5), max_size=6), st.booleans())
 @example([["", "NA", ""]], True)
 def test_no_csv_value_is_lost_by_rescue(contents: list[list[str]], inferred: bool) -> None:
-    """Records may have any number of values."""
+    """This holds for records with any number of values."""
     sink = io.StringIO()
     writer = csv.writer(sink, lineterminator="\n")
     writer.writerow(["a", "z", "b"])

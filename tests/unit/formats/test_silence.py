@@ -1,18 +1,19 @@
 """No object is silent: whole, cut or damaged, in every format and codec, its records are rows or rejects.
 
-Tested for a cut at each byte: if a codec or a file has an end mark (gzip, bz2, zstd, Parquet, ORC, a JSON document),
-each cut is an error or a reject. If it has no end mark (plain text, snappy frames, Avro blocks), an object that is cut
-at the end of a record, a frame or a block is like any other object. Then each record that begins before the cut is a
-row or a reject; an object with nothing but a header has neither.
+First, each object is cut at each byte. If its codec or its format has an end mark (gzip, bz2, zstd, Parquet, ORC, JSON
+documents), each cut is an error or a reject. Plain text, snappy frames and Avro blocks have no end mark: an object that
+is cut at the end of a record, a frame or a block looks like a complete object. Then each record that begins before the
+cut is a row or a reject. An object that is only a header has neither.
 
-Tested for each changed bit (all of them in `poe thorough`, a sample in `poe check`): at least as many rows as before,
-or an error, or a reject. For ORC, the process may also end: pyarrow's reader is native, and a damaged file sometimes
-crashes it (see `tests/spark/test_deaths.py`). With a checksum (gzip, bz2, zstd, framed snappy) the rows are unchanged.
-Without a checksum, values may be different, which cannot be detected. If any text is a record (`text`, plain or in
-Hadoop's snappy), a line end may become a letter, and two records one: this is not tested.
+Second, each bit is changed (all bits in `poe thorough`, a sample in `poe check`). The result has at least as many rows
+as before, or an error, or a reject. For ORC, the process may also end: pyarrow's reader is native, and a damaged file
+sometimes crashes it (see `tests/spark/test_deaths.py`). With a checksum (gzip, bz2, zstd, framed snappy) the rows are
+unchanged. Without a checksum, values may be different, which cannot be detected. If any text is a record (`text`, plain
+or in Hadoop's snappy), a changed bit may turn a line end into a letter. Then two records become one; this is not
+tested.
 
-Tested for any bytes: every object of at least one byte has rows or rejects, except a header alone, an empty list, a
-file that declares no rows, blank JSON lines, and a complete stream without content.
+Third, objects have any bytes. Every object of at least one byte has rows or rejects. The exceptions are a header alone,
+an empty list, a file that declares no rows, blank JSON lines, and a complete stream without content.
 """
 
 import io
@@ -88,7 +89,7 @@ FILES: dict[str, tuple[Callable[[int, str], bytes], tuple[str, ...]]] = {
 CODECS = {"": bytes, **COMPRESS}
 ENDLESS = ("", "k.sz", "k.snappy")
 SAMPLE = 100
-"""Bytes of an object that are changed in a sample."""
+"""The number of an object's bytes that a sample changes."""
 CASES = [(fmt, codec) for fmt in TEXTS for codec in CODECS]
 CASES += [(fmt, codec) for fmt, (_, codecs) in FILES.items() for codec in codecs]
 every_case = pytest.mark.parametrize(("fmt", "codec"), CASES)
@@ -108,7 +109,7 @@ def key_of(fmt: str, codec: str) -> str:
 class Outcome:
     rows: int
     said: int
-    """Rejects, and failures of a part."""
+    """The number of rejects, and of failures of a part."""
     values: tuple[object, ...] = ()
 
 
@@ -137,7 +138,10 @@ def splits_of(fmt: str, key: str, body: bytes, places: Sequence[int]) -> list[Sp
 
 
 def of_parts(fmt: str, codec: str, body: bytes, *, inferred: bool = False) -> Iterator[Outcome]:
-    """Reads an object piece by piece; in parts; and, if it is read by record, about two records at a time."""
+    """Yields the outcome of each way to read an object.
+
+    The ways are: piece by piece; in parts; and, if it can be read by record, about two records at a time.
+    """
     key, target = key_of(fmt, codec), target_of(fmt, inferred=inferred)
     for places in ([], [len(body) // 3, len(body) // 2]):
         yield added([ended(fmt, body, split, target)[0] for split in splits_of(fmt, key, body, places)])
@@ -232,7 +236,7 @@ def may_be_empty(fmt: str, codec: str, prefix: bytes) -> bool:
 
 @every_case
 def test_a_cut_of_an_object_without_records_is_not_silent(fmt: str, codec: str) -> None:
-    """Only a complete object may be empty."""
+    """Only a complete object may have neither rows nor rejects."""
     if fmt == "binary":
         return
     body = made(fmt, codec, 0)
@@ -249,7 +253,7 @@ def test_a_cut_of_an_object_without_records_is_not_silent(fmt: str, codec: str) 
 @pytest.mark.parametrize("codec", ["k.gz", "k.bz2", "k.zst"])
 @pytest.mark.parametrize("fmt", [fmt for fmt in TEXTS if fmt != "json"])
 def test_a_complete_stream_without_content_is_empty(fmt: str, codec: str) -> None:
-    """Not even a header is required; a cut stream is a reject."""
+    """Such a stream needs no header. If the stream is cut, it is a reject."""
     body = CODECS[codec](b"")
     assert of_whole(fmt, codec, [body]) == [Outcome(0, 0)]
     cuts = [body[:place] for place in range(1, len(body))]
@@ -261,7 +265,7 @@ def flipped(body: bytes, place: int, bit: int) -> bytes:
 
 
 def in_all_ways(fmt: str, codec: str, bodies: Sequence[bytes], inferred: bool) -> list[list[Outcome]]:
-    """For each object the result of `of_whole`; for about 25 objects also the results of `of_parts`."""
+    """The result of `of_whole` for each object, and the results of `of_parts` for about 25 of the objects."""
     step = max(1, len(bodies) // 25)
     return [
         [whole, *(of_parts(fmt, codec, body, inferred=inferred) if number % step == 0 else ())]
@@ -280,7 +284,7 @@ class Apart:
     def in_all_ways(
         self, fmt: str, codec: str, bodies: Sequence[bytes], inferred: bool
     ) -> list[list[Outcome]]:
-        """An object that crashes the process alone counts as reported."""
+        """If an object crashes the process when it is read alone, it counts as reported."""
         self._pool = self._pool or ProcessPoolExecutor(1, get_context("spawn"))
         try:
             return self._pool.submit(in_all_ways, fmt, codec, bodies, inferred).result()
@@ -308,7 +312,7 @@ def apart() -> Iterator[Apart]:
 def check_flips(
     apart: Apart, fmt: str, codec: str, flips: Iterable[tuple[int, int]], *, inferred: bool
 ) -> None:
-    """Checks the object with each of these bits flipped. `flips`: place and bit."""
+    """Flips each of these bits in turn, and checks the object. `flips`: the place and the bit of each flip."""
     body = made(fmt, codec)
     (whole,) = of_whole(fmt, codec, [body], inferred=inferred)
     damaged = [(place, flipped(body, place, bit)) for place, bit in flips]
@@ -327,7 +331,7 @@ def check_flips(
 
 @every_case
 def test_some_flipped_bits_are_not_silent(apart: Apart, fmt: str, codec: str) -> None:
-    """Each run flips the same bits, including bits at both ends of the file, where its metadata is."""
+    """Each run of the test flips the same bits. Some are at both ends of the file, where its metadata is."""
     size, draw = len(made(fmt, codec)), random.Random(f"{fmt} {codec}")
     ends = {*range(min(size, 20)), *range(max(0, size - 60), size)}
     places = ends | {*draw.sample(range(size), min(size, SAMPLE))}

@@ -61,7 +61,7 @@ def test_a_split_ends_if_the_object_changes_in_mid_read(fmt: str, error: Excepti
 
 
 def test_few_chunks_are_held() -> None:
-    """Only chunks in flight and the chunk that is being cut are held, whether the caller parses or pauses."""
+    """Memory has only the chunks in flight and the chunk that is being cut, whether the caller parses or pauses."""
     body = b'{"a":1,"b":"x"}\n' * 10_000
     held = 0
     most = 0
@@ -116,7 +116,7 @@ def test_parquet_splits_give_each_row_once(rows: int, group: int, at: list[int])
 
 
 def test_tiny_row_groups_are_read_once() -> None:
-    """Next to a row group that compresses a thousandfold, several row groups have the same byte as their place."""
+    """If one row group is compressed a thousandfold, several others next to it have the same byte as their place."""
     sink = io.BytesIO()
     table = pa.table({"a": pa.array([0] * 50_000, pa.int64()), "b": ["x"] * 50_000})
     with pq.ParquetWriter(sink, table.schema, compression="zstd", use_dictionary=False) as writer:
@@ -131,7 +131,7 @@ def test_tiny_row_groups_are_read_once() -> None:
 
 
 def test_a_damaged_row_group_is_one_reject() -> None:
-    """The reject has the offset of its first row; the other row groups are loaded."""
+    """The reject has the offset of the row group's first row. The other row groups are loaded."""
     body = bytearray(parquet_of(30, 10))
     at = body.index(b"row 15")
     body[at - 300 : at] = b"\xff" * 300
@@ -187,7 +187,7 @@ def test_a_binary_object_that_is_too_large_fails() -> None:
 
 @pytest.mark.parametrize("fmt", ["jsonl", "csv", "text", "parquet"])
 def test_empty_objects_are_still_requested(fmt: str) -> None:
-    """The request shows that the empty object still exists."""
+    """The request checks that the empty object still exists."""
     source = Remote(b"")
     found, end = read(source, Split(version=version(b""), start=0, end=0), fmt, SCHEMAS.get(fmt, AB))
     assert (found, end) == ([], SplitEnd(status="ok", offset=0, reach_end=True))

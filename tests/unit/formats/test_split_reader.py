@@ -81,7 +81,7 @@ def test_splits_give_each_record_once(made: tuple[str, bytes], at: list[int], li
 def test_a_later_split_goes_on_where_one_ended(
     made: tuple[str, bytes], at: list[int], limits: Limits
 ) -> None:
-    """A record begins where a split ended, even with quoted values."""
+    """A record begins where the earlier split ended, even if values are quoted."""
     fmt, body = made
     middle = min(len(body), 1 + at[0] % (len(body) + 1)) if at else len(body)
     first = Split(version=version(body), start=0, end=middle)
@@ -98,7 +98,7 @@ def test_a_later_split_goes_on_where_one_ended(
     "body", [b'a,b\n1,x"\n2,"y\nz"\n3,"u""\n"\n', b'a,b\n1,"x\n2,y\n3,"z\nz"\n4,"open\n5,u\n']
 )
 def test_chunks_may_end_in_values_with_stray_quotes(body: bytes) -> None:
-    """A value is known only when its end has been read."""
+    """It is clear what a stray quote means only when the end of its value has been read."""
     (split,) = cut(body, [], "csv")
     for size in range(1, len(body)):
         limits = Limits(chunk_bytes=size, block_bytes=size)
@@ -175,7 +175,7 @@ def test_a_step_ends_with_the_record_that_reaches_its_limit() -> None:
 
 @pytest.mark.parametrize("fmt", ["jsonl", "csv", "text"])
 def test_only_the_first_split_reads_a_compressed_object(fmt: str) -> None:
-    """The compression shows only in the content."""
+    """Only the content of the object shows that it is compressed."""
     text = b'a,b\n{"a":1}\n' * 20
     body = gzip.compress(text)
     splits = [Split(version=version(body), start=at, end=at + 10) for at in range(0, len(body), 10)]
@@ -233,7 +233,7 @@ def test_an_undecodable_line_is_one_reject() -> None:
 def test_records_that_are_too_long_are_rejects(
     made: tuple[str, bytes], at: list[int], longest: int, one: Limits, other: Limits
 ) -> None:
-    """The rejects are the same for any splits and chunks, and other records are unchanged."""
+    """The rejects are the same for any splits and chunks, and the other records are not affected."""
     fmt, body = made
     all_of_it = Split(version=version(body), start=0, end=len(body))
     expected, _ = read(Remote(body), all_of_it, fmt, SCHEMAS[fmt], limits=replace(one, record_bytes=longest))

@@ -135,7 +135,7 @@ def outcome(body: bytes, fmt: str, mismatches: str, *, inferred: bool) -> tuple[
 def test_suspects_give_the_same_result_as_halving(
     lines: tuple[str, list[bytes]], mismatches: str, inferred: bool
 ) -> None:
-    """Rows, rejects and reasons must be equal."""
+    """Rows, rejects and reasons must be the same."""
     fmt, made = lines
     body = b"".join(
         line + b"\n" for line in ([] if fmt == "jsonl" else [",".join(SCHEMA.names).encode()]) + made
@@ -158,7 +158,7 @@ def test_suspects_give_the_same_result_as_halving(
 def test_bad_records_do_not_slow_down_the_others(
     fmt: str, line: bytes, bad: list[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Fitting records are converted at most twice."""
+    """Records that fit are converted at most twice."""
     converted: list[int] = []
     parser: Any = JsonLines if fmt == "jsonl" else CsvRecords
     convert = parser.convert
@@ -184,7 +184,7 @@ def test_bad_records_do_not_slow_down_the_others(
 @pytest.mark.parametrize("text", [*TEXTS, "NA", "nan", "1e999", " NaN ", "\t5", "True", "TRUE", " true"])
 @pytest.mark.parametrize("name", ["i", "f", "d", "day", "b"])
 def test_a_text_is_converted_like_by_the_csv_reader(name: str, text: str) -> None:
-    """A text may be converted with its whole column, and next to texts that do not fit."""
+    """This holds for a text that is converted with its whole column, and for a text among texts that do not fit."""
     column = SCHEMA.field(name)
     values, mismatches = most_values(pa.array([text, "?"]), column, STANDARD)
     header, fields = ",".join(SCHEMA.names), ["" for _ in SCHEMA.names]

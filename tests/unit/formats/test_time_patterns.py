@@ -19,7 +19,7 @@ UTC_TIME = pa.timestamp("us", tz="UTC")
 
 
 def at(pattern: str, text: str) -> datetime | None:
-    """The time that a text means; None if it does not match."""
+    """The time that a text means; None if the text does not match the pattern."""
     try:
         (found,) = timestamps(time_pattern(pattern).iso(pa.array([text])), UTC_TIME).to_pylist()
     except pa.ArrowInvalid:
@@ -118,7 +118,7 @@ def test_an_invalid_pattern_is_refused(pattern: str, said: str) -> None:
 
 @given(st.datetimes(min_value=datetime(1, 1, 1), max_value=datetime(9999, 12, 31, 23, 59)))
 def test_written_times_are_read_back(time: datetime) -> None:
-    """Any time within Python's years, as written by its own `strftime`."""
+    """This holds for any time that Python supports, written by its `strftime`."""
     written = f"{time.day:02}.{time.month:02}.{time.year:04} {time:%H:%M:%S.%f}"
     assert at("dd.MM.yyyy HH:mm:ss.SSSSSS", written) == time.replace(tzinfo=UTC)
     twelve = f"{time.year:04}/{time.month}/{time.day} {time:%I:%M %p}"
@@ -127,7 +127,7 @@ def test_written_times_are_read_back(time: datetime) -> None:
 
 @given(st.text(alphabet="0123456789.:- /TZ+", max_size=20))
 def test_no_text_is_guessed(text: str) -> None:
-    """A text that is read equals its time, written in the pattern."""
+    """If a text is read, it is equal to the resulting time, written in the pattern."""
     found = at("dd.MM.yyyy HH:mm", text)
     if found is not None:
         written = f"{found.day:02}.{found.month:02}.{found.year:04} {found:%H:%M}"

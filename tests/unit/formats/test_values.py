@@ -1,4 +1,4 @@
-"""Values keep their meaning on their way from text or file to column, or do not reach the column."""
+"""On the way from a text or a file to a column, a value keeps its meaning, or does not reach the column."""
 
 import io
 import json
@@ -81,7 +81,7 @@ def test_numbers_are_exact_or_do_not_fit(text: str, kind: pa.DataType, value: ob
     ],
 )
 def test_a_number_that_is_too_large_is_not_an_infinity(fmt: str, body: bytes, fitting: int) -> None:
-    """Other values of the record do not matter."""
+    """This holds whatever other values the record has."""
     one = [("v", pa.float32()), ("s", TEXT), ("l", pa.list_(pa.struct([("v", pa.float32())])))]
     names = ("v", "s") if fmt == "csv" else ("v", "s", "l")
     rows, rejects = take([body], pa.schema([part for part in one if part[0] in names]), fmt)
@@ -204,7 +204,7 @@ def test_empty_csv_fields_and_missing_columns_are_null() -> None:
 
 
 def test_json_nulls_are_null_at_any_depth() -> None:
-    """Nulls may be in an object, a list, a list in a list, and in a column that is always null."""
+    """A null may be in an object, in a list, in a list of lists, or in a column that is always null."""
     schema = pa.schema([("o", pa.struct([("x", INT)])), ("l", pa.list_(pa.list_(INT))), ("n", TEXT)])
     body = b'{"o":{"x":null},"l":[null,[null],[]],"n":null}\n{"o":null,"l":null}\n{"o":{},"l":[]}'
     rows, rejects = take([body], schema, "jsonl")
@@ -284,7 +284,7 @@ def test_numbers_in_string_columns_are_texts() -> None:
     ],
 )
 def test_parquet_values_are_cast_or_do_not_fit(values: pa.Array, kind: pa.DataType, found: list[Any]) -> None:
-    """Logical types are cast to the column's, value by value if needed; a cast that would guess is refused."""
+    """Logical types are cast to the column's type, if needed value by value. A cast that must guess is refused."""
     rows, rejects = take(
         [parquet(pa.table({"v": values}))], pa.schema([("v", kind)]), "parquet", mismatches="rescue"
     )
@@ -294,7 +294,7 @@ def test_parquet_values_are_cast_or_do_not_fit(values: pa.Array, kind: pa.DataTy
 
 
 def test_parquet_times_in_int96_are_read() -> None:
-    """INT96 has a wider range than nanoseconds in 64 bits."""
+    """INT96 has times that do not fit into nanoseconds of 64 bits."""
     sink = io.BytesIO()
     values = [datetime(1500, 1, 1), datetime(2024, 1, 1, 1, 2, 3, 4)]
     pq.write_table(pa.table({"v": pa.array(values, TIME)}), sink, use_deprecated_int96_timestamps=True)
@@ -306,7 +306,7 @@ def test_parquet_times_in_int96_are_read() -> None:
 
 
 def test_only_the_first_byte_order_mark_is_removed() -> None:
-    """A byte order mark at any other place is text."""
+    """A byte order mark at any other place belongs to the text."""
     schema = pa.schema([("v", TEXT)])
     bom = b"\xef\xbb\xbf"
     assert take([bom + b'{"v":"a"}\n{"v":"' + bom + b'"}\n' + bom + b'{"v":"c"}'], schema, "jsonl")[0][1][
@@ -317,7 +317,7 @@ def test_only_the_first_byte_order_mark_is_removed() -> None:
 
 
 def test_only_parquet_decimals_are_inferred() -> None:
-    """Fractions in texts are floating point, unless a schema says otherwise."""
+    """In texts, numbers with fractions are floating point, unless a given schema says otherwise."""
     found = infer(
         [
             ("parquet", parquet(pa.table({"m": pa.array([Decimal("1.50")])}))),

@@ -11,7 +11,10 @@ from s3notify_platform.protocols.keyspace import WatcherState
 
 
 def test_the_cursor_round_trips_and_stays_small() -> None:
-    """A cursor has 11 KB of digests, a few bytes for each slot in flight or failing, and 100 if a slot fails alone."""
+    """A cursor has 11 KB of digests, and a few bytes for each slot in flight or failing.
+
+    If a slot fails alone, it takes 100 bytes.
+    """
     reason = "x" * MAX_REASON
     failing = {slot: Failing(attempts=1, not_before_ms=5, reason=reason, group=0) for slot in range(500)}
     state = SensorState(

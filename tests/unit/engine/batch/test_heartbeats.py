@@ -24,7 +24,7 @@ def test_a_killed_run_is_not_shown_as_working():
 
 
 def test_a_heartbeat_of_another_version_never_moves():
-    """The sensor takes the heartbeat's run for dead, and no reader of heartbeats fails."""
+    """The sensor takes the run of such a heartbeat for dead, and no reader of heartbeats raises an error."""
     records = MemoryRecordStore()
     for run, body in (("number", b"7"), ("more", b'{"number": 7, "mood": "good"}'), ("bytes", b"\xff")):
         records.create(HEARTBEATS, run, body)
@@ -33,7 +33,7 @@ def test_a_heartbeat_of_another_version_never_moves():
 
 
 def test_a_heartbeat_costs_a_write_and_a_removal():
-    """The heartbeat's record is not read, and a short run has no record."""
+    """A run writes and removes its record without reading it, and a short run has no record."""
     records = CountedRecords(MemoryRecordStore())
 
     def end_soon():

@@ -30,7 +30,7 @@ def decided(
 
 
 def test_entries_are_followed_if_every_change_has_an_entry() -> None:
-    """Everything was compared since the topic was made, no slot waits for a rescan, and all writers queue."""
+    """Here, everything was compared since the topic was made, no slot waits for a rescan, and all writers queue."""
     decision = decided()
     assert (decision.how, decision.slots, decision.listing) == ("follow", frozenset(CHANGED), False)
 
@@ -49,20 +49,20 @@ def test_without_a_topic_signalled_slots_are_listed() -> None:
 
 
 def test_slots_of_the_backlog_are_compared_together_with_changed_slots() -> None:
-    """A listing of the bucket costs the same for one slot and for all slots."""
+    """A listing of the bucket costs the same, whether one slot is compared or all slots are."""
     decision = decided(Rescans(slots={Slot(7): 3}))
     assert (decision.how, decision.slots) == ("rescan", frozenset({*CHANGED, Slot(7)}))
 
 
 def test_an_unqueued_writer_is_remembered_for_a_while() -> None:
-    """The next signals of this writer may be hidden by the signals of other writers."""
+    """Otherwise, the signals of other writers could hide the next signals of this writer."""
     seen_ms = NOW_MS - int(UNQUEUED_SECONDS * 1000)
     assert decided(Rescans(unqueued_ms=seen_ms + 1)).how == "rescan"
     assert decided(Rescans(unqueued_ms=seen_ms)).how == "follow"
 
 
 def test_rescans_are_list_seconds_apart() -> None:
-    """Rescans wait for `list_seconds`; a batch that reads entries does not."""
+    """Rescans wait for `list_seconds`. A batch that reads entries does not wait."""
     waiting = Rescans(slots={Slot(7): 3})
     assert decided(waiting, listed_ms=NOW_MS - 4_000, list_seconds=10).wait_seconds == 6
     assert decided(waiting, listed_ms=NOW_MS - 10_000, list_seconds=10).wait_seconds == 0
@@ -70,7 +70,7 @@ def test_rescans_are_list_seconds_apart() -> None:
 
 
 def test_a_clock_that_was_set_back_does_not_stop_rescans() -> None:
-    """The last rescan seems to be in the future, but the wait is as long as usual."""
+    """After that, the last rescan seems to be in the future, but the wait is not longer than usual."""
     decision = decided(topic="", enumerated="", listed_ms=NOW_MS + 3_600_000, list_seconds=10)
     assert decision.wait_seconds == 10
 
@@ -97,7 +97,7 @@ def test_an_unqueued_writer_is_noted(how: str, topic: str, noted: bool) -> None:
 
 
 def test_a_topic_with_another_slot_count_is_refused_by_name() -> None:
-    """The source would never look for the topic's entries."""
+    """Otherwise, the source would look for entries in the wrong slots, and never find them."""
     queue = NotificationQueue(MemoryRecordStore())
     assert topic_epoch(queue, "orders", TopicUser(slots=40)) == ""
     queue.topics.create("orders", TopicSettings())
@@ -106,7 +106,7 @@ def test_a_topic_with_another_slot_count_is_refused_by_name() -> None:
 
 
 def test_a_topic_with_other_signals_is_refused_by_name() -> None:
-    """The topic's writers move signals that the source does not look at."""
+    """Otherwise, the topic's writers would move signals that the source does not look at."""
     queue = NotificationQueue(MemoryRecordStore())
     queue.topics.create("orders", TopicSettings(signals="root"))
     user = TopicUser(slots=1000)
@@ -119,7 +119,7 @@ def test_a_topic_with_other_signals_is_refused_by_name() -> None:
 
 @pytest.mark.parametrize("letter", ["x", "é", "\0", '"', "\ud800"])
 def test_a_backlog_of_all_slots_fits_one_item(letter):
-    """DynamoDB accepts items of 400 KB, however long the reasons are."""
+    """DynamoDB accepts items of at most 400 KB. The reasons of failures may have any length."""
     records = MemoryRecordStore()
     failed = {
         Slot(slot): Failed(attempts=99, not_before_ms=2**44, reason=letter * 10_000, trace="t" * 4096)

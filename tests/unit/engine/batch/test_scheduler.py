@@ -16,7 +16,7 @@ from tests.support.batches import World, last_attempt, settled
 
 
 def test_slots_that_failed_in_the_batch_of_everything_are_retried_apart() -> None:
-    """These slots are retried with backoff, like any failed slot, and the rest counts as enumerated."""
+    """These slots are retried with backoff, like any failed slot, and all other slots count as enumerated."""
     world = World(slots=1000, settings=BatchSettings(backoff_seconds=10, max_attempts=1))
     world.tick()
     (run,) = world.active()
@@ -71,7 +71,10 @@ def test_a_changed_tick_is_one_head_one_list_and_one_put() -> None:
 
 
 def test_a_signal_of_an_unqueued_writer_causes_one_listing() -> None:
-    """The batch lists when a listing is due; the LIST of the signals shows that the writer does not queue."""
+    """The LIST of the signals shows that the writer does not queue.
+
+    So the batch lists the bucket, once a listing is due.
+    """
     world = settled(list_seconds=10)
     world.clock.sleep(10)
     for number in range(2):
@@ -89,7 +92,7 @@ def test_a_signal_of_an_unqueued_writer_causes_one_listing() -> None:
 
 
 def test_a_slot_in_flight_is_not_requested_again_and_its_change_is_kept() -> None:
-    """The root is remembered only when every changed slot has been requested."""
+    """The cursor remembers the root's ETag only when every changed slot has been requested."""
     world = settled()
     world.publish(1, 2)
     world.tick()
@@ -114,7 +117,7 @@ def test_open_batches_are_disjoint_when_several_are_allowed() -> None:
 
 
 def test_a_topic_that_is_lost_after_a_dead_tick_is_noticed() -> None:
-    """The batch of the dead tick listed before the topic was made again, so everything is listed again."""
+    """The dead tick's batch listed the bucket before the topic was made again, so everything is listed once more."""
     world = World()
     assert world.evaluate() is None
     tick = world.evaluate()
@@ -135,7 +138,7 @@ def test_a_topic_that_is_lost_after_a_dead_tick_is_noticed() -> None:
 
 
 def test_a_batch_of_everything_clears_earlier_failures() -> None:
-    """A failed slot that the listing for a new topic commits is no longer in the note."""
+    """If the listing for a new topic commits a slot that had failed, the note of a tick no longer names the slot."""
     world = settled(max_attempts=1)
     world.publish(5, 6)
     world.tick()
@@ -193,7 +196,7 @@ def test_few_slots_move_to_another_run_when_there_are_more_or_fewer() -> None:
 
 
 def test_a_tick_that_died_before_its_cursor_was_stored_requests_the_same_run() -> None:
-    """Later changes wait for the next batch, which finds them."""
+    """Changes after the first tick wait for the next batch, which finds them."""
     world = settled()
     world.publish(1, 2)
     first = world.evaluate()
@@ -209,7 +212,7 @@ def test_a_tick_that_died_before_its_cursor_was_stored_requests_the_same_run() -
 
 
 def test_a_failed_enumeration_is_repeated_and_never_parked() -> None:
-    """The source must be enumerated once before any other batch."""
+    """The source must be enumerated once before there is any other batch."""
     world = World(settings=BatchSettings(max_attempts=2, backoff_seconds=1, backoff_ceiling_seconds=5))
     for _ in range(4):
         while not (tick := world.tick()).requests:
@@ -222,7 +225,7 @@ def test_a_failed_enumeration_is_repeated_and_never_parked() -> None:
         world.clock.sleep(1)
     (run,) = world.active()
     world.finish(run)
-    # A change signalled during the repetition was seen by it, or is requested again.
+    # A change that was signalled during the repetition was seen by the batch, or is requested again.
     while world.tick().requests:
         (run,) = world.active()
         world.finish(run)
@@ -230,7 +233,7 @@ def test_a_failed_enumeration_is_repeated_and_never_parked() -> None:
 
 
 def test_the_keyspace_is_listed_sometimes_although_the_root_does_not_move() -> None:
-    """A publisher that died between slot signal and root signal is found after `relist_seconds`."""
+    """A publisher signalled a slot, and died before it signalled the root. The slot is found after `relist_seconds`."""
     world = settled(relist_seconds=300)
     world.keyspace.store.put("k/5", b"signalled, and died before the root")
     assert world.tick().requests == ()
@@ -242,7 +245,10 @@ def test_the_keyspace_is_listed_sometimes_although_the_root_does_not_move() -> N
 
 
 def test_a_slot_that_waits_for_the_next_listing_is_not_forgotten() -> None:
-    """A slot signalled before a listing is due is requested when it is due, although no signal moves then."""
+    """A slot is signalled before a listing is due.
+
+    It is requested once the listing is due, although no signal moves then.
+    """
     world = settled(list_seconds=60)
     world.backlog.add([Slot(7)])
     world.publish(3)
@@ -253,7 +259,10 @@ def test_a_slot_that_waits_for_the_next_listing_is_not_forgotten() -> None:
 
 
 def test_a_slot_whose_listing_failed_is_listed_again() -> None:
-    """No entry names a change that only a listing finds: following the queue would miss it."""
+    """No entry names a change that only a listing finds.
+
+    If the next batch followed the queue, it would miss the change.
+    """
     world = settled(backoff_seconds=10, list_seconds=0)
     world.backlog.add([Slot(7)])
     world.change(3, queued=False)
@@ -272,7 +281,7 @@ def test_a_slot_whose_listing_failed_is_listed_again() -> None:
 
 
 def test_another_sensor_on_the_same_table_causes_a_warning() -> None:
-    """The tick that opens the next batch warns once. After that, the other sensor is warned."""
+    """The tick that opens the next batch warns once. From then on, the other sensor gets the warning."""
     world = settled()
     assert world.state.epoch in world.claimed(world.opened(), "other")
     world.publish(3)
@@ -310,7 +319,7 @@ def test_a_table_that_was_forgotten_is_compared_from_the_beginning() -> None:
 
 
 def test_a_lost_topic_is_reported_while_nothing_changes() -> None:
-    """The tick reports it within `TOPIC_SECONDS`, and everything is compared again, once."""
+    """A tick reports the loss within `TOPIC_SECONDS`, and everything is compared again, once."""
     world = settled()
     world.clock.sleep(TOPIC_SECONDS)
     assert world.tick().note == "nothing changed"

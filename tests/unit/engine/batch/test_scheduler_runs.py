@@ -24,7 +24,7 @@ def test_a_started_run_that_falls_silent_is_failed() -> None:
 
 
 def test_a_silent_run_is_reported_even_if_another_part_still_waits_for_its_place() -> None:
-    """An unreported dead run would occupy the only place in Dagster's queue, and the waiting run could not start."""
+    """Otherwise, the dead run would keep the only place in Dagster's queue, and the waiting run could not start."""
     world = settled(silence_seconds=30, parallel_runs=2)
     world.publish(1, 2)
     world.tick()
@@ -40,7 +40,7 @@ def test_a_silent_run_is_reported_even_if_another_part_still_waits_for_its_place
 
 
 def test_a_run_that_never_starts_fails_after_the_startup_time() -> None:
-    """A run may be created and never launched, or requested and never created.
+    """Such a run was created and never launched, or requested and never created.
 
     A run that waits in the queue is not failed.
     """
@@ -114,7 +114,7 @@ def test_a_run_that_was_killed_after_its_last_heartbeat_is_failed_too() -> None:
 
 
 def test_a_part_that_dagster_has_not_created_yet_is_waited_for() -> None:
-    """The end of the other part does not end the batch."""
+    """Dagster has created only one of two runs. The end of this run does not end the batch."""
     world = settled(parallel_runs=2)
     world.publish(1, 2)
     tick = world.evaluate()
@@ -134,7 +134,7 @@ def test_a_part_that_dagster_has_not_created_yet_is_waited_for() -> None:
 
 
 def test_a_chain_that_is_acked_while_the_tick_looks_counts_as_done() -> None:
-    """The run stamps after the tick has read its chain, and before the tick looks at the run."""
+    """The run stamps after the tick has read the batch's chain, and before the tick looks at the run."""
     world = settled()
     world.publish(1)
     world.tick()
@@ -147,7 +147,7 @@ def test_a_chain_that_is_acked_while_the_tick_looks_counts_as_done() -> None:
 
 
 def test_a_chain_that_is_gone_counts_as_failed() -> None:
-    """The chain was purged while the sensor was off for weeks: its slots are requested again."""
+    """The chain was purged while the sensor was off for weeks. The slots of the batch are requested again."""
     world = settled(backoff_seconds=5)
     world.publish(1)
     world.tick()

@@ -32,7 +32,7 @@ def names(records: MemoryRecordStore) -> list[str]:
 
 
 def test_few_moved_slots_are_in_the_cursor() -> None:
-    """Few moved slots need no record."""
+    """If few slots have moved, no record is needed."""
     records = MemoryRecordStore()
     cursor = ShortCursor(records=records)
     state = seen(SensorState(epoch="e"), range(MOVED_MAX))
@@ -57,7 +57,7 @@ def test_many_moved_slots_are_in_a_record() -> None:
 
 
 def test_a_repeated_tick_finds_the_record_of_its_cursor() -> None:
-    """A record is removed only after a cursor that names another record was stored."""
+    """A record is removed only after Dagster has stored a cursor that names another record."""
     records = MemoryRecordStore()
     cursor = ShortCursor(records=records)
     first = seen(SensorState(epoch="e"), range(1000))
@@ -76,7 +76,7 @@ def test_a_repeated_tick_finds_the_record_of_its_cursor() -> None:
 
 
 def test_a_lost_record_costs_a_look_at_all_slots() -> None:
-    """Only the signals in the cursor itself count as seen, and the next poll lists."""
+    """Only the signals in the cursor itself count as seen, and the next poll lists the signals."""
     records = MemoryRecordStore()
     cursor = ShortCursor(records=records)
     text = cursor.dumps(seen(SensorState(epoch="e"), range(1000)), "")

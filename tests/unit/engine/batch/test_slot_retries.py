@@ -5,7 +5,7 @@ from tests.support.batches import World, last_attempt, settled
 
 
 def test_a_failed_slot_is_retried_alone_with_growing_backoff_and_parked() -> None:
-    """The next change of a parked slot frees it, with all its attempts."""
+    """If a parked slot changes, it is requested again, and has all its attempts."""
     world = settled(max_attempts=3, backoff_seconds=10)
     world.publish(1, 2)
     waits = []
@@ -31,7 +31,7 @@ def test_a_failed_slot_is_retried_alone_with_growing_backoff_and_parked() -> Non
 
 
 def test_a_parked_slot_is_tried_again_alone() -> None:
-    """No slot stays behind after an outage, and a slot's defect affects no other slot."""
+    """After an outage, every parked slot is tried again. A slot with a defect affects no other slot."""
     world = settled(max_attempts=1, parked_seconds=60)
     for slot in (1, 2):
         world.publish(slot)
@@ -70,7 +70,7 @@ def drive(world: World, poison: set[int], *, until: float) -> list[tuple[int, ..
 
 
 def test_one_slot_that_kills_every_run_does_not_block_nineteen_others() -> None:
-    """Failed slots are requested in halves, so that the poisonous slot is alone in the end, and is parked alone."""
+    """Failed slots are requested in halves. So the poisonous slot is alone in the end, and only this slot is parked."""
     world = settled(backoff_seconds=10, max_attempts=5, parked_seconds=3600)
     world.publish(*range(20))
     asked = drive(world, {7}, until=world.clock.now + 600)
@@ -95,7 +95,7 @@ def test_all_poisonous_slots_of_many_end_up_alone() -> None:
 
 
 def test_slots_that_fail_and_others_take_turns() -> None:
-    """Neither group waits for more than one batch of the other, and they never share a batch."""
+    """Failed slots wait for at most one batch of other slots, and the reverse; and they are never in the same batch."""
     world = settled(backoff_seconds=0, backoff_ceiling_seconds=0, parked_seconds=0)
     world.publish(1, 2, 3, 4)
     asked: list[tuple[int, ...]] = []
@@ -107,7 +107,10 @@ def test_slots_that_fail_and_others_take_turns() -> None:
 
 
 def test_the_last_attempt_is_marked() -> None:
-    """Only slots that would be parked are marked. A slot that was committed in between has all its attempts again."""
+    """Only slots that are parked if they fail again are marked.
+
+    If a slot is committed in between, it has all its attempts again.
+    """
     world = settled(max_attempts=3, backoff_seconds=0)
     world.publish(1, 2)
     marked = []
@@ -127,7 +130,7 @@ def test_the_last_attempt_is_marked() -> None:
 
 
 def test_with_one_attempt_every_attempt_is_the_last() -> None:
-    """The batch of everything is an exception: its slots are requested again one by one."""
+    """The batch of everything is an exception: if it fails, its slots are requested again one by one."""
     world = World(settings=BatchSettings(max_attempts=1))
     world.evaluate()
     assert last_attempt(world, world.tick()) == ()

@@ -20,7 +20,7 @@ trace_batch("orders", "b-1", {"poll": 1.5, "plan": 0.25, "commit": 0.5}, {"rows"
 
 
 class Collector(ThreadingHTTPServer):
-    """Keeps the bodies that it receives."""
+    """A collector that keeps the bodies of the requests."""
 
     bodies: list[bytes]
 
@@ -58,7 +58,7 @@ def run(program: str = PROGRAM, **environment: str) -> None:
 
 
 def test_a_batch_is_a_trace(collector: Collector) -> None:
-    """The spans of its phases are consecutive, and fill the batch's span."""
+    """The spans of the batch's phases follow each other, and together they are as long as the batch's span."""
     run(OTEL_EXPORTER_OTLP_ENDPOINT=f"http://127.0.0.1:{collector.server_port}")
     (body,) = collector.bodies
     (resource,) = ExportTraceServiceRequest.FromString(body).resource_spans

@@ -24,7 +24,7 @@ etags = st.sampled_from(["1", "2", ""])
 def test_columns_and_rows_give_the_same_changes(
     listed: list[dict[str, str]], held: dict[str, tuple[str, int, bool]], pending: set[str], whole: bool
 ) -> None:
-    """The listing may come in any pieces, with repeated objects, and the committed states may be any."""
+    """This holds for any committed states, and for a listing in any pieces, even with repeated objects."""
     size = 9
     states = {
         key: ObjectState(key=key, etag=etag, size=size, offset=offset, reach_end=done)

@@ -24,7 +24,10 @@ def fetched(config: S3Config, *versions: ObjectVersion) -> list[Fetched]:
 def test_objects_are_fetched_in_order_and_completely(
     config: S3Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Windows are limited by number and by bytes; empty objects and keys for both clients are included."""
+    """Windows are limited by the number of objects and by bytes.
+
+    Some objects are empty, and some keys need the other client.
+    """
     monkeypatch.setattr(fetching, "WINDOW_OBJECTS", 3)
     monkeypatch.setattr(fetching, "WINDOW_BYTES", 100)
     bodies = {f"{n}{odd}": os.urandom(n * 20) for n in range(8) for odd in ("", "//x", " +%🙂", "\n")}

@@ -49,7 +49,7 @@ def test_an_object_overwritten_between_plan_and_read_is_superseded(ministack: S3
 def test_a_whole_object_is_read_under_its_etag(
     ministack: S3Server, monkeypatch: pytest.MonkeyPatch, key: str, chunk_bytes: int
 ) -> None:
-    """A read of one GET, or of several, never mixes versions."""
+    """A read never mixes versions, whether it takes one GET or several."""
     monkeypatch.setattr(fetching, "CHUNK_BYTES", chunk_bytes)
     config = ministack.config(ministack.make_bucket())
     version = put(config, key, b"the old one")
@@ -60,7 +60,7 @@ def test_a_whole_object_is_read_under_its_etag(
 
 @KEYS
 def test_a_part_of_an_object_is_read_under_its_etag(ministack: S3Server, key: str) -> None:
-    """The first GET after the overwrite fails, and so do later GETs."""
+    """The first GET after the overwrite fails, and so does a later GET."""
     config = ministack.config(ministack.make_bucket())
     version = put(config, key, b"the old one")
     begun = RemoteBytes(config, version)

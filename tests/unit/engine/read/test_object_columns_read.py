@@ -32,7 +32,7 @@ def versioned(server: S3Server, **settings: Any) -> Place:
 
 
 def stored(place: Place, key: str) -> dict[str, Any]:
-    """The store's metadata of the object now, by boto3."""
+    """The metadata that the store has of the object now, read by boto3."""
     return dict(place.store.client.head_object(Bucket=place.source.input.bucket.bucket, Key=f"raw/{key}"))
 
 
@@ -51,7 +51,7 @@ def stored_metadata(place: Place, key: str) -> tuple[Any, ...]:
 
 @pytest.mark.parametrize("key", ["a.jsonl", "a.jsonl.gz", "in//empty segments.jsonl"])
 def test_metadata_is_of_the_version_that_was_read(ministack: S3Server, key: str) -> None:
-    """The metadata of the stored object, compressed or not, read by obstore or by boto3."""
+    """The metadata is that of the stored object: if it is compressed or not, and if obstore or boto3 reads it."""
     place = versioned(ministack, metadata_columns=ALL)
     body = b'{"a":1}\n{"a":22}\n'
     place.store.put(f"raw/{key}", gzip.compress(body) if key.endswith(".gz") else body)
@@ -119,7 +119,7 @@ PARTS = "dt date, region string"
 
 
 def test_parts_of_keys_are_columns(ministack: S3Server) -> None:
-    """The values are typed and unescaped, and null if missing.
+    """The values have the declared types, and no escapes. A missing value is null.
 
     Objects that are parsed together keep their own values.
     """
@@ -136,7 +136,10 @@ def test_parts_of_keys_are_columns(ministack: S3Server) -> None:
 
 
 def test_an_object_whose_key_does_not_fit_is_one_reject(ministack: S3Server) -> None:
-    """The reject has the reason, for any number of records; the object has no row, and its neighbours are loaded."""
+    """The object has one reject with the reason, for any number of records, and no row.
+
+    The other objects are loaded.
+    """
     place = Place(ministack, partition_columns=PARTS, slots=1)
     place.put("dt=yesterday/a", 1, 2, 3)
     place.put("dt=2026-01-01/b", 4)
@@ -151,7 +154,7 @@ def test_an_object_whose_key_does_not_fit_is_one_reject(ministack: S3Server) -> 
 
 
 def test_a_big_object_whose_key_does_not_fit_is_one_reject(ministack: S3Server) -> None:
-    """The object would be cut into parts, but none of its bytes is read."""
+    """With another key, the object would be read in parts. With this key, none of its bytes is read."""
     place = Place(ministack, partition_columns=PARTS, slots=1, split_bytes=9)
     place.put("dt=yesterday/a", *range(1000, 1009))
     place.put("dt=2026-01-01/a", *range(1000, 1009))
@@ -170,7 +173,10 @@ RESCUED = [(1, {"dt": "a%20b"}), (None, {"a": "x", "dt": "a%20b"})]
 
 
 def test_a_key_that_does_not_fit_is_rescued(ministack: S3Server) -> None:
-    """The column is null, and `_rescued` has the key's text besides the record's own values. Each value is counted."""
+    """The column is null.
+
+    `_rescued` has the text from the key, in addition to the record's own values. Each value is counted.
+    """
     place = Place(ministack, partition_columns=PARTS, mismatches="rescue", slots=1, metadata_columns="_size")
     place.store.put("raw/dt=a%20b/a", b'{"a":1}\n{"a":"x"}\n')
     place.store.put("raw/dt=2026-01-01/b", b'{"a":2}\n{"a":"y"}\n')

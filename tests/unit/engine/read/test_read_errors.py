@@ -1,4 +1,7 @@
-"""Objects that cannot be read, by their own fault or the store's. The requests are real; a proxy refuses some."""
+"""Objects that cannot be read: the fault is the object's own, or the store's.
+
+The requests are real; a proxy refuses some.
+"""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -36,7 +39,7 @@ of_thorough = partial(pytest.param, marks=pytest.mark.thorough)
 class Site:
     """A source of 4 slots with 10 good objects and a bad one.
 
-    Its bucket is read through a proxy; its platform is not.
+    A proxy is in front of the bucket, but not in front of the platform's own store.
     """
 
     def __init__(self, server: S3Server, proxy: FaultProxy, **settings: Any) -> None:
@@ -93,7 +96,7 @@ def site(ministack: S3Server) -> Iterator[Site]:
 def test_one_refused_key_affects_no_other_object(
     site: Site, status: int, code: str, message: bytes, listing: bool
 ) -> None:
-    """HEAD and GET of the key are refused. All other objects are committed, in the same slot, too.
+    """The store refuses HEAD and GET of the key. All other objects are committed, even those in the same slot.
 
     The refused object goes to quarantine on the last attempt.
     """
@@ -118,7 +121,7 @@ def test_an_expired_object_that_came_back_stays_in_quarantine(
 ) -> None:
     """The object has the same bytes as before, and is refused.
 
-    Reads are tried until the last attempt, not by each listing.
+    Its read is tried until the last attempt, and not again after each listing.
     """
     with FaultProxy(ministack.endpoint_url) as proxy:
         site = Site(ministack, proxy, on_delete="keep_expired")
@@ -139,7 +142,7 @@ def test_an_expired_object_that_came_back_stays_in_quarantine(
 
 @pytest.mark.parametrize("key", ["raw/a/../b", "raw/./c", "raw/d\0e"])
 def test_keys_that_a_store_does_not_accept_are_quarantined(site: Site, key: str) -> None:
-    """A listing may show keys that the store itself refuses. In this test, the listing is of another store."""
+    """A listing may show keys that the store itself refuses. In this test, the listing comes from another store."""
     site.store.put(key, b'{"a":1}\n')
     site.proxy.refuses_names = True
     result = site.ingest(last_attempt=ALL)
@@ -179,7 +182,7 @@ def test_an_outage_of_one_object_does_not_quarantine_it(
 
 
 def test_an_object_that_waits_for_the_store_does_not_block_others(ministack: S3Server) -> None:
-    """A round reads one object of a slot: an unavailable first object does not take that place forever."""
+    """A round reads only one object of a slot. If the first object is unavailable, the next rounds read the others."""
     with FaultProxy(ministack.endpoint_url) as proxy:
         site = Site(ministack, proxy, max_objects=SLOTS)
         first = site.good[0]
@@ -209,7 +212,7 @@ def test_an_outage_of_all_objects_fails_the_run(site: Site, status: int, code: s
 
 
 def test_an_outage_that_ends_while_the_run_waits_costs_only_time(site: Site) -> None:
-    """The plan waits for the store, too."""
+    """The plan waits for the store in the same way."""
     site.proxy.outage = lambda: site.clock.now < 1000 + OUTAGE_SECONDS / 2
     result = site.ingest(last_attempt=ALL)
     assert all(each.ok and not each.quarantined for each in result.slots.values())

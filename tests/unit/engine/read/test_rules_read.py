@@ -76,7 +76,7 @@ def test_a_row_that_breaks_a_warning_rule_stays(ministack: S3Server) -> None:
 
 
 def test_new_rules_bring_rows_back_from_quarantine(ministack: S3Server) -> None:
-    """The rows of an object that is read again obey the new rules."""
+    """The new rules apply to the rows of an object that is read again."""
     place = Place(ministack, slots=1, expect="positive: a >= 0")
     place.put("a", 1, -1)
     result = place.run("1")
@@ -137,7 +137,7 @@ def test_a_rejected_parquet_row_has_json_as_raw_bytes(ministack: S3Server) -> No
 def test_the_payload_column_has_the_raw_record(
     ministack: S3Server, key: str, body: bytes, raws: list[str], split_bytes: int
 ) -> None:
-    """The column has the record's text as in the object, decoded, without the line end."""
+    """The column has the decoded text of the record, as the object has it, without the line end."""
     place = Place(ministack, slots=1, format="auto", payload_column="raw", split_bytes=split_bytes)
     place.store.put(f"raw/{key}", body)
     rows, _, _ = read(place)
@@ -153,7 +153,7 @@ def test_the_raw_record_of_a_document_keeps_its_line_ends(ministack: S3Server) -
 
 
 def test_bytes_of_a_raw_record_that_are_not_utf8_are_replaced(ministack: S3Server) -> None:
-    """A binary column of CSV may have such bytes; they become U+FFFD."""
+    """A binary column of CSV may have such bytes. In the raw record, they become U+FFFD."""
     place = Place(ministack, slots=1, format="csv", payload_column="raw")
     place.store.put("raw/a.csv", b"a,b\n1,\xff\n")
     rows, _, _ = read(place, pa.schema([("a", pa.int64()), ("b", pa.binary())]))
@@ -172,7 +172,7 @@ def test_the_number_of_rejects_by_rules_is_limited(ministack: S3Server) -> None:
 
 
 def test_a_rule_with_an_unknown_column_is_refused(ministack: S3Server) -> None:
-    """The error names the remedy, for inferred columns, too, whichever task reads first."""
+    """The error names the remedy, even if the columns are inferred, and for any task that reads first."""
     place = Place(ministack, slots=1, expect="known: region is not null")
     place.put("a.jsonl", 1)
     said = "expect: rule 'known': there is no column 'region', only a, b; correct the rule, or declare"

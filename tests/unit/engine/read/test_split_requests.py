@@ -1,4 +1,4 @@
-"""Splits read from a real server: each range is of the enumerated version, or has a reason why it was not read."""
+"""Splits read from a real server: each range comes from the enumerated version, or has a reason why it was not read."""
 
 import gzip
 import itertools

@@ -37,7 +37,7 @@ BAD = "raw/bad"
 
 
 class Site:
-    """A source of 4 slots with 10 good objects, and a parser that raises over others."""
+    """A source of 4 slots with 10 good objects, and a parser that raises an error on other objects."""
 
     def __init__(self, server: S3Server) -> None:
         config = server.config(server.make_bucket())
@@ -111,7 +111,7 @@ def test_an_object_over_which_a_parser_raises_is_quarantined(site: Site) -> None
 
 @pytest.mark.server
 def test_the_log_has_a_traceback_once(site: Site) -> None:
-    """Several objects and slots have the same error."""
+    """The log has it only once, although several objects and slots have the same error."""
     bad = [f"raw/bad-{n}" for n in range(6)]
     for key in bad:
         site.store.put(key, RAISES)
@@ -122,7 +122,7 @@ def test_the_log_has_a_traceback_once(site: Site) -> None:
 
 @pytest.mark.server
 def test_a_defect_does_not_quarantine_all_objects(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Beyond a limit on all objects in quarantine, slots stay failed and are reported.
+    """The number of all objects in quarantine has a limit. Beyond it, slots stay failed and are reported.
 
     A retry brings all objects back.
     """
@@ -166,7 +166,7 @@ def test_an_unforeseen_answer_affects_only_its_object(site: Site, monkeypatch: p
 
 @pytest.mark.server
 def test_a_part_over_which_a_parser_raises_fails(site: Site) -> None:
-    """The part has the traceback, even if rows of the big object were read before."""
+    """The outcome of the part has the traceback, even if rows of the big object were read before."""
     body = b'{"a":1}\n' * 3 + RAISES
     site.store.put(BAD, body)
     meta = site.store.head(BAD)
@@ -184,7 +184,7 @@ def test_a_part_over_which_a_parser_raises_fails(site: Site) -> None:
 
 
 def parse(part: Sequence[int]) -> Iterator[str]:
-    """Numbers as texts, all at the same time; raises for negative numbers."""
+    """Returns the numbers as texts, all together; raises an error if a number is negative."""
     if min(part) < 0:
         raise ValueError(min(part))
     yield from map(str, part)
@@ -197,7 +197,7 @@ def test_bad_objects_are_isolated_by_halving() -> None:
 
 
 def test_an_error_after_the_held_bytes_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Some results were already returned: the caller must try the objects apart."""
+    """Some results were already returned, so the caller must try the objects one by one."""
     monkeypatch.setattr(isolation, "HELD_BYTES", 3)
 
     def late(part: Sequence[int]) -> Iterator[str]:

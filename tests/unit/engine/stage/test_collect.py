@@ -24,7 +24,7 @@ def part(start: int, offset: int, **fields: object) -> Outcome:
 
 
 def test_parts_of_an_object_are_joined() -> None:
-    """Parts may come in any order: rows add up, and the next read continues behind the last part."""
+    """Parts may come in any order. Their rows are added up, and the next read continues behind the last part."""
     found = joined(
         [part(50, 100, rows=2), part(0, 55, rows=1, rejects=1)],
         whole=False,
@@ -34,7 +34,7 @@ def test_parts_of_an_object_are_joined() -> None:
 
 
 def test_parts_behind_a_failed_part_do_not_count() -> None:
-    """Contiguous parts from the start count, with their packs; with `whole`, no part counts."""
+    """Only contiguous parts from the start count, with their packs. With `whole`, no part counts."""
     failed = part(30, 30, status="failed", reason="why", reach_end=False)
     parts = [part(60, 100, rows=4), failed, part(0, 31, rows=1)]
     found = joined(parts, whole=False)
@@ -52,7 +52,7 @@ def test_one_superseded_part_supersedes_the_object(status: str) -> None:
 
 
 def test_an_object_read_from_its_beginning_counts_by_its_first_part() -> None:
-    """The other parts are empty: their tasks found that they cannot read from the middle."""
+    """The other parts have no rows: their tasks found that the object cannot be read from the middle."""
     beside = part(50, 0, status="by_record", by_record=True, reach_end=False)
     found = joined([beside, part(0, 7, by_record=True, reach_end=False, rows=7)], whole=False)
     assert (found.status, found.rows, found.offset) == ("ok", 7, 7)
@@ -61,7 +61,7 @@ def test_an_object_read_from_its_beginning_counts_by_its_first_part() -> None:
 
 
 def test_no_progress_is_a_failure() -> None:
-    """A round that does not advance would be followed by endless rounds like it."""
+    """Otherwise, a round that does not advance would be repeated forever."""
     found = joined([part(10, 10, reach_end=False)], whole=False)
     assert found.status == "failed"
     assert "raise max_bytes" in found.reason
@@ -98,7 +98,7 @@ def test_lost_rows_are_noticed() -> None:
 
 
 def test_packs_of_parts_that_do_not_count_are_dropped() -> None:
-    """The end of one big object could not be read; the other big object was overwritten during the read."""
+    """There are two big objects: the end of one could not be read, and the other was overwritten during the read."""
     found = collected(
         outcome("k", 0, 50, rows=1),
         outcome("k", 50, 50, status="failed", reason="why", reach_end=False),
@@ -133,7 +133,10 @@ def test_a_transform_drops_an_object_that_was_read_in_part() -> None:
 
 
 def test_a_transform_that_makes_rows_of_other_objects_fails_their_slots() -> None:
-    """The slot of the rows fails, and the slot of the object. If neither is in the batch, the whole batch fails."""
+    """Both the slot of the rows and the slot of the object fail.
+
+    If neither slot is in the batch, the whole batch fails.
+    """
     stored = StoredRows(slot=SLOT, key="k", etag="e", rows=1)
     for foreign in (replace(stored, key="another"), replace(stored, etag="old")):
         found = collected(outcome("k", 0, 100, rows=1), foreign, transformed=True)

@@ -62,7 +62,10 @@ def test_small_packs_are_sent_to_the_driver_and_big_packs_are_stored(monkeypatch
 
 
 def test_a_failed_slot_is_removed_from_a_pack(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A small pack stays with the round. A larger pack is stored immediately, since a round may have many packs."""
+    """A small pack is kept in memory, and is stored with the round.
+
+    A larger pack is stored immediately, since a round may have many packs.
+    """
     store = MemoryObjectStore()
     packs = Table(store=store).whole.data
     (whole,) = written(store, rows((1, "a", 0), (2, "b", 0)))
@@ -75,7 +78,7 @@ def test_a_failed_slot_is_removed_from_a_pack(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_rows_in_any_order_are_sorted() -> None:
-    """The rows are stored in order, with the label that they are planned as."""
+    """The rows are stored in order, with the label of their plan."""
     store = MemoryObjectStore()
     (pack,) = stored(store, rows((2, "b", 5), (1, "z", 0)), rows((2, "b", 0), (2, "a", 9), (1, "y", 1)))
     assert (pack.slots, pack.add.since, pack.add.until) == ({1: 2, 2: 3}, 7, 7)
@@ -93,7 +96,7 @@ def test_rows_in_any_order_are_sorted() -> None:
     )
 )
 def test_rows_are_in_the_order_of_keys_in_utf8(places: list[tuple[int, str, int]]) -> None:
-    """The store lists keys in the same order."""
+    """This is also the order in which the store lists keys."""
     if places:
         found = in_order(pa.Table.from_batches([rows(*places)])).to_pylist()
         assert [(row["_slot"], row["_key"], row["_offset"]) for row in found] == sorted(places)
@@ -115,7 +118,7 @@ def test_gathered_rows_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 @example(kinds=["list"] * (MAX_DEPTH - 1))
 @example(kinds=["map"] * (MAX_DEPTH - 1))
 def test_no_object_makes_unreadable_packs(kinds: list[str]) -> None:
-    """Objects may have values as deep as the limit, the record itself included, of any types."""
+    """Values of objects may have any types, and any depth up to the limit; the record itself counts as one level."""
     kind = pa.int64()
     for name in kinds:
         match name:

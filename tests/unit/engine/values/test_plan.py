@@ -100,7 +100,7 @@ def test_tasks_have_ranges_of_slots() -> None:
 
 
 def test_the_number_of_tasks_follows_the_bytes() -> None:
-    """A task that reads little costs more than it gains."""
+    """A task that reads few bytes costs more time than it saves."""
     _, tasks = assign_splits(splits({n: [100] for n in range(20)}), 50)
     assert {*tasks} == {0}
     _, tasks = assign_splits(splits({0: [TASK_BYTES] * 8, 1: [1]}), 2)
@@ -184,7 +184,7 @@ ValueError: last
 
 
 def test_errors_of_tasks_are_recovered() -> None:
-    """The reason is the line that a person needs, and errors of this package keep their class."""
+    """The reason is the one line that a person needs. Errors of this package keep their class."""
     assert reason_of(Exception(TRACEBACK)) == "ValueError: last"
     assert (
         reason_of(Exception("[DIVIDE_BY_ZERO] Division by zero.\nmore"))

@@ -52,7 +52,7 @@ OUTCOME = Outcome.whole(
     ],
 )
 def test_rows_round_trip(table: Rows[Any], rows: list[Any]) -> None:
-    """The table itself may have been pickled with a task."""
+    """The `Rows` object itself may have been pickled together with a task."""
     batch = table.batch(rows)
     assert batch.schema == table.schema
     for each in (table, pickle.loads(pickle.dumps(table))):
@@ -60,7 +60,7 @@ def test_rows_round_trip(table: Rows[Any], rows: list[Any]) -> None:
 
 
 def test_a_message_with_invalid_text_is_escaped() -> None:
-    """An error message may quote bytes of an object."""
+    """These bytes may come from an error message that quotes an object."""
     assert FailedSlot.of(Slot(3), CorruptError("why \ud800")).error == "CorruptError: why \\ud800"
     read = ReadObject(slot=Slot(3), key="k", outcome=Outcome.whole("failed", "e", 9, reason="why \ud800"))
     (found,) = STAGED.read([STAGED.batch([read])])

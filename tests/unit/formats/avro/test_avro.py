@@ -1,4 +1,4 @@
-"""Avro: everything that fastavro wrote is read, in any splits; damaged or hostile data affects only its block."""
+"""Avro: everything that fastavro has written is read, in any splits. Damaged or hostile data affects only its block."""
 
 import io
 import subprocess
@@ -105,7 +105,7 @@ def test_types_become_the_nearest_arrow_types() -> None:
 
 
 def _with_schema(body: bytes, schema: object) -> bytes:
-    """The same blocks with another schema."""
+    """A file with the same blocks, but with another schema."""
     reader = fastavro.block_reader(io.BytesIO(body))
     sync = reader._header["sync"]
     start = body.index(sync) + 16
@@ -140,7 +140,7 @@ def test_a_block_with_a_wrong_record_count_loses_no_record(count: int) -> None:
 
 
 def test_bytes_behind_the_records_are_a_reject() -> None:
-    """The bytes may look like further items of an array."""
+    """This holds even for bytes that look like further items of an array."""
     schema = header({"type": "record", "name": "r", "fields": [{"name": "a", "type": "long"}]})
     rows, (one,) = take([schema + block(b"\x02" * 3, 1)], AB, "avro")
     assert [row["a"] for _, _, row in rows] == [1]
@@ -148,7 +148,7 @@ def test_bytes_behind_the_records_are_a_reject() -> None:
 
 
 def test_many_records_that_do_not_fit_are_rejected_fast() -> None:
-    """Each reject of the block has its own bytes."""
+    """Each reject has only the bytes of its own record."""
     schema = header({"type": "record", "name": "r", "fields": [{"name": "a", "type": "string"}]})
     rows, rejects = take([schema + block(b"\x04no" * 5000, 5000)], AB, "avro")
     assert not rows
@@ -175,7 +175,7 @@ def test_values_that_do_not_fit_are_rescued() -> None:
 
 @pytest.mark.parametrize("codec", CODECS)
 def test_a_damaged_block_affects_no_other(codec: str) -> None:
-    """Any flipped byte loses only records of its block, and these are in a reject."""
+    """A flipped byte affects only records of its block, and the lost records are in a reject."""
     body = file_of(rows_of(60), codec=codec)
     whole_rows = len(rows_of(60))
     start = body.index(SYNC) + 16
@@ -195,7 +195,7 @@ def test_a_damaged_block_affects_no_other(codec: str) -> None:
 
 @pytest.mark.parametrize("name", HOSTILE)
 def test_a_hostile_file_is_one_reject(name: str) -> None:
-    """The reject has the reason and comes fast, whether the file is read as a whole or in splits."""
+    """The reject has the reason, and is found fast, whether the file is read as a whole or in splits."""
     body, reason = HOSTILE[name]
     assert reason in reject(body, AB, "avro").reason
     for split in cut(body, [20, 50], "avro"):
@@ -206,7 +206,7 @@ def test_a_hostile_file_is_one_reject(name: str) -> None:
 
 @given(st.binary(max_size=200))
 def test_a_good_block_behind_garbage_is_read(garbage: bytes) -> None:
-    """Reading ends for any bytes behind a header."""
+    """The read ends, whichever bytes follow the header."""
     good = header({"type": "record", "name": "r", "fields": AB_RECORD})
     row = b"\x02\x02\x02\x02x"
     rows, _ = take([good + garbage + SYNC + block(row, 1)], AB, "avro")
@@ -226,7 +226,7 @@ def test_a_split_reads_only_the_header_and_its_part() -> None:
 
 @pytest.mark.parametrize("rescue", [False, True])
 def test_fields_without_bytes_cost_no_memory(rescue: bool) -> None:
-    """A few bytes may have a million records of a thousand nulls: only real values take memory."""
+    """A million records of a thousand nulls can be in a few bytes. Only real values may take memory."""
     target = Target(schema=pa.schema([("id", pa.int32()), ("f7", pa.string())]), rescue=rescue)
     tracemalloc.start()
     found = [*FORMATS["avro"].parse([("k", null_fields(20_000))], target)]
@@ -250,7 +250,7 @@ def test_fields_without_bytes_cost_no_memory(rescue: bool) -> None:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="limits memory on Linux only")
 def test_a_block_that_exceeds_the_memory_is_a_reject() -> None:
-    """The next block is read."""
+    """The block that follows is read."""
     program = """
 import sys, zlib
 from tests.support.avro import block

@@ -1,4 +1,4 @@
-"""ORC: everything that pyarrow wrote is read, in any splits; damage affects only its stripe or row."""
+"""ORC: everything that pyarrow has written is read, in any splits. Damage affects only its stripe or row."""
 
 import random
 from functools import lru_cache
@@ -66,7 +66,7 @@ def test_splits_give_each_row_once(codec: str, at: list[int]) -> None:
 
 
 def test_types_are_read_and_inferred() -> None:
-    """A given schema works, too."""
+    """They are also read with a given schema."""
     table = pa.table(
         {
             "i": pa.array([1, None], pa.int32()),
@@ -139,7 +139,7 @@ def test_a_time_that_pyarrow_cannot_read_rejects_its_stripe() -> None:
 @given(changes=st.lists(st.tuples(st.integers(0, 1 << 20), st.integers(0, 255)), min_size=1, max_size=3))
 @example(changes=[(193, 128)])
 def test_damage_is_never_silent(codec: str, changes: list[tuple[int, int]]) -> None:
-    """Reading ends, and rows that are missing are in a reject."""
+    """The read ends, and missing rows are in a reject."""
     body = bytearray(striped(codec))
     for place, octet in changes:
         body[-(place % min(len(body), 5000)) - 1] = octet

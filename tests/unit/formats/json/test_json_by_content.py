@@ -60,7 +60,7 @@ def in_parts(form: Format, body: bytes, at: list[int], key: str = "k.json") -> t
 
 @pytest.mark.parametrize("body", DOCUMENTS.values(), ids=DOCUMENTS.keys())
 def test_a_list_and_lines_give_the_same_records(body: bytes) -> None:
-    """The list may be formatted in any way."""
+    """This holds for a list in any format: on one line, or on many."""
     assert values(parsed(body)) == values(parsed(LINES)) == ROWS
 
 
@@ -77,7 +77,7 @@ def test_a_list_and_lines_give_the_same_records(body: bytes) -> None:
 )
 @pytest.mark.parametrize("body", [LINES, DOCUMENTS["indented"]], ids=["lines", "list"])
 def test_the_decoded_content_decides(body: bytes, encode: Any, key: str) -> None:
-    """The object may be in memory, or read by ranges."""
+    """This holds for an object in memory, and for an object that is read by ranges."""
     encoded = encode(body)
     assert values(parsed(encoded, key)) == ROWS
     found, _ = in_parts(JsonByContent(), encoded, [], key)
@@ -108,7 +108,7 @@ def test_objects_of_both_kinds_are_parsed_together() -> None:
 def test_any_parts_give_each_record_once(at: list[int], body: bytes) -> None:
     """The first part has the whole list.
 
-    Each other part ends at its own end, so that the whole object counts as read.
+    Each other part reports that it was read to its own end, so that the whole object counts as read.
     """
     found, ends = in_parts(JsonByContent(), body, at)
     assert found == parsed(body)
@@ -147,7 +147,7 @@ def test_a_list_that_is_too_long_is_one_reject(monkeypatch: pytest.MonkeyPatch) 
     ids=["a word", "a number", "a list behind lines", "white space"],
 )
 def test_an_object_that_begins_otherwise_has_lines(body: bytes, rejects: int) -> None:
-    """A line that is not a record rejects only itself."""
+    """If a line is not a record, only this line is rejected."""
     found = parsed(body)
     assert [row[1]["a"] for row in found if len(row) == 2] == [1]
     assert sum(len(row) == 3 for row in found) == rejects
@@ -159,14 +159,14 @@ def test_an_object_that_begins_otherwise_has_lines(body: bytes, rejects: int) ->
     ids=["empty", "blank", "cut"],
 )
 def test_a_list_without_records_is_empty(body: bytes, reasons: list[str]) -> None:
-    """A list without an end is a reject."""
+    """But a list without an end is a reject."""
     found = parsed(body)
     assert found == in_parts(JsonByContent(), body, [])[0]
     assert [row[1] for row in found] == reasons
 
 
 def test_content_decides_only_with_auto_and_only_for_json() -> None:
-    """Objects are documents if a path is set, as with the format `json`."""
+    """If a path is set, objects are read as documents, as with the format `json`."""
     assert isinstance(format_of("raw/1.json", AUTO), JsonByContent)
     assert isinstance(format_of("raw/1.JSON.gz", AUTO), JsonByContent)
     assert format_of("raw/1.jsonl", AUTO) is format_of("raw/1.ndjson", AUTO) is FORMATS["jsonl"]

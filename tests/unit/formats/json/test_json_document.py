@@ -19,7 +19,10 @@ SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])
 
 
 def found(body: bytes, path: str = "", key: str = "k") -> tuple[list[tuple[int, int]], list[str]]:
-    """Ids with their offsets, and reasons. Checks that an object in memory and one read by ranges give the same."""
+    """Ids with their offsets, and reasons.
+
+    Checks that an object in memory gives the same result as an object that is read by ranges.
+    """
     target = Target(schema=SCHEMA)
     whole = list(JsonDocument(path).parse([(key, body)], target))
     *pieces, end = JsonDocument(path).read(Remote(body), whole_split(version(body, key)), target)
