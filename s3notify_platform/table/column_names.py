@@ -29,9 +29,9 @@ def safe_name(name: str) -> str:
 def table_names(schema: str, held: str = "{}", *, safe: bool, taken: Collection[str] = ()) -> str:
     """The schema with the table's names. `schema` is Spark's JSON with the names that the fields have in objects.
 
-    `held`: the current parsing schema, whose fields keep their names. New fields get `safe` names if this is set;
-    otherwise they keep their own. A name gets a number (`a_b_2`) if another field already has this name, ignoring case.
-    A safe name that is in `taken` gets a number, too.
+    `held`: the current parsing schema, whose fields keep their names. If `safe` is set, new fields get safe names
+    (`safe_name`); otherwise they keep their own. A name gets a number (`a_b_2`) if another field already has this name,
+    ignoring case. A safe name that is in `taken` gets a number, too.
     """
     naming = _Naming(safe=safe, taken={name.casefold() for name in taken})
     return json.dumps(naming.named(json.loads(schema), json.loads(held)))
