@@ -74,7 +74,7 @@ def is_same(one: TableSchema, other: TableSchema | None) -> bool:
 
 
 def grown(known: TableSchema | None, *, source: str, rows: str, inferred: bool) -> TableSchema:
-    """The schema that covers `rows` and parses with `source`. Pure.
+    """The table's schema, extended: it has the columns of `rows`, and parses with `source`. Pure.
 
     `UsageError`: a column of `rows` contradicts the table, or the schema exceeds the limits.
     """
