@@ -212,7 +212,7 @@ def without_slots(pack: NewPack, slots: Iterable[int], sizes: PackSizes = SIZES)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hidden:
-    """`rows`: all rows that a pack's vector hides from now on. `withdrawn`: by slot, the number of newly hidden rows."""
+    """`rows`: all rows that a pack's vector hides from now on. `withdrawn`: by slot, how many of them are new."""
 
     rows: Rows
     withdrawn: Mapping[int, int]
