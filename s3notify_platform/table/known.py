@@ -112,7 +112,7 @@ class Known:
 
     @classmethod
     def loads(cls, body: bytes, where: str) -> "Known":
-        """Inverse of `dumps`. `CorruptError` names `where`."""
+        """Inverse of `dumps`. Raises `CorruptError`, with `where` in its message."""
         try:
             found = json.loads(body)
             of = {each.name: found[each.name] for each in fields(cls)}

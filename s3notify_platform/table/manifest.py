@@ -166,7 +166,7 @@ class Manifest:
 
     @classmethod
     def loads(cls, body: bytes, *, where: str) -> "Manifest":
-        """Inverse of `dumps`. `CorruptError` names `where`."""
+        """Inverse of `dumps`. Raises `CorruptError`, with `where` in its message."""
         try:
             found = json.loads(body)
             if found["format"] != FORMAT:

@@ -353,7 +353,7 @@ class LogVersion:
 
     @classmethod
     def loads(cls, body: bytes, *, where: str) -> "LogVersion":
-        """Inverse of `dumps`, also for versions of other engines. `CorruptError` names `where`."""
+        """Inverse of `dumps`, also for other engines' versions. Raises `CorruptError`, with `where` in its message."""
         try:
             return _version([json.loads(line) for line in body.splitlines() if line.strip()])
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:

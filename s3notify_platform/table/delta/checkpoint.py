@@ -65,7 +65,7 @@ class LastCheckpoint:
 
     @classmethod
     def loads(cls, body: bytes, *, where: str) -> "LastCheckpoint":
-        """Inverse of `dumps`, also for other engines. `CorruptError` names `where`."""
+        """Inverse of `dumps`, also for files of other engines. Raises `CorruptError`, with `where` in its message."""
         try:
             found = json.loads(body)
             return cls(
@@ -171,7 +171,7 @@ def encode(state: Checkpoint, *, version: int) -> tuple[bytes, LastCheckpoint]:
 
 
 def decode(body: bytes, *, where: str) -> Checkpoint:
-    """Inverse of `encode`, also for other engines. `CorruptError` names `where`.
+    """Inverse of `encode`, also for files of other engines. Raises `CorruptError`, with `where` in its message.
 
     A V2 checkpoint lists the live files in other objects: `strange` then has `sidecar`.
     """
