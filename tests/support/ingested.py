@@ -125,7 +125,7 @@ class Place:
 def derive(source: Source, asset: str, rows: pa.Table, slots: dict[Slot, int], *, code: str = "") -> Snapshot:
     """Builds slots of a slot asset. `rows`: the new rows, with `_slot`.
 
-    By slot, the version of the source's table is given; `code` made the rows.
+    `slots`: for each slot, the version of the source's table that its rows are made from. `code`: the code version.
     """
     table = source.table(asset)
     first = described(NO_SCHEMA, created_ms=table.reader.clock.wall_ms(), derived=True)

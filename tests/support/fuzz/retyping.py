@@ -75,7 +75,7 @@ def is_whole(values: Values, kinds: Mapping[str, str]) -> bool:
 
 
 def is_wide(values: Values) -> bool:
-    """True if some possible type cannot hold one of the values. The row may then be missing or have nulls for a while."""
+    """True if some possible type cannot hold all values. The row may then be missing for a while, or have nulls."""
     return not all(
         fits(value, kind) for name, value in zip(KINDS, values, strict=True) for kind in KINDS[name]
     )
