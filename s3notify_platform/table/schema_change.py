@@ -45,7 +45,10 @@ def _shown(kind: Any) -> str:
 
 
 def contradictions(pinned: str, now: str) -> Iterator[Contradiction]:
-    """The columns with different types in the two schemas (Spark's JSON). Names are compared with their case."""
+    """The columns with different types in the two schemas (Spark's JSON).
+
+    Names that differ only in case are different names.
+    """
     held = {column["name"]: column["type"] for column in json.loads(pinned).get("fields", ())}
     for column in json.loads(now).get("fields", ()):
         if column["name"] in held:

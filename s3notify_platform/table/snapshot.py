@@ -9,8 +9,8 @@ version is never cut from the log within the duration of the longest run. So a p
 version that was created since. `erase` replaces each version that it removes by an empty object, so that no sleeping
 writer can create the version. A reader that finds an empty object opens the table again, at a later checkpoint.
 
-Versions of other engines are adopted if they change no data (OPTIMIZE). Other foreign versions are refused by name,
-until a rollback undoes them (`log_state`).
+Versions of other engines are adopted if they change no data (OPTIMIZE). Other foreign versions are refused until a
+rollback undoes them (`log_state`). The message names the version.
 
 Requests: `open` takes 3 GETs and 1 LIST, and 1 GET for each version since the checkpoint. `refresh` takes 1 GET and 1
 LIST in parallel, 1 GET for each new version, and 1 for the manifest of the last version.

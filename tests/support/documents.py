@@ -118,7 +118,7 @@ class Place:
         return place
 
     def shell(self, script: str, *, folder: Path | None = None, typed: str = "") -> tuple[int, str]:
-        """The exit code of a script of Bash, and its whole output. `typed`: the user's input."""
+        """Runs a Bash script. Returns its exit code and its whole output. `typed`: the user's input."""
         done = subprocess.run(
             ["bash", "-ec", script], cwd=folder or self.folder, env=self.environment, stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT, text=True, check=False, timeout=600, input=typed,

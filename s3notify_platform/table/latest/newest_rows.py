@@ -108,7 +108,7 @@ class NewestRows(Kind):
         return change, sum(part.keys.total() for part in parts)
 
     def _came(self, step: Step, feed: RowChanges) -> pa.Table:
-        """The newest of the added rows, for each key."""
+        """For each key, the newest of the added rows."""
         found, waiting = self.latest.keyed_table(step.columns, ()), list[pa.RecordBatch]()
         for rows in (rows for share in feed.inserts() for rows in share.read(*step.place, step.columns)):
             waiting.append(self.latest.keyed(rows))

@@ -1,7 +1,7 @@
 """Makes the packs of a round: writes new rows, and withdraws the rows of overwritten and deleted objects. No request,
 no Spark.
 
-A new pack holds rows of one label. An object's state names the labels under which its rows were planned. So only a few
+A new pack holds rows of one label. The state of an object has the first and the last label of its rows. So only a few
 packs may hold rows of an object: the pack's ranges must include both the labels and the slot. For the same reason,
 merges join only packs with neighbouring labels (`rewrite_choice`).
 """

@@ -1,4 +1,4 @@
-"""A round of a derived table on top of another writer's version: each cell of the table in `table.derived_round`."""
+"""A round of a derived table on top of another writer's version: each row of the table in `table.derived_round`."""
 
 import json
 import random

@@ -1,4 +1,4 @@
-"""Columns get other types by one version, while other writers commit: each cell of the table in `table.retype`."""
+"""One version gives columns other types, while other writers commit: each row of the table in `table.retype`."""
 
 import datetime as dt
 from decimal import Decimal

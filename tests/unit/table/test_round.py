@@ -86,7 +86,7 @@ def test_nothing_is_left_if_others_changed_all_slots(rounds):
 
 
 def test_rows_leave_packs_that_others_replaced(rounds):
-    """Otherwise overwritten rows would stay in the packs that replaced the planned ones."""
+    """Otherwise overwritten rows would stay, because other packs have replaced the packs of the plan."""
     bucket = filled(rounds)
     one, two = rounds(), rounds()
     second = two.planned({**bucket, "a1": ("mine", (7, 9))}, {A})
