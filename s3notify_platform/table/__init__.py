@@ -1,7 +1,7 @@
 """The table is one Delta log: it has the object states, rows and rejects of all slots.
 
 A round of a batch becomes one version of the log. The version consists of packs (data files of many slots), a manifest
-(the rest of the state as of that version), and the entry in the log, which is created if absent. A file that no version
+(the rest of the state), and an entry in the log. The entry is created only if it is absent. A file that no version
 names is garbage.
 
 Reading order:

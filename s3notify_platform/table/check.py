@@ -136,7 +136,7 @@ def _problems_of_slots(packs: PackSet, snapshot: Snapshot) -> Iterator[str]:
     """The problems of a derived table's slots."""
     counts: Counter[int] = Counter()
     for pack in snapshot.packs.values():
-        with suppress(CorruptError):  # reported once already, by the check of the files
+        with suppress(CorruptError):  # the check of the files already reports this
             found = Counter(
                 slot for rows in packs.opened(pack).groups() for slot in rows["_slot"].to_pylist()
             )
@@ -157,7 +157,7 @@ def _problems_of_clustered(packs: PackSet, snapshot: Snapshot) -> Iterator[str]:
     seen: set[tuple[str, int]] = set()
     count = 0
     for pack in snapshot.packs.values():
-        with suppress(CorruptError):  # reported once already, by the check of the files
+        with suppress(CorruptError):  # the check of the files already reports this
             for rows in packs.opened(pack).groups():
                 places = [*zip(rows["_key"].to_pylist(), rows["_offset"].to_pylist(), strict=True)]
                 yield from (
@@ -196,7 +196,7 @@ def _objects(packs: PackSet, live: Iterable[Add], slots: list[Slot], problems: l
                     problems,
                 )
         except CorruptError:
-            pass  # reported once already, by the check of the files
+            pass  # the check of the files already reports this
     return found
 
 

@@ -107,7 +107,7 @@ class Committer:
     """Commits to one table. Thread-safe: changes that wait at the same time become one version.
 
     `leases`: True if `commits` works by leases. `at_once`: the most requests in flight. `together`: shared by all
-    committers of this table in a process, so that one of them commits the changes of all that wait.
+    committers of this table in a process. One of them commits the changes of all that wait.
     """
 
     reader: LogReader
@@ -137,7 +137,7 @@ class Committer:
             self.reader.known.note(table, 0, number)
 
     def commit(self, change: Change, base: Snapshot) -> CommitResult:
-        """Make `change`, planned on `base`, the next version.
+        """Commit `change`, which was planned on `base`, as the next version.
 
         `ConflictError`: nothing is committed, because other writers were first for `commit_seconds`; plan again.
         `FencedError`: the snapshot is too old, or the version came late or was replaced. Plan again: the new plan shows

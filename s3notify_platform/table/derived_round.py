@@ -43,8 +43,8 @@ MAX_OTHERS: Final = 16 << 20
 DERIVED: Final = PackSizes(
     target=2 << 20, smallest=256 << 10, fan=2, group=1 << 20, budget=6 << 20, by_slot=True
 )
-"""The sizes of packs in derived tables: the sum of 3 (`target` + `group`) bytes of other slots and `budget` is less
-than `MAX_OTHERS`."""
+"""The sizes of packs in derived tables. They keep the promise of `MAX_OTHERS`: 3 (`target` + `group`) + `budget` is
+less."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,8 +1,9 @@
 """Keeps a table in step with its source: the table that it is made from. Each change takes effect exactly once.
 
 Steps
-    1. The table's manifest names the version of the source's table that it was made from (`follows`). The change feed
-       has all changes since that version (`row_changes`). One step takes as many changes as fit into memory.
+    1. The table's manifest names the version of the source's table from which the table was made (`follows`). The
+       change feed has all changes since that version (`row_changes`). One step takes as many changes as fit into
+       memory.
     2. The table's kind (`Kind`) turns the feed into a change: the newest row of each key (`latest`), or the same rows
        in another order (`clustered`).
     3. One version of the table records both the change and the version of the source that it leads to. So if a step is
@@ -17,9 +18,9 @@ The table is rebuilt as one version in these cases:
 
 Requests of a step with little to do:
 
-    - those of `LogTable.newest` for both tables, and of `row_changes`
+    - the requests of `LogTable.newest` for both tables, and of `row_changes`
     - 1 GET for each pack that was added or removed
-    - those of the kind, and those of a commit
+    - the requests of the kind, and of a commit
 """
 
 from collections.abc import Mapping, Sequence

@@ -44,7 +44,7 @@ class SnapshotMemory:
             return self._kept
 
     def keep(self, found: Snapshot | Absent) -> None:
-        """Keep a snapshot that was just read or committed. `Absent` drops the kept one."""
+        """Keep a snapshot that was just read or committed. If it is `Absent`, the kept snapshot is dropped."""
         with self._lock:
             if isinstance(found, Absent):
                 self._kept = None
@@ -90,7 +90,7 @@ class LogTable:
         return self.noted(self.committer.commit(change, base))
 
     def noted(self, done: CommitResult) -> CommitResult:
-        """Returns `done`. Before, keeps its snapshot in this process and updates the mirror."""
+        """Keeps the snapshot of `done` in this process, updates the mirror, and returns `done`."""
         if isinstance(done, Committed):
             self.memory.keep(done.snapshot)
             if self.mirror is not None:

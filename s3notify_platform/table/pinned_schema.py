@@ -193,9 +193,9 @@ def _depth(kind: Any) -> int:
 def merged(old: str, new: str, *, strict: bool, bounded: bool = False) -> str:
     """The schema `old`, extended by the fields that only `new` has, also inside structs, arrays and maps. Pure.
 
-    A field that both have stays as in `old`. If `strict` is set and the types differ, `UsageError` names the field. If
-    the name of a new field differs from another name only in case, the field is left out (refused if `strict`), because
-    Spark ignores case. If `bounded` is set, fields that would make the schema too large or too deep are left out.
+    A field that both have stays as in `old`. If `strict` is set and the types differ, `UsageError` names the field.
+    Spark ignores case. So if a new name differs from another one only in case, the field is left out, or refused if
+    `strict`. If `bounded` is set, fields that would make the schema too large or too deep are left out.
     """
     empty: dict[str, Any] = {"type": "struct", "fields": []}
     one, other = empty | json.loads(old), empty | json.loads(new)
@@ -239,7 +239,7 @@ class _Merge:
         result = []
         for column in old:
             if (other := found.get(column["name"])) is None:
-                # Later rows will not have the column.
+                # New rows do not have this column, so it may be null.
                 result.append(column | {"nullable": True})
                 continue
             kind = self.merged(column["type"], other["type"], _below(path, column["name"]), level + 1)

@@ -86,10 +86,10 @@ def applied(base: Snapshot, proposal: Proposal, *, version: int, number: int) ->
 def next_version(
     base: Snapshot, current: Snapshot, proposals: Sequence[Proposal], *, created_ms: int
 ) -> LogVersion:
-    """The log's version that leads from `base` to `current`. It has these proposals, one after the other.
+    """The log's version that leads from `base` to `current`. It has the changes of these proposals, in order.
 
-    A file that one proposal adds and a later one removes is in neither list. `CorruptError`: the version would not
-    follow from `base`.
+    A file that one proposal adds and a later one removes is in neither list. `CorruptError`: the version would not fit
+    the state of `base`.
     """
     live = {pack.id for pack in current.packs.values()}
     held = {pack.id for pack in base.packs.values()}

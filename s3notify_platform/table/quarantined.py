@@ -10,13 +10,13 @@ place, reading goes on there; otherwise it begins at the start. A record or obje
 that has its rows, or that records the deletion of its object. If it fails again, it stays in quarantine, with the new
 reason.
 
-Limits: at most `WAITING_MAX` objects of a slot are pending at the same time, because a batch keeps their states in
-memory until they are read. Further objects need another call of `retry`. One version has the request for one slot, or
-for several slots with at most `REQUEST_MAX` failing objects and rejects together. If an object is being read in parts
-and has not failed, it is already pending. Its rejects can be retried after it was read to its end.
+Limits: at most `WAITING_MAX` objects of a slot are pending at the same time. A batch keeps their states in memory.
+Further objects need another call of `retry`. One version has the request for one slot, or for several slots with at
+most `REQUEST_MAX` failing objects and rejects together. If an object is being read in parts and has not failed, it is
+already pending. Its rejects can be retried after it was read to its end.
 
 To examine slots takes the requests of `LogTable.newest`, of `StateReader.failing`, and of `reading` for the rejects.
-Slots share packs of rejects, so these requests do not grow with the number of slots.
+Slots share packs of rejects, so one request often serves several slots.
 """
 
 import re
@@ -322,9 +322,10 @@ def retry(
     dry_run: bool = False,
 ) -> Retried:
     """Request that the source's next batch reads the `choice` of `slots` again. `signals`: the publisher of the
-    source's keyspace; None for a run that reads the slots itself. Safe to repeat. Requests: see the module's docstring;
-    also those of `StateReader.lookup`, those of a commit for each new request (`REQUEST_MAX`), 1 PUT for each signal,
-    and 1 for the root. With `dry_run` nothing is written. Raises like `LogTable.newest` and `Committer.commit`.
+    source's keyspace; None for a run that reads the slots itself. Safe to repeat. Requests: to examine the slots (see
+    the module's docstring), and those of `StateReader.lookup`. A commit for each new request (`REQUEST_MAX`), 1 PUT for
+    each signal, and 1 for the root. With `dry_run` nothing is written. Raises like `LogTable.newest` and
+    `Committer.commit`.
     """
     base = table.newest()
     if isinstance(base, Absent):

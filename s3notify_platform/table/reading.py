@@ -12,10 +12,10 @@ Otherwise the whole pack is read.
 Order: the rows of one pack come in the pack's order: by (`_slot`, `_key`, `_offset`), but packs of other engines may be
 unsorted. The rows of a slot, and even of one object, may be in several packs. If the order matters, sort the result.
 
-Requests: `plan_read` makes none. `read` makes 1 GET for each pack up to `PACK_WHOLE_BYTES`. For each part of a larger
-pack, `read` makes 1 GET of the footer, and 1 for each run of neighbouring columns, up to `PACK_READ_BYTES`. So to read
-one slot of a large pack takes 2 GETs, or more if some columns are left out. A deletion vector in a file takes 1 GET
-more.
+Requests: `plan_read` makes no request. `read` makes 1 GET for each pack up to `PACK_WHOLE_BYTES`. For each part of a
+larger pack, `read` makes 1 GET of the footer, and 1 for each run of neighbouring columns, up to `PACK_READ_BYTES`. So
+to read one slot of a large pack takes 2 GETs, or more if some columns are left out. A deletion vector in a file takes 1
+GET more.
 
 Memory of `read`: twice `READ_AHEAD_BYTES`, a row group, and a batch.
 """
@@ -188,8 +188,8 @@ def read(
     *,
     at_once: int = REQUESTS_IN_FLIGHT,
 ) -> Iterator[pa.RecordBatch]:
-    """The live rows of a task, with the columns of `output`, cast to their types there. A column that a pack lacks is
-    null. No other columns are read. Batches have at most `BATCH_BYTES`, unless one row has more. `at_once`: the most
+    """The live rows of a task, with the columns of `output`, cast to the types in `output`. A column that a pack lacks
+    is null. No other columns are read. Batches have at most `BATCH_BYTES`, unless one row has more. `at_once`: the most
     requests in flight. `CorruptError`: a file is missing, or differs from the log.
     """
     columns = pa.schema([each.with_nullable(True) for each in output])

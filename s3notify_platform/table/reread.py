@@ -18,8 +18,8 @@ Invariants
     - Rows leave only in the version that has the rows in place of them.
     - A request may be made twice, or be killed between steps 1 and 2 and repeated. Its slots are then signalled again,
       and read only once.
-    - A request counts as a change of its slots. So if a round of such a slot was planned before the request, the slot
-      is left out of it (`round`), and is planned again on top of the request.
+    - A request counts as a change of its slots. So if a round was planned before the request, such a slot is left out
+      of it (`round`). The slot is planned again on top of the request.
 """
 
 from collections.abc import Iterable, Mapping

@@ -1,8 +1,8 @@
 """The change feed: rows that were added to a table, and rows that left it, between two versions.
 
 Guarantees
-    - The rows as of the first version, minus the rows that left, plus the rows that were added, are the rows as of the
-      last version.
+    - If the rows that left are taken from the rows as of the first version, and the added rows are added, the result is
+      the rows as of the last version.
     - A row that was added and left again in between is not in the feed. So the feed has at most one change of each row.
     - Each change has the version that made it, that version's time, and the reason why its object changed.
 

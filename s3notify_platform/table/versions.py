@@ -3,8 +3,8 @@
 Versions are kept for the retention time of vacuum. A version's time is the modification time of its object, by the
 store's clock. S3 gives it in whole seconds.
 
-Requests: 1 LIST for each 1000 versions that are kept. `history` takes 1 GET for each version that is consumed.
-`snapshot_of` takes 1 GET of a checkpoint, 1 for each version since it, and 1 of a manifest.
+Requests: 1 LIST for each 1000 versions that are kept. `history` takes 1 GET for each version that the caller takes from
+it. `snapshot_of` takes 1 GET of a checkpoint, 1 for each version since it, and 1 of a manifest.
 """
 
 from collections.abc import Iterator, Mapping

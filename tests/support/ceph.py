@@ -222,7 +222,7 @@ class Ceph:
         until(holds, seconds=seconds, why=lambda: f"{what}\n{self.tail()}")
 
     def tail(self) -> str:
-        """The ends of the logs."""
+        """The last part of each log."""
         logs = sorted((self.folder / "log").iterdir())
         return "\n".join(f"== {log.name}\n{log.read_text(errors='replace')[-1500:]}" for log in logs)
 

@@ -26,7 +26,10 @@ def take(
     mismatches: Mismatches = "quarantine",
     seen: list[Parsed] | None = None,
 ) -> tuple[list[Row], list[Reject]]:
-    """Rows as (object, offset, values), and rejects, in the order of their places; `seen` gets the parsed batches."""
+    """Rows as (object, offset, values), and rejects, in the order of their places.
+
+    The parsed batches are appended to `seen`.
+    """
     rows: list[Row] = []
     rejects: list[Reject] = []
     target = Target(schema=schema, inferred=inferred, rescue=mismatches == "rescue")

@@ -52,7 +52,7 @@ class XorAckPeer:
         self._ask(op="create", tag=tag, stamp=stamp.hex())
 
     def stamp(self, tag: str, stamp: bytes) -> bool:
-        """Stamps; returns True if this stamp acks the chain."""
+        """Makes one stamp. Returns True if it acks the chain."""
         return self._ask(op="stamp", tag=tag, stamp=stamp.hex())["acked"]
 
     def delete(self, tag: str) -> None:

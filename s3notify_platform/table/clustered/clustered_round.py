@@ -1,13 +1,13 @@
 """The next version of a clustered table: new rows are added, rows that left are withdrawn, small files are merged.
 
 A row that left the source is searched for in the files whose statistics include its values (`bounds`). These files are
-few, because the rows are sorted. The file that holds it is rewritten without it, or a deletion vector hides it. Files
-of one size class are merged, as in other tables (`packs.rewrite_choice`), and their rows are sorted together.
+few, because the rows are sorted. The file that has the row is rewritten without it, or a deletion vector hides the row.
+Files of one size class are merged, as in other tables (`packs.rewrite_choice`), and their rows are sorted together.
 
 | another writer, since the round was planned | the round |
 |---|---|
 | advanced the table to a later version of its source, or to another source | has nothing left to commit |
-| merged or rewrote files | looks for its rows in the files that replaced them |
+| merged or rewrote files | looks for its rows in the new files |
 | rolled the table back | has nothing left to commit |
 """
 

@@ -11,7 +11,7 @@ from s3notify_platform.table.clustered.cluster_order import Clustered
 from s3notify_platform.table.delta.actions import Add
 
 DEPTH: Final = 3
-"""One value may be in the ranges of at most this many files. If there are more, they are merged."""
+"""One value may be in the ranges of at most this number of files. If it is in more, the files are merged."""
 
 
 def overlapping(live: Iterable[Add], clustered: Clustered, step_bytes: int) -> Iterator[list[Add]]:

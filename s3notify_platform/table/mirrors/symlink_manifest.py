@@ -2,8 +2,8 @@
 
 `{table}/_symlink_format_manifest/manifest` has the URLs of all packs, one on each line, as Delta Lake's `GENERATE
 symlink_format_manifest` writes them. The metadata of this object have the version. So a slow writer can see that the
-list is newer than its own, and leaves it. Tables with deletion vectors are refused, because engines would show the
-hidden rows.
+list is newer than its own, and does not replace it. Tables with deletion vectors are refused, because engines would
+show the hidden rows.
 
 Requests: 1 HEAD and 1 PUT for each version, and 2 more for each competing writer. The body has about 100 bytes for each
 pack of the table.

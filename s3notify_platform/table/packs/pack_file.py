@@ -42,19 +42,19 @@ Rows = npt.NDArray[np.int64]
 """Numbers of rows in a pack, from 0, ascending."""
 
 Place = tuple[Any, ...]
-"""The place of a row in the order of a pack: slot, key and offset, or only the slot if rows are sorted only by slot."""
+"""The place of a row in the order of a pack: (slot, key, offset). If rows are sorted only by slot, (slot)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PackSizes:
     """The sizes of packs, in bytes, and the number of small packs.
 
-    `row`: a row counts as at least this number of bytes, because a rewrite of rows that compress well takes as long as
-    of others. `target`: a file of at least this size is full, and is not merged; no file has much more than twice this
-    size. Smaller files are in size classes: up to `smallest`, up to `fan` times that, and so on. Each class has at most
-    `in_class` files. `group`: Arrow bytes of a row group. `hidden`: the share of a pack's rows that a vector may hide.
-    `budget`: the most bytes of the packs that a round merges. `by_slot`: slots are replaced as a whole
-    (`round_packs.write`). Rows are then sorted by `_slot` alone, and a pack of one slot is full from `own` bytes on.
+    `row`: a row counts as at least this number of bytes. Rows that compress well are not faster to rewrite. `target`: a
+    file of at least this size is full, and is not merged; no file has much more than twice this size. Smaller files are
+    in size classes: up to `smallest`, up to `fan` times that, and so on. Each class has at most `in_class` files.
+    `group`: Arrow bytes of a row group. `hidden`: the share of a pack's rows that a vector may hide. `budget`: the most
+    bytes of the packs that a round merges. `by_slot`: slots are replaced as a whole (`round_packs.write`). Rows are
+    then sorted by `_slot` alone, and a pack of one slot is full from `own` bytes on.
     """
 
     target: int = 64 << 20

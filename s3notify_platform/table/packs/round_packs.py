@@ -58,8 +58,8 @@ def write(
     """Packs of rows, in the order of the rows, which must be sorted by (`_slot`, `_key`, `_offset`).
 
     A full pack ends where a slot ends. A slot with more than `sizes.target` Arrow bytes gets separate packs, each of
-    which ends as soon as it is full. If a round must leave out a slot (`without_slots`), a large slot is thus in packs
-    of its own, and a small one in a part of one pack. `schema`: the schema of all rows; by default the schema of the
+    which ends as soon as it is full. So if a round must leave out a slot (`without_slots`), this is easy: a large slot
+    fills whole packs, and a small slot is in one pack. `schema`: the schema of all rows; by default the schema of the
     first rows. Held in memory: one pack. `UsageError`: the rows are not sorted.
 
     With `sizes.by_slot`, rows are sorted by `_slot`. Replacing a slot then rewrites less than 3 (`target` + `group`)

@@ -1,7 +1,7 @@
 """A Bloom filter of keys: says if a page of states may hold a key. Pure.
 
-A page of n states has n * `BITS` bits. Each key sets `PROBES` of these bits. Bytes of its BLAKE3 hash choose them:
-other bytes than those that choose its slot, because all keys of a page may be in one slot. The filter wrongly accepts
+A page of n states has n * `BITS` bits. Each key sets `PROBES` of these bits. Bytes of its BLAKE3 hash choose the bits.
+The bytes that choose the slot are not used, because all keys of a page may be in one slot. The filter wrongly accepts
 about 0.3% of absent keys.
 
 Source: Kirsch and Mitzenmacher, "Less Hashing, Same Performance: Building a Better Bloom Filter", 2006.

@@ -200,8 +200,8 @@ class Erasure:
 
 def without(reader: StateReader, states: StateSet, keys: Keys, *, name: Name) -> Erasure:
     """Remove these keys, also their `gone` marks, from the files and inline states that hold them. Other files do not
-    change. Requests: 1 GET for the tail of each file that may hold a key, unless the tail is cached, and 1 GET for each
-    file whose filter accepts a key.
+    change. Requests: 1 GET for the tail of each file that may hold a key, if it is not cached. 1 GET for each file
+    whose filter accepts a key.
     """
     erased = {(slot, key) for slot, some in keys.items() for key in some}
     hashes = {place: hash_of(place[1]) for place in erased}

@@ -2,7 +2,7 @@
 
 A warm process has the tails of all files in its cache. The filters are in the tails. Then a new key costs no request,
 except that a filter errs for 0.3% of the pages, which are read in vain. A known key costs at most the read of one page.
-A cold process makes 1 GET more for each file that may hold one of the keys; this GET reads a small file as a whole.
+A cold process makes 1 GET more for each file that may hold one of the keys. A small file is read as a whole.
 Neighbouring pages of one file are read together.
 """
 
@@ -241,7 +241,7 @@ def _has_slots(file: StateFile, slots: Sequence[Slot]) -> bool:
 
 
 def _together(tail: Tail, numbers: Sequence[int]) -> list[list[int]]:
-    """Runs of sorted pages. One request reads a run."""
+    """Runs of sorted pages. One request reads each run."""
     runs: list[list[int]] = []
     for number in numbers:
         page = tail.pages[number]

@@ -56,7 +56,7 @@ class Supervised:
 
 @dataclass(slots=True, kw_only=True)
 class Killer:
-    """Kills processes by a plan that is drawn from a seed. The plan says after which shares of the work, so it does not
+    """Kills processes by a plan that is drawn from a seed. A kill comes after a share of the work, so the plan does not
     depend on the clock. There is not always a run, so the killer waits for one, and kills it after a delay.
     """
 

@@ -1,5 +1,5 @@
-"""The objects of the fuzz over formats, drawn from a seed. They have every format and compression. No two records of
-any objects have the same id. Some records are malformed on purpose, and have a mark.
+"""The objects of the fuzz over formats, drawn from a seed. They have every format and compression. Each record has
+another id, also across objects. Some records are malformed on purpose, and have a mark.
 """
 
 import bz2

@@ -180,7 +180,7 @@ def test_schema_gets_the_columns_of_both_writers(derived):
 
 
 def test_new_column_of_another_type_is_a_conflict_for_slots_with_rows(derived):
-    """Otherwise rows of two types would be in one column. A slot without rows can still be made."""
+    """Otherwise rows of two types would be in one column. A slot that gets no rows can still be committed."""
     one, two = derived(), derived()
     one.table.opened()
     second = grown(two.planned({B: ["b"], C: []}), x="string")

@@ -41,7 +41,7 @@ def came(process, since, until):
 
 
 def changed(process, since, until, slots=None, tasks=1):
-    """Type, version, reason, key, ETag and number of each change."""
+    """For each change: its type, version and reason, and the key, ETag and number of its row."""
     found = row_changes(process.table.reader, since, until)
     shares = [*found.deletes(slots, tasks=tasks), *found.inserts(slots, tasks=tasks)]
     names = ("_change_type", "_commit_version", "_reason", "_key", "_etag", "n")
