@@ -18,11 +18,10 @@ _IN_OBJECTS: Final = "s3notify.name"
 
 
 def safe_name(name: str) -> str:
-    """The name, with only letters, digits and _ in it. Engines can use it without quotes, and Delta without column
-    mapping.
+    """The name, with only letters, digits and _ in it.
 
-    Each run of other characters becomes one _, except at the ends, where it is removed: `Amount (EUR)` becomes
-    `Amount_EUR`.
+    Engines can use it without quotes, and Delta without column mapping. Each run of other characters becomes one _,
+    except at the ends, where it is removed: `Amount (EUR)` becomes `Amount_EUR`.
     """
     return re.sub(r"\W+", "_", re.sub(r"^\W+|\W+$", "", name)) or "column"
 

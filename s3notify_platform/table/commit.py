@@ -347,8 +347,9 @@ class Committer:
             return snapshot
 
     def checkpoint(self, snapshot: Snapshot) -> Snapshot:
-        """Write a checkpoint of the snapshot. Afterwards `_last_checkpoint` names this checkpoint or a later one. 1 GET
-        and 2 PUTs. `UnavailableError`, `UnknownOutcomeError`: the checkpoint may be missing; try again.
+        """Write a checkpoint of the snapshot. Afterwards `_last_checkpoint` names this checkpoint or a later one.
+
+        1 GET and 2 PUTs. `UnavailableError`, `UnknownOutcomeError`: the checkpoint may be missing; try again.
         """
         body, name = checkpoint_of(snapshot)
         key = self.reader.layout.checkpoint(snapshot.version)

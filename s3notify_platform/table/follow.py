@@ -63,11 +63,10 @@ CONFLICTS: Final = 6
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """A change to be made on top of the snapshot `held` of `table`. The change brings the table to `target`, a
-    snapshot of `source`.
+    """A change to be made on top of the snapshot `held` of `table`.
 
-    `columns`: the columns of `target`. `metadata`, `protocol`: the table's new ones; None leaves them unchanged.
-    `note`: for the history.
+    The change brings the table to `target`, a snapshot of `source`. `columns`: the columns of `target`. `metadata`,
+    `protocol`: the table's new ones; None leaves them unchanged. `note`: for the history.
     """
 
     table: LogTable

@@ -150,10 +150,10 @@ class KnownRecord:
     def change(
         self, change: Callable[[Known | None], Known | None], *, seen: Record | None = None
     ) -> tuple[Known | None, Record | None]:
-        """Replace the record. `change` may be called twice. `seen`: the record as it was last read; if it is given, the
-        read is saved.
+        """Replace the record. `change` may be called twice.
 
-        1 read and 1 write; without a change, only the read. `UnavailableError`: repeat the call.
+        `seen`: the record as it was last read; if it is given, the read is saved. 1 read and 1 write; without a change,
+        only the read. `UnavailableError`: repeat the call.
         """
 
         def decide(record: Record | None) -> tuple[bytes | None, Known | None]:

@@ -119,8 +119,9 @@ class Manifest:
     follows: Followed | None = None
 
     def spilled(self, path: str) -> tuple["Manifest", bytes | None]:
-        """If there are too many changes for the manifest, moves them into a file at `path`. Returns the manifest, and
-        the body of the file (None if there is none).
+        """If there are too many changes for the manifest, moves them into a file at `path`.
+
+        Returns the manifest, and the body of the file (None if there is none).
         """
         if fits_inline(self.changes):
             return self, None

@@ -28,6 +28,7 @@ DEFINITION: Final = "s3notify.definition"
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableSchema:
     """The pinned schema, as Spark's JSON. `source`: the parsing schema. `rows`: the table's columns without lineage.
+
     `inferred`: True if `source` was inferred from a sample.
     """
 

@@ -46,8 +46,9 @@ class Change(Protocol):
     """A change that a writer requests for the next version."""
 
     def onto(self, base: Snapshot) -> Proposal | None:
-        """The proposal on top of this snapshot; None if nothing is left to do. Raises an error if no part of the change
-        is possible.
+        """The proposal on top of this snapshot; None if nothing is left to do.
+
+        Raises an error if no part of the change is possible.
         """
         ...
 

@@ -55,10 +55,10 @@ Kind = Literal["failing", "rejected"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """A choice of objects to retry. An object is chosen if its key is in `keys` (None: any key), and its reason
-    contains `reason`.
+    """A choice of objects to retry.
 
-    `columns`: the reason must also be a value of one of these columns, or of a field in it.
+    An object is chosen if its key is in `keys` (None: any key), and its reason contains `reason`. `columns`: the reason
+    must also be a value of one of these columns, or of a field in it.
     """
 
     keys: frozenset[str] | None = None
@@ -110,9 +110,10 @@ class ReasonCount:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyQuarantine:
-    """The quarantine of one object version. `state.reason`: why the object fails, or "". `rejects`: the first rejects
-    in order, with the columns of `REJECT_SCHEMA`. `state.rejects`: the number of all rejects. `waiting`: a retry was
-    requested, or the object is being read in parts.
+    """The quarantine of one object version. `state.reason`: why the object fails, or "".
+
+    `rejects`: the first rejects in order, with the columns of `REJECT_SCHEMA`. `state.rejects`: the number of all
+    rejects. `waiting`: a retry was requested, or the object is being read in parts.
     """
 
     slot: Slot
@@ -321,11 +322,12 @@ def retry(
     *,
     dry_run: bool = False,
 ) -> Retried:
-    """Request that the source's next batch reads the `choice` of `slots` again. `signals`: the publisher of the
-    source's keyspace; None for a run that reads the slots itself. Safe to repeat. Requests: to examine the slots (see
-    the module's docstring), and those of `StateReader.lookup`. A commit for each new request (`REQUEST_MAX`), 1 PUT for
-    each signal, and 1 for the root. With `dry_run` nothing is written. Raises like `LogTable.newest` and
-    `Committer.commit`.
+    """Request that the source's next batch reads the `choice` of `slots` again.
+
+    `signals`: the publisher of the source's keyspace; None for a run that reads the slots itself. Safe to repeat.
+    Requests: to examine the slots (see the module's docstring), and those of `StateReader.lookup`. A commit for each
+    new request (`REQUEST_MAX`), 1 PUT for each signal, and 1 for the root. With `dry_run` nothing is written. Raises
+    like `LogTable.newest` and `Committer.commit`.
     """
     base = table.newest()
     if isinstance(base, Absent):

@@ -95,10 +95,9 @@ def plan_read(
     packs: Iterable[Add], slots: Collection[Slot] | None = None, *, tasks: int = 1
 ) -> list[ReadTask]:
     """Distribute the rows of `slots` (None: all) to at most `tasks` tasks, which read about the same number of bytes.
-    Pure.
 
-    `packs`: the live packs (`Snapshot.packs`, or `Manifest.rejects`). A task has at least `PACK_WHOLE_BYTES`, so there
-    may be fewer tasks. The list is empty if no pack may have such rows.
+    Pure. `packs`: the live packs (`Snapshot.packs`, or `Manifest.rejects`). A task has at least `PACK_WHOLE_BYTES`, so
+    there may be fewer tasks. The list is empty if no pack may have such rows.
     """
     wanted = None if slots is None else np.array(sorted(set(slots)), dtype=np.int64)
     shares = [_Share.of(pack, wanted) for pack in packs]
@@ -188,9 +187,10 @@ def read(
     *,
     at_once: int = REQUESTS_IN_FLIGHT,
 ) -> Iterator[pa.RecordBatch]:
-    """The live rows of a task, with the columns of `output`, cast to the types in `output`. A column that a pack lacks
-    is null. No other columns are read. Batches have at most `BATCH_BYTES`, unless one row has more. `at_once`: the most
-    requests in flight. `CorruptError`: a file is missing, or differs from the log.
+    """The live rows of a task, with the columns of `output`, cast to the types in `output`.
+
+    A column that a pack lacks is null. No other columns are read. Batches have at most `BATCH_BYTES`, unless one row
+    has more. `at_once`: the most requests in flight. `CorruptError`: a file is missing, or differs from the log.
     """
     columns = pa.schema([each.with_nullable(True) for each in output])
     slots = None if task.slots is None else np.array(task.slots, dtype=np.int64)
@@ -420,9 +420,8 @@ def in_slices(rows: pa.RecordBatch, most_bytes: int) -> Iterator[pa.RecordBatch]
 
 def shaped(output: pa.Schema, count: int, given: dict[str, Any]) -> pa.RecordBatch:
     """Rows with the columns of `output`: given columns are cast to the types in `output`, and missing columns are null.
-    Pure.
 
-    Fields that a struct lacks are null, too. `UsageError`: a value does not fit.
+    Pure. Fields that a struct lacks are null, too. `UsageError`: a value does not fit.
     """
 
     def column(wanted: pa.Field) -> pa.Array:

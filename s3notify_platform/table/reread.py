@@ -146,11 +146,12 @@ def backfill(
     batch: str = BACKFILL,
     dry_run: bool = False,
 ) -> Backfilled:
-    """Request that the source's next batches read all objects of `slots` again, and replace their rows. Failing objects
-    stay in quarantine. Slots that no batch has committed are left out. If a slot is too large for one batch, it takes
-    several commits, and still each object is read only once. Safe to repeat. Requests: those of `LogTable.newest`, 3
-    PUTs for the version of all slots, 1 PUT for each signal, and 1 for the root. With `dry_run` nothing is written.
-    Raises like `LogTable.newest` and `Committer.commit`.
+    """Request that the source's next batches read all objects of `slots` again, and replace their rows.
+
+    Failing objects stay in quarantine. Slots that no batch has committed are left out. If a slot is too large for one
+    batch, it takes several commits, and still each object is read only once. Safe to repeat. Requests: those of
+    `LogTable.newest`, 3 PUTs for the version of all slots, 1 PUT for each signal, and 1 for the root. With `dry_run`
+    nothing is written. Raises like `LogTable.newest` and `Committer.commit`.
 
     `signals`: None for a run that reads the slots itself. `batch` is then the run's own batch, and a retry requests
     nothing for slots that this batch has read. To find these slots, the retry makes 1 GET for each version that was the

@@ -103,11 +103,10 @@ Objects = dict[Slot, set[str] | None]
 
 @dataclass(slots=True, kw_only=True)
 class Doubts:
-    """By slot, the objects of a pack with a value that cannot be converted. `rows`: the number of rows with such a
-    value.
+    """By slot, the objects of a pack with a value that cannot be converted.
 
-    `keys` has None for a slot with too many keys, and for each slot of a derived table, whose rows do not name objects.
-    `lost`: objects with a value that is null until they are read.
+    `rows`: the number of rows with such a value. `keys` has None for a slot with too many keys, and for each slot of a
+    derived table, whose rows do not name objects. `lost`: objects with a value that is null until they are read.
     """
 
     keys: Objects = field(default_factory=dict)
@@ -415,10 +414,11 @@ def doubts_of(table: LogTable, snapshot: Snapshot, wanted: Wanted, *, track: Tra
 def retyped(
     table: LogTable, base: Snapshot, wanted: Wanted, *, track: Track = untracked
 ) -> tuple[CommitResult, Retype]:
-    """Give the columns their new types, on top of the newest version. Also returns the change. It is safe while batches
-    run, and may be killed and repeated. `UsageError`: as in `planned_change`, or values would be lost. `ConflictError`,
-    `FencedError`, `UnavailableError`, `UnknownOutcomeError`: repeat the call. The caller signals the slots of
-    `Retype.asked_slots`.
+    """Give the columns their new types, on top of the newest version. Also returns the change.
+
+    It is safe while batches run, and may be killed and repeated. `UsageError`: as in `planned_change`, or values would
+    be lost. `ConflictError`, `FencedError`, `UnavailableError`, `UnknownOutcomeError`: repeat the call. The caller
+    signals the slots of `Retype.asked_slots`.
     """
     change, found = Retype(table=table, wanted=wanted, base=base), base
     for _ in range(PASSES):

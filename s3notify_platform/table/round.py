@@ -45,6 +45,7 @@ CONFLICT: Final = "another run committed the slot first"
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlotRound:
     """One slot of a round. `changes`: the new states of objects by key; an object that has left has the mark `gone`.
+
     `before`: the earlier states of these objects, if they had one. `label`: the label of the slot's new rows. The other
     fields are as in `SlotFacts`; None leaves them unchanged.
     """

@@ -81,11 +81,11 @@ def set_command(name: str, columns: Sequence[Json], *options: str) -> str:
 def check_types(
     name: str, pinned: str, now: str, *, source: str = "{}", asset: str = "", setting: str = ""
 ) -> None:
-    """Raises `UsageError` if columns have other types in `now` than in `pinned`. The message has the command that
-    changes the table.
+    """Raises `UsageError` if columns have other types in `now` than in `pinned`.
 
-    `name`: the source's name. `source`: the parsing schema that its objects have now. `asset`: the slot asset that the
-    table belongs to. `setting`: the setting that declares these columns.
+    The message has the command that changes the table. `name`: the source's name. `source`: the parsing schema that its
+    objects have now. `asset`: the slot asset that the table belongs to. `setting`: the setting that declares these
+    columns.
     """
     every = [*contradictions(pinned, now)]
     if not every:
@@ -123,10 +123,10 @@ class ColumnChange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchemaChange:
-    """The next schema. `columns`: columns of the table whose type changes. `parsed`: columns whose parsing type
-    changes.
+    """The next schema. `columns`: columns of the table whose type changes.
 
-    `names`: all requested columns, by their names in the objects, or else by their names in the table.
+    `parsed`: columns whose parsing type changes. `names`: all requested columns, by their names in the objects, or else
+    by their names in the table.
     """
 
     schema: TableSchema
@@ -141,11 +141,10 @@ class SchemaChange:
 
 
 def planned_change(known: TableSchema, wanted: str, *, of_transform: bool = False) -> SchemaChange:
-    """The change that gives columns the types in `wanted` (Spark's JSON). If `wanted` omits fields of a struct, they
-    stay.
+    """The change that gives columns the types in `wanted` (Spark's JSON).
 
-    `of_transform`: change only the table's columns. `UsageError`: the column does not exist, or is one of the
-    platform's.
+    If `wanted` omits fields of a struct, they stay. `of_transform`: change only the table's columns. `UsageError`: the
+    column does not exist, or is one of the platform's.
     """
     source, rows = json.loads(known.source), json.loads(known.rows)
     read, held = ({part["name"]: part for part in each.get("fields", ())} for each in (source, rows))

@@ -39,11 +39,13 @@ OPEN_ATTEMPTS: Final = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
-    """A table as of `version`. `number`: the `n` of its manifest: the manifest of the newest version that the platform
-    itself wrote. `etag`: the ETag of the version's object. `asked_at`: the monotonic time before the first read for
-    this snapshot. `checkpoint`: the newest checkpoint that was seen. `known`, `record`: the decoded and the stored
-    record, as they were read with the snapshot. `lineage`: at most `LINEAGE` versions, this version last. `fresh`:
-    before the version is committed, the paths of the packs that it adds.
+    """A table as of `version`.
+
+    `number`: the `n` of its manifest: the manifest of the newest version that the platform itself wrote. `etag`: the
+    ETag of the version's object. `asked_at`: the monotonic time before the first read for this snapshot. `checkpoint`:
+    the newest checkpoint that was seen. `known`, `record`: the decoded and the stored record, as they were read with
+    the snapshot. `lineage`: at most `LINEAGE` versions, this version last. `fresh`: before the version is committed,
+    the paths of the packs that it adds.
     """
 
     version: int
@@ -299,10 +301,10 @@ class LogReader:
         return state.foreign and (version := self.version(state.version)) is not None and version.foreign
 
     def _parts(self, below: int | None = None) -> tuple[int, range]:
-        """The version of the newest checkpoint, or -1, and the versions after it. `below`: take only a checkpoint
-        before this version.
+        """The version of the newest checkpoint, or -1, and the versions after it.
 
-        1 GET and 1 LIST. `OtherLogError`: one of the versions is missing.
+        `below`: take only a checkpoint before this version. 1 GET and 1 LIST. `OtherLogError`: one of the versions is
+        missing.
         """
         base = self.last_checkpoint() if below is None else NO_VERSION
         start = None if base == NO_VERSION else f"{self.layout.version(base)}~"

@@ -44,11 +44,11 @@ class Run:
 
 @dataclass
 class World:
-    """One source. `versions`: by slot, the number of changes in the bucket; `committed`: by slot, the number in the
-    table.
+    """One source.
 
-    `announced` counts the changes with an entry in the queue, `unannounced` the changes without one. `root`: True if
-    queueing writers move only the root.
+    `versions`: by slot, the number of changes in the bucket; `committed`: by slot, the number in the table. `announced`
+    counts the changes with an entry in the queue, `unannounced` the changes without one. `root`: True if queueing
+    writers move only the root.
     """
 
     slots: int = 8

@@ -139,8 +139,9 @@ class Changing:
     # Reads
 
     def when_asked(self, change: Callable[[], object], *, key: str, number: int = 1) -> None:
-        """Makes the change once: just before the GET with this `number` is forwarded. Only GETs of the object from now
-        on are counted, from 1.
+        """Makes the change once: just before the GET with this `number` is forwarded.
+
+        Only GETs of the object from now on are counted, from 1.
         """
         self.waiting[key] = (number, change)
         self.proxy.before = self._before

@@ -109,8 +109,9 @@ def explore(
     *,
     then: dict[str, Program] | None = None,
 ) -> Explored:
-    """Visits every interleaving of the programs. Stops at the first state for which `broken` returns the name of an
-    invariant.
+    """Visits every interleaving of the programs.
+
+    Stops at the first state for which `broken` returns the name of an invariant.
 
     `world` is hashable and has `now`. `broken(world, results)` is called in each state, with the results of the
     programs that have ended. Each program may also stop forever at any point, so all invariants are checked in all

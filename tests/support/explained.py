@@ -98,8 +98,9 @@ class Place:
         self.publish(Put(key=KEY, body=body), queued=queued)
 
     def round(self, *states, slot=SLOT, rejects=(), labelled=True, batch="orders-e-1", **note):
-        """A round with the slot's signal and these states. For a state that is not `gone`, as many rows are made as it
-        says. `rejects`: offset and reason of each reject.
+        """A round with the slot's signal and these states.
+
+        For a state that is not `gone`, as many rows are made as it says. `rejects`: offset and reason of each reject.
         """
         table = self.source.table(store=self.store, clock=self.clock)
         base = self.source.open_table(store=self.store).snapshot

@@ -88,8 +88,9 @@ class FeedCopy:
 
 
 def _row(row: dict[str, Any]) -> Row:
-    """A row without its null columns, because the table may have got these columns later. Equal numbers of different
-    types are made the same value.
+    """A row without its null columns, because the table may have got these columns later.
+
+    Equal numbers of different types are made the same value.
     """
     return tuple((name, _plain(value)) for name, value in sorted(row.items()) if value is not None)
 

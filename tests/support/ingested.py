@@ -96,8 +96,9 @@ class Place:
         return {slot: facts.generation for slot, facts in found.manifest.slots.items() if facts.generation}
 
     def run(self, batch: str, *, code: str = "", **settings: Any) -> BatchResult:
-        """Does one run over all slots, with these settings of the source. `code`: the code version, if the source does
-        not declare it.
+        """Does one run over all slots, with these settings of the source.
+
+        `code`: the code version, if the source does not declare it.
         """
         source = with_settings(self.source, **settings)
         engine = Ingest(jobs=LocalJobs(source=source), source=source, code_version=code)

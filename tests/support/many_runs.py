@@ -33,8 +33,9 @@ def processes() -> Iterator[Callable[[], None]]:
 
 
 def run_all(place: Place, begin: Callable[[], None] = lambda: None) -> tuple[Snapshot, float]:
-    """Builds all slots at the same time, each in a thread that calls `begin` first. Checks that no row is lost or
-    doubled. Returns the newest version, and the seconds that the builds took.
+    """Builds all slots at the same time, each in a thread that calls `begin` first.
+
+    Checks that no row is lost or doubled. Returns the newest version, and the seconds that the builds took.
     """
     slots = place.source.location.all_slots()
     begin()

@@ -56,8 +56,9 @@ class RecordLeases:
         return _decode(record) if record else None
 
     def purge(self, *, now_ms: int) -> int:
-        """Removes the leases whose TTL is over, by this wall clock. Returns their number. A purge only saves space. One
-        scan.
+        """Removes the leases whose TTL is over, by this wall clock. Returns their number. A purge only saves space.
+
+        One scan.
         """
         purged = 0
         for record in self._records.scan(PARTITION):

@@ -268,15 +268,18 @@ class _ActorStore:
 
 
 def run_simulation(actors: Sequence[Actor], store: Any, seed: int, **options: Any) -> History:
-    """Runs the actors over one store, or over a mapping of named stores. Returns the history. If an actor raises an
-    exception of its own, the simulation ends, and this exception is raised. `options`: those of `Simulation`.
+    """Runs the actors over one store, or over a mapping of named stores. Returns the history.
+
+    If an actor raises an exception of its own, the simulation ends, and this exception is raised. `options`: those of
+    `Simulation`.
     """
     return Simulation(actors, store, seed, **options).run()
 
 
 def simulated(test: Callable[..., None]) -> Callable[..., None]:
-    """Runs a test with the argument `seed` for many seeds, one after another, until one fails. All seeds share the
-    fixtures, so the test itself must build its objects for each seed.
+    """Runs a test with the argument `seed` for many seeds, one after another, until one fails.
+
+    All seeds share the fixtures, so the test itself must build its objects for each seed.
     """
 
     @functools.wraps(test)

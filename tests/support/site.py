@@ -245,8 +245,9 @@ class Site:
             return sensor.evaluate_tick(context)
 
     def tick(self) -> list[dg.RunRequest]:
-        """Does a tick that ends successfully: its cursor is stored. Returns the batches; each run key is returned only
-        once.
+        """Does a tick that ends successfully: its cursor is stored.
+
+        Returns the batches; each run key is returned only once.
         """
         result = self.evaluate()
         self.cursor = result.cursor

@@ -60,8 +60,9 @@ def rows_of_work(reader: ChangesReader, work: Any) -> Iterator[Row]:
 
 @dataclass
 class Query:
-    """A query. Its checkpoint and its sink survive a kill; `reader` lives as long as the driver. The sink replaces rows
-    by their key. If the query reads changes, the sink makes a copy of the table.
+    """A query. Its checkpoint and its sink survive a kill; `reader` lives as long as the driver.
+
+    The sink replaces rows by their key. If the query reads changes, the sink makes a copy of the table.
     """
 
     source: Source

@@ -42,8 +42,9 @@ ALL: Final = Slot(0)
 
 @dataclass(slots=True, kw_only=True)
 class ClusteredRound:
-    """A round, planned on the snapshot `base`. `came`: new rows, sorted. `left`: the rows that left the source, with
-    only `_key`, `_offset` and the columns of the order.
+    """A round, planned on the snapshot `base`. `came`: new rows, sorted.
+
+    `left`: the rows that left the source, with only `_key`, `_offset` and the columns of the order.
     """
 
     base: Snapshot

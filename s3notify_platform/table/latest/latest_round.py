@@ -163,8 +163,9 @@ def staged(table: LogTable, rows: pa.Table, label: int) -> list[StagedPack]:
 
 @dataclass(slots=True, kw_only=True)
 class FollowingRound:
-    """A round of a table of newest rows, as a change. It is committed as a whole or not at all. `follows`: the source
-    version that the table has afterwards.
+    """A round of a table of newest rows, as a change. It is committed as a whole or not at all.
+
+    `follows`: the source version that the table has afterwards.
 
     | another writer, since the round was planned | the round |
     |---|---|

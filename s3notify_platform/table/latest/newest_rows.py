@@ -129,8 +129,9 @@ class NewestRows(Kind):
         return found
 
     def _erased(self, step: Step, feed: RowChanges) -> Iterator[pa.Table]:
-        """The keys whose newest row was from an erased object. All states are read, because the feed has only hashes of
-        erased objects.
+        """The keys whose newest row was from an erased object.
+
+        All states are read, because the feed has only hashes of erased objects.
         """
         kinds = self.latest.order_types(step.columns)
         every = [*map(Slot, range(self.latest.slots))]

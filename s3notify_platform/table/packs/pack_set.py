@@ -70,10 +70,10 @@ class StagedPack:
 
 @dataclass(slots=True, kw_only=True)
 class PackChanges:
-    """The packs that a round adds and removes. `withdrawn`: the number of withdrawn rows, by slot. `files`: bodies by
-    key.
+    """The packs that a round adds and removes. `withdrawn`: the number of withdrawn rows, by slot.
 
-    `lost`: the slots of the round's packs that no longer exist, because they held an erased object.
+    `files`: bodies by key. `lost`: the slots of the round's packs that no longer exist, because they held an erased
+    object.
     """
 
     adds: list[Add] = field(default_factory=list)
@@ -85,11 +85,11 @@ class PackChanges:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PackSet:
-    """Reads and makes packs of one table. `path`: makes a path from the name of a new pack (`TableLayout.pack_path`,
-    `reject_path`).
+    """Reads and makes packs of one table.
 
-    `vectors`: deletion vectors hide rows if that saves a rewrite. A change may be called again, on top of another
-    version. Packs that the first call made are then reused.
+    `path`: makes a path from the name of a new pack (`TableLayout.pack_path`, `reject_path`). `vectors`: deletion
+    vectors hide rows if that saves a rewrite. A change may be called again, on top of another version. Packs that the
+    first call made are then reused.
     """
 
     store: ObjectStore
@@ -199,8 +199,9 @@ class PackSet:
             found.files[self.layout.file(self.path(name))] = pack.body
 
     def merged(self, olds: Sequence[Add]) -> PackChanges:
-        """Merges these packs into one pack, or several full packs, without the rows that vectors hide. 1 GET for each
-        pack.
+        """Merges these packs into one pack, or several full packs, without the rows that vectors hide.
+
+        1 GET for each pack.
         """
         rewrite = Rewrite(
             paths=tuple(old.path for old in olds),

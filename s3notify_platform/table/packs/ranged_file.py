@@ -28,10 +28,9 @@ ITEMS_AHEAD: Final = 64
 
 
 class RangedFile:
-    """A file for `pa.PythonFile`. Some of its parts are in memory. `parts`: these parts in order, each with the
-    position of its first byte.
+    """A file for `pa.PythonFile`. Some of its parts are in memory.
 
-    Each read outside these parts takes 1 GET.
+    `parts`: these parts in order, each with the position of its first byte. Each read outside these parts takes 1 GET.
     """
 
     closed = False

@@ -26,11 +26,10 @@ single merge of `fan` + 1 packs may exceed the limit. A million rows take about 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Merge:
-    """The paths of packs that are merged into one pack, or several full packs. A single pack is rewritten without its
-    hidden rows.
+    """The paths of packs that are merged into one pack, or several full packs.
 
-    `size`: the approximate number of bytes after the merge. `since` and `until`: the lowest and highest label of their
-    rows.
+    A single pack is rewritten without its hidden rows. `size`: the approximate number of bytes after the merge. `since`
+    and `until`: the lowest and highest label of their rows.
     """
 
     paths: tuple[str, ...]

@@ -57,9 +57,9 @@ _TAIL: Final = -1
 
 class StateCache:
     """A cache of the most recently used tails and pages of state files. It takes at most `limit` bytes of memory.
-    Thread-safe.
 
-    Files never change, and no two have the same name. So an entry is never stale, and one cache serves all tables.
+    Thread-safe. Files never change, and no two have the same name. So an entry is never stale, and one cache serves all
+    tables.
     """
 
     def __init__(self, limit: int = STATE_CACHE_BYTES) -> None:

@@ -45,10 +45,10 @@ _NAME: Final = re.compile(r"[0-9A-Za-z_-]{1,64}")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StateFile:
-    """A state file, as described in the manifest. `states`: the number of all states. `gone`: the number of marks of
-    keys whose objects have left.
+    """A state file, as described in the manifest. `states`: the number of all states.
 
-    `tail` is the length of the tail in bytes, and `check` its CRC-32.
+    `gone`: the number of marks of keys whose objects have left. `tail` is the length of the tail in bytes, and `check`
+    its CRC-32.
     """
 
     name: str
@@ -123,11 +123,10 @@ def state_files(
     hull: tuple[Place, Place] = ((0, ""), (1 << 31, "")),
     cuts: Sequence[Place] = (),
 ) -> Iterator[tuple[StateFile, bytes]]:
-    """Makes files of sorted states; yields each with its body. A file ends after about `file_bytes`, or at one of the
-    `cuts`.
+    """Makes files of sorted states; yields each with its body.
 
-    A file ends between two slots, unless it would become half as long again. `hull`: a range of places in which the
-    other files of the level have no states.
+    A file ends after about `file_bytes`, or at one of the `cuts`. A file ends between two slots, unless it would become
+    half as long again. `hull`: a range of places in which the other files of the level have no states.
     """
     writer, cut, (start, end) = _Writer(), 0, hull
     for page in _pages_of(columns):

@@ -189,8 +189,9 @@ def _pages(whole: _Whole, files: Sequence[StateFile]) -> Iterator[pa.RecordBatch
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Erasure:
-    """The states without some keys. `bodies`: the files to write before a manifest names `states`. `removed`: the names
-    of files that hold the keys; `states` no longer names them.
+    """The states without some keys. `bodies`: the files to write before a manifest names `states`.
+
+    `removed`: the names of files that hold the keys; `states` no longer names them.
     """
 
     states: StateSet
@@ -199,9 +200,10 @@ class Erasure:
 
 
 def without(reader: StateReader, states: StateSet, keys: Keys, *, name: Name) -> Erasure:
-    """Remove these keys, also their `gone` marks, from the files and inline states that hold them. Other files do not
-    change. Requests: 1 GET for the tail of each file that may hold a key, if it is not cached. 1 GET for each file
-    whose filter accepts a key.
+    """Remove these keys, also their `gone` marks, from the files and inline states that hold them.
+
+    Other files do not change. Requests: 1 GET for the tail of each file that may hold a key, if it is not cached. 1 GET
+    for each file whose filter accepts a key.
     """
     erased = {(slot, key) for slot, some in keys.items() for key in some}
     hashes = {place: hash_of(place[1]) for place in erased}

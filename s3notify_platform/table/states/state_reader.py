@@ -72,11 +72,10 @@ class StateReader:
             yield slot, states_of(columns)
 
     def columns(self, states: StateSet, slots: Collection[Slot]) -> Iterator[tuple[Slot, pa.RecordBatch]]:
-        """The same states as columns, sorted by key. Held in memory: one slot, and some megabytes for each file of
-        level 0 and for each other level.
+        """The same states as columns, sorted by key.
 
-        Requests, one after the other: 1 GET for each file that may have states of the slots, and 1 GET for each 8 MB of
-        their pages.
+        Held in memory: one slot, and some megabytes for each file of level 0 and for each other level. Requests, one
+        after the other: 1 GET for each file that may have states of the slots, and 1 GET for each 8 MB of their pages.
         """
         wanted = sorted(set(slots))
         merged = merge_sorted(
@@ -271,8 +270,9 @@ def runs_of(files: Iterable[StateFile]) -> list[list[StateFile]]:
 
 
 def merge_sorted(sources: Sequence[Iterator[pa.RecordBatch]]) -> Iterator[pa.RecordBatch]:
-    """Merges sorted streams into one. If several streams have a place, the first of them wins. Held in memory: one
-    batch of each stream.
+    """Merges sorted streams into one. If several streams have a place, the first of them wins.
+
+    Held in memory: one batch of each stream.
     """
     waiting: list[pa.RecordBatch | None] = [None] * len(sources)
     while True:

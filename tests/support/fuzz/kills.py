@@ -56,8 +56,10 @@ class Supervised:
 
 @dataclass(slots=True, kw_only=True)
 class Killer:
-    """Kills processes by a plan that is drawn from a seed. A kill comes after a share of the work, so the plan does not
-    depend on the clock. There is not always a run, so the killer waits for one, and kills it after a delay.
+    """Kills processes by a plan that is drawn from a seed.
+
+    A kill comes after a share of the work, so the plan does not depend on the clock. There is not always a run, so the
+    killer waits for one, and kills it after a delay.
     """
 
     seed: int

@@ -77,9 +77,10 @@ class Phase:
 
 
 class Journal:
-    """The journal of a writer: its next operation and its completed ones. Each line is on disk before the writer
-    continues. `begin` is written before an operation, and `done` after its confirmation. `doubt` means that the
-    reconciler resolves the outcome.
+    """The journal of a writer: its next operation and its completed ones.
+
+    Each line is on disk before the writer continues. `begin` is written before an operation, and `done` after its
+    confirmation. `doubt` means that the reconciler resolves the outcome.
     """
 
     def __init__(self, path: Path) -> None:

@@ -100,8 +100,9 @@ def orc(table: pa.Table, times: int = 1, **how: Any) -> bytes:
 
 
 def orc_with_blocks_of(size: int) -> bytes:
-    """A file whose postscript says that each compressed block has this size. For snappy, a reader allocates as many
-    bytes.
+    """A file whose postscript says that each compressed block has this size.
+
+    For snappy, a reader allocates as many bytes.
     """
     body = orc(pa.table({"id": [1]}), compression="snappy")
     post = body[-1 - body[-1] : -1]
