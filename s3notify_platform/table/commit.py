@@ -10,7 +10,7 @@ Steps
        name it. A command that rewrites the table may lose to other writers again and again. It then holds the table
        (`Known.held`). Other writers wait until the command releases the table: before their first attempt, their third
        and each later one.
-    5. Note the version in `known`. Write a checkpoint if the last one is far behind.
+    5. Record the version in `known`. Write a checkpoint if the last one is far behind.
 
 Invariants
     - Only step 3 makes anything visible. No version names the files of a failed attempt. These files are not deleted

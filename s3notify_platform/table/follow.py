@@ -7,7 +7,7 @@ Steps
     2. The table's kind (`Kind`) turns the feed into a change: the newest row of each key (`latest`), or the same rows
        in another order (`clustered`).
     3. One version of the table records both the change and the version of the source that it leads to. So if a step is
-       repeated, nothing is left to do. If a step was killed, the next step begins where it began.
+       repeated, nothing is left to do. If a step was killed, the next step begins at the same version.
 
 The table is rebuilt as one version in these cases:
 

@@ -1,5 +1,4 @@
-"""Quarantine has the records and objects that could not be ingested, with the reasons. After a fix, they can be
-retried.
+"""Quarantine: the records and objects that could not be ingested, with the reasons. After a fix, they can be retried.
 
 There are two kinds. *Rejected records* belong to objects whose other records are committed. The manifest names the
 packs of these records. *Failing objects* could not be read completely. The states of failing objects hold the reason,
