@@ -1,13 +1,13 @@
-"""The table as one Delta log: object states, rows and rejects of all slots, committed as one version a round.
+"""The table is one Delta log: it has the object states, rows and rejects of all slots.
 
 A round of a batch becomes one version of the log. The version consists of packs (data files of many slots), a manifest
-(the rest of the state as of that version), and the entry in the log, which is created if absent. A file that no version
+(the rest of the state), and an entry in the log. The entry is created only if it is absent. A file that no version
 names is garbage.
 
 Reading order:
 
     - `layout` (names), `delta/` (the log's format), `arrow_schema` and `pinned_schema` (columns)
-    - `states/` (the state of each object), `manifest`, `changes` (of states, by version)
+    - `states/` (the state of each object), `manifest`, `changes` (the changes of states in each version)
     - `known` (the record outside the table's prefix), `snapshot` (the newest state, read cold or warm)
     - `proposal` and `commit` (the next version), `packs/` (files of rows, and the choice of packs to rewrite)
     - `mirrors/` (the table in other catalogs and formats), `log_table` (all parts of one table together)

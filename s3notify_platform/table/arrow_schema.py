@@ -16,7 +16,7 @@ REJECT_SCHEMA: Final = pa.schema(
         pa.field("raw", pa.binary()),
     ]
 )
-"""A rejected record: its place, the reason, and its bytes (at most `MAX_RAW_BYTES`)."""
+"""The columns of a rejected record: its place, the reason, and its first bytes (at most `MAX_RAW_BYTES`)."""
 
 _PRIMITIVES: Final[dict[str, pa.DataType]] = {
     "string": pa.string(),
@@ -39,7 +39,7 @@ _NAMES: Final = {kind: name for name, kind in _PRIMITIVES.items()}
 
 
 def spark_schema(columns: pa.Schema) -> str:
-    """Inverse of `arrow_schema`: these columns as Spark's JSON; each may be null. Pure."""
+    """Inverse of `arrow_schema`: these columns as Spark's JSON. Each column may be null. Pure."""
     return json.dumps({"type": "struct", "fields": [*map(_spark_field, columns)]})
 
 

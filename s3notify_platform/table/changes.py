@@ -1,8 +1,8 @@
-"""The changes that a version makes to the states of objects; the change feed is made from them. Pure.
+"""The changes that a version makes to the states of objects. The change feed is made from these changes. Pure.
 
-A change carries the labels of the object's rows before and after. The earlier rows are in packs of the version before,
-the new rows in packs of this version. So the feed finds inserted and deleted rows by the states. The feed does not
-compare packs that were rewritten.
+A change has the labels of the object's rows before the change, and the labels after it. The earlier rows are in packs
+of the version before this one, and the new rows are in packs of this version. So the feed finds inserted and deleted
+rows by these labels. It need not compare the packs that the version rewrote.
 
 The manifest of a version holds its changes if they are few. Otherwise they are in a Parquet file that the manifest
 names.
@@ -32,7 +32,7 @@ Reason = Literal[
 REASONS: Final[tuple[Reason, ...]] = get_args(Reason)
 
 GROUP_ROWS: Final = 16 << 10
-"""The number of changes in one row group of the file. A row group is in memory as a whole."""
+"""The number of changes in one row group of the file. A row group is held in memory as a whole."""
 
 _LABELS: Final = (("etag", pa.string()), ("since", pa.int64()), ("until", pa.int64()))
 SCHEMA: Final = pa.schema(
@@ -69,12 +69,12 @@ class StateChange:
     new: Labels | None = None
 
     def row(self) -> list[Any]:
-        """The change as a list, in the manifest's format."""
+        """The change in the manifest's format: a list."""
         return [self.slot, self.key, REASONS.index(self.reason), _row(self.old), _row(self.new)]
 
     @classmethod
     def of(cls, row: Sequence[Any]) -> "StateChange":
-        """Inverse of `row`. `ValueError`, `TypeError` or `IndexError` if it is not such a list."""
+        """Inverse of `row`. Raises `ValueError`, `TypeError` or `IndexError` for any other list."""
         slot, key, reason, old, new = row
         return cls(slot=Slot(slot), key=key, reason=REASONS[reason], old=_labels(old), new=_labels(new))
 
@@ -93,7 +93,10 @@ def _labels(row: Sequence[Any] | None) -> Labels | None:
 def state_changes(
     slot: Slot, pairs: Iterable[tuple[ObjectState, ObjectState | None]]
 ) -> Iterator[StateChange]:
-    """The change from the earlier state to the new one, for each pair. Changes that no reader can see are left out."""
+    """The change of each object, from pairs of its earlier and its new state.
+
+    Changes that no reader can see are left out.
+    """
     for state, before in pairs:
         if (before is None and state.gone) or (before is not None and _seen(state) == _seen(before)):
             continue
@@ -113,7 +116,7 @@ def erased(slot: Slot, key: str, before: ObjectState) -> StateChange:
 
 
 def key_hash(key: str) -> str:
-    """The hash of a key. A person who has the key can see by its hash that it was erased."""
+    """The hash of a key. A person who knows the key can compute the hash, and so see that the key was erased."""
     return sha256(key.encode("utf-8", "surrogatepass")).hexdigest()
 
 
@@ -147,7 +150,7 @@ def fits_inline(changes: Sequence[StateChange]) -> bool:
 
 
 def encode(changes: Sequence[StateChange]) -> bytes:
-    """The changes as the body of a Parquet file."""
+    """The body of a Parquet file with these changes."""
     sink = io.BytesIO()
     with pq.ParquetWriter(sink, SCHEMA, compression="zstd") as writer:
         for start in range(0, len(changes), GROUP_ROWS):
@@ -173,7 +176,7 @@ def _fields(labels: Labels | None) -> dict[str, Any] | None:
 
 
 def decode(rows: pa.RecordBatch) -> Iterator[StateChange]:
-    """The changes in these rows of a file. `KeyError` or `TypeError` if the rows have another format."""
+    """The changes in these rows of a file. Raises `KeyError` or `TypeError` if the rows have another format."""
     for row in rows.to_pylist():
         old, new = (None if row[name] is None else Labels(**row[name]) for name in ("old", "new"))
         yield StateChange(slot=Slot(row["slot"]), key=row["key"], reason=row["reason"], old=old, new=new)

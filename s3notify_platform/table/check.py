@@ -7,8 +7,8 @@ The check covers these points, for rows and for rejects:
     - Each object has as many rows as its state says, with the state's ETag and labels, and no row twice.
     - The counts of each slot are the sums over its states.
 
-A derived table has no states. Each slot of a derived table must have as many rows as the manifest says, in packs whose
-bounds include the slot.
+A derived table has no states. Each slot of it must have as many rows as the manifest says, in packs whose bounds
+include the slot.
 
 Requests:
 
@@ -46,14 +46,17 @@ SLOTS_AT_ONCE: Final = 50
 """The number of slots whose objects are in memory at the same time."""
 
 SHOWN: Final = 100
-"""The most problems that are listed; all problems are counted."""
+"""The most problems that are listed. The count includes the others, too."""
 
 COLUMNS: Final = ["_slot", "_key", "_etag", "_offset"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableCheck:
-    """The result of a check. `problems`: one sentence each, at most `SHOWN`. `found`: the number of problems."""
+    """The result of a check. `problems`: one sentence for each problem, at most `SHOWN` sentences.
+
+    `found`: the number of problems.
+    """
 
     version: int
     packs: int
@@ -133,7 +136,7 @@ def _problems_of_slots(packs: PackSet, snapshot: Snapshot) -> Iterator[str]:
     """The problems of a derived table's slots."""
     counts: Counter[int] = Counter()
     for pack in snapshot.packs.values():
-        with suppress(CorruptError):  # reported once already, by the check of the files
+        with suppress(CorruptError):  # the check of the files already reports this
             found = Counter(
                 slot for rows in packs.opened(pack).groups() for slot in rows["_slot"].to_pylist()
             )
@@ -154,7 +157,7 @@ def _problems_of_clustered(packs: PackSet, snapshot: Snapshot) -> Iterator[str]:
     seen: set[tuple[str, int]] = set()
     count = 0
     for pack in snapshot.packs.values():
-        with suppress(CorruptError):  # reported once already, by the check of the files
+        with suppress(CorruptError):  # the check of the files already reports this
             for rows in packs.opened(pack).groups():
                 places = [*zip(rows["_key"].to_pylist(), rows["_offset"].to_pylist(), strict=True)]
                 yield from (
@@ -169,7 +172,7 @@ def _problems_of_clustered(packs: PackSet, snapshot: Snapshot) -> Iterator[str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Objects:
-    """The number of rows by slot and key, the ETags in these rows, and the labels of the packs that hold them."""
+    """By slot and key: the number of rows, the ETags in these rows, and the labels of the packs that hold them."""
 
     counts: Counter[tuple[int, str]]
     etags: dict[tuple[int, str], set[str]]
@@ -193,7 +196,7 @@ def _objects(packs: PackSet, live: Iterable[Add], slots: list[Slot], problems: l
                     problems,
                 )
         except CorruptError:
-            pass  # reported once already, by the check of the files
+            pass  # the check of the files already reports this
     return found
 
 
@@ -216,8 +219,8 @@ def _problems_of_slot(
 ) -> Iterator[str]:
     for state in states.values():
         yield from _problems_of_object(slot, state, rows, state.rows, what="rows")
-        # An object with more than `MAX_REJECTS` rejects keeps only some of them. One more reject for each part of the
-        # object says how many there were.
+        # Of an object with more than `MAX_REJECTS` rejects, only some are kept. Each part of the object then has one
+        # more reject, which says how many there were.
         kept = rejects.counts[slot, state.key] if state.rejects > MAX_REJECTS else 0
         expected = kept if MAX_REJECTS < kept <= state.rejects else state.rejects
         yield from _problems_of_object(slot, state, rejects, expected, what="rejects")

@@ -1,4 +1,6 @@
-"""Descriptions of a table's columns, for people: in Dagster's schema of the asset, and in the log for engines."""
+"""Descriptions of a table's columns, for people. Dagster shows them in the asset's schema; engines read them in the
+log.
+"""
 
 from typing import Any, Final
 
@@ -18,6 +20,6 @@ PLATFORM: Final = {
 
 
 def comment_of(column: dict[str, Any]) -> str | None:
-    """The description of a column of Spark's schema JSON: the platform's own, else the COMMENT in the user's DDL."""
+    """The description of a column (in Spark's schema JSON): the platform's own, else the COMMENT in the user's DDL."""
     given = (column.get("metadata") or {}).get("comment")
     return PLATFORM.get(column["name"]) or (given if isinstance(given, str) else None)

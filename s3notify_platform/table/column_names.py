@@ -1,8 +1,8 @@
-"""Names of columns in the table, and in the objects that they are read from. Pure.
+"""The names of columns in the table, and the names of the same fields in the objects. Pure.
 
-A parsing schema (`TableSchema.source`) has the table's names, at any depth. A field that has another name in the
-objects keeps that name in its metadata. So a column never changes its name. New fields, or a change of the setting,
-affect only the names of new columns.
+A parsing schema (`TableSchema.source`) uses the table's names, at any depth. A field that has another name in the
+objects keeps that name in its metadata. So a column never changes its name. New fields, or a change of the setting for
+names, affect only the names of new columns.
 """
 
 import json
@@ -14,14 +14,14 @@ from typing import Any, Final
 Json = dict[str, Any]
 
 _IN_OBJECTS: Final = "s3notify.name"
-"""Metadata of a field: its name in the objects, if the table uses another name."""
+"""Key in a field's metadata: the field's name in the objects, if the table uses another name."""
 
 
 def safe_name(name: str) -> str:
-    """The name with letters, digits and _ only. Engines can use it without quotes, and Delta without column mapping.
+    """The name, with only letters, digits and _ in it.
 
-    Each run of other characters becomes one _, except at the ends, where it is removed: `Amount (EUR)` becomes
-    `Amount_EUR`.
+    Engines can use it without quotes, and Delta without column mapping. Each run of other characters becomes one _,
+    except at the ends, where it is removed: `Amount (EUR)` becomes `Amount_EUR`.
     """
     return re.sub(r"\W+", "_", re.sub(r"^\W+|\W+$", "", name)) or "column"
 
@@ -29,9 +29,9 @@ def safe_name(name: str) -> str:
 def table_names(schema: str, held: str = "{}", *, safe: bool, taken: Collection[str] = ()) -> str:
     """The schema with the table's names. `schema` is Spark's JSON with the names that the fields have in objects.
 
-    `held`: the current parsing schema; its fields keep their names. New fields get `safe` names, or keep their own. A
-    name gets a number (`a_b_2`) if another field has it, ignoring case. A safe name that is in `taken` gets a number,
-    too.
+    `held`: the current parsing schema, whose fields keep their names. If `safe` is set, new fields get safe names
+    (`safe_name`); otherwise they keep their own. A name gets a number (`a_b_2`) if another field already has this name,
+    ignoring case. A safe name that is in `taken` gets a number, too.
     """
     naming = _Naming(safe=safe, taken={name.casefold() for name in taken})
     return json.dumps(naming.named(json.loads(schema), json.loads(held)))
@@ -67,7 +67,7 @@ class _Naming:
     taken: Collection[str]
 
     def named(self, kind: Any, held: Any) -> Any:
-        """One type with the table's names. `held` is the type at the same place in the parsing schema."""
+        """The type `kind`, with the table's names. `held` is the type at the same place in the parsing schema."""
         if not isinstance(kind, dict):
             return kind
         earlier = held if isinstance(held, dict) else {}
@@ -79,7 +79,10 @@ class _Naming:
         }
 
     def fields(self, fields: Sequence[Json], held: Sequence[Json]) -> list[Json]:
-        """The fields of a struct. Unchanged names are assigned first, so that no safe name takes one of them."""
+        """These fields of a struct, with the table's names.
+
+        Names that stay unchanged are assigned first, so that no safe name takes one of them.
+        """
         earlier = {name_in_objects(field): field for field in held}
         used = {field["name"].casefold() for field in held}
         names = {}
@@ -113,7 +116,7 @@ _PARTS: Final = ("elementType", "keyType", "valueType")
 
 
 def _each_field(kind: Any, change: Callable[[Json], Json]) -> Any:
-    """The type, after `change` was applied to each of its fields at any depth."""
+    """The type, with `change` applied to each of its fields at any depth."""
     if not isinstance(kind, dict):
         return kind
     if "fields" in kind:

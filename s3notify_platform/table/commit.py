@@ -1,29 +1,33 @@
-"""The next version of a table: one conditional write, after all files that the version names.
+"""Commits the next version of a table: all files that the version names are written first, then the version by one
+conditional write.
 
 Steps
     1. Ask the change for its proposal on top of the snapshot (`proposal`).
     2. Write the proposal's files, and the manifest under a fresh number `n`.
     3. Create version v + 1 if it is absent (`conditional_commit`: natively, or under a lease).
     4. If another writer was first, read the versions in between, wait a little, and begin again with the newest
-       snapshot. The same happens if a file is missing that only an older version names, because an object was erased
-       meanwhile. A command that rewrites the table, and loses again and again, holds the table (`Known.held`). Other
-       writers wait for this command before they begin, and before their third attempt and each later one.
-    5. Note the version in `known`. Write a checkpoint if the last one is far behind.
+       snapshot. The same happens if a file is missing because `erase` removed it meanwhile, and only older versions
+       name it. A command that rewrites the table may lose to other writers again and again. It then holds the table
+       (`Known.held`). Other writers wait until the command releases the table: before their first attempt, their third
+       and each later one.
+    5. Record the version in `known`. Write a checkpoint if the last one is far behind.
 
 Invariants
     - Only step 3 makes anything visible. No version names the files of a failed attempt. These files are not deleted
       here, because an attempt in doubt may have been applied.
-    - `n` is new at each attempt. So a version in the log was created by this attempt exactly if it has this `n`.
-    - No version is created below the newest one. A process that slept while the log was cut could create such a
-      version. So no commit builds on a snapshot that is older than half of the longest run. If the write came late, the
-      version counts only if no checkpoint and no known version is past it. Otherwise a new plan shows whether the
-      change counts.
-    - A writer was replaced if `known` has another `n` for its version. Only an overrun lease allows that. So with
-      leases the body of a version is first staged under `n`, from where `put_back` restores it. A version counts only
-      if `known` does not have another `n` for one of the versions that it builds on.
+    - `n` is new at each attempt. So this attempt created a version in the log if and only if the version has this `n`.
+    - No version is created below the newest one. Without a check, a process that slept while the log was cut could
+      create such a version. So no commit builds on a snapshot that is older than half of the longest run. If the write
+      came late, the version counts only if neither a checkpoint nor the known version is newer. Otherwise the writer
+      plans again, which shows whether its change was committed.
+    - If `known` has another `n` for a writer's version, another writer has replaced this version. This can happen only
+      if a lease ended during the write. So with leases, the body of a version is first staged under `n`, and `put_back`
+      can restore it from there. A version counts only if `known` does not have another `n` for one of the versions that
+      it builds on.
 
-Requests of a commit without a competing writer: its files, 1 PUT of the manifest, 1 of the version, 1 of `known`. Once
-in `CHECKPOINT_EVERY` versions, 1 GET and 2 PUTs are added. Leases add 1 PUT, and the requests of `DynamoCommit`.
+Requests of a commit without a competing writer: 1 PUT for each of its files, the manifest, the version and `known`.
+Once in `CHECKPOINT_EVERY` versions, 1 GET and 2 PUTs are added. With leases, add 1 PUT, and the requests of
+`DynamoCommit`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -53,19 +57,20 @@ from s3notify_platform.table.proposal import Change, Proposal, applied, next_ver
 from s3notify_platform.table.snapshot import Absent, LogReader, Snapshot, checkpoint_of
 
 MAX_RUN_SECONDS: Final = 6 * 3600.0
-"""The longest time from a run's look at the table to its commit. Younger files are never removed."""
+"""The longest time from a run's first read of the table to its commit. Files younger than this are never removed."""
 
 COMMIT_SECONDS: Final = 120.0
-"""How long a change is tried again while other writers are first."""
+"""The time for which a change is tried again while other writers are first."""
 
 HELD_SECONDS: Final = 1.0
-"""The pause between two checks that the table is still held."""
+"""The pause between two checks whether the table is still held."""
 
 CHECKPOINT_EVERY: Final = 20
 
 BACKOFF_BASE_SECONDS: Final = 0.02
 BACKOFF_CEILING_SECONDS: Final = 5.0
-"""With this ceiling, few of 200 concurrent writers try at the same moment. With 2 s they need twice the attempts."""
+"""With this ceiling, few of 200 concurrent writers try at the same moment. With 2 s, they would need twice the
+attempts."""
 CHECKPOINT_ATTEMPTS: Final = 8
 
 
@@ -79,7 +84,7 @@ class Committed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NothingLeft:
-    """Nothing of the change was left to commit on top of this snapshot."""
+    """Nothing was committed: on top of this snapshot, nothing of the change was left to do."""
 
     snapshot: Snapshot
 
@@ -102,7 +107,7 @@ class Committer:
     """Commits to one table. Thread-safe: changes that wait at the same time become one version.
 
     `leases`: True if `commits` works by leases. `at_once`: the most requests in flight. `together`: shared by all
-    committers of a process to this table; one of them commits for all that wait.
+    committers of this table in a process. One of them commits the changes of all that wait.
     """
 
     reader: LogReader
@@ -115,7 +120,7 @@ class Committer:
     together: GroupCommit = field(default_factory=GroupCommit)
 
     def create(self, *, table: str, metadata: MetaData, protocol: Protocol) -> None:
-        """Create version 0 of a table, if there is none. 2 PUTs, and 1 for `known`."""
+        """Create version 0 of a table, if it does not exist. 2 PUTs, and 1 for `known`."""
         number = self._number()
         version = LogVersion(
             number=number,
@@ -132,28 +137,32 @@ class Committer:
             self.reader.known.note(table, 0, number)
 
     def commit(self, change: Change, base: Snapshot) -> CommitResult:
-        """Make `change`, planned on `base`, the next version.
+        """Commit `change`, which was planned on `base`, as the next version.
 
-        `ConflictError`: other writers were first for `commit_seconds`, and nothing is committed; plan again.
-        `FencedError`: the snapshot is too old, or the version came late or was replaced; plan again, which shows
-        whether it counts. `UnknownOutcomeError`: the change may be committed; the next run finds out. An error of
-        `change` is raised unchanged.
+        `ConflictError`: nothing is committed, because other writers were first for `commit_seconds`; plan again.
+        `FencedError`: the snapshot is too old, or the version came late or was replaced. Plan again: the new plan shows
+        whether the change was committed. `UnknownOutcomeError`: the change may or may not be committed; the next run
+        finds out. An error of `change` is raised unchanged.
         """
-        # Only changes of one commit mode share a version. A mode that can only read refuses its commits elsewhere.
+        # Only changes with the same class of `commits` share a version. Otherwise another committer could commit the
+        # change of a committer that may only read.
         result: CommitResult = self.together.run(
             type(self.commits).__qualname__, Wanted(change=change, base=base), self.commit_together
         )
         return result
 
     def commit_alone(self, change: Change, base: Snapshot, *, holder: str = "") -> CommitResult:
-        """Like `commit`, in a separate version. `holder`: the command, if it may hold the table."""
+        """Like `commit`, but never in one version with other changes.
+
+        `holder`: the command that calls, if it may hold the table.
+        """
         (result,) = self.commit_together([Wanted(change=change, base=base)], holder=holder)
         if isinstance(result, Exception):
             raise result
         return result
 
     def commit_together(self, group: Sequence[Wanted], *, holder: str = "") -> list[CommitResult | Exception]:
-        """Commit waiting changes as one version. Returns the result of each. Raises like `commit`."""
+        """Commit waiting changes as one version. Returns the result of each change. Raises like `commit`."""
         deadline = self.clock.monotonic() + self.commit_seconds
         base = max((each.base for each in group), key=lambda snapshot: snapshot.version)
         base = self._released(base, holder, deadline)
@@ -182,7 +191,7 @@ class Committer:
                 base = self._released(replace(base, known=known, record=record), holder, deadline)
 
     def _released(self, base: Snapshot, holder: str, deadline: float) -> Snapshot:
-        """`base` if nobody else holds the table; otherwise the newest snapshot after the table was released."""
+        """`base`, if no other command holds the table. Otherwise the newest snapshot after the release of the table."""
         known, record = base.known, base.record
         if not _is_held(known, holder):
             return base
@@ -198,7 +207,7 @@ class Committer:
         return self._newer(replace(base, known=known, record=record))
 
     def _newer(self, base: Snapshot) -> Snapshot:
-        """`base` with the versions created since. The table is read cold if the log was cut meanwhile."""
+        """`base` with the versions that were created since. If the log was cut meanwhile, the table is read cold."""
         try:
             return self.reader.forward(base)
         except OtherLogError:
@@ -208,7 +217,7 @@ class Committer:
             return found
 
     def _not_damaged(self, group: Sequence[Wanted], base: Snapshot) -> Snapshot | None:
-        """The newest snapshot, if a change failed on a file that `erase` has removed; else None."""
+        """If a change failed because `erase` has removed a file, the newest snapshot; else None."""
         damaged = [each for each in group if isinstance(each.failed, CorruptError)]
         if not damaged or (newer := self._newer(base)).number == base.number:
             return None
@@ -225,9 +234,9 @@ class Committer:
         return Committed(snapshot=found, proposal=wanted.proposal)
 
     def _proposed(self, group: Sequence[Wanted], base: Snapshot) -> tuple[list[Proposal], Snapshot]:
-        """The proposals, each on top of the one before, and the snapshot that results from all of them.
+        """The proposals, each on top of the proposal before it, and the snapshot that results from all of them.
 
-        Writes the files of all proposals but the last one.
+        Also writes the files of all proposals except the last one.
         """
         number = self._number()
         current = base
@@ -274,7 +283,7 @@ class Committer:
         return self.checkpointed(replace(current, etag=etag, known=known, record=record, lineage=lineage))
 
     def _counts(self, known: Known, version: int, number: int) -> bool:
-        """True if the created version is the known one, or one that the known version builds on."""
+        """True if the known version is the created version, or builds on it."""
         if known.version <= version:
             return (known.version, known.number) == (version, number)
         if not self.leases:
@@ -294,7 +303,7 @@ class Committer:
         return {layout.staged_version(version.number): version.dumps()} if self.leases else {}
 
     def _created(self, version: int, number: int, body: bytes) -> ETag | None:
-        """The ETag of this version if this writer created it; None if another writer did."""
+        """Create the version. Returns its ETag, or None if another writer created this version."""
         key = self.reader.layout.version(version)
         try:
             outcome = self.commits.put_if_absent(key, body)
@@ -318,7 +327,7 @@ class Committer:
             )
 
     def _check_not_late(self, current: Snapshot) -> None:
-        """Raises `FencedError` if the version was created below a newer history, after the log was cut."""
+        """Raises `FencedError` if newer versions already existed when the version was created in a log that was cut."""
         version, last = current.version, self.reader.last_checkpoint()
         known, _ = self.reader.known.read()
         replaced = known is not None and known.version == version and known.number != current.number
@@ -328,7 +337,7 @@ class Committer:
     def checkpointed(self, snapshot: Snapshot) -> Snapshot:
         """The snapshot, with a checkpoint if the last one is `CHECKPOINT_EVERY` versions behind.
 
-        A failed checkpoint does not fail the commit. The next commit tries it again.
+        If the checkpoint fails, the commit still counts, and the next commit tries the checkpoint again.
         """
         if snapshot.version - max(snapshot.checkpoint, 0) < CHECKPOINT_EVERY:
             return snapshot
@@ -338,20 +347,20 @@ class Committer:
             return snapshot
 
     def checkpoint(self, snapshot: Snapshot) -> Snapshot:
-        """The snapshot, with a checkpoint. `_last_checkpoint` names this checkpoint or a later one.
+        """Write a checkpoint of the snapshot. Afterwards `_last_checkpoint` names this checkpoint or a later one.
 
         1 GET and 2 PUTs. `UnavailableError`, `UnknownOutcomeError`: the checkpoint may be missing; try again.
         """
         body, name = checkpoint_of(snapshot)
         key = self.reader.layout.checkpoint(snapshot.version)
-        # Two writers of one checkpoint write the same state.
+        # If two writers write the same checkpoint, both write the same state.
         if isinstance(outcome := self.reader.store.put(key, body, precondition=ABSENT), Unknown):
             raise UnavailableError(f"{key}: {outcome.cause}: try again")
         self._name_checkpoint(name)
         return replace(snapshot, checkpoint=snapshot.version)
 
     def _name_checkpoint(self, name: LastCheckpoint) -> None:
-        """Have `_last_checkpoint` name this version, unless it names a later one."""
+        """Write this version to `_last_checkpoint`, unless a later one is there."""
         key, store = self.reader.layout.last_checkpoint, self.reader.store
         for _ in attempts(self.clock, CHECKPOINT_ATTEMPTS):
             held = store.get(key)

@@ -1,22 +1,23 @@
-"""A round of a derived slot table as a change: new rows replace each of its slots as a whole.
+"""A round of a derived slot table, as a change. It replaces all rows of each of its slots.
 
-A derived table has the same log, but neither states of objects nor rejects. `_slot` is the first column of its rows,
-and no other column of the platform is needed. The manifest keeps for each slot the version of the source's table that
-the rows were made from. So a crash between the commits to both tables is detected, and the slot is made again.
+A derived table has the same log, but neither states of objects nor rejects. The first column of its rows is `_slot`;
+other columns of the platform are not needed. For each slot, the manifest has the version of the source's table from
+which the slot's rows were made. So a crash after the commit to the source's table, and before the commit to this one,
+is detected. The slot is then made again.
 
 | another writer, since the round was planned | the round |
 |---|---|
-| changed other slots | goes on, on top of that version; the other slots' rows stay |
-| made one of its slots from its source version, or from a later one | leaves that slot out: it is done |
+| changed other slots | is committed on top of that version; the rows of other slots stay |
+| made one of its slots from the same source version, or from a later one | leaves that slot out: it is done |
 | made one of its slots from an earlier version, or rolled it back | replaces it |
-| merged or replaced a pack that has rows of its slots | removes these rows from the packs that replaced it |
-| let the schema grow, without a change of common columns | goes on, with the columns of both |
-| gave a column a type other than the round's | leaves out the slots that have rows: a conflict |
+| merged or replaced a pack that has rows of its slots | removes these rows from the new packs |
+| added columns, and did not change common columns | is committed, with the columns of both |
+| gave a column another type than the round | leaves out the slots with new rows: a conflict |
 | began the table again, under another id | has nothing left to commit |
 
 Packs are small (`DERIVED`). So replacing one slot writes at most `MAX_OTHERS` bytes besides its own rows. These bytes
-are rows of other slots in the same packs, and rows of merged packs. A batch may write as much for each of its slots. If
-it replaces half of the bytes of the packs that it touches, it writes at most twice its rows.
+are rows of other slots in the same packs, and rows of merged packs. A batch may write as many bytes for each of its
+slots. If a batch replaces half of the bytes in the packs that it touches, it writes at most twice its own bytes.
 """
 
 from collections.abc import Mapping, Sequence
@@ -42,7 +43,8 @@ MAX_OTHERS: Final = 16 << 20
 DERIVED: Final = PackSizes(
     target=2 << 20, smallest=256 << 10, fan=2, group=1 << 20, budget=6 << 20, by_slot=True
 )
-"""Sizes of derived tables' packs: 3 (`target` + `group`) bytes of other slots, and `budget`, are below `MAX_OTHERS`."""
+"""The sizes of packs in derived tables. They keep the promise of `MAX_OTHERS`: 3 (`target` + `group`) + `budget` is
+less."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,8 +61,8 @@ class Replacement:
     """New rows for slots of a derived table, planned on the snapshot `base`. Give it to `Committer.commit`.
 
     `rows`: packs of these slots, already stored, under the label `base.version` + 1. The other fields are as in
-    `RoundChange`. After the commit, `done` has the slots that another writer has made. `dropped` says why other slots
-    were left out.
+    `RoundChange`. After the commit, `done` has the slots that another writer has already made. `dropped` has the other
+    slots that were left out, with reasons.
     """
 
     base: Snapshot
@@ -87,7 +89,7 @@ class Replacement:
         left = {slot: each for slot, each in self.slots.items() if slot not in without}
         if not left:
             return None
-        # All rows of the slot are removed, even if their number differs from the manifest's: that repairs the slot.
+        # All rows of the slot are removed, even if the manifest says another number. So a damaged slot is repaired.
         leaving = [Withdrawal(slot=slot, key=None) for slot in left if base.manifest.slot(slot).rows]
         rows = self._data.changed(base.packs.values(), leaving, self.rows, without=without)
         metadata, protocol = self._schema(base)
@@ -116,7 +118,7 @@ class Replacement:
         if self.metadata is None:
             return None, None
         schema = united(base.metadata.schema, self.metadata.schema)
-        if schema is None:  # the slots that are left have no rows
+        if schema is None:  # the remaining slots have no rows
             return None, None
         properties = both_sources(base.metadata.configuration, self.metadata.configuration)
         metadata = replace(base.metadata, schema=schema, configuration=properties)

@@ -1,11 +1,11 @@
-"""The changes of the states of objects, version by version, for as long as versions are kept.
+"""The changes of objects' states, version by version. They exist as long as the versions are kept.
 
-A consumer remembers a version, and later asks for the changes since then. Rows named by an `old` label are in the packs
-of the version before. Rows named by a `new` label are in the packs of the version itself (`reading.read_slots`,
-filtered by the key). All changes together, applied to the states as of `since`, give the states as of `until`.
+A consumer remembers a version, and later asks for the changes since then. Rows with the labels in `old` are in packs of
+the version before. Rows with the labels in `new` are in packs of the version itself. `reading.read_slots` reads both;
+filter them by key. If all changes are applied to the states as of `since`, the result is the states as of `until`.
 
-Requests: 2 GETs for each version. A version of more than `CHANGES_INLINE` changes takes 1 GET more, or 1 for each 8 MB
-of their file; a large file takes 1 more for its footer.
+Requests: 2 GETs for each version. A version with more than `CHANGES_INLINE` changes has a file of changes, which takes
+1 GET more. If this file is large, it takes 1 GET for its footer and 1 for each 8 MB.
 """
 
 from collections.abc import Iterable, Iterator
@@ -24,12 +24,15 @@ from s3notify_platform.table.versions import kept_versions
 
 
 class NoFeedError(UsageError):
-    """The changes of a version cannot be given row by row, so a reader must begin again."""
+    """The feed cannot give the changes of a version row by row, so a reader must begin again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VersionChanges:
-    """The changes of one version. `body`: the version itself. `changes`: streamed; `count`: their number."""
+    """The changes of one version. `body`: the version itself.
+
+    `changes`: an iterator that reads them; `count`: their number.
+    """
 
     version: int
     body: LogVersion
@@ -40,8 +43,8 @@ class VersionChanges:
 def changes_of(reader: LogReader, since: int, until: int) -> Iterator[VersionChanges]:
     """The changes after the version `since`, up to and including `until`. Versions of other engines have no changes.
 
-    `NotFoundError`: one of the versions is not kept; the message names the kept ones. Begin with a snapshot, and go on
-    from its version. In memory: the manifests of some versions, and some thousand changes.
+    `NotFoundError`: one of the versions is not kept; the message names the kept ones. A reader begins with a snapshot,
+    and goes on from its version. Held in memory: the manifests of some versions, and some thousand changes.
     """
     if since < -1:
         raise UsageError(f"since version {since}: the first version is 0; -1 is the table before it")

@@ -1,25 +1,26 @@
-"""Keeps a table in step with the source's table that it is made from. Each change takes effect exactly once.
+"""Keeps a table in step with its source: the table that it is made from. Each change takes effect exactly once.
 
 Steps
-    1. The table's manifest names the version of the source's table that it was made from (`follows`). The change feed
-       since that version has all later changes (`row_changes`). One step takes as many changes as fit into memory.
+    1. The table's manifest names the version of the source's table from which the table was made (`follows`). The
+       change feed has all changes since that version (`row_changes`). One step takes as many changes as fit into
+       memory.
     2. The table's kind (`Kind`) turns the feed into a change: the newest row of each key (`latest`), or the same rows
        in another order (`clustered`).
-    3. One version of the table records both the change and the version of the source that it leads to. So a step that
-       is repeated finds nothing left to do, and a step that was killed is begun again.
+    3. One version of the table records both the change and the version of the source that it leads to. So if a step is
+       repeated, nothing is left to do. If a step was killed, the next step begins at the same version.
 
 The table is rebuilt as one version in these cases:
 
     - The table is new.
-    - The feed is not kept, or a version of the source went back.
+    - A version that the feed needs is no longer kept, or a version of the source is a rollback.
     - One version of the source changed too much.
     - The table's definition, or the type of a column, has changed.
 
 Requests of a step with little to do:
 
-    - those of `LogTable.newest` for both tables, and of `row_changes`
+    - the requests of `LogTable.newest` for both tables, and of `row_changes`
     - 1 GET for each pack that was added or removed
-    - those of the kind, and those of a commit
+    - the requests of the kind, and of a commit
 """
 
 from collections.abc import Mapping, Sequence
@@ -53,19 +54,19 @@ from s3notify_platform.table.versions import snapshot_of
 
 STEP_OBJECTS: Final = 100_000
 STEP_BYTES: Final = 256 << 20
-"""The most changed objects, and the most bytes added with them, in one step. If one version has more, the table is
+"""The most changed objects of one step, and the most bytes added by them. If a single version has more, the table is
 rebuilt."""
 
 CONFLICTS: Final = 6
-"""How many times another writer may be first."""
+"""The number of times that another writer may be first before the call fails."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """A change to be made on top of the snapshot `held` of `table`. The change leads to `target` of `source`.
+    """A change to be made on top of the snapshot `held` of `table`.
 
-    `columns`: the columns of `target`. `metadata`, `protocol`: the table's new ones; None leaves them unchanged.
-    `note`: for the history.
+    The change brings the table to `target`, a snapshot of `source`. `columns`: the columns of `target`. `metadata`,
+    `protocol`: the table's new ones; None leaves them unchanged. `note`: for the history.
     """
 
     table: LogTable
@@ -85,17 +86,17 @@ class Step:
 
     @property
     def follows(self) -> Followed:
-        """The source version that the step leads to."""
+        """The version of the source that the table has after the step."""
         return Followed(table=self.target.table, version=self.target.version)
 
     @property
     def place(self) -> tuple[ObjectStore, TableLayout]:
-        """The store and the layout of the source's rows."""
+        """The store and the layout that the source's rows are read from."""
         return self.source.reader.store, self.source.layout
 
 
 class Kind(Protocol):
-    """A way to make one table from another one. Its changes set the manifest's `follows` to `Step.follows`."""
+    """A way to make one table from another one. Its changes must set the manifest's `follows` to `Step.follows`."""
 
     @property
     def definition(self) -> str:
@@ -103,21 +104,27 @@ class Kind(Protocol):
         ...
 
     def check(self, columns: pa.Schema) -> None:
-        """`UsageError` if these columns of the source do not suffice."""
+        """Raises `UsageError` if a column that the kind needs is missing in the source, or is unusable."""
         ...
 
     def schema(
         self, source: MetaData, *, created_ms: int, vectors: bool
     ) -> tuple[MetaData, actions.Protocol]:
-        """The table's `metaData` and `protocol` for a source with this `metaData`, without id and definition. Pure."""
+        """The table's `metaData` (without id and definition) and `protocol`, for a source with this `metaData`.
+
+        Pure.
+        """
         ...
 
     def changed(self, step: Step, feed: RowChanges) -> tuple[Change, int]:
-        """The change for this feed, and how many rows or keys it changes. `NoFeedError`: rebuild the table."""
+        """The change for this feed, and the number of rows or keys that it changes.
+
+        `NoFeedError`: rebuild the table.
+        """
         ...
 
     def rebuild(self, step: Step) -> tuple[Change, int]:
-        """The change that makes the whole table from `step.target`, and removes all former rows.
+        """The change that makes the whole table from `step.target`, and removes all rows that it had before.
 
         `step.columns` is empty if the source has no schema yet.
         """
@@ -128,7 +135,7 @@ class Kind(Protocol):
 class Rebuilt:
     """A rebuilt table, on top of `base`. `slots`: the facts of the slots that have rows or keys.
 
-    If another writer has advanced the table since, nothing is left to do.
+    If another writer has advanced the table after `base`, nothing is left to do.
     """
 
     base: Snapshot
@@ -164,7 +171,7 @@ class _TooMuchError(Exception):
 
 @dataclass(slots=True, kw_only=True)
 class FollowResult:
-    """The result: the version of the table (-1: no table), the source version that it is made from, and its rows.
+    """The result: the table's version (-1: no table), the source version that it is made from, and its number of rows.
 
     `changed`: the number of changed rows or keys, as the kind counts them. `rebuilt`: why the table was rebuilt; "" if
     it was not.
@@ -194,8 +201,8 @@ class FollowingTable:
     def follow(self, *, batch: str = "", rebuild: bool = False) -> FollowResult:
         """Advance the table to the newest version of its source. Safe to repeat, and to run concurrently.
 
-        `rebuild`: make the table from all rows of the source. `UsageError`: the kind's columns are missing or unusable.
-        `ConflictError`: other writers were first again and again. Other errors are those of `open_table` and
+        `rebuild`: make the table from all rows of the source. `UsageError`: columns that the kind needs are missing or
+        unusable. `ConflictError`: other writers were first again and again. Other errors are those of `open_table` and
         `Committer.commit`.
         """
         done, conflicts = FollowResult(), 0
@@ -243,7 +250,7 @@ class FollowingTable:
         return held.metadata.configuration.get(DEFINITION) == self.kind.definition
 
     def _why_rebuilt(self, held: Snapshot, now: Snapshot) -> str:
-        """Why the table must be rebuilt; "" if it can advance from its version."""
+        """The reason why the table must be rebuilt; "" if it can advance from its version."""
         follows = held.manifest.follows
         if follows is None:
             return "it was never made"
@@ -262,7 +269,7 @@ class FollowingTable:
         return ""
 
     def _change(self, held: Snapshot, now: Snapshot, why: str, batch: str) -> tuple[Change, int, str]:
-        """The next change, how many rows or keys it changes, and why it rebuilds the table; "" if it does not."""
+        """The next change, the number of changed rows or keys, and the reason of a rebuild ("" if it is no rebuild)."""
         if not why:
             try:
                 return (*self._step(held, now, batch), "")
@@ -310,7 +317,7 @@ class FollowingTable:
         return self.kind.changed(step, row_changes(self.source.reader, follows.version, until))
 
     def _schema(self, held: Snapshot, source: Snapshot) -> tuple[MetaData, actions.Protocol]:
-        """Schema and protocol of the table for these columns of its source."""
+        """The table's `metaData` and `protocol`, for a source with the schema of this snapshot."""
         found, protocol = self.kind.schema(
             source.metadata, created_ms=self.clock.wall_ms(), vectors=self.vectors
         )
@@ -318,7 +325,7 @@ class FollowingTable:
         return replace(found, id=held.table, configuration=properties), protocol
 
     def _until(self, since: int, now: int) -> int:
-        """The last version of the next step."""
+        """The last source version that the next step takes."""
         objects, size, last = 0, 0, since
         for version, more_objects, more_bytes in sizes_of(self.source.reader, since, now):
             objects, size = objects + more_objects, size + more_bytes

@@ -1,4 +1,5 @@
-"""The occasional work on all rows that a following table needs: a port, and an implementation in this process.
+"""A table that follows another one sometimes needs work on all rows. This is the port for this work, and its
+implementation in this process.
 
 The implementation loads all rows of the table into memory, so it suits small tables.
 """
@@ -25,11 +26,11 @@ from s3notify_platform.table.snapshot import Snapshot
 
 
 class FollowJobs(NewestJobs, ClusterJobs, Protocol):
-    """Work on all rows of a snapshot of the source's table."""
+    """The work on all rows of the source's table, as of a snapshot."""
 
 
 class InProcess(FollowJobs):
-    """Does the work in this process. `source`: the table that is followed. `table`: the table that follows it."""
+    """Does the work in this process. `source`: the followed table. `table`: the following one."""
 
     def __init__(self, source: LogTable, table: LogTable, *, clock: Clock = SYSTEM_CLOCK) -> None:
         self._source, self._table, self._clock = source, table, clock
@@ -58,7 +59,7 @@ class InProcess(FollowJobs):
 
 
 def stored(table: LogTable, rows: pa.Table, clustered: Clustered, label: int) -> list[StagedPack]:
-    """Store these sorted rows as files, and return the files. 1 PUT for each."""
+    """Store these sorted rows as files, and return the files. 1 PUT for each file."""
     found: list[StagedPack] = []
     for each in files(rows, clustered):
         staged, bodies = table.data.staged([each], label=label)
@@ -74,5 +75,5 @@ def wanted_keys(keys: Mapping[Slot, Collection[str]]) -> pa.StringArray:
 
 
 def only(rows: pa.RecordBatch, keys: pa.StringArray) -> pa.RecordBatch:
-    """The rows that have one of these keys. Pure."""
+    """The rows whose key is one of these keys. Pure."""
     return rows.filter(pc.is_in(rows.column("_key"), keys))

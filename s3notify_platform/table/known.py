@@ -1,19 +1,20 @@
-"""A record of the table that is kept outside its prefix, so that lost versions are noticed.
+"""A record of the table outside the table's prefix. By this record, a loss of versions is noticed.
 
 `known` is one record for each table. The record is stored as `_s3notify-known/{source}` in the platform's bucket or
 another one, or in the records table. The record has the table's id, its identity, and the newest version with the
-number `n` of its manifest. The id is also in the log (`metaData.id`, `txn.appId`), in the sensor's cursor, and in
-checkpoints of streams.
+number `n` of its manifest. The log (`metaData.id`, `txn.appId`), the sensor's cursor and the checkpoints of streams
+have the same id.
 
 Invariants
-    - `known` is created first. Version 0 of the log is then created with the id in `known`.
-    - A version is noted after it was created. So `known` may be behind the log after a crash, but is never ahead. A log
-      that ends before the known version has lost commits.
-    - A version with the known number but another `n` is not the one that was committed. Either its writer's lease had
+    - `known` is created first. Then version 0 of the log is created, with the same id.
+    - A version is recorded after it was created. So after a crash, `known` may be behind the log, but is never ahead of
+      it. If the log ends before the known version, commits are lost.
+    - If the log has another `n` for the known version, another version has replaced it. Either a writer's lease had
       ended, or the log was restored from a backup.
-    - A table that starts over has another id, and lists its former ids, because version numbers are used again.
+    - A table that starts over gets a new id, and keeps a list of its former ids, because version numbers are used
+      again.
 
-Requests: `read` takes 1. `note` takes 1 write, and 1 read and 1 write more for each other writer that was first.
+Requests: `read` takes 1. `note` takes 1 write. Each other writer that was first adds 1 read and 1 write.
 """
 
 import json
@@ -30,7 +31,7 @@ from s3notify_platform.protocols.notification_queue import TopicUser
 from s3notify_platform.protocols.updates import Updates
 
 KNOWN: Final = "_s3notify-known"
-"""The partition of these records; on a bucket, the folder."""
+"""The partition of these records in a record store; on a bucket, their folder."""
 
 ATTEMPTS: Final = 30
 
@@ -38,24 +39,27 @@ PUT_BACK: Final = "s3notify table put-back"
 """The command that restores a version that an overrun lease has replaced (`put_back`)."""
 
 LINEAGE: Final = 64
-"""How many of the newest versions a snapshot knows by number."""
+"""The number of versions, the newest ones, whose manifest numbers a snapshot keeps."""
 
 Lineage = tuple[tuple[int, int], ...]
 """Versions and the numbers of their manifests, as they were read, ascending."""
 
 FORMER_MAX: Final = 20
-"""How many ids of earlier tables are kept."""
+"""The number of former ids that a record keeps."""
 
 
 def known_key(platform_prefix: str) -> str:
-    """The key of a table's record: the source's name, or the platform prefix if that is not a usual one. Pure."""
+    """The key of a table's record: the source's name, or the whole platform prefix if it is not `_s3notify/{name}/`.
+
+    Pure.
+    """
     usual = re.fullmatch(r"_s3notify/([^/]+)/", platform_prefix)
     return usual[1] if usual else platform_prefix
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Identity:
-    """The settings that a table cannot change. With other settings it would be another table."""
+    """The settings of a table that cannot change. With other values, it would be another table."""
 
     bucket: str
     prefix: str
@@ -63,12 +67,15 @@ class Identity:
     hash: str = HASH
 
     def leads_to(self, other: "Identity") -> bool:
-        """True if `migrate` can make the other table from this one: a longer or shorter prefix, or other slots."""
+        """True if `migrate` can make the other table from this one.
+
+        This is so if only the slots differ, or one prefix is the beginning of the other.
+        """
         nested = self.prefix.startswith(other.prefix) or other.prefix.startswith(self.prefix)
         return nested and (self.bucket, self.hash) == (other.bucket, other.hash)
 
     def differences(self, other: "Identity") -> list[str]:
-        """The settings in which `other` differs, for people."""
+        """A text for people: the settings in which `other` differs."""
         mine, others = asdict(self), asdict(other)
         return [
             f"{name} is {others[name]!r} and was {mine[name]!r}"
@@ -81,10 +88,11 @@ class Identity:
 class Known:
     """The record. `version`: -1 if nothing was committed yet. `number`: the `n` of that version's manifest.
 
-    `identity`: None until a run opens the table. `former`: ids of the tables before it. `endpoint` (of the source's
-    bucket) and `sensor` (the epoch of the sensor that last opened a batch) are used for warnings. `confirmed`: on top
-    of versions up to this one, any number of objects may leave the table. `rewriting`: `migrate` is removing the former
-    table's objects. `held`: the command of a rewrite for which other writers wait (`s3notify {held}`).
+    `identity`: None until a run opens the table. `former`: the former ids of the table. `endpoint` (of the source's
+    bucket) and `sensor` (the epoch of the sensor that last opened a batch) are used for warnings. `confirmed`: a
+    version that is built on this version, or on an earlier one, may remove any number of objects. `rewriting`:
+    `migrate` is removing the former table's objects. `held`: the command (`s3notify {held}`) that rewrites the table
+    while other writers wait; "" if there is none.
     """
 
     table: str
@@ -104,7 +112,7 @@ class Known:
 
     @classmethod
     def loads(cls, body: bytes, where: str) -> "Known":
-        """Inverse of `dumps`. `CorruptError` names `where`."""
+        """Inverse of `dumps`. Raises `CorruptError`, with `where` in its message."""
         try:
             found = json.loads(body)
             of = {each.name: found[each.name] for each in fields(cls)}
@@ -135,16 +143,17 @@ class KnownRecord:
     clock: Clock = SYSTEM_CLOCK
 
     def read(self) -> tuple[Known | None, Record | None]:
-        """The decoded record, and the stored one. 1 read."""
+        """The decoded record, and the record as it is stored. 1 read."""
         found = self.records.read(KNOWN, self.key)
         return self._decoded(found), found
 
     def change(
         self, change: Callable[[Known | None], Known | None], *, seen: Record | None = None
     ) -> tuple[Known | None, Record | None]:
-        """Replace the record. `change` may be called twice. `seen`: the record as it was last read, which saves a read.
+        """Replace the record. `change` may be called twice.
 
-        1 read and 1 write; no write if nothing changes. `UnavailableError`: repeat the call.
+        `seen`: the record as it was last read; if it is given, the read is saved. 1 read and 1 write; without a change,
+        only the read. `UnavailableError`: repeat the call.
         """
 
         def decide(record: Record | None) -> tuple[bytes | None, Known | None]:
@@ -155,7 +164,7 @@ class KnownRecord:
         updates = Updates(self.records, self.clock, rounds=ATTEMPTS)
         try:
             return updates.change(KNOWN, self.key, decide, known=seen)
-        except UnknownOutcomeError as error:  # safe to apply twice, so the caller may repeat it
+        except UnknownOutcomeError as error:  # the change is safe to apply twice, so the caller may repeat it
             raise UnavailableError(f"{error}: try again") from error
 
     def note(
@@ -184,11 +193,11 @@ class KnownRecord:
         return self.change(noted, seen=seen)
 
     def hold(self, command: str) -> None:
-        """Have other writers wait for this command, unless they wait for another one. 1 read and 1 write."""
+        """Make other writers wait for this command, unless they already wait for another one. 1 read and 1 write."""
         self.change(lambda now: replace(now, held=command) if now and not now.held else now)
 
     def release(self, command: str) -> None:
-        """Let other writers go on, even if an earlier run of the command held them. 1 read, and 1 write if so."""
+        """Let other writers go on, also if an earlier run of the command held the table. 1 to 2 requests."""
         self.change(lambda now: replace(now, held="") if now and now.held == command else now)
 
     def _decoded(self, record: Record | None) -> Known | None:

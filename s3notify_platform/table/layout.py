@@ -1,4 +1,4 @@
-"""Names of the objects of one table. Pure."""
+"""The keys and paths of a table's objects. Pure."""
 
 import re
 from dataclasses import dataclass
@@ -13,7 +13,10 @@ _CHECKPOINT: Final = re.compile(r"(\d{20})\.checkpoint\.parquet")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableLayout:
-    """Keys of one table below `prefix`, which ends in `/`. Delta engines use the prefix as the table's location."""
+    """The keys of one table. All are below `prefix`, which ends in `/`.
+
+    Delta engines use the prefix as the table's location.
+    """
 
     prefix: str
 
@@ -61,12 +64,12 @@ class TableLayout:
         return f"{self.prefix}data/"
 
     def pack_path(self, name: str) -> str:
-        """Path of a pack as it is in the log: relative to the table's prefix, URI-encoded."""
+        """The path of a pack in the log: relative to the table's prefix, and URI-encoded."""
         return quote(f"data/{name}.parquet", safe="/=")
 
     @property
     def symlinks(self) -> str:
-        """Key of the list of the packs, for engines that read such lists (`mirrors.symlink_manifest`)."""
+        """The key of the list of packs, for engines that read such lists (`mirrors.symlink_manifest`)."""
         return f"{self.prefix}_symlink_format_manifest/manifest"
 
     def file(self, path: str) -> str:
@@ -76,7 +79,7 @@ class TableLayout:
             raise UsageError(f"the log names {path!r}, which is outside the table below {self.prefix!r}")
         return f"{self.prefix}{key}"
 
-    # The rest of the state. Engines skip folders whose names begin with `_`.
+    # The files that the log does not name. Engines skip these folders, because their names begin with `_`.
 
     @property
     def own(self) -> str:
@@ -116,7 +119,10 @@ class TableLayout:
         return f"{self.own}changes/"
 
     def changes_path(self, number: int) -> str:
-        """Path of the changes of a version, relative to the table's prefix. `number`: of the version's manifest."""
+        """The path of a version's changes, relative to the table's prefix.
+
+        `number`: the number of the version's manifest.
+        """
         return f"_s3notify/changes/{number}.parquet"
 
     @property
@@ -126,7 +132,7 @@ class TableLayout:
 
     @property
     def staged(self) -> str:
-        """Prefix of versions that are staged before they are created under a lease."""
+        """Prefix of staged versions. With leases, each version is staged before it is created."""
         return f"{self.own}staged/"
 
     def staged_version(self, number: int) -> str:
@@ -135,7 +141,7 @@ class TableLayout:
 
     @property
     def cuts(self) -> str:
-        """Prefix of vacuum's marks. A mark shows since when a checkpoint has been named (`vacuum`)."""
+        """Prefix of vacuum's marks. A mark shows since when `_last_checkpoint` has named a checkpoint (`vacuum`)."""
         return f"{self.own}cut/"
 
     def cut(self, version: int) -> str:

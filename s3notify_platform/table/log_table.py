@@ -1,6 +1,6 @@
 """One table, with the objects that read it and commit to it.
 
-A process keeps the newest snapshot that it has seen of a table. So a warm process requests only the later versions.
+A process keeps the newest snapshot of a table that it has seen. So a warm process requests only the later versions.
 
 Requests of `newest`: those of `LogReader.open`, or of `LogReader.refresh` if the process has seen the table.
 """
@@ -44,7 +44,7 @@ class SnapshotMemory:
             return self._kept
 
     def keep(self, found: Snapshot | Absent) -> None:
-        """Keep a snapshot that was just read or committed. `Absent` drops the kept one."""
+        """Keep a snapshot that was just read or committed. If it is `Absent`, the kept snapshot is dropped."""
         with self._lock:
             if isinstance(found, Absent):
                 self._kept = None
@@ -58,10 +58,10 @@ class SnapshotMemory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogTable:
-    """A table. `data`: its packs. `quarantine`: the packs of its rejects.
+    """A table. `data`: handles the table's packs. `quarantine`: handles the packs of rejects.
 
-    `committer`: refuses every commit if the table may only be read. `url`: the URL of the table's prefix. `mirror`: the
-    name of the mirror that shows the table elsewhere (`mirrors`).
+    `committer`: commits; if the table may only be read, it refuses every commit. `url`: the URL of the table's prefix.
+    `mirror`: the name of the mirror that shows the table elsewhere (`mirrors`).
     """
 
     reader: LogReader
@@ -90,7 +90,7 @@ class LogTable:
         return self.noted(self.committer.commit(change, base))
 
     def noted(self, done: CommitResult) -> CommitResult:
-        """`done`, after the snapshot was kept in this process and the mirror was updated."""
+        """Keeps the snapshot of `done` in this process, updates the mirror, and returns `done`."""
         if isinstance(done, Committed):
             self.memory.keep(done.snapshot)
             if self.mirror is not None:
@@ -120,8 +120,8 @@ def table_of(
     """A table of this layout. No request.
 
     `leases`: True if `commits` works by leases, which other engines ignore. `vectors`: True if deletion vectors hide
-    withdrawn rows. `restore`: the command that accepts a loss. `mirror`: the name of the mirror that shows the table
-    elsewhere (`mirrors`). `url`: the URL of the table, for the mirror.
+    withdrawn rows. `restore`: the command that accepts a loss of versions, for messages. `mirror`: the name of the
+    mirror that shows the table elsewhere (`mirrors`). `url`: the URL of the table, for the mirror.
     """
     memory = memory or SnapshotMemory()
     reader = LogReader(store, layout, known, adopt=not leases, at_once=at_once, restore=restore, clock=clock)

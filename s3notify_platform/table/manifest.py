@@ -4,7 +4,7 @@ A version of the log names its manifest by a number `n`, which is new at each at
 before its version, and never changed. A manifest that no version names is garbage. A manifest holds counts, not keys,
 so its size does not depend on the table's size: at most `MANIFEST_BYTES`.
 
-A manifest is stored as JSON, with the counts as columns. Item i of a column belongs to slot i.
+A manifest is stored as JSON, with the counts as columns. Item i of each column belongs to slot i.
 """
 
 import json
@@ -25,7 +25,7 @@ MANIFEST_BYTES: Final = 256 << 10
 FORMAT: Final = 1
 
 OTHER_CODE: Final = "other"
-"""Replaces a code version if several versions made the slot's rows, or an unknown one."""
+"""The text in place of a code version if several code versions made the slot's rows, or if the version is unknown."""
 
 Json = dict[str, Any]
 
@@ -36,10 +36,11 @@ class SlotFacts:
 
     `generation`: the version that last changed the slot; 0 if no version has. `objects`: live objects.
     `without_records`: see `ObjectState`. `failing`: objects in quarantine as a whole. `pending`: objects to be read
-    further or again. `signal`: the first digits of the signal's ETag, as the last batch saw it. `code_version`: of the
-    code that made the newest rows. `other_code`: objects with rows of other code, which were planned before the label
-    `code_since`. Failing objects do not count. `backfill`: rows that were planned before this version must be read
-    again; 0: no rows. `source`: the version of the source's table that a derived slot was made from.
+    further or again. `signal`: the first digits of the signal's ETag, as the last batch saw it. `code_version`: the
+    version of the code that made the newest rows. `other_code`: the number of objects whose rows were made by other
+    code; these rows have labels below `code_since`. Failing objects do not count in `other_code`. `backfill`: rows that
+    were planned before this version must be read again; 0 if there is no request. `source`: the version of the source's
+    table that a derived slot was made from.
     """
 
     generation: int = 0
@@ -61,13 +62,16 @@ class SlotFacts:
         return self.other_code if self.code_version == code else self.objects - self.failing
 
     def is_stale(self, code: str) -> bool:
-        """True if code other than `code` made some of the slot's rows, or all. Pure."""
+        """True if code other than `code` made at least some of the slot's rows. Pure."""
         if self.source:  # a derived slot is replaced as a whole
             return self.code_version != code
         return self.objects_of_other_code(code) > 0
 
     def made_by(self, code: str) -> str:
-        """`code` if it made all rows; else the version of the code that did, or `OTHER_CODE`. Pure."""
+        """`code` if it made all rows.
+
+        Otherwise the version of the code that made them, or `OTHER_CODE` if that is not one version. Pure.
+        """
         if not self.is_stale(code):
             return code
         return OTHER_CODE if self.code_version in ("", code) else self.code_version
@@ -89,7 +93,7 @@ class ChangesFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Followed:
-    """The version of another table that a table was made from as a whole. `table`: the id of that table."""
+    """The version of another table from which a whole table was made. `table`: the id of the other table."""
 
     table: str
     version: int
@@ -97,10 +101,10 @@ class Followed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
-    """The state as of `version`, besides its packs. `rejects`: packs of rejects, which the log does not name.
+    """The state as of `version`, except its packs. `rejects`: packs of rejects, which the log does not name.
 
-    `changes`: the changes of this version, in the order in which they were made, unless they are in `changes_file`.
-    `follows`: set for a table that is kept in step with another one.
+    `changes`: the changes of this version, in order; empty if they are in `changes_file`. `follows`: set for a table
+    that is kept in step with another one.
     """
 
     table: str
@@ -115,9 +119,9 @@ class Manifest:
     follows: Followed | None = None
 
     def spilled(self, path: str) -> tuple["Manifest", bytes | None]:
-        """Moves the changes into a file at `path` if they are too many for the manifest.
+        """If there are too many changes for the manifest, moves them into a file at `path`.
 
-        Returns the manifest, and the file's body (None without a file).
+        Returns the manifest, and the body of the file (None if there is none).
         """
         if fits_inline(self.changes):
             return self, None
@@ -163,7 +167,7 @@ class Manifest:
 
     @classmethod
     def loads(cls, body: bytes, *, where: str) -> "Manifest":
-        """Inverse of `dumps`. `CorruptError` names `where`."""
+        """Inverse of `dumps`. Raises `CorruptError`, with `where` in its message."""
         try:
             found = json.loads(body)
             if found["format"] != FORMAT:

@@ -1,8 +1,9 @@
-"""Opens a table whose log and record agree; creates a table; goes on after a loss that a person has accepted.
+"""Opens a table whose log and record agree. Creates a table. Lets a table go on after a loss that a person has
+accepted.
 
 The log has the table's id and its versions. The record (`known`), outside the prefix, has the id, the identity and the
-newest version. A table is refused if log or record is missing, or if it was made with other settings. The refusal comes
-before anything is written. Its message names the command to go on.
+newest version. A table is refused if its log or its record is missing, or if it was made with other settings. It is
+refused before anything is written. The message names the command that lets it go on.
 
 Requests of `open_table`: those of `LogTable.newest`. Creating the table takes 2 writes more, and the requests of
 `Committer.create`.
@@ -28,7 +29,10 @@ ID_BYTES: Final = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableName:
-    """Names a table in messages. `source`: its source. `command`: makes the text `s3notify table NAME …` for it."""
+    """The name of a table in messages. `source`: its source.
+
+    `command`: makes the text of a command for it (`s3notify table NAME …`).
+    """
 
     source: str
     command: Callable[..., str]
@@ -36,7 +40,7 @@ class TableName:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenTable:
-    """A table whose log and record agree. Without `id` there is no table yet, and no snapshot."""
+    """A table whose log and record agree. If `id` is empty, there is no table yet, and no snapshot."""
 
     name: TableName
     known: Known
@@ -64,9 +68,9 @@ def open_table(
 ) -> OpenTable:
     """The table, if it is complete and has this `identity` (None: any). Otherwise the error says what to do.
 
-    `expected`: the id in a cursor, or in the record of signals that were seen. `create`: schema and protocol of version
-    0, if the table never existed (`MetaData.id` is drawn here). `CorruptError`: log or record is missing. `UsageError`:
-    the table has another identity, or is being rewritten.
+    `expected`: the id that a cursor, or the record of seen signals, has for the table. `create`: schema and protocol of
+    version 0; with it, a table that never existed is created. `MetaData.id` is drawn here. `CorruptError`: log or
+    record is missing. `UsageError`: the table has another identity, or is being rewritten.
     """
     reader = table.reader
     try:
@@ -102,7 +106,10 @@ def open_table(
 
 
 def claim(reader: LogReader, table: OpenTable, epoch: str) -> str:
-    """Record that the sensor of this epoch uses the table. Returns a warning if another one did. 1 read and 1 write."""
+    """Record that the sensor of this epoch uses the table.
+
+    Returns a warning if another sensor used the table before. 1 read and 1 write.
+    """
     before = table.known.sensor
     if before == epoch:
         return ""
@@ -114,7 +121,7 @@ def claim(reader: LogReader, table: OpenTable, epoch: str) -> str:
 
 
 def confirm(reader: LogReader, table: OpenTable) -> int:
-    """Let any number of objects leave the table on top of its newest version, which it returns. 1 read and 1 write."""
+    """Allow the next version to remove any number of objects. Returns the newest version. 1 read and 1 write."""
     known, _ = reader.known.change(
         lambda now: replace(now, confirmed=now.version) if now and now.table == table.id else now
     )
@@ -191,7 +198,7 @@ def new_id(clock: Clock) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _NewId:
-    """A version that changes only the table's id."""
+    """A change of only the table's id."""
 
     table: str
 
@@ -202,7 +209,7 @@ class _NewId:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Forgotten:
-    """A loss that was accepted. `table`: the new id; "" if there is no table. `version`: the last remaining version."""
+    """A loss that was accepted. `table`: the new id; "" if there is no table. `version`: the last one that remains."""
 
     table: str = ""
     version: int = -1
@@ -211,9 +218,9 @@ class Forgotten:
 def forget(committer: Committer, backlog: Callable[[], None]) -> Forgotten:
     """Accept that versions or the record are missing. The table goes on under a new id, with the versions that remain.
 
-    Version numbers are used again, so cursors and streams with the former id begin again. `backlog`: has every slot
-    compared with the bucket by a listing; it is called first. Stop the source's runs before the call. Safe to repeat.
-    The table is refused until a call has succeeded.
+    Version numbers are used again, so cursors and streams with the former id begin again. `backlog`: is called first,
+    and makes later batches compare every slot with a listing of the bucket. Stop the source's runs before the call.
+    Safe to repeat. Until a call has succeeded, the table is refused.
 
     Requests: 1 LIST and 1 DELETE for each version beyond a gap, and the requests of `open` and of a commit.
     """
@@ -225,10 +232,10 @@ def forget(committer: Committer, backlog: Callable[[], None]) -> Forgotten:
     backlog()
     fresh = new_id(committer.clock)
     was = known or Known(table=left.table if left else fresh)
-    # A table with no commit may begin with other settings.
+    # If a table has no commit, it may begin again with other settings.
     begun = max(was.version, -1 if left is None else left.version) > 0
     identity = was.identity if begun else None
-    # The record is written first: after a crash in between, log and record differ, and the command can be repeated.
+    # The record is written first. If the process crashes then, log and record differ, and the command can be repeated.
     reader.known.change(lambda _: replace(was.follower(fresh), identity=identity, endpoint=was.endpoint))
     if left is None:
         return Forgotten(table=fresh)

@@ -1,4 +1,6 @@
-"""Decides which objects of a bucket are the platform's, for listings, inlets, publishers and policies alike."""
+"""Decides which objects of a bucket are the platform's own. Listings, inlets, publishers and policies all use this
+rule.
+"""
 
 from typing import Final
 
@@ -11,7 +13,10 @@ USUAL: Final = (OWN, f"{KNOWN}/")
 
 
 def prefixes_of(text: str) -> tuple[str, ...]:
-    """The prefixes in `other_platform_prefixes`. `UsageError`: a prefix does not end in '/', and may match too much."""
+    """The prefixes in `other_platform_prefixes`.
+
+    `UsageError`: a prefix does not end in '/', so it could match too much.
+    """
     found = tuple(filter(None, text.split("|")))
     if not all(prefix.endswith("/") for prefix in found):
         raise UsageError(f"other_platform_prefixes {text!r}: end each prefix with '/'")
@@ -21,12 +26,12 @@ def prefixes_of(text: str) -> tuple[str, ...]:
 def own_prefixes(
     bucket: str, *, platform_bucket: str, platform_prefix: str, keyspace_prefix: str, queue_prefix: str
 ) -> tuple[str, ...]:
-    """Prefixes of the platform's objects in `bucket`: usual prefixes, and the prefixes of a source with these settings.
-    Pure.
+    """The prefixes of the platform's objects in `bucket`: the usual prefixes, and the prefixes of a source with these
+    settings. Pure.
 
     Sources do not read objects below these prefixes, inlets do not report them, and publishers do not write them. The
-    settings are those of `Location`, with defaults filled in. Two buckets with the same name count as one, because a
-    store may have several URLs.
+    settings have the names of `Location`'s fields, with defaults filled in. Two buckets with the same name count as one
+    bucket, because a store may have several URLs.
     """
     if bucket != platform_bucket:
         return USUAL

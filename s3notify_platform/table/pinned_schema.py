@@ -1,8 +1,8 @@
-"""The pinned column types of a table, kept in its log. Pure.
+"""The pinned schema of a table, which is kept in the table's log. Pure.
 
-The log's `metaData` has the columns of the rows. A property of the table has the schema with which objects are parsed.
-So both change in the version that brings the first rows of the new schema. A later schema has every field of the
-earlier ones, with its type, at any depth, unless a person went back (`rollback`).
+The log's `metaData` has the columns of the rows. A property of the table has the parsing schema: the schema with which
+objects are parsed. So both change in the version with the first rows of the new schema. A later schema has every field
+of an earlier schema, with the same type, at any depth. Only `rollback` and `s3notify schema set` make exceptions.
 """
 
 import json
@@ -16,7 +16,7 @@ from s3notify_platform.table.delta.actions import MetaData, Protocol
 from s3notify_platform.table.delta.metadata import LINEAGE, delta_schema, united
 
 SOURCE: Final = "s3notify.source"
-"""Property of the table: the schema with which objects are parsed, as Spark's JSON."""
+"""Property of the table: the parsing schema, as Spark's JSON."""
 
 INFERRED: Final = "s3notify.inferred"
 """Property of the table: `true` if the parsing schema was inferred."""
@@ -27,7 +27,7 @@ DEFINITION: Final = "s3notify.definition"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableSchema:
-    """The pinned schema, as Spark's JSON. `source`: parses the objects. `rows`: the table's columns without lineage.
+    """The pinned schema, as Spark's JSON. `source`: the parsing schema. `rows`: the table's columns without lineage.
 
     `inferred`: True if `source` was inferred from a sample.
     """
@@ -54,7 +54,7 @@ def schema_of(metadata: MetaData, *, derived: bool = False) -> TableSchema | Non
 
 
 def _plain(kind: Any) -> Any:
-    """A type without Delta's own metadata (names and ids of column mapping)."""
+    """The type, without the metadata that Delta adds (names and ids of column mapping)."""
     if isinstance(kind, list):
         return [_plain(each) for each in kind]
     if isinstance(kind, dict):
@@ -75,7 +75,7 @@ def is_same(one: TableSchema, other: TableSchema | None) -> bool:
 
 
 def grown(known: TableSchema | None, *, source: str, rows: str, inferred: bool) -> TableSchema:
-    """The schema that covers `rows` and parses with `source`. Pure.
+    """The table's schema, extended: it has the columns of `rows`, and parses with `source`. Pure.
 
     `UsageError`: a column of `rows` contradicts the table, or the schema exceeds the limits.
     """
@@ -104,7 +104,10 @@ def described(
 
 
 def both_sources(theirs: Mapping[str, str], mine: Mapping[str, str]) -> dict[str, str]:
-    """The properties of both; `mine` win. The parsing schema gets the fields of both. Pure."""
+    """The properties of both writers; if both set one, the value in `mine` wins.
+
+    The parsing schema gets the fields of both. Pure.
+    """
     properties = {**theirs, **mine}
     if SOURCE in theirs and SOURCE in mine:
         properties[SOURCE] = merged(theirs[SOURCE], mine[SOURCE], strict=False)
@@ -112,9 +115,10 @@ def both_sources(theirs: Mapping[str, str], mine: Mapping[str, str]) -> dict[str
 
 
 def was_retyped(theirs: MetaData, mine: MetaData, *, since: MetaData) -> bool:
-    """True if another writer gave a column another type than mine, or changed its parsing type since `since`. Pure.
+    """True if another writer gave a column another type than this writer (`mine`), or changed its parsing type after
+    `since`. Pure.
 
-    The parsing schema may differ from run to run, as the source declares it, while the table's columns stay the same.
+    From run to run, the source may declare other parsing types, while the table's columns stay the same.
     """
     if united(theirs.schema, mine.schema) is None:
         return True
@@ -128,13 +132,13 @@ def _parsing(metadata: MetaData) -> str:
 
 @dataclass(slots=True)
 class _Room:
-    """The room that a schema has for more columns and bytes."""
+    """The columns and bytes that may still be added to a schema."""
 
     columns: int
     bytes: int
 
     def take(self, column: Any) -> bool:
-        """Make room for one more column; True if there was room. The fields inside its type are counted separately."""
+        """Count one more column; False if there is no room for it. Fields inside its type are counted separately."""
         size = len(json.dumps(column | {"type": _kind(column["type"]) or column["type"]})) + _NESTED_BYTES
         if self.columns < 1 or self.bytes < size:
             return False
@@ -143,11 +147,11 @@ class _Room:
 
 
 _NESTED_BYTES: Final = 60
-"""Bytes of a nested type besides its fields."""
+"""The bytes of a nested type, without its fields."""
 
 
 def check_size(schema: str, *, times: int = 1) -> None:
-    """`UsageError` if a schema exceeds the limits. The limits are multiplied by `times`. Pure."""
+    """Raises `UsageError` if a schema exceeds `times` the limits. Pure."""
     columns, size = size_of(schema)
     for what, found, limit in (
         ("columns", columns, times * MAX_COLUMNS),
@@ -159,7 +163,10 @@ def check_size(schema: str, *, times: int = 1) -> None:
 
 
 def size_of(schema: str) -> tuple[int, int]:
-    """The number of fields at any depth (limit `MAX_COLUMNS`), and of bytes (limit `MAX_SCHEMA_BYTES`). Pure."""
+    """The number of fields at any depth (limit `MAX_COLUMNS`), and the number of bytes (limit `MAX_SCHEMA_BYTES`).
+
+    Pure.
+    """
     return _count(json.loads(schema)), len(schema)
 
 
@@ -185,11 +192,11 @@ def _depth(kind: Any) -> int:
 
 
 def merged(old: str, new: str, *, strict: bool, bounded: bool = False) -> str:
-    """`old`, with the fields that only `new` has, also inside structs, arrays and maps. Pure.
+    """The schema `old`, extended by the fields that only `new` has, also inside structs, arrays and maps. Pure.
 
-    A field that both have stays as in `old`. If its types differ and `strict` is set, `UsageError` names it. A field
-    whose name differs from another one only in case is left out, or refused if `strict`, because Spark ignores case.
-    `bounded` leaves out fields with which the schema would be too large or too deep.
+    A field that both have stays as in `old`. If `strict` is set and the types differ, `UsageError` names the field.
+    Spark ignores case. So if a new name differs from another one only in case, the field is left out, or refused if
+    `strict`. If `bounded` is set, fields that would make the schema too large or too deep are left out.
     """
     empty: dict[str, Any] = {"type": "struct", "fields": []}
     one, other = empty | json.loads(old), empty | json.loads(new)
@@ -233,7 +240,7 @@ class _Merge:
         result = []
         for column in old:
             if (other := found.get(column["name"])) is None:
-                # Later rows will not have the column.
+                # New rows do not have this column, so it may be null.
                 result.append(column | {"nullable": True})
                 continue
             kind = self.merged(column["type"], other["type"], _below(path, column["name"]), level + 1)
@@ -261,7 +268,7 @@ class _Merge:
         return result
 
     def added(self, kind: Any, level: int) -> Any:
-        """The part of a new column's type that fits; None if nothing fits."""
+        """The part of a new column's type that fits within the limits; None if nothing fits."""
         if _kind(kind) and level >= MAX_DEPTH:
             return None
         match _kind(kind):
@@ -310,7 +317,7 @@ def _below(path: str, name: str) -> str:
 
 
 def _name(kind: Any) -> str:
-    """A type as text for people."""
+    """The type as a text for people."""
     match _kind(kind):
         case "struct":
             return (

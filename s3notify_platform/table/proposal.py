@@ -1,8 +1,8 @@
 """The change that a writer requests, and the version that results from it. Pure.
 
-A writer states its request as a `Change`: a function from a snapshot to the next state. The function is called again on
-top of each version that another writer created first. So each kind of change decides all its cases of concurrent
-writers in one place.
+A `Change` is a writer's request: a function that makes the next state from a snapshot. If another writer creates a
+version first, the function is called again on top of this version. So each kind of change handles all cases of
+concurrent writers in one place.
 """
 
 from collections.abc import Mapping, Sequence
@@ -23,9 +23,9 @@ from s3notify_platform.table.states.state_levels import StateSet
 class Proposal:
     """The difference that a change makes to a snapshot. Omitted parts stay unchanged.
 
-    `files`: bodies by key, each under a new name, to be written before the version. `slots`: the facts of changed
-    slots; the committer sets their `generation`. `states`, `rejects`, `follows`: as in `Manifest`. `changes`: the
-    changes of the objects' states, for the feed (`feed`). `note`: for the history.
+    `files`: the bodies to write before the version, by key. Each has a new name. `slots`: the facts of changed slots;
+    the committer sets their `generation`. `states`, `rejects`, `follows`: as in `Manifest`. `changes`: the changes of
+    the objects' states, for the feed (`feed`). `note`: for the history.
     """
 
     adds: tuple[Add, ...] = ()
@@ -46,15 +46,15 @@ class Change(Protocol):
     """A change that a writer requests for the next version."""
 
     def onto(self, base: Snapshot) -> Proposal | None:
-        """The proposal on top of this snapshot; None if nothing of the change is left to do.
+        """The proposal on top of this snapshot; None if nothing is left to do.
 
-        Raises an error if the whole change is impossible.
+        Raises an error if no part of the change is possible.
         """
         ...
 
 
 def applied(base: Snapshot, proposal: Proposal, *, version: int, number: int) -> Snapshot:
-    """The snapshot that a proposal makes of `base`, as this version."""
+    """The snapshot that results if `base` gets a proposal, as this version."""
     removed = {each.id for each in proposal.removes}
     packs = {path: pack for path, pack in base.packs.items() if pack.id not in removed}
     before, metadata = base.manifest, proposal.metadata or base.metadata
@@ -67,7 +67,7 @@ def applied(base: Snapshot, proposal: Proposal, *, version: int, number: int) ->
         slots={**before.slots, **changed},
         states=before.states if proposal.states is None else proposal.states,
         rejects=before.rejects if proposal.rejects is None else proposal.rejects,
-        # Several changes may become one version. The changes of this proposal then come after the others.
+        # Several proposals may become one version. The changes of this proposal then come after those of the others.
         changes=(*(before.changes if before.number == number else ()), *proposal.changes),
         follows=proposal.follows or before.follows,
     )
@@ -87,10 +87,10 @@ def applied(base: Snapshot, proposal: Proposal, *, version: int, number: int) ->
 def next_version(
     base: Snapshot, current: Snapshot, proposals: Sequence[Proposal], *, created_ms: int
 ) -> LogVersion:
-    """The version that leads from `base` to `current` by these proposals, one after the other.
+    """The log's version that leads from `base` to `current`. It has the changes of these proposals, in order.
 
-    A file that one proposal adds and another one removes is in neither list. `CorruptError`: the version would not
-    follow from `base`.
+    A file that one proposal adds and a later one removes is in neither list. `CorruptError`: the version would not fit
+    the state of `base`.
     """
     live = {pack.id for pack in current.packs.values()}
     held = {pack.id for pack in base.packs.values()}

@@ -1,20 +1,21 @@
-"""Quarantine: records and objects that could not be ingested, the reasons, and their retry after a fix.
+"""Quarantine: the records and objects that could not be ingested, with the reasons. After a fix, they can be retried.
 
 There are two kinds. *Rejected records* belong to objects whose other records are committed. The manifest names the
 packs of these records. *Failing objects* could not be read completely. The states of failing objects hold the reason,
 and the traceback of an unforeseen error.
 
-After a fix, `retry` has objects read again, by the steps of `reread`. Reading goes on where it had ended, or else
-begins at the start. A record or object leaves quarantine only in the version that ingests its rows, or finds its object
-deleted. If it fails again, it stays in quarantine with the new reason.
+After a fix, `retry` requests that objects are read again, by the steps of `reread`. If an object was read up to some
+place, reading goes on there; otherwise it begins at the start. A record or object leaves quarantine only in the version
+that has its rows, or that records the deletion of its object. If it fails again, it stays in quarantine, with the new
+reason.
 
-Limits: at most `WAITING_MAX` objects of a slot are pending at the same time, because a batch keeps their states in
-memory until they are read. Further objects need another call. One version requests the retry for several slots with up
-to `REQUEST_MAX` failing objects and rejects together, or for one slot. An object that is being read in parts, and has
-not failed, is already pending. The rejects of such an object can be retried after it was read to its end.
+Limits: at most `WAITING_MAX` objects of a slot are pending at the same time. A batch keeps their states in memory.
+Further objects need another call of `retry`. One version has the request for one slot, or for several slots with at
+most `REQUEST_MAX` failing objects and rejects together. If an object is being read in parts and has not failed, it is
+already pending. Its rejects can be retried after it was read to its end.
 
-Requests to examine slots: those of `LogTable.newest`, of `StateReader.failing`, and of `reading` for the rejects. Slots
-share the packs of rejects, so no request is for one slot alone.
+To examine slots takes the requests of `LogTable.newest`, of `StateReader.failing`, and of `reading` for the rejects.
+Slots share packs of rejects, so one request often serves several slots.
 """
 
 import re
@@ -40,7 +41,7 @@ from s3notify_platform.table.round import SlotRound
 from s3notify_platform.table.snapshot import Absent, Snapshot
 
 WAITING_MAX: Final = 100_000
-"""The most objects of one slot that wait to be read further or again."""
+"""The most objects of one slot that may wait to be read further or again."""
 
 REQUEST_MAX: Final = 200_000
 """The most failing objects and rejects of several slots that are processed together."""
@@ -53,9 +54,10 @@ Kind = Literal["failing", "rejected"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """A choice of objects to retry: those among `keys`, or all (None), whose reason contains `reason`.
+    """A choice of objects to retry.
 
-    `columns`: only objects that are in quarantine for a value of one of these columns, or of a field in it.
+    An object is chosen if its key is in `keys` (None: any key), and its reason contains `reason`. `columns`: the reason
+    must also be a value of one of these columns, or of a field in it.
     """
 
     keys: frozenset[str] | None = None
@@ -68,7 +70,7 @@ class Choice:
         return chosen and (not self.columns or re.search(self._of_columns, state.reason) is not None)
 
     def among(self, rejects: pa.Table) -> pa.Table:
-        """The chosen rejects."""
+        """Mask: true for each chosen reject."""
         if self.keys is not None:
             rejects = rejects.filter(_is_in(rejects, self.keys))
         if self.reason:
@@ -79,9 +81,8 @@ class Choice:
 
     @property
     def _of_columns(self) -> str:
-        """A pattern for the reasons of these columns.
-
-        The reasons are those of rescued values (`formats.rescue.mismatch_reason`), and of columnar files.
+        """A pattern for reasons that name these columns: reasons of rescued values (`formats.rescue.mismatch_reason`),
+        and of columnar files.
         """
         names = "|".join(re.escape(name) for name in self.columns)
         return rf"^([0-9]+ more, the first: )?`?({names})`?[:.\[]|column '({names})' does not fit"
@@ -92,7 +93,10 @@ EVERYTHING: Final = Choice()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReasonCount:
-    """The number of records and objects of a slot in quarantine for one reason. `records` is 0 for failing objects."""
+    """The numbers of records and objects of a slot that are in quarantine for one reason.
+
+    `records` is 0 for failing objects.
+    """
 
     slot: Slot
     kind: Kind
@@ -100,15 +104,15 @@ class ReasonCount:
     objects: int
     records: int
     waiting: int
-    """The objects that already wait for a requested retry."""
+    """The number of objects that already wait for a requested retry."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyQuarantine:
     """The quarantine of one object version. `state.reason`: why the object fails, or "".
 
-    `rejects`: the first rejects in order, with the columns of `REJECT_SCHEMA`; `state.rejects` counts all. `waiting`: a
-    retry was requested, or the object is being read in parts.
+    `rejects`: the first rejects in order, with the columns of `REJECT_SCHEMA`. `state.rejects`: the number of all
+    rejects. `waiting`: a retry was requested, or the object is being read in parts.
     """
 
     slot: Slot
@@ -119,9 +123,11 @@ class KeyQuarantine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retried:
-    """The objects that a retry requests, or would request: failing ones, and ones with chosen rejects (`records`).
+    """The objects that a retry requests (with `dry_run`: would request): failing objects, and objects with chosen
+    rejects. `records`: the number of these rejects.
 
-    `waiting`: how many of them had been requested before. `left`: how many exceed `WAITING_MAX` and need another call.
+    `waiting`: the number of these objects that were requested before. `left`: the number of objects beyond
+    `WAITING_MAX`, which need another call.
     """
 
     slots: tuple[Slot, ...] = ()
@@ -142,7 +148,10 @@ class Retried:
 
 
 def reasons_of(table: LogTable, slots: Iterable[Slot]) -> list[ReasonCount]:
-    """Counts by slot, kind and reason. Requests: see the module's docstring; also those of `StateReader.pending`."""
+    """The counts by slot, kind and reason.
+
+    Requests: to examine the slots (see the module's docstring), and those of `StateReader.pending`.
+    """
     base = table.newest()
     if isinstance(base, Absent):
         return []
@@ -182,7 +191,8 @@ def _reasons(table: LogTable, base: Snapshot, slots: Sequence[Slot]) -> Iterator
 
 
 def key_quarantine(table: LogTable, slot: Slot, key: str, *, limit: int) -> KeyQuarantine | None:
-    """The quarantine of an object, with at most `limit` of its rejects; None if it is empty.
+    """The quarantine of an object, with at most `limit` rejects; None if neither the object nor a record of it is in
+    quarantine.
 
     Requests: those of `LogTable.newest`, of `StateReader.lookup`, and of `reading` for the packs that may hold its
     rejects.
@@ -209,7 +219,10 @@ def rejects_packs(base: Snapshot, slot: Slot, state: ObjectState) -> list[Add]:
 def first_rejects(
     table: LogTable, packs: Iterable[Add], slot: Slot, state: ObjectState, *, limit: int
 ) -> pa.Table:
-    """The first rejects of an object version in these packs, in order. Requests: those of `reading.read`."""
+    """The first rejects of an object version, in order. They are read from these packs.
+
+    Requests: those of `reading.read`.
+    """
     found = REJECT_SCHEMA.empty_table()
     for batch in read_slots(table.reader.store, table.layout, packs, [slot], REJECT_SCHEMA):
         rows = pa.Table.from_batches([batch])
@@ -223,7 +236,9 @@ def first_rejects(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Chosen:
-    """The choice in one slot: failing objects, other objects with rejects, and the number of these rejects."""
+    """The chosen objects of one slot: failing objects, other objects with chosen rejects, and the number of these
+    rejects.
+    """
 
     failing: Mapping[str, ObjectState]
     rejected: Mapping[str, ObjectState]
@@ -237,7 +252,10 @@ class _Chosen:
 
 @dataclass(slots=True, kw_only=True)
 class _Retry:
-    """The request for some slots. A slot is examined again only if another writer has changed it."""
+    """The request for some slots.
+
+    If another writer creates a version first, only the slots that it changed are examined again.
+    """
 
     table: LogTable
     wanted: Sequence[Slot]
@@ -303,12 +321,12 @@ def retry(
     *,
     dry_run: bool = False,
 ) -> Retried:
-    """Have the `choice` of `slots` read again by the source's next batch.
+    """Request that the source's next batch reads the `choice` of `slots` again.
 
     `signals`: the publisher of the source's keyspace; None for a run that reads the slots itself. Safe to repeat.
-    Requests: see the module's docstring; also those of `StateReader.lookup`, those of a commit for each new request
-    (`REQUEST_MAX`), 1 PUT for each signal, and 1 for the root. With `dry_run` nothing is written. Raises like
-    `LogTable.newest` and `Committer.commit`.
+    Requests: to examine the slots (see the module's docstring), and those of `StateReader.lookup`. A commit for each
+    new request (`REQUEST_MAX`), 1 PUT for each signal, and 1 for the root. With `dry_run` nothing is written. Raises
+    like `LogTable.newest` and `Committer.commit`.
     """
     base = table.newest()
     if isinstance(base, Absent):
@@ -333,7 +351,7 @@ def _chosen_of(table: LogTable, base: Snapshot, slots: Sequence[Slot], choice: C
         slot, key = Slot(row["_slot"]), row["_key"]
         if key not in failing.get(slot, ()):
             records[slot][key] = row["records"]
-    # Rejects of expired objects are kept, like their rows, but these objects can no longer be read.
+    # Rejects of an expired object are kept, like its rows. But the object can no longer be read.
     known = table.states.lookup(states, {slot: [*keys] for slot, keys in records.items() if keys})
     found: dict[Slot, _Chosen] = {}
     for slot, keys in records.items():
@@ -361,7 +379,7 @@ def _added(parts: Iterable[Retried]) -> Retried:
 
 
 def _together(manifest: Manifest, slots: Iterable[Slot]) -> Iterator[list[Slot]]:
-    """The slots with anything in quarantine, grouped so that each group stays below `REQUEST_MAX`."""
+    """The slots with anything in quarantine, in groups. Each group is below `REQUEST_MAX`, or is a single slot."""
     some: list[Slot] = []
     size = 0
     for slot in sorted(set(slots)):
@@ -384,7 +402,7 @@ def _with(manifest: Manifest, slots: Iterable[Slot], what: Literal["failing", "r
 def _counted(
     table: LogTable, base: Snapshot, slots: Iterable[Slot], choice: Choice, *, by: Sequence[str]
 ) -> pa.Table:
-    """The number of chosen rejects, as the column `records`, grouped by these columns."""
+    """The chosen rejects, grouped by these columns. The column `records` has the number of rejects in each group."""
     fields = [REJECT_SCHEMA.field(name) for name in by]
     parts = [pa.schema([*fields, pa.field("records", pa.int64())]).empty_table()]
     batches = read_slots(

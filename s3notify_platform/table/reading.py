@@ -1,19 +1,21 @@
-"""Rows, or rejects, of slots of a snapshot as Arrow record batches: with Spark, or without.
+"""Reads the rows, or the rejects, of slots as of a snapshot. The result is Arrow record batches. It works with Spark,
+and without.
 
-The driver finds the packs that may have rows of the slots, by the log, and distributes them to tasks, evenly by bytes
-(`plan_read`). A `ReadTask` is small, and a task needs nothing else: it does not read the log. A large pack is divided
-among several tasks by ranges of bytes. A row group belongs to the task in whose range it begins.
+By the log, the driver finds the packs that may have rows of the slots. It distributes them to tasks, evenly by bytes
+(`plan_read`). A task needs only its `ReadTask`, which is small. It does not read the log. A large pack is divided among
+several tasks by ranges of bytes. A row group belongs to the task in whose range it begins.
 
 A task reads the footer of each pack, then the row groups that may have rows of its slots. A task reads only the
-requested columns. Packs of other engines are read in the same way if their row groups say which slots they have;
-otherwise they are read whole.
+requested columns. Packs of other engines are read in the same way if their row groups have statistics of `_slot`.
+Otherwise the whole pack is read.
 
-Order: rows of one pack come in the pack's order, by (`_slot`, `_key`, `_offset`). Packs of other engines may have
-another order. The rows of a slot, and even of an object, may be in several packs. Sort them if the order matters.
+Order: the rows of one pack come in the pack's order: by (`_slot`, `_key`, `_offset`), but packs of other engines may be
+unsorted. The rows of a slot, and even of one object, may be in several packs. If the order matters, sort the result.
 
-Requests: `plan_read` makes none. `read` makes 1 GET for each pack up to `PACK_WHOLE_BYTES`. For each part of a larger
-pack, `read` makes 1 GET of the footer, and 1 for each run of neighbouring columns, up to `PACK_READ_BYTES`. So a slot
-of a large pack takes 2 GETs, unless columns are left out. A deletion vector in a file takes 1 GET more.
+Requests: `plan_read` makes no request. `read` makes 1 GET for each pack up to `PACK_WHOLE_BYTES`. For each part of a
+larger pack, `read` makes 1 GET of the footer, and 1 for each run of neighbouring columns, up to `PACK_READ_BYTES`. So
+to read one slot of a large pack takes 2 GETs, or more if some columns are left out. A deletion vector in a file takes 1
+GET more.
 
 Memory of `read`: twice `READ_AHEAD_BYTES`, a row group, and a batch.
 """
@@ -63,7 +65,10 @@ BATCH_ROWS: Final = 50_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PackPart:
-    """The row groups of a live pack that begin in `span`. `rows`, `slots`, `vector`: of the whole pack, as in `Add`."""
+    """The row groups of a live pack that begin in the range of bytes `span`.
+
+    `rows`, `slots`, `vector`: as in `Add`, for the whole pack.
+    """
 
     path: str
     size: int
@@ -75,7 +80,11 @@ class PackPart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadTask:
-    """The work of one task: the rows of `slots` (ascending; None: all) in these parts. `bytes`: about how many."""
+    """The work of one task: to read the rows of `slots` (ascending; None: all) in these parts.
+
+    `bytes`: about
+    how many bytes are read.
+    """
 
     parts: tuple[PackPart, ...]
     slots: tuple[int, ...] | None = None
@@ -85,10 +94,10 @@ class ReadTask:
 def plan_read(
     packs: Iterable[Add], slots: Collection[Slot] | None = None, *, tasks: int = 1
 ) -> list[ReadTask]:
-    """Distribute the rows of `slots` (None: all) to up to `tasks` tasks of about equal bytes. Pure.
+    """Distribute the rows of `slots` (None: all) to at most `tasks` tasks, which read about the same number of bytes.
 
-    `packs`: the live packs (`Snapshot.packs`, or `Manifest.rejects`). A task has at least `PACK_WHOLE_BYTES`, so there
-    may be fewer tasks. The list is empty if no pack may have such rows.
+    Pure. `packs`: the live packs (`Snapshot.packs`, or `Manifest.rejects`). A task has at least `PACK_WHOLE_BYTES`, so
+    there may be fewer tasks. The list is empty if no pack may have such rows.
     """
     wanted = None if slots is None else np.array(sorted(set(slots)), dtype=np.int64)
     shares = [_Share.of(pack, wanted) for pack in packs]
@@ -103,7 +112,7 @@ def plan_read(
             if room <= 0:
                 dealt.append([])
                 room = share
-            # A small rest stays in this task. Another task would have to read the footer again.
+            # A small rest of the pack stays in this task, because another task would have to read the footer again.
             take = left if left <= room + PACK_WHOLE_BYTES else room
             dealt[-1].append((each.part(done, done + take), take))
             done += take
@@ -120,7 +129,10 @@ def plan_read(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Share:
-    """A pack with the wanted slots in its range (None: unknown range). `weight`: about the bytes that are read."""
+    """A pack, and the wanted slots in its range of slots (None: its range is unknown).
+
+    `weight`: the approximate bytes to read.
+    """
 
     pack: Add
     slots: npt.NDArray[np.int64] | None
@@ -143,7 +155,7 @@ class _Share:
         return self.pack.slots, self.pack.since, self.pack.path
 
     def part(self, start: float, end: float) -> PackPart:
-        """The part of the pack from one weight to another."""
+        """The part of the pack between two weights, counted from the pack's beginning."""
         size = self.pack.size
         span = (self._place(start) if start else 0, self._place(end) if end < self.weight else size)
         return PackPart(
@@ -156,7 +168,7 @@ class _Share:
         )
 
     def _place(self, weight: float) -> int:
-        """The byte up to which the pack has this weight, if all slots in its range were equally large."""
+        """The byte up to which the pack has this weight. All slots in its range are assumed to be equally large."""
         if self.slots is None:
             return int(weight)
         each = self.weight / len(self.slots)
@@ -175,10 +187,10 @@ def read(
     *,
     at_once: int = REQUESTS_IN_FLIGHT,
 ) -> Iterator[pa.RecordBatch]:
-    """The live rows of a task, with the columns of `output`, cast to its types. A column that a pack lacks is null.
+    """The live rows of a task, with the columns of `output`, cast to the types in `output`.
 
-    Only these columns are read. Batches have at most `BATCH_BYTES`, unless one row has more. `at_once`: the most
-    requests in flight. `CorruptError`: a file is missing, or differs from the log.
+    A column that a pack lacks is null. No other columns are read. Batches have at most `BATCH_BYTES`, unless one row
+    has more. `at_once`: the most requests in flight. `CorruptError`: a file is missing, or differs from the log.
     """
     columns = pa.schema([each.with_nullable(True) for each in output])
     slots = None if task.slots is None else np.array(task.slots, dtype=np.int64)
@@ -199,7 +211,10 @@ def read_slots(
     *,
     columns: Collection[str] | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """The live rows of slots (None: all), read in this process. `columns`: some of `output` (None: all). See `read`."""
+    """The live rows of slots (None: all), read in this process.
+
+    `columns`: the columns of `output` that are wanted (None: all). See `read`.
+    """
     wanted = [each for each in output if columns is None or each.name in columns]
     for task in plan_read(packs, slots):
         yield from read(store, layout, task, pa.schema(wanted))
@@ -207,7 +222,10 @@ def read_slots(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Pack:
-    """A pack whose footer was read. `whole`: its body, if it is small. `hidden`: the rows that its vector hides."""
+    """A pack whose footer was read. `whole`: its body if it is small; else None.
+
+    `hidden`: the rows that its vector hides.
+    """
 
     key: str
     part: PackPart
@@ -219,7 +237,10 @@ class _Pack:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Group:
-    """A row group: its number and its first row. `filtered`: the group may have rows of unwanted slots."""
+    """A row group: its number, and the number of its first row.
+
+    `filtered`: it may have rows of unwanted slots, which are filtered out.
+    """
 
     number: int
     start: int
@@ -228,7 +249,10 @@ class _Group:
 
 @dataclass(slots=True, kw_only=True)
 class _Job:
-    """Row groups of a pack that are read together. `spans`: the places of their columns. `bytes`: the columns' size."""
+    """Row groups of a pack that are read together. `spans`: where their wanted columns are.
+
+    `bytes`: the size of these columns.
+    """
 
     pack: _Pack
     groups: list[_Group] = field(default_factory=list)
@@ -254,7 +278,7 @@ class _Reader:
     slots: npt.NDArray[np.int64] | None
 
     def first_requests(self, part: PackPart) -> list[partial[bytes]]:
-        """Requests for the first bytes of a pack: all of it or its end, and its vector."""
+        """The first requests for a pack: for the whole pack or only its end, and for its vector."""
         key, size = self.layout.file(part.path), part.size
         start = 0 if size <= PACK_WHOLE_BYTES else size - PACK_TAIL_BYTES
         requests = [partial(self._range, key, start, size)]
@@ -263,7 +287,7 @@ class _Reader:
         return requests
 
     def requests(self, job: _Job) -> list[partial[bytes]]:
-        """Requests for the rows of a job."""
+        """The requests for the rows of a job."""
         return [partial(self._range, job.pack.key, start, end) for start, end in job.ranges]
 
     def _range(self, key: str, start: int, end: int) -> bytes:
@@ -277,7 +301,7 @@ class _Reader:
         return found
 
     def jobs(self, part: PackPart, answers: Sequence[bytes]) -> Iterator[_Job]:
-        """The row groups to read; neighbouring ones are grouped into one job."""
+        """The jobs of a pack: the row groups to read, with neighbouring row groups in one job."""
         pack = self._opened(part, answers)
         job = _Job(pack=pack)
         for group in self._groups(pack):
@@ -328,7 +352,7 @@ class _Reader:
             start += group.num_rows
 
     def _slots_of(self, group: pq.RowGroupMetaData, names: Sequence[str]) -> tuple[bool, bool]:
-        """Two flags: the row group may have rows of wanted slots, and it may have rows of others."""
+        """Two flags: the row group may have rows of wanted slots; it may have rows of other slots."""
         if self.slots is None:
             return True, False
         found = group.column(names.index("_slot")).statistics
@@ -352,7 +376,7 @@ class _Reader:
 
     def _names(self, pack: _Pack, group: _Group) -> list[str]:
         wanted = {*self.output.names, *(["_slot"] if group.filtered else [])}
-        # One column is read in any case, to count the rows.
+        # To count the rows, at least one column is read.
         return [name for name in pack.columns if name in wanted] or [pack.columns[0]]
 
     def _shaped(
@@ -383,7 +407,7 @@ def _decoded(file: pq.ParquetFile, group: int, names: Sequence[str], key: str) -
 
 
 def in_slices(rows: pa.RecordBatch, most_bytes: int) -> Iterator[pa.RecordBatch]:
-    """The rows in order, in slices of up to `most_bytes`. A larger single row is a slice by itself. Pure."""
+    """The rows in order, in slices of at most `most_bytes`. A larger single row is a slice by itself. Pure."""
     waiting = [rows]
     while waiting:
         part = waiting.pop()
@@ -395,9 +419,9 @@ def in_slices(rows: pa.RecordBatch, most_bytes: int) -> Iterator[pa.RecordBatch]
 
 
 def shaped(output: pa.Schema, count: int, given: dict[str, Any]) -> pa.RecordBatch:
-    """Rows with the columns of `output`: the given ones, cast to its types, and nulls for missing ones. Pure.
+    """Rows with the columns of `output`: given columns are cast to the types in `output`, and missing columns are null.
 
-    Fields that a struct lacks are null, too. `UsageError`: a value does not fit.
+    Pure. Fields that a struct lacks are null, too. `UsageError`: a value does not fit.
     """
 
     def column(wanted: pa.Field) -> pa.Array:

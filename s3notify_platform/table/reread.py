@@ -1,24 +1,25 @@
-"""Requests that unchanged objects of a table are read again: a version with the request, then signals.
+"""Requests that unchanged objects of a table are read again.
 
 Steps
-    1. Commit one version with the request for all slots. The request is a mark in the states of objects (`again`, by
-       `quarantine`), or says that all rows planned before this version must be read again (`backfill`).
+    1. Commit one version with the request for all slots. A retry (`quarantined`) marks the states of objects (`again`).
+       A backfill says that all rows planned before this version must be read again (`backfill`).
     2. Move the slots' signals, marked as queued, then the root. The next batch reads these slots.
-    3. The batch reads the requested objects although their ETags are the same. The batch's version removes the request.
+    3. The batch reads the requested objects even if their ETags are unchanged. The version that it commits removes the
+       request.
 
 | another writer, since the request was planned | the request |
 |---|---|
-| changed other slots, merged packs or state files, let the schema grow | goes on, on top of that version |
-| changed one of its slots | uses the slot's present state: objects that the other writer has read are not requested |
+| changed other slots, merged packs or state files, added columns | is committed on top of that version |
+| changed one of its slots | uses the slot's new state: objects that the other writer has read are not requested |
 | made the same request | leaves that slot unchanged, and signals it |
 | began the table again, under another id | uses the present table |
 
 Invariants
-    - Rows leave only in the version that holds the rows that replace them.
-    - If a request is made twice, or killed between steps 1 and 2 and repeated, its slots are signalled again, and read
-      once.
-    - A request changes its slots. So a round of such a slot that was planned before the request is dropped (`round`),
-      and planned again on top of it.
+    - Rows leave only in the version that has the rows in place of them.
+    - A request may be made twice, or be killed between steps 1 and 2 and repeated. Its slots are then signalled again,
+      and read only once.
+    - A request counts as a change of its slots. So if a round was planned before the request, such a slot is left out
+      of it (`round`). The slot is planned again on top of the request.
 """
 
 from collections.abc import Iterable, Mapping
@@ -45,7 +46,7 @@ class Request(Change, Protocol):
 
     @property
     def slots(self) -> tuple[Slot, ...]:
-        """The slots with a request, new or earlier; they are signalled."""
+        """The slots that have a request, a new or an earlier one. They are signalled."""
         ...
 
 
@@ -54,7 +55,7 @@ def ask_again(
 ) -> Snapshot:
     """Commit the request, and signal its slots. Returns the snapshot after the commit. Raises like `Committer.commit`.
 
-    The request gets a separate version. So a backfill can name the version that requests it.
+    The request never shares a version with other changes, so that a backfill can name the version of its request.
     """
     if dry_run:
         request.onto(base)
@@ -68,7 +69,9 @@ def ask_again(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backfilled:
-    """The slots that are, or would be, read again, with the number of their objects and of their present rows."""
+    """The slots that are read again (with `dry_run`: would be), with the number of their objects and of their present
+    rows.
+    """
 
     slots: tuple[Slot, ...] = ()
     objects: int = 0
@@ -111,7 +114,7 @@ class _Backfill:
         return Proposal(slots=asked, note={"batch": self.batch, "request": BACKFILL, "slots": [*asked]})
 
     def _own(self, every: Mapping[Slot, SlotFacts]) -> set[Slot]:
-        """The slots that this run itself was the last to change, by its request or by reading them."""
+        """The slots whose last change is by this run itself: its request, or its reading of them."""
         if self.batch == BACKFILL:
             return set()
         versions = sorted({facts.generation for facts in every.values()})
@@ -126,7 +129,10 @@ class _Backfill:
 
 
 def stale_slots(table: LogTable, code: str) -> list[Slot]:
-    """The slots that code other than `code` has made; empty if `code` is "". Requests: those of `LogTable.newest`."""
+    """The slots with rows that code other than `code` has made; empty if `code` is "".
+
+    Requests: those of `LogTable.newest`.
+    """
     found = table.newest() if code else None
     slots = found.manifest.slots if isinstance(found, Snapshot) else {}
     return [slot for slot, facts in slots.items() if facts.is_stale(code)]
@@ -140,17 +146,17 @@ def backfill(
     batch: str = BACKFILL,
     dry_run: bool = False,
 ) -> Backfilled:
-    """Have all objects of `slots` read again by the source's next batches, and their rows replaced.
+    """Request that the source's next batches read all objects of `slots` again, and replace their rows.
 
-    Failing objects stay in quarantine. Slots without a commit are left out. A slot that is too large for one batch
-    takes several commits, which never read an object twice. Safe to repeat. Requests: those of `LogTable.newest`, 3
-    PUTs for the version of all slots, 1 PUT for each signal, and 1 for the root. With `dry_run` nothing is written.
-    Errors of `LogTable.newest` and `Committer.commit`.
+    Failing objects stay in quarantine. Slots that no batch has committed are left out. If a slot is too large for one
+    batch, it takes several commits, and still each object is read only once. Safe to repeat. Requests: those of
+    `LogTable.newest`, 3 PUTs for the version of all slots, 1 PUT for each signal, and 1 for the root. With `dry_run`
+    nothing is written. Raises like `LogTable.newest` and `Committer.commit`.
 
     `signals`: None for a run that reads the slots itself. `batch` is then the run's own batch, and a retry requests
-    nothing for slots that this batch has read. The retry makes 1 GET for each version that was the last to change one
-    of the slots. If such a run is killed and never retried, its requests stay. Nothing signals the slot, and it keeps
-    its rows; the next batch of the slot, for any cause, reads the rest.
+    nothing for slots that this batch has read. To find these slots, the retry makes 1 GET for each version that was the
+    last to change one of the slots. If such a run is killed and never retried, its requests stay, but nothing signals
+    the slots. A slot keeps its rows until its next batch, for any cause, reads the rest.
     """
     base = table.newest()
     if isinstance(base, Absent):
@@ -161,9 +167,9 @@ def backfill(
 
 
 def backfilled_keys(facts: SlotFacts, states: Mapping[str, ObjectState]) -> frozenset[str]:
-    """The objects of a slot that a backfill requests and that have not been read since. Pure.
+    """The objects of a slot that a backfill requests, and that have not been read since the request. Pure.
 
-    Rows that were planned on the version with the request, or on a later one, have a label greater than
+    If rows were planned on top of the version with the request, or of a later one, their label is greater than
     `facts.backfill`.
     """
     return frozenset(key for key, s in states.items() if s.since <= facts.backfill and not s.reason)

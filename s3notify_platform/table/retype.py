@@ -1,34 +1,36 @@
-"""Changes the types of a table's columns by one version: its schema, and each pack with such a column, rewritten.
+"""Changes the types of a table's columns by one version. The version has the new schema, and replaces each pack with
+such a column.
 
-Packs are rewritten even where Parquet could widen a type. Delta allows files with narrower types only with the feature
-`typeWidening`. The feature raises the reader version, and many engines lack it. Without the feature, delta-rs and
-DuckDB read most such files. Polars reads only an `int` as `bigint` and a `float` as `double` (`test_retyped_readers`).
+Packs are rewritten even if readers of Parquet could widen the type. Delta allows files with narrower types only with
+the feature `typeWidening`. The feature raises the reader version, and many engines lack it. Without the feature,
+delta-rs and DuckDB can read most such files. Polars can only read an `int` as `bigint`, and a `float` as `double`
+(`test_retyped_readers`).
 
 Steps
-    1. Convert the live packs, and store the results, which no version names yet. The conversion takes several passes,
-       because batches go on meanwhile.
-    2. Commit the version with the schema and all new packs. Packs that a batch has added meanwhile are converted in
-       between. A change that loses to other writers again and again holds the table (`Known.held`).
-    3. The same version requests a new read of each object with a value that cannot be converted. The request is a mark
-       in the object's state. A slot with too many such objects, or with one that is being read in parts, gets a
-       backfill instead.
+    1. Convert the live packs, and store the new packs, which no version names yet. This is repeated for packs that
+       batches add meanwhile.
+    2. Commit the version with the schema and all new packs. If a batch was first, its packs are converted before the
+       next attempt. If other writers are first again and again, the change makes them wait (`Known.held`).
+    3. For each object with a value that cannot be converted, the same version requests a new read. The request is a
+       mark in the object's state. If a slot has too many such objects, or one of them is being read in parts, the
+       request is a backfill of the slot.
 
 | another writer, since the change was planned | the change |
 |---|---|
 | committed rows of the old type, merged or rewrote packs | converts those packs, too |
-| let the schema grow | goes on, with its columns |
+| added columns | is committed, with these columns |
 | gave the column this type | has nothing left to do |
 | staged rows of the old type, and commits after it | those slots are a conflict (`round`, `derived_round`) |
 | began the table again, under another id | an error |
 
 So a reader sees all columns with the old types, or all with the new ones. A value that cannot be converted is null
-until its object has been read. If that object has expired, the change is refused, because the value would be lost. If
-readers see other values than before, the slots change, and the packs count as changed data.
+until its object has been read again. If the object has expired, the change is refused, because the value would be lost.
+If readers will see other values than before, the version counts as a change of the slots, and of the data in the packs.
 
-Memory: `PACKS_AT_ONCE` packs, with their bodies before and after; a row group; `MARKED_MAX` keys.
+Held in memory: `PACKS_AT_ONCE` packs with their old and new bodies, a row group, and `MARKED_MAX` keys.
 
-Requests: 1 GET for each live pack, 1 PUT for each pack with such a column, the requests of `StateReader.lookup`, and of
-a commit.
+Requests: 1 GET for each live pack, 1 PUT for each pack with such a column, and the requests of `StateReader.lookup` and
+of a commit.
 """
 
 from collections.abc import Iterator, Mapping
@@ -65,11 +67,11 @@ HOLDER: Final = "schema set"
 PACKS_AT_ONCE: Final = 2
 
 MARKED_MAX: Final = 100_000
-"""The most objects that are marked one by one. The slots of further objects are read again as a whole."""
+"""The most objects that are marked one by one. If there are more, whole slots are read again."""
 
 PASSES: Final = 4
 RESTARTS: Final = 2
-"""How often other writers may be first; after that they must wait."""
+"""The number of times that other writers may be first. After that, they must wait."""
 
 LOST_SHOWN: Final = 5
 
@@ -80,8 +82,8 @@ _RESCUED: Final = "_rescued"
 class Wanted:
     """The new types of columns (Spark's JSON).
 
-    `of_transform`: as in `planned_change`. `read_again`: all objects with values in these columns are read again.
-    `derived`: the table is a derived one, whose slots are then made again.
+    `of_transform`: as in `planned_change`. `read_again`: True if all objects with values in these columns are to be
+    read again. `derived`: the table is a derived one, whose slots are then made again.
     """
 
     columns: str
@@ -96,15 +98,15 @@ class Wanted:
 
 
 Objects = dict[Slot, set[str] | None]
-"""Keys by slot. None: any key of the slot."""
+"""Keys by slot. None in place of keys means any key of the slot."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Doubts:
-    """The objects, by slot, with a value that cannot be converted from a pack. `rows`: the number of all such rows.
+    """By slot, the objects of a pack with a value that cannot be converted.
 
-    `keys` of a slot are None if they are too many, or if the table is a derived one, which names no objects. `lost`:
-    objects with a value that is null until they are read.
+    `rows`: the number of rows with such a value. `keys` has None for a slot with too many keys, and for each slot of a
+    derived table, whose rows do not name objects. `lost`: objects with a value that is null until they are read.
     """
 
     keys: Objects = field(default_factory=dict)
@@ -113,7 +115,11 @@ class Doubts:
     _room: int = MARKED_MAX
 
     def add(self, rows: pa.Table, doubtful: pa.Array, lost: pa.Array) -> None:
-        """Add rows. The masks say which of them have a doubtful value, and which a lost one."""
+        """Add rows.
+
+        The masks say which rows have a doubtful value (it cannot be converted), and which have a lost value (null until
+        the new read).
+        """
         self.rows += pc.sum(doubtful).as_py() or 0
         if "_key" not in rows.schema.names:
             self.keys |= dict.fromkeys(map(Slot, pc.unique(rows["_slot"].filter(doubtful)).to_pylist()))
@@ -140,7 +146,7 @@ class Doubts:
 
 
 def _objects(rows: pa.Table, mask: pa.Array) -> Objects:
-    """The objects of the masked rows, by slot."""
+    """By slot, the objects of the rows for which the mask is true."""
     some = rows.select(["_slot", "_key"]).filter(mask).group_by(["_slot", "_key"]).aggregate([])
     found: dict[Slot, set[str]] = {}
     for slot, key in zip(some["_slot"].to_pylist(), some["_key"].to_pylist(), strict=True):
@@ -150,7 +156,7 @@ def _objects(rows: pa.Table, mask: pa.Array) -> Objects:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Pack:
-    """A converted pack. `adds`: None if the pack has no such column, and stays."""
+    """The result for a converted pack. `adds`: None if the pack has no such column, so that it stays."""
 
     adds: tuple[Add, ...] | None
     doubts: Doubts
@@ -158,7 +164,7 @@ class _Pack:
 
 @dataclass(slots=True, kw_only=True)
 class Retype:
-    """The change that a writer requests. `found`: the schema change, as computed in the last call."""
+    """The change, as a `Change`. `found`: the schema change as computed in the last call of `onto`."""
 
     table: LogTable
     wanted: Wanted
@@ -176,7 +182,7 @@ class Retype:
         self._began = self.table.committer.clock.monotonic()
 
     def onto(self, base: Snapshot) -> Proposal | None:
-        """See `Change`, and the table above. `UsageError`: values would be lost for good."""
+        """See `Change`, and the table above. `UsageError`: values would be lost forever."""
         if base.table != self.base.table:
             raise ConflictError(
                 f"the table below {self.table.layout.prefix!r} has another id now: repeat the command"
@@ -226,7 +232,7 @@ class Retype:
 
     @property
     def changes_values(self) -> bool:
-        """True if readers see values other than before."""
+        """True if readers will see other values than before."""
         return any(each.how != "exact" for each in self.found.columns)
 
     def _check_young(self) -> None:
@@ -250,7 +256,7 @@ class Retype:
         )
 
     def _requests(self, base: Snapshot) -> tuple[dict[Slot, SlotRound], dict[Slot, SlotFacts]]:
-        """The marks of objects to be read again, by slot; and the facts of all slots with a request."""
+        """By slot, the marks of objects that are read again. Also the counts of all slots with a request."""
         facts, doubts = base.manifest.slot, self.doubts.keys
         if self.wanted.derived:
             return {}, {slot: replace(facts(slot), source=0) for slot in doubts}
@@ -271,7 +277,7 @@ class Retype:
         return rounds, slots
 
     def _check_kept(self, base: Snapshot) -> None:
-        """`UsageError`: an object that has expired cannot be read again, and would lose a value."""
+        """Raises `UsageError` if an expired object, which cannot be read again, would lose a value."""
         states = concerned(self.table, base, self.doubts.lost)
         if lost := sorted(state.key for state in states if state.expired and state.rows):
             columns = ", ".join(map(str, self.found.columns))
@@ -283,7 +289,7 @@ class Retype:
     # Packs
 
     def convert(self, base: Snapshot, *, track: Track = untracked) -> bool:
-        """Convert the live packs that are not converted yet, and store the results. False if there were none."""
+        """Convert the live packs that are not converted yet, and store the new packs. False if all were converted."""
         self.found = self.wanted.of(base)
         left = [pack for pack in base.packs.values() if pack.id not in self._made]
         if not left or not self.found.every:
@@ -316,7 +322,10 @@ class Retype:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conversion:
-    """Converts rows to the next schema. `kinds`: of each column the type before, the type after, and how."""
+    """Converts rows to the next schema.
+
+    `kinds`: for each column, its old type, its new type, and the way of conversion.
+    """
 
     kinds: Mapping[str, tuple[pa.DataType, pa.DataType, How]]
     looked_at: frozenset[str]
@@ -324,7 +333,7 @@ class Conversion:
 
     @classmethod
     def of(cls, change: SchemaChange, wanted: Wanted, old: pa.Schema) -> "Conversion":
-        """The conversion for a change."""
+        """The conversion that a schema change needs."""
         new = arrow_schema(described(change.schema, created_ms=0, derived=wanted.derived)[0].schema)
         kinds = {
             each.name: (old.field(each.name).type, new.field(each.name).type, each.how)
@@ -334,7 +343,7 @@ class Conversion:
         return cls(kinds=kinds, looked_at=names & {*old.names}, read_again=wanted.read_again)
 
     def concerns(self, pack: pa.Schema) -> bool:
-        """True if a pack has one of the columns."""
+        """True if a pack with these columns has a column that is converted."""
         return not self.looked_at.isdisjoint(pack.names)
 
     def rewrites(self, pack: pa.Schema) -> bool:
@@ -347,7 +356,7 @@ class Conversion:
         return pa.schema([pa.field(each.name, kinds.get(each.name, each.type)) for each in pack])
 
     def converted(self, rows: pa.Table, doubts: Doubts) -> pa.Table:
-        """The rows with the new types. Objects with values that cannot be converted are added to `doubts`."""
+        """The rows, converted. Objects with values that cannot be converted are added to `doubts`."""
         doubtful = pa.array([False] * rows.num_rows, pa.bool_())
         lost, columns = doubtful, dict(zip(rows.schema.names, rows.columns, strict=True))
         for name, (old, new, how) in self.kinds.items():
@@ -368,7 +377,10 @@ class Conversion:
 
 
 def _rescued(texts: pa.Array, column: str) -> pa.Array:
-    """Mask of the rows with a rescued value of a column, or of a field in it; the start of the path decides."""
+    """Mask: true for each row with a rescued value of this column, or of a field in it.
+
+    Only the beginning of the value's path is compared.
+    """
     found = pc.match_substring_regex(texts, rf'[{{,]"`?{_escaped(column)}(`|\.|\[|")')
     return pc.fill_null(found, False)
 
@@ -380,9 +392,9 @@ def _escaped(text: str) -> str:
 
 
 def doubts_of(table: LogTable, snapshot: Snapshot, wanted: Wanted, *, track: Track = untracked) -> Doubts:
-    """The objects that are read again if the change is made on top of this snapshot. Nothing is written.
+    """The objects that would be read again if the change were made on top of this snapshot. Nothing is written.
 
-    Requests: those of `reading.read` for the columns concerned; no request if no value can be in doubt.
+    Requests: those of `reading.read` for the changed columns. No request if all values can be converted in any case.
     """
     change, doubts = wanted.of(snapshot), Doubts()
     old = arrow_schema(snapshot.metadata.schema)
@@ -404,9 +416,9 @@ def retyped(
 ) -> tuple[CommitResult, Retype]:
     """Give the columns their new types, on top of the newest version. Also returns the change.
 
-    Safe while batches run, and safe to kill and to repeat. `UsageError`: as in `planned_change`, or values would be
-    lost. `ConflictError`, `FencedError`, `UnavailableError`, `UnknownOutcomeError`: repeat the call. The caller signals
-    the slots of `Retype.asked_slots`.
+    It is safe while batches run, and may be killed and repeated. `UsageError`: as in `planned_change`, or values would
+    be lost. `ConflictError`, `FencedError`, `UnavailableError`, `UnknownOutcomeError`: repeat the call. The caller
+    signals the slots of `Retype.asked_slots`.
     """
     change, found = Retype(table=table, wanted=wanted, base=base), base
     for _ in range(PASSES):
@@ -427,7 +439,10 @@ def retyped(
 
 
 def concerned(table: LogTable, snapshot: Snapshot, objects: Objects) -> Iterator[ObjectState]:
-    """The states of these objects. For a whole slot (None), the states of one slot at a time are in memory."""
+    """The states of these objects.
+
+    If a slot has None in place of keys, all of its states are in memory, for one such slot at a time.
+    """
     named = {slot: keys for slot, keys in objects.items() if keys}
     yield from table.states.lookup(snapshot.manifest.states, named).values()
     whole = [slot for slot, keys in objects.items() if keys is None]

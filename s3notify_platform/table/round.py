@@ -2,20 +2,21 @@
 
 | another writer, since the round was planned | the round |
 |---|---|
-| changed other slots | goes on, on top of that version |
+| changed other slots | is committed on top of that version |
 | changed one of its slots | leaves that slot out, with its rows, rejects and states: a conflict |
-| erased an object that one of the round's packs holds | leaves out the slots of that pack, too |
+| erased an object that is in one of the round's packs | leaves out the slots of that pack, too |
 | removed a pack that the round withdraws rows from | withdraws them from the packs that replaced it |
-| merged packs or state files that the round would merge | merges the present packs; drops its merge of states |
-| let the schema grow, without a change of common columns | goes on, with the columns of both |
-| gave a column another type than the round, or another parsing type | leaves out the slots it has read: a conflict |
+| merged packs or state files that the round merges, too | merges the new packs; drops its own merge of states |
+| added columns, and did not change common columns | is committed, with the columns of both |
+| gave a column another type or parsing type than the round | leaves out the slots that it has read: a conflict |
 | began the table again, under another id | has nothing left to commit |
 
-A small slot shares packs with others. If the slot is left out, its packs are rewritten without it.
+A small slot shares packs with other slots. If the slot is left out, its packs are rewritten without its rows.
 
-All changes follow from the states of objects. If an object's new state has other labels than the earlier one, its
-earlier rows are withdrawn. The counts of a slot change by the difference of its states. The number of withdrawn rows
-must match the states; otherwise the slot is damaged, and only this slot fails.
+All changes follow from the states of objects. If the new state of an object does not continue the earlier state (same
+ETag and first label), the object's earlier rows are withdrawn. The counts of a slot change by the difference between
+new and earlier states. The number of withdrawn rows must match the states; otherwise the slot is damaged, and only this
+slot fails.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -43,11 +44,10 @@ CONFLICT: Final = "another run committed the slot first"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlotRound:
-    """The part of a round that concerns one slot.
+    """One slot of a round. `changes`: the new states of objects by key; an object that has left has the mark `gone`.
 
-    `changes`: the new states of objects by key, with a mark (`gone`) for objects that have left. `before`: the earlier
-    states, for objects that had one. `label`: the label of the slot's new rows. The other fields are as in
-    `SlotFacts`; None leaves them unchanged.
+    `before`: the earlier states of these objects, if they had one. `label`: the label of the slot's new rows. The other
+    fields are as in `SlotFacts`; None leaves them unchanged.
     """
 
     changes: Mapping[str, ObjectState] = field(default_factory=dict)
@@ -59,11 +59,11 @@ class SlotRound:
 
     @property
     def pairs(self) -> list[tuple[ObjectState, ObjectState | None]]:
-        """Each new state with the earlier one."""
+        """Each new state, together with the earlier one."""
         return [(state, self.before.get(key)) for key, state in self.changes.items()]
 
     def facts(self, before: SlotFacts) -> SlotFacts:
-        """The facts of the slot afterwards. Pure."""
+        """The counts of the slot after the round. Pure."""
         return replace(
             before,
             rows=before.rows + self._moved(lambda state: state.rows),
@@ -78,7 +78,9 @@ class SlotRound:
         )
 
     def _code(self, before: SlotFacts) -> dict[str, Any]:
-        """The code that made the newest rows, and the number of objects that this code has not read."""
+        """Counts after the round: the code that made the newest rows, and the number of objects that other code has
+        read.
+        """
         code, since = self.code_version, before.code_since
         if code is None:
             code = before.code_version
@@ -98,12 +100,15 @@ class SlotRound:
         )
 
     def leaving(self) -> list[ObjectState]:
-        """The earlier states whose rows and rejects leave. Pure."""
+        """The earlier states whose rows and rejects are withdrawn. Pure."""
         return [before for state, before in self.pairs if before is not None and _leave(state, before)]
 
 
 def _leave(state: ObjectState, before: ObjectState) -> bool:
-    """True if the rows of the earlier state leave. The rows stay if the new state has the same ETag and first label."""
+    """True if the rows of the earlier state are withdrawn.
+
+    They stay if the new state has the same ETag and first label.
+    """
     return state.gone or state.since != before.since or state.etag != before.etag
 
 
@@ -111,8 +116,8 @@ def _leave(state: ObjectState, before: ObjectState) -> bool:
 class RoundChange:
     """A round, planned on the snapshot `base`. Give it to `Committer.commit`.
 
-    `rows`, `rejects`: its packs, already stored. `metadata`, `protocol`: the schema of its rows, if it differs from the
-    schema of `base`. `note`: shown in the history. After the commit, `dropped` says why slots were left out.
+    `rows`, `rejects`: its packs, already stored. `metadata`, `protocol`: for the schema of its rows, if this differs
+    from the schema of `base`. `note`: shown in the history. After the commit, `dropped` says why slots were left out.
     """
 
     base: Snapshot
@@ -143,10 +148,11 @@ class RoundChange:
             if not left:
                 return None
             leaving = {slot: each.leaving() for slot, each in left.items()}
-            # A pack may hold rows of slots that are no longer in the round, because they failed after they were staged.
+            # If a slot fails after it was staged, it is no longer in the round, but a pack may still have its rows.
             without = frozenset(self.dropped).union(self._staged).difference(left)
             rows = self._data.changed(
-                # Packs that this version adds are not merged: readers of its changes would miss their rows.
+                # Packs that this version adds are not merged yet. Otherwise readers of its changes would miss their
+                # rows.
                 (pack for path, pack in base.packs.items() if path not in base.fresh),
                 _withdrawals(leaving, "rows"),
                 self.rows,
@@ -191,12 +197,13 @@ class RoundChange:
             if base.manifest.slot(slot).generation > self.base.version or base.table != self.base.table
         }
         if was_retyped(base.metadata, self.metadata or self.base.metadata, since=self.base.metadata):
-            # Rows of both types cannot be in one table. Rejects of the old type may be valid with the new one.
+            # Rows of both types cannot be in one table. Records that were rejected with the old type may be valid with
+            # the new one.
             moved |= {Slot(slot) for pack in (*self.rows, *self.rejects) for slot in pack.slots}
         return dict.fromkeys(moved, CONFLICT)
 
     def _states(self, base: Snapshot) -> Next:
-        """The states of the next version. The first call includes a merge of state files that is due."""
+        """The states of the next version. If a merge of state files is due, the first call includes it."""
         theirs = base.manifest.states
         if self._next is None:
             changes = {slot: each.changes for slot, each in self.slots.items()}
@@ -211,7 +218,7 @@ class RoundChange:
         if self.metadata is None:
             return None, None
         schema = united(base.metadata.schema, self.metadata.schema)
-        if schema is None:  # the slots that are left have neither rows nor rejects
+        if schema is None:  # the remaining slots have neither rows nor rejects
             return None, None
         properties = both_sources(base.metadata.configuration, self.metadata.configuration)
         metadata = replace(base.metadata, schema=schema, configuration=properties)
@@ -234,7 +241,7 @@ def _withdrawals(leaving: Mapping[Slot, Iterable[ObjectState]], what: str) -> li
 def _mismatches(
     leaving: Mapping[Slot, Iterable[ObjectState]], changes: PackChanges, what: str
 ) -> dict[Slot, str]:
-    """Slots whose packs held more or fewer rows than their states say."""
+    """The slots whose packs had more or fewer rows than their states say, with the reason."""
     expected = {slot: sum(getattr(state, what) for state in states) for slot, states in leaving.items()}
     return {
         slot: f"CorruptError: {changes.withdrawn[slot]} {what} of objects that leave slot {slot} were found, but "

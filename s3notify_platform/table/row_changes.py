@@ -1,16 +1,17 @@
 """The change feed: rows that were added to a table, and rows that left it, between two versions.
 
 Guarantees
-    - The rows as of the first version, minus the rows that left, plus the rows that were added, are the rows as of the
-      last version.
-    - A row that was added and left again in between is not in the feed. So there is at most one change of each row.
+    - If the rows that left are taken from the rows as of the first version, and the added rows are added, the result is
+      the rows as of the last version.
+    - A row that was added and left again in between is not in the feed. So the feed has at most one change of each row.
     - Each change has the version that made it, that version's time, and the reason why its object changed.
 
 The rows that a version adds are in new packs, which have the label of its round. A version also rewrites earlier packs,
-to withdraw rows or to merge. Rewritten packs have earlier labels, and are not read. The rows that left are in packs
-that were live as of the first version, but are not as of the last one.
+to withdraw rows or to merge. A rewritten pack has earlier labels, and is not read. The rows that left are in packs that
+were live as of the first version, and are no longer live as of the last version.
 
-An erased object is one deletion: its slot and the `changes.key_hash` of its key, in place of its rows.
+For an erased object, the feed has a single deletion, in place of its rows: its slot, and the `changes.key_hash` of its
+key.
 
 Requests: those of `feed.changes_of`; 1 GET if rows have left; then those of `reading.read` for each task.
 """
@@ -41,8 +42,8 @@ CHANGE_COLUMNS: Final = pa.schema(
         ("_reason", pa.string()),
     ]
 )
-"""The columns of a change besides those of its row. As in Delta's change data feed, these are `insert` or `delete`, the
-version that made the change, and its time. A fourth column has the reason (`changes.Reason`)."""
+"""The columns that a change has besides the columns of its row. Three are as in Delta's change data feed: `insert` or
+`delete`, the version that made the change, and the version's time. The fourth has the reason (`changes.Reason`)."""
 
 NO_REASONS: Final = pa.RecordBatch.from_pylist(
     [],
@@ -56,11 +57,12 @@ NO_REASONS: Final = pa.RecordBatch.from_pylist(
         ]
     ),
 )
-"""Objects, each with its slot, a version that changed it, and the reason."""
+"""An empty batch of changed objects: each has its key, its slot, a version that changed it, the version's time, and the
+reason."""
 
 
 def with_changes(table: pa.Schema) -> pa.Schema:
-    """The columns of a table, and those of its changes. `UsageError`: the table has a column of the same name. Pure."""
+    """The columns of a table, and `CHANGE_COLUMNS`. `UsageError`: the table has a column of the same name. Pure."""
     if taken := sorted({*CHANGE_COLUMNS.names} & {*table.names}):
         raise UsageError(
             f"the table has a column {taken[0]!r}, but its change feed needs this name: rename the column in a "
@@ -70,7 +72,7 @@ def with_changes(table: pa.Schema) -> pa.Schema:
 
 
 def sizes_of(reader: LogReader, since: int, until: int) -> Iterator[tuple[int, int, int]]:
-    """Each version after `since`, up to `until`, with the number of changed objects and about the number of added
+    """Each version after `since`, up to `until`, with the number of changed objects and the approximate number of added
     bytes.
 
     `NotFoundError`: as in `changes_of`. `NoFeedError`: a version went back to an earlier one, or gave a column another
@@ -84,8 +86,8 @@ def sizes_of(reader: LogReader, since: int, until: int) -> Iterator[tuple[int, i
 def row_changes(reader: LogReader, since: int, until: int, *, deletes: bool = True) -> "RowChanges":
     """The changes after the version `since`, up to and including `until`. Raises like `sizes_of`.
 
-    `deletes`: True if rows that left are wanted; `since` must then be kept. In memory: the key of each object that was
-    changed or has left.
+    `deletes`: True if rows that left are wanted. The version `since` must then still be kept. Held in memory: the key
+    of each object that was changed or has left.
     """
     found = RowChanges()
     base = since
@@ -93,19 +95,22 @@ def row_changes(reader: LogReader, since: int, until: int, *, deletes: bool = Tr
         _check_forward(each)
         found.add(each)
         if each.version == since + 1 and found.erased:
-            # The files that this version removed no longer exist, and no other object lost rows. So its files are the
-            # new base.
+            # The files that this version removed no longer exist, and only erased objects lost rows. So the files of
+            # this version are the new base.
             base = each.version
             found.forget_files()
     if deletes and found.first and base >= 0 and reader.version(base) is None:
-        raise not_kept(reader, base)  # its files may have been removed right after it
+        raise not_kept(reader, base)  # `erase` may have removed its files right afterwards
     return found
 
 
 def all_rows(
     snapshot: Snapshot, slots: Collection[Slot] | None = None, *, at_ms: int = 0, tasks: int = 1
 ) -> "list[Inserts]":
-    """All rows of `slots` (None: all), as inserts of the snapshot's version, made at `at_ms`. Pure."""
+    """All rows of `slots` (None: all) as inserts. They count as inserts of the snapshot's version, at the time `at_ms`.
+
+    Pure.
+    """
     return [
         Inserts(parts=(Brought(task=task, version=snapshot.version, at_ms=at_ms),))
         for task in plan_read(snapshot.packs.values(), slots, tasks=tasks)
@@ -114,7 +119,7 @@ def all_rows(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Brought:
-    """Rows that one version added, created at `at_ms`. `reasons`: for the objects that were not new."""
+    """Rows that one version added. `at_ms`: the version's time. `reasons`: the reasons of objects that were not new."""
 
     task: ReadTask
     version: int
@@ -127,7 +132,7 @@ class Share(Protocol):
 
     @property
     def bytes(self) -> int:
-        """About how many bytes are read."""
+        """The approximate number of bytes that are read."""
         ...
 
     def read(self, store: Ranged, layout: TableLayout, output: pa.Schema) -> Iterator[pa.RecordBatch]:
@@ -137,7 +142,10 @@ class Share(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inserts:
-    """Rows that were added, by version. `left`: objects that lost rows, with the last version that removed some."""
+    """Added rows, in the order of versions.
+
+    `left`: objects that lost rows, each with the last version that removed some.
+    """
 
     parts: tuple[Brought, ...]
     left: pa.RecordBatch = field(default_factory=lambda: NO_REASONS)
@@ -158,7 +166,7 @@ class Inserts:
                     yield _changed(output, kept, self._changes(part, kept) if changes else {})
 
     def _kept(self, rows: pa.RecordBatch, version: int) -> pa.RecordBatch:
-        """The rows that have not left after this version."""
+        """The rows that no version after this one has removed."""
         later = pc.take(self.left.column("version"), _places(rows, self.left))
         return rows.filter(pc.invert(pc.fill_null(pc.greater(later, version), False)))
 
@@ -176,7 +184,7 @@ class Inserts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deletes:
-    """Rows that left. `left`: their objects, each with the first version that removed rows.
+    """Rows that left. `left`: the objects of these rows, each with the first version that removed rows of it.
 
     `task` is None if these objects were erased. Each erased object then has one row, with nulls for values that are not
     kept.
@@ -204,16 +212,16 @@ class Deletes:
 
 
 Change = tuple[Slot, int, int, str]
-"""The change of an object: its slot, the version, the version's time in Unix milliseconds, the reason."""
+"""The change of an object: its slot, the version, the version's time in Unix milliseconds, and the reason."""
 
 
 @dataclass(slots=True, kw_only=True)
 class RowChanges:
     """The changes between two versions, read by `inserts` and `deletes`. Made by `row_changes`.
 
-    `came`: the packs that each version added, and the objects in them that are not new. `left`: packs that were live as
-    of the first version, but are not as of the last one. `first`, `last`: the first and the last change that removed
-    rows of an object.
+    `came`: the packs that each version added, and the objects in them that were not new. `left`: packs that were live
+    as of the first version, and are no longer live as of the last version. `first`, `last`: for each object that lost
+    rows, the first and the last change that removed some.
     """
 
     came: list[tuple[VersionChanges, list[Add], pa.RecordBatch]] = field(default_factory=list)
@@ -246,7 +254,7 @@ class RowChanges:
         self._added |= {add.id for add in adds}
 
     def forget_files(self) -> None:
-        """Use the files as of the version that was read last as the new base."""
+        """Take the files as of the version that was read last as the new base."""
         self.left.clear()
         self._added.clear()
 
@@ -255,7 +263,7 @@ class RowChanges:
         return [*self.deletes(slots, tasks=tasks), *self.inserts(slots, tasks=tasks)]
 
     def inserts(self, slots: Collection[Slot] | None = None, *, tasks: int = 1) -> list[Inserts]:
-        """The rows that were added to `slots` (None: all), in the order of versions, for about `tasks` tasks. Pure."""
+        """The added rows of `slots` (None: all), in the order of versions, for about `tasks` tasks. Pure."""
         parts = [
             Brought(
                 task=task,
@@ -273,7 +281,7 @@ class RowChanges:
         ]
 
     def deletes(self, slots: Collection[Slot] | None = None, *, tasks: int = 1) -> list[Deletes]:
-        """The rows that left `slots` (None: all), for up to `tasks` tasks, and the erased objects. Pure."""
+        """The rows of `slots` (None: all) that left, for at most `tasks` tasks, and the erased objects. Pure."""
         found: list[Deletes] = []
         wanted = None if slots is None else {*slots}
         first, erased = (
@@ -342,7 +350,7 @@ def _dealt(parts: Iterable[Brought], tasks: int) -> Iterator[list[Brought]]:
 
 
 def _columns(output: pa.Schema, *, by_key: bool) -> pa.Schema:
-    """The columns that must be read for this output."""
+    """The columns that must be read to make this output."""
     own = [each for each in output if each.name not in CHANGE_COLUMNS.names]
     if by_key and "_key" not in output.names:
         own.append(pa.field("_key", pa.string()))

@@ -1,8 +1,7 @@
-"""Finds columns whose schema contradicts the pinned one, and plans the change of their types. Pure.
+"""Finds columns that contradict the pinned schema, and plans the change of their types. Pure.
 
-`s3notify schema set` changes the type that a column is parsed as. The table's column of this name changes with it if
-both have the same type. If the types differ, a transform makes the table's column, and that column changes only on
-request.
+`s3notify schema set` changes the parsing type of a column. If the table's column of this name has the same type, it
+changes, too. If its type differs, a transform makes it, and it changes only on request.
 """
 
 import json
@@ -20,14 +19,17 @@ from s3notify_platform.table.type_changes import How, column_ddl, ddl, how, is_s
 Json = dict[str, Any]
 
 OF_TRANSFORM: Final = "--of-transform"
-"""The option for a column that a transform makes."""
+"""The command's option for a column that a transform makes."""
 
 _OWN: Final = frozenset({*(name for name, _ in LINEAGE), "_rescued"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contradiction:
-    """A column, or a field at `path` in it, whose type was `old` and is now `new`. `column`: the whole new column."""
+    """A contradiction: a column, or a field in it (at `path`), has the type `old`, but is now declared as `new`.
+
+    `column`: the whole new column.
+    """
 
     path: str
     old: Any
@@ -43,7 +45,10 @@ def _shown(kind: Any) -> str:
 
 
 def contradictions(pinned: str, now: str) -> Iterator[Contradiction]:
-    """The columns with different types in the two schemas (Spark's JSON). Upper and lower case in names count."""
+    """The columns with different types in the two schemas (Spark's JSON).
+
+    Names that differ only in case are different names.
+    """
     held = {column["name"]: column["type"] for column in json.loads(pinned).get("fields", ())}
     for column in json.loads(now).get("fields", ()):
         if column["name"] in held:
@@ -68,7 +73,7 @@ def _differing(old: Any, new: Any, path: str) -> Iterator[tuple[str, Any, Any]]:
 
 
 def set_command(name: str, columns: Sequence[Json], *options: str) -> str:
-    """The command that gives these columns (fields of Spark's JSON) to the table of the source `name`."""
+    """The command that gives these columns (fields of Spark's JSON) their types in the table of the source `name`."""
     wanted = ", ".join(column_ddl(column["name"], column["type"]) for column in columns)
     return " ".join(("`s3notify schema set", name, shlex.quote(wanted), *options)) + "`"
 
@@ -76,10 +81,11 @@ def set_command(name: str, columns: Sequence[Json], *options: str) -> str:
 def check_types(
     name: str, pinned: str, now: str, *, source: str = "{}", asset: str = "", setting: str = ""
 ) -> None:
-    """`UsageError` if `pinned` columns have other types `now`. The message has the command that changes the table.
+    """Raises `UsageError` if columns have other types in `now` than in `pinned`.
 
-    `name`: of the source. `source`: the current parsing schema of its objects. `asset`: the slot asset whose table it
-    is. `setting`: the setting that names these columns.
+    The message has the command that changes the table. `name`: the source's name. `source`: the parsing schema that its
+    objects have now. `asset`: the slot asset that the table belongs to. `setting`: the setting that declares these
+    columns.
     """
     every = [*contradictions(pinned, now)]
     if not every:
@@ -117,9 +123,10 @@ class ColumnChange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchemaChange:
-    """The next schema. `columns`: changed columns of the table. `parsed`: columns that are parsed with another type.
+    """The next schema. `columns`: columns of the table whose type changes.
 
-    `names`: all requested columns, with their names in the objects, or else in the table.
+    `parsed`: columns whose parsing type changes. `names`: all requested columns, by their names in the objects, or else
+    by their names in the table.
     """
 
     schema: TableSchema
@@ -129,16 +136,15 @@ class SchemaChange:
 
     @property
     def every(self) -> tuple[ColumnChange, ...]:
-        """All changed columns, each name once."""
+        """All changed columns. Each name occurs once."""
         return tuple({each.name: each for each in (*self.parsed, *self.columns)}.values())
 
 
 def planned_change(known: TableSchema, wanted: str, *, of_transform: bool = False) -> SchemaChange:
-    """The change that gives columns the types in `wanted` (Spark's JSON). Fields that `wanted` omits from a struct
-    stay.
+    """The change that gives columns the types in `wanted` (Spark's JSON).
 
-    `of_transform`: change only the table's columns. `UsageError`: the column does not exist, or is one of the
-    platform's.
+    If `wanted` omits fields of a struct, they stay. `of_transform`: change only the table's columns. `UsageError`: the
+    column does not exist, or is one of the platform's.
     """
     source, rows = json.loads(known.source), json.loads(known.rows)
     read, held = ({part["name"]: part for part in each.get("fields", ())} for each in (source, rows))
@@ -177,7 +183,7 @@ def _change(column: Json, given: Json) -> ColumnChange | None:
 
 
 def _retyped(old: Any, new: Any, path: str) -> Any:
-    """The type `new`, with the fields that only `old` has. `UsageError`: `new` has fields that `old` lacks."""
+    """The type `new`, with the fields that only `old` has added. `UsageError`: `new` has fields that `old` lacks."""
     if isinstance(old, str) or isinstance(new, str) or old["type"] != new["type"]:
         return new
     if old["type"] != "struct":

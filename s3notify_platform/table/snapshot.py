@@ -1,16 +1,16 @@
-"""The newest state of a table, read cold or refreshed. Pure except for `LogReader`.
+"""Reads the newest state of a table: cold, or as a refresh of an earlier snapshot. Pure except for `LogReader`.
 
-A process keeps its snapshot. Before each round the process reads `known`, and lists the snapshot's version and the
-later ones, both in one round trip. The process opens the table again if the snapshot's version is missing or another
-one, or if `n` or the id differs. In these cases a backup was restored, or the table was removed and made again.
+A process keeps its snapshot. Before each round, it reads `known`, and lists the log from the snapshot's version on.
+Both take one round trip. If the snapshot's version is missing or was replaced, or if `n` or the id differs, the process
+opens the table again. Then a backup was restored, or the table was removed and made again.
 
-The age of a snapshot counts from the time before its version was first read, by the process's own clock. The log is
-never cut within the duration of the longest run. So a process with a young snapshot sees every version that was created
-since. `erase` replaces each version that it removes by an empty object, so that no sleeping writer can create the
-version. A reader that finds an empty object opens the table again, at a later checkpoint.
+The age of a snapshot counts from the moment just before the first read of its version, by the process's own clock. A
+version is never cut from the log within the duration of the longest run. So a process with a young snapshot sees every
+version that was created since. `erase` replaces each version that it removes by an empty object, so that no sleeping
+writer can create the version. A reader that finds an empty object opens the table again, at a later checkpoint.
 
-Versions of other engines are adopted if they change no data (OPTIMIZE). Other foreign versions are refused by name,
-until a rollback undoes them (`log_state`).
+Versions of other engines are adopted if they change no data (OPTIMIZE). Other foreign versions are refused until a
+rollback undoes them (`log_state`). The message names the version.
 
 Requests: `open` takes 3 GETs and 1 LIST, and 1 GET for each version since the checkpoint. `refresh` takes 1 GET and 1
 LIST in parallel, 1 GET for each new version, and 1 for the manifest of the last version.
@@ -34,17 +34,18 @@ from s3notify_platform.table.layout import TableLayout
 from s3notify_platform.table.manifest import Manifest
 
 OPEN_ATTEMPTS: Final = 5
-"""How often a table is opened again because its log changed while it was read."""
+"""The number of times that a table is opened again because its log changed while it was read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
-    """A table as of `version`. `number`: the `n` of its manifest, which belongs to the platform's newest version.
+    """A table as of `version`.
 
-    `etag`: the ETag of the version's object. `asked_at`: the monotonic time before the first read for this snapshot.
-    `checkpoint`: the newest checkpoint that was seen. `known`, `record`: the record, decoded and stored, as it was read
-    with the snapshot. `lineage`: up to `LINEAGE` versions, this one last. `fresh`: paths of packs that a version adds
-    before it is committed.
+    `number`: the `n` of its manifest: the manifest of the newest version that the platform itself wrote. `etag`: the
+    ETag of the version's object. `asked_at`: the monotonic time before the first read for this snapshot. `checkpoint`:
+    the newest checkpoint that was seen. `known`, `record`: the decoded and the stored record, as they were read with
+    the snapshot. `lineage`: at most `LINEAGE` versions, this version last. `fresh`: before the version is committed,
+    the paths of the packs that it adds.
     """
 
     version: int
@@ -70,7 +71,10 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Absent:
-    """No table: neither a log nor a known version. `known`: the record, if the table was begun."""
+    """There is no table: neither a log nor a known version.
+
+    `known`: the record, if the creation of the table was begun.
+    """
 
     known: Known | None = None
     record: Record | None = None
@@ -89,7 +93,7 @@ def checkpoint_of(snapshot: Snapshot) -> tuple[bytes, LastCheckpoint]:
 
 
 def of_checkpoint(body: bytes, version: int, *, where: str) -> LogState:
-    """The state in a checkpoint, also of another engine. Pure. Raises `CorruptError` or `UsageError`."""
+    """The state in a checkpoint of the platform or of another engine. Pure. Raises `CorruptError` or `UsageError`."""
     found = decode(body, where=where)
     if found.strange:
         raise UsageError(f"{where}: another engine's checkpoint, with {', '.join(found.strange)}: remove it")
@@ -108,8 +112,8 @@ def of_checkpoint(body: bytes, version: int, *, where: str) -> LogState:
 class LogReader:
     """Reads the log of one table. Thread-safe.
 
-    `adopt`: True if versions of other engines that change no data are adopted, which needs commits without leases.
-    `at_once`: the most requests in flight. `restore`: the command that accepts a loss, for messages.
+    `adopt`: True if versions of other engines that change no data are adopted. This needs commits without leases.
+    `at_once`: the most requests in flight. `restore`: the command that accepts a loss of versions, for messages.
     """
 
     def __init__(
@@ -134,7 +138,7 @@ class LogReader:
     def open(self) -> Snapshot | Absent:
         """The newest snapshot, read cold.
 
-        `CorruptError`: versions are missing, or something cannot be read; the message names the remedy. `UsageError`:
+        `CorruptError`: versions are missing, or an object cannot be read; the message says what to do. `UsageError`:
         another engine has changed the table's data.
         """
         refused = ""
@@ -166,7 +170,7 @@ class LogReader:
         )
 
     def refresh(self, snapshot: Snapshot) -> Snapshot | Absent:
-        """`snapshot` with the later versions. The table is read cold if the log is another one. Raises like `open`."""
+        """`snapshot` with the later versions. If the log was replaced, the table is read cold. Raises like `open`."""
         asked_at = self.clock.monotonic()
         asks: list[Callable[[], Any]] = [lambda: self._since(snapshot), self.known.read]
         since, (known, record) = in_parallel(lambda ask: ask(), asks, self._at_once)
@@ -176,7 +180,7 @@ class LogReader:
         try:
             found = self._onto(current, self._all_stored(since))
             if self.missing(known, found.version, found.table, found.lineage):
-                # `known` may have been read later than the versions.
+                # `known` may have been read after the versions.
                 found = self.forward(found)
         except OtherLogError:
             return self.open()
@@ -185,7 +189,7 @@ class LogReader:
         return found
 
     def _since(self, snapshot: Snapshot) -> range | None:
-        """The later versions in the log; None if the snapshot's version is missing or another one. 1 LIST."""
+        """The later versions in the log; None if the snapshot's version is missing or was replaced. 1 LIST."""
         own = self.layout.version(snapshot.version)
         page = self.store.list(self.layout.log, start_after=own.removesuffix("json"))
         listed = {
@@ -196,9 +200,9 @@ class LogReader:
         return range(snapshot.version + 1, snapshot.version + len(listed))
 
     def forward(self, snapshot: Snapshot) -> Snapshot:
-        """The snapshot with the versions created since, of the same age. 1 GET for each, and 1 more; 1 manifest.
+        """The snapshot with the versions that were created since. Its age stays the same.
 
-        `OtherLogError`: the log was cut meanwhile.
+        Requests: 1 GET for each version and 1 more, and 1 for the manifest. `OtherLogError`: the log was cut meanwhile.
         """
         found: list[StoredObject] = []
         while (later := self._stored(snapshot.version + 1 + len(found))) is not None:
@@ -211,7 +215,7 @@ class LogReader:
         return None if found is None or not found.body else self._loaded(found)
 
     def manifest(self, number: int) -> Manifest:
-        """The manifest of this number. 1 GET. `CorruptError`: it is missing."""
+        """The manifest with this number. 1 GET. `CorruptError`: it is missing."""
         key = self.layout.manifest(number)
         found = self.store.get(key)
         if not isinstance(found, StoredObject):
@@ -219,7 +223,7 @@ class LogReader:
         return Manifest.loads(found.body, where=key)
 
     def as_of(self, version: int) -> Snapshot | None:
-        """The table as of an earlier version; None if that is not kept. 1 LIST, and GETs as in `open`."""
+        """The table as of an earlier version; None if this version is not kept. 1 LIST, and GETs as in `open`."""
         listed = [meta.key for meta in list_all(self.store, self.layout.log) if meta.size]
         versions = {found for key in listed if (found := self.layout.version_of(key)) is not None}
         bases = [found for key in listed if (found := self.layout.checkpoint_of(key)) is not None]
@@ -250,7 +254,7 @@ class LogReader:
         return state
 
     def _all_stored(self, versions: Sequence[int]) -> list[StoredObject]:
-        """Reads these versions. `OtherLogError`: one of them is missing."""
+        """Read these versions. `OtherLogError`: one of them is missing."""
         found = [each for each in in_parallel(self._stored, versions, self._at_once) if each is not None]
         if len(found) < len(versions):
             raise OtherLogError("a version was removed while the log was read")
@@ -277,7 +281,7 @@ class LogReader:
             try:
                 base, versions = self._parts(below=base)
             except OtherLogError:
-                break  # the log was cut there after these versions were examined
+                break  # these versions were examined already, and then the log was cut
             state = LogState() if base == NO_VERSION else self._checkpoint(base)
         found = self._all_stored(versions)
         state = self._after(state, found)
@@ -293,13 +297,14 @@ class LogReader:
         return replace(snapshot, asked_at=asked_at, checkpoint=base, etag=etag)
 
     def _hides(self, state: LogState) -> bool:
-        """True if a checkpoint of another engine may hide a version of that engine that must be refused."""
+        """True if a checkpoint of another engine may hide a foreign version that must be refused."""
         return state.foreign and (version := self.version(state.version)) is not None and version.foreign
 
     def _parts(self, below: int | None = None) -> tuple[int, range]:
-        """The version of the newest checkpoint, or -1, and the versions after it. `below`: only an earlier checkpoint.
+        """The version of the newest checkpoint, or -1, and the versions after it.
 
-        1 GET and 1 LIST. `OtherLogError`: one of the versions is missing.
+        `below`: take only a checkpoint before this version. 1 GET and 1 LIST. `OtherLogError`: one of the versions is
+        missing.
         """
         base = self.last_checkpoint() if below is None else NO_VERSION
         start = None if base == NO_VERSION else f"{self.layout.version(base)}~"
@@ -315,7 +320,7 @@ class LogReader:
         return base, since
 
     def longest(self, *, before_refused: bool = False) -> Snapshot | None:
-        """The newest snapshot that can be read, without regard to `known` and to missing later versions. See `as_of`.
+        """The newest snapshot that can be read. `known`, and missing later versions, are ignored. See `as_of`.
 
         `UsageError`: a version of another engine is refused. `before_refused`: return the snapshot before that version
         instead.
@@ -351,7 +356,7 @@ class LogReader:
         return replace(found, etag=version.meta.etag)
 
     def _readable(self, version: int) -> list[StoredObject]:
-        """The consecutive versions from this one on, up to the first missing or damaged one."""
+        """The consecutive versions from this one on, until a version is missing or damaged."""
         found: list[StoredObject] = []
         with suppress(CorruptError):
             while (stored := self._stored(version + len(found))) is not None:
@@ -374,7 +379,7 @@ class LogReader:
         return LastCheckpoint.loads(found.body, where=self.layout.last_checkpoint).version
 
     def missing(self, known: Known | None, version: int, table: str, lineage: Lineage) -> str:
-        """Why this is not the known log; "" if it is."""
+        """The reason why this is not the known log; "" if it is."""
         if known is None:
             return f"its record is gone from {self.known.where}" if version != NO_VERSION else ""
         if version == NO_VERSION and known.version == NO_VERSION:
@@ -391,7 +396,7 @@ class LogReader:
 
 
 def state_of(snapshot: Snapshot) -> LogState:
-    """The part of a snapshot that the log itself has. Pure."""
+    """The part of a snapshot that comes from the log itself. Pure."""
     return LogState(
         version=snapshot.version,
         number=snapshot.number,

@@ -1,19 +1,22 @@
-"""Decides if the values of one type can be converted to another type, and how. Pure.
+"""Decides how values of one type are converted to another type. Pure.
 
 | from | to | how |
 |---|---|---|
-| a shorter integer, a float, a shorter decimal | a longer one; double; decimal, if all of its values fit | exact |
+| a number | a number type that has all values of the old type | exact |
 | a date | timestamp, as midnight in UTC | exact |
 | numbers, booleans, dates, times | string | text |
-| any other number, a timestamp, binary | another number, date, string | checked |
+| a number | any other number type | checked |
+| a timestamp | date | checked |
+| binary | string | checked |
 | all else | anything | again |
 
-- *exact*: each value stays the same.
+- *exact*: no value changes.
 - *text*: each value becomes a text, which may differ from the text in its object (`007`, `1.50`).
-- *checked*: a value stays if it is the same in the new type; otherwise its object must be read again.
+- *checked*: if the new type can hold exactly the same value, it stays; otherwise its object must be read again.
 - *again*: the objects of all values must be read again.
 
-A type with fields or elements changes as these do. If one of them is checked, the whole value is read again.
+A type with fields or elements is converted in the most costly way that one of them needs. But *checked* then becomes
+*again*.
 
 Types are Spark's JSON, values are Arrow's.
 """
@@ -28,14 +31,14 @@ import pyarrow.compute as pc
 How = Literal["exact", "text", "checked", "again"]
 
 WORST: Final[tuple[How, ...]] = ("exact", "text", "checked", "again")
-"""The ways of conversion by cost, cheapest first."""
+"""The ways of conversion, the cheapest first."""
 
 _DIGITS: Final = {"byte": 3, "short": 5, "integer": 10, "long": 19}
 _WHOLE: Final = {"float": 24, "double": 53}
-"""How many bits of integers the type can hold exactly."""
+"""The number of bits up to which the type holds every integer exactly."""
 
 _EXACT_DIGITS: Final = 15
-"""The number of significant digits that a double keeps of any decimal."""
+"""A double keeps this number of significant digits of any decimal."""
 
 _TIMES: Final = ("timestamp", "timestamp_ntz")
 _TEXTS: Final = (*_DIGITS, *_WHOLE, "boolean", "date", *_TIMES)
@@ -47,7 +50,7 @@ _DATE: Final = r"^[0-9]{4}-(0[1-9]|1[0-2])-(0[1-9]|[12][0-9]|3[01])$"
 
 
 def how(old: Any, new: Any) -> How | None:
-    """How values of the type `old` become values of `new`; None if both are the same type."""
+    """The way in which values of the type `old` become values of the type `new`; None if both are the same type."""
     if is_same_type(old, new):
         return None
     if (parts := _parts(old, new)) is None:
@@ -66,7 +69,7 @@ def is_same_type(one: Any, other: Any) -> bool:
 
 
 def _parts(old: Any, new: Any) -> list[tuple[Any, Any]] | None:
-    """The types inside two types, in pairs; None if the parts do not correspond."""
+    """Pairs of the types inside two types; None if the two types do not have the same parts."""
     if not isinstance(old, dict) or not isinstance(new, dict) or old["type"] != new["type"]:
         return None
     if old["type"] == "struct":
@@ -99,7 +102,7 @@ def _decimal(kind: str) -> tuple[int, int] | None:
 
 
 def _all_fit(old: str, new: str) -> bool:
-    """True if each value of one numeric type is also a value of another one."""
+    """True if each value of the numeric type `old` is also a value of the numeric type `new`."""
     before = _decimal(old) or ((_DIGITS[old], 0) if old in _DIGITS else None)
     if (after := _decimal(new)) is not None:
         return before is not None and before[1] <= after[1] and before[0] - before[1] <= after[0] - after[1]
@@ -133,10 +136,10 @@ def column_ddl(name: str, kind: Any) -> str:
 
 
 def converted(values: pa.Array, kind: pa.DataType, change: How) -> tuple[pa.Array, pa.Array]:
-    """Values in another type, and a mask of those whose objects must be read again.
+    """The values in another type, and a mask: true for each value whose object must be read again.
 
-    A value in the mask is null until then, unless its text can be read as a value of the new type. `change`: the result
-    of `how` for both types.
+    Such a value is null until then, unless its text can be read as a value of the new type. `change`: the result of
+    `how` for both types.
     """
     nothing = pa.array([False] * len(values), pa.bool_())
     match change:
@@ -151,12 +154,12 @@ def converted(values: pa.Array, kind: pa.DataType, change: How) -> tuple[pa.Arra
 
 
 def _where(values: pa.Array, ok: pa.Array) -> pa.Array:
-    """The values, null where `ok` is not true."""
+    """The values, with null where `ok` is not true."""
     return pc.if_else(pc.fill_null(ok, False), values, pa.nulls(len(values), values.type))
 
 
 def _checked(values: pa.Array, kind: pa.DataType) -> pa.Array:
-    """The values that are the same in the type `kind`; null in place of others."""
+    """The values in the type `kind`, if they are the same there; null in place of other values."""
     old = values.type
     if pa.types.is_binary(old):
         return _halved(values, lambda some: some.cast(kind))
@@ -178,7 +181,7 @@ def _checked(values: pa.Array, kind: pa.DataType) -> pa.Array:
     most = 10**_EXACT_DIGITS if pa.types.is_decimal(old) else 2**bits
     if not pa.types.is_decimal(old):
         return _where(values, _between(values, most)).cast(kind)
-    # The digits after the point count, too.
+    # The precision also counts the digits after the point.
     doubles = values.cast(pa.float64())
     kept = _where(doubles, _between(doubles, most / 10**old.scale))
     return kept if bits == 53 else pa.nulls(len(values), kind)
@@ -189,7 +192,7 @@ def _between(values: pa.Array, most: float) -> pa.Array:
 
 
 def _of_text(texts: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Texts that clearly are numbers or dates of this type, converted; null in place of others."""
+    """The values of texts that are clearly numbers or dates of this type; null in place of other texts."""
     if pa.types.is_decimal(kind):
         before = kind.precision - kind.scale
         whole = rf"0*[0-9]{{1,{before}}}" if before else "0+"
@@ -211,7 +214,10 @@ def _of_text(texts: pa.Array, kind: pa.DataType) -> pa.Array:
 
 
 def _halved(values: pa.Array, convert: Callable[[pa.Array], pa.Array]) -> pa.Array:
-    """All values converted. If one does not fit, each half is converted separately, until only this value is null."""
+    """All values, converted.
+
+    If this fails, each half is converted separately, so that in the end only values that do not fit are null.
+    """
     return pa.concat_arrays([*_pieces(values, convert)])
 
 

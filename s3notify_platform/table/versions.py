@@ -1,10 +1,10 @@
-"""Earlier versions of a table: the changes that each one made, and the table as of one of them.
+"""The earlier versions of a table: the changes that each version made, and the table as of a version.
 
-Versions are kept for vacuum's retention. A version's time is the modification time of its object, by the store's clock.
-S3 gives it in whole seconds.
+Versions are kept for the retention time of vacuum. A version's time is the modification time of its object, by the
+store's clock. S3 gives it in whole seconds.
 
-Requests: 1 LIST for each 1000 versions that are kept. `history` takes 1 GET for each version that is consumed.
-`snapshot_of` takes 1 GET of a checkpoint, 1 for each version since it, and 1 of a manifest.
+Requests: 1 LIST for each 1000 versions that are kept. `history` takes 1 GET for each version that the caller takes from
+it. `snapshot_of` takes 1 GET of a checkpoint, 1 for each version since it, and 1 of a manifest.
 """
 
 from collections.abc import Iterator, Mapping
@@ -18,13 +18,13 @@ from s3notify_platform.table.delta.actions import LogVersion
 from s3notify_platform.table.snapshot import LogReader, Snapshot
 
 ROLLBACK: Final = "rollback"
-"""A version's note: the version that it went back to."""
+"""Field of a version's note: the version to which a rollback went back."""
 
 RETYPED: Final = "retyped"
-"""A version's note: the columns that got another type, by name, with both types."""
+"""Field of a version's note: the columns that got another type, by name, with both types."""
 
 VALUES: Final = "values"
-"""The note next to `RETYPED`: true if readers see other values than before."""
+"""Field of a version's note, next to `RETYPED`: true if readers see other values than before."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +53,9 @@ def kept_versions(reader: LogReader) -> dict[int, ObjectMeta]:
 
 
 def changed_at(reader: LogReader, snapshot: Snapshot) -> dict[Slot, int]:
-    """The time when each slot was last changed, in Unix milliseconds; 0 if that version is no longer kept."""
+    """The time of the last change of each slot, in Unix milliseconds; 0 if the version of this change is no longer
+    kept.
+    """
     kept = kept_versions(reader)
     return {
         slot: kept[facts.generation].modified_ms if facts.generation in kept else 0
@@ -69,7 +71,10 @@ def created_ms(reader: LogReader, version: int) -> int:
 
 
 def version_at(reader: LogReader, at_ms: int) -> int:
-    """The newest version at the time `at_ms` (Unix milliseconds). `NotFoundError`: no kept version is that old."""
+    """The version that was the newest one at the time `at_ms` (Unix milliseconds).
+
+    `NotFoundError`: no kept version is so old.
+    """
     found = kept_versions(reader)
     if not (earlier := [version for version, meta in found.items() if meta.modified_ms <= at_ms]):
         oldest = min(found, default=None)
@@ -91,6 +96,9 @@ def snapshot_of(reader: LogReader, version: int) -> Snapshot:
 
 
 def note_of(version: LogVersion, slot: Slot) -> Mapping[str, Any]:
-    """The note of the change that concerned this slot, among those in this version; empty if there is none. Pure."""
+    """A version may have several changes with notes. This is the note of the change that concerned this slot, or empty.
+
+    Pure.
+    """
     notes = version.note.get("together", (version.note,))
     return next((note for note in reversed(notes) if slot in note.get("slots", ())), {})

@@ -26,7 +26,7 @@ PREFIX = "k/"
 
 @dataclass
 class Run:
-    """A run as Dagster stores it, and its true actions."""
+    """A run as Dagster stores it, and what it really does."""
 
     run_id: str
     request: BatchRequest
@@ -44,10 +44,11 @@ class Run:
 
 @dataclass
 class World:
-    """One source. `versions`: the bucket's objects by slot; `committed`: the table's.
+    """One source.
 
-    `announced` counts the changes with an entry in the queue, `unannounced` the changes without one. `root`: writers
-    that queue move only the root.
+    `versions`: by slot, the number of changes in the bucket; `committed`: by slot, the number in the table. `announced`
+    counts the changes with an entry in the queue, `unannounced` the changes without one. `root`: True if queueing
+    writers move only the root.
     """
 
     slots: int = 8
@@ -71,7 +72,7 @@ class World:
         """The number of reads of the marks."""
         self.listings = 0
         self.hidden: set[int] = set()
-        """Slots whose plain signal was overwritten by a queued one, so that no reader can see it."""
+        """Slots whose plain signal a queued signal has overwritten, so that no reader can see it."""
         self.runs: dict[str, Run] = {}
         self.versions: Counter[int] = Counter()
         self.committed: Counter[int] = Counter()
@@ -127,7 +128,7 @@ class World:
         ]
 
     def publish(self, *slots: int, queued: bool = True) -> None:
-        """Changes an object in each of these slots, announces it in the queue if `queued`, and signals."""
+        """Changes an object in each of these slots, announces the change in the queue if `queued`, and signals."""
         alone = self.root and queued
         for slot in slots:
             self.change(slot, queued=queued)
@@ -136,7 +137,7 @@ class World:
         self.signal("_", queued=queued, alone=alone)
 
     def looked(self) -> dict[Slot, list[str]]:
-        """Reads the marks of each slot that has entries."""
+        """Reads the marks of the entries, for each slot that has entries."""
         self.looks += 1
         return {slot: list(marks) for slot, marks in self.marks.items()}
 
@@ -161,14 +162,14 @@ class World:
         self.marks.clear()
 
     def evaluate(self) -> Tick | None:
-        """Calls the sensor's function only; the first tick gets None."""
+        """Calls only the sensor's function. The first tick returns None."""
         if not self.cursor:
             self.cursor = self.planner().first().dumps()
             return None
         return self.planner().tick(SensorState.loads(self.cursor))
 
     def launch(self, tick: Tick, *, only_part: int | None = None) -> None:
-        """Does Dagster's part with a tick's requests: one run for each run key, ever."""
+        """Does Dagster's part with a tick's run requests. For each run key, there is only ever one run."""
         for request in tick.requests:
             if request.run_key not in self.runs and only_part in (None, request.part):
                 self.runs[request.run_key] = Run(run_id=f"run {request.run_key}", request=request)
@@ -251,7 +252,7 @@ class World:
 
 
 def settled(slots: int = 1000, **settings: object) -> World:
-    """A source that was enumerated, with the counts of requests reset."""
+    """A source that was already enumerated. The counts of requests are reset."""
     world = World(slots=slots, settings=BatchSettings(**settings))  # type: ignore[arg-type]
     world.settle()
     world.counts()
@@ -259,6 +260,6 @@ def settled(slots: int = 1000, **settings: object) -> World:
 
 
 def last_attempt(world: World, tick: Tick) -> tuple[int, ...]:
-    """The slots whose unreadable objects a batch's run quarantines."""
+    """The slots of the batch for which its run is the last attempt: it quarantines unreadable objects."""
     (request,) = tick.requests
     return BatchPayload.loads(world.chains.state(request.batch).payload).last_attempt

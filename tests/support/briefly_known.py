@@ -1,4 +1,4 @@
-"""Topics that are known for 50 ms, for tests that change topics in real time, with no other process."""
+"""For tests that change topics in real time: a topic is known for only 50 ms. All clients must be in this process."""
 
 import pytest
 

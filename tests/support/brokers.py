@@ -1,4 +1,4 @@
-"""RabbitMQ and Kafka on 127.0.0.1, which can be killed and restarted, and end with their block.
+"""RabbitMQ and Kafka on 127.0.0.1. They can be killed and restarted, and end with their `with` block.
 
 Install them by `apt-get install rabbitmq-server maven`. Kafka comes from Maven Central, and Java runs it.
 """
@@ -30,7 +30,7 @@ _RABBITMQ = "/usr/lib/rabbitmq/bin/rabbitmq-server"
 
 
 class Broker:
-    """One broker with its data in a folder."""
+    """One broker. Its data are in a folder."""
 
     user, password = "guest", "guest"
 
@@ -41,7 +41,7 @@ class Broker:
         self.process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        """Starts it on its data; returns when it answers."""
+        """Starts the broker with its data. Returns when it answers."""
         with (self.folder / "log").open("ab") as log:
             self.process = subprocess.Popen(
                 self.command(),
@@ -54,14 +54,17 @@ class Broker:
         until(self.answers, seconds=120, why=lambda: (self.folder / "log").read_text()[-2000:])
 
     def kill(self) -> None:
-        """Kills it by SIGKILL, with all its processes."""
+        """Kills the broker and all its processes by SIGKILL."""
         if self.process is not None:
             os.killpg(self.process.pid, signal.SIGKILL)
             self.process.wait()
             self.process = None
 
     def restart(self) -> None:
-        """Restarts it cleanly: if killed, RabbitMQ loses a queue that was made in its last seconds."""
+        """Stops and starts the broker.
+
+        It is not killed, because RabbitMQ would then lose a queue that was made in the last seconds.
+        """
         assert self.process is not None
         os.killpg(self.process.pid, signal.SIGTERM)
         self.process.wait(60)
@@ -76,19 +79,19 @@ class Broker:
     def answers(self) -> bool: ...
     @abstractmethod
     def make(self, name: str) -> str:
-        """Makes a durable queue or topic; returns its URL as an endpoint."""
+        """Makes a durable queue or topic. Returns its URL for use as an endpoint."""
 
     @abstractmethod
     def secured(self, name: str) -> str:
-        """Makes a durable queue or topic that is reached over TLS, with a login."""
+        """Makes a durable queue or topic. Its URL uses TLS and has a login."""
 
     @abstractmethod
     def received(self, name: str) -> list[Received]:
-        """Removes all messages from it, and returns them."""
+        """Removes all messages from the queue or topic, and returns them."""
 
 
 class RabbitMQ(Broker):
-    """One node; any user may log in as guest from loopback."""
+    """RabbitMQ with one node. From loopback, anybody may log in as guest."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
@@ -151,7 +154,7 @@ class RabbitMQ(Broker):
 
 
 class Kafka(Broker):
-    """One node, controller and broker, without ZooKeeper."""
+    """Kafka with one node, which is controller and broker, without ZooKeeper."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
@@ -261,7 +264,7 @@ def _classpath(folder: Path) -> str:
 
 @contextmanager
 def running_broker(kind: type[Broker], folder: Path) -> Iterator[Broker]:
-    """A running broker with its data in an existing folder."""
+    """A running broker. Its data are in this folder, which must exist."""
     made = kind(folder)
     made.start()
     try:

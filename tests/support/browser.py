@@ -10,7 +10,7 @@ PROGRAMS = ("chromium", "chromium-browser", "google-chrome")
 
 @pytest.fixture(scope="session")
 def chromium() -> str:
-    """The path of Chromium. Without Chromium the test is skipped, or fails in CI, which must have it."""
+    """The path of Chromium. If it is missing, the test is skipped; in CI, which must have it, the test fails."""
     return find_chromium()
 
 

@@ -1,7 +1,7 @@
-"""A small Ceph: one monitor, one OSD on a file, and RGWs, all on 127.0.0.1. It ends with its block.
+"""A small Ceph cluster: one monitor, one OSD on a file, and RGWs, all on 127.0.0.1. It ends with its `with` block.
 
 Nothing is installed here; `poe ceph` installs Ceph (`tests/ceph/run`). The cluster needs no systemd, container or
-manager, and starts in about 10 s. Unusual settings were found by experiment; their comments say why.
+manager, and starts in about 10 s. Unusual settings were found by experiment; comments explain them.
 """
 
 import contextlib
@@ -28,7 +28,7 @@ from tests.support.waiting import until
 
 PROGRAMS = ("ceph", "ceph-mon", "ceph-osd", "monmaptool", "radosgw", "radosgw-admin")
 REGION = "default"
-"""RGW's name of its zone group, for topics. S3 requests may name any region."""
+"""The name of RGW's zone group, which requests for topics must use as region. S3 requests may use any region."""
 
 _CONFIGURATION = """
 [global]
@@ -74,13 +74,13 @@ rgw_trust_forwarded_https = true
 
 
 def missing_programs() -> list[str]:
-    """Programs of Ceph that are not installed."""
+    """The programs of Ceph that are not installed."""
     return [program for program in PROGRAMS if shutil.which(program) is None]
 
 
 @dataclass(slots=True, kw_only=True)
 class Gateway:
-    """One RGW. `kill` is SIGKILL; `start` restarts it on its port."""
+    """One RGW. One RGW. `kill` sends SIGKILL; `start` starts it again on its port."""
 
     ceph: "Ceph"
     name: str
@@ -93,7 +93,7 @@ class Gateway:
 
     def start(self, seconds: float = 60.0) -> None:
         """Starts it, and waits until it answers."""
-        # Without tcp_nodelay a GET takes 44 ms.
+        # Without tcp_nodelay, a GET would take 44 ms.
         frontends = f"beast endpoint=127.0.0.1:{self.port} tcp_nodelay=1"
         self.process = self.ceph.spawn(
             "radosgw", "-f", "-n", f"client.rgw.{self.name}", f"--rgw-frontends={frontends}"
@@ -126,11 +126,11 @@ class Ceph:
 
     @property
     def server(self) -> S3Server:
-        """The first gateway, with the interface of the other S3 servers."""
+        """The first gateway as an `S3Server`, like the other servers of the tests."""
         return S3Server(endpoint_url=self.gateways[0].url, config=self.config)
 
     def config(self, bucket: str, gateway: int = 0) -> S3Config:
-        """The configuration to reach a bucket by one of the gateways."""
+        """The configuration that reaches a bucket through one of the gateways."""
         return S3Config(
             bucket=bucket,
             endpoint_url=self.gateways[gateway].url,
@@ -139,7 +139,7 @@ class Ceph:
         )
 
     def add_gateway(self) -> int:
-        """Starts one more RGW; returns its number."""
+        """Starts another RGW; returns its number."""
         (port,) = free_ports(1, SYSTEM_CLOCK)
         self.gateways.append(Gateway(ceph=self, name="abcdef"[len(self.gateways)], port=port))
         self.gateways[-1].start()
@@ -190,7 +190,7 @@ class Ceph:
     # Processes
 
     def spawn(self, program: str, *arguments: str) -> subprocess.Popen[bytes]:
-        """Starts a daemon in the foreground; the kernel kills it if this process is killed."""
+        """Starts a daemon in the foreground. If this process is killed, the kernel kills the daemon, too."""
         path = shutil.which(program)
         assert path is not None
         out = (self.folder / "log" / f"{program}.out").open("ab")
@@ -201,7 +201,7 @@ class Ceph:
         return process
 
     def run(self, *command: str) -> str:
-        """Runs a command of Ceph's to its end; returns its output."""
+        """Runs a command of Ceph until it ends; returns its output."""
         done = subprocess.run(
             [command[0], *self._common(), *command[1:]],
             capture_output=True,
@@ -222,7 +222,7 @@ class Ceph:
         until(holds, seconds=seconds, why=lambda: f"{what}\n{self.tail()}")
 
     def tail(self) -> str:
-        """The ends of the logs."""
+        """The last part of each log."""
         logs = sorted((self.folder / "log").iterdir())
         return "\n".join(f"== {log.name}\n{log.read_text(errors='replace')[-1500:]}" for log in logs)
 
@@ -256,7 +256,7 @@ class Ceph:
             self.add_gateway()
 
     def _stop(self) -> None:
-        """Stops gateways first, then OSD and monitor, until none is left."""
+        """Stops the gateways first, then the OSD and the monitor. Waits until all have ended."""
         for process in reversed(self._processes):
             if process.poll() is None:
                 process.terminate()
@@ -271,7 +271,7 @@ class Ceph:
 
 @contextlib.contextmanager
 def running_ceph(folder: Path, *, gateways: int = 1) -> Iterator[Ceph]:
-    """A cluster with its data in `folder`, which must be new."""
+    """A running cluster. Its data are in `folder`, which must be new."""
     ceph = Ceph(folder=folder)
     try:
         ceph._start(gateways)

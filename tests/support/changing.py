@@ -1,4 +1,4 @@
-"""A source whose objects change while they are read: a proxy in front of its bucket determines the times."""
+"""A source whose objects change while they are read. A proxy in front of its bucket determines when."""
 
 import re
 from collections import Counter
@@ -33,7 +33,7 @@ LOOK_BYTES = 16
 
 
 def changing_source(bucket: S3Config, proxy: FaultProxy, **settings: Any) -> Source:
-    """A source with one slot that is read through the proxy; table and signals do not use the proxy."""
+    """A source with one slot. Its objects are read through the proxy; table and signals do not use the proxy."""
     fields = {"name": "orders", "prefix": "raw/", "format": "auto", "schema": SCHEMA, "slots": 1} | settings
     bucket = named(bucket)
     behind = replace(bucket, endpoint_url=proxy.url)
@@ -41,7 +41,7 @@ def changing_source(bucket: S3Config, proxy: FaultProxy, **settings: Any) -> Sou
 
 
 def place_of(source: Source, schema: pa.Schema) -> Place:
-    """The place for the independent check, without any proxy."""
+    """The same source as the independent check sees it, without the proxy."""
     reached = source.location.platform
     assert reached.endpoint_url
     return Place(
@@ -78,7 +78,7 @@ class Teller:
 
 @dataclass(kw_only=True)
 class Changing:
-    """The bucket as its writers see it, and runs over it. All changes bypass the proxy, and are announced."""
+    """The bucket as its writers see it, and runs that read it. Changes bypass the proxy, and are announced."""
 
     spark: SparkSession
     source: Source
@@ -86,7 +86,7 @@ class Changing:
     listing: bool
     last: SlotResult = field(default_factory=lambda: SlotResult(slot=Slot(0), status="unchanged"))
     waiting: dict[str, tuple[int, Callable[[], object]]] = field(default_factory=dict)
-    """Changes that wait for a GET of their object."""
+    """By key, changes that wait for a GET of their object."""
     _runs: Any = field(default_factory=count)
     _lock: Any = field(default_factory=Lock)
 
@@ -139,8 +139,9 @@ class Changing:
     # Reads
 
     def when_asked(self, change: Callable[[], object], *, key: str, number: int = 1) -> None:
-        """Makes the change once, just before this GET of the object is
-        forwarded; GETs are counted from 1, starting now.
+        """Makes the change once: just before the GET with this `number` is forwarded.
+
+        Only GETs of the object from now on are counted, from 1.
         """
         self.waiting[key] = (number, change)
         self.proxy.before = self._before
@@ -159,13 +160,13 @@ class Changing:
                     self.waiting[key] = (number - 1, change)
 
     def asked(self) -> Counter[str]:
-        """GETs of objects since the last call, by key."""
+        """The GETs of objects since the last call, by key."""
         found = Counter(key for key, _ in self._gets())
         self.proxy.answered.clear()
         return found
 
     def rows_begun(self, key: str) -> int:
-        """The number of reads from an object's beginning, except reads that only check its version."""
+        """How many times an object was read from its beginning. Reads that only check its version do not count."""
         found = 0
         for request in list(self.proxy.answered):
             if request.method == "GET" and self._key(request.path) == key:
@@ -216,7 +217,9 @@ class Changing:
         return states
 
     def settled(self) -> None:
-        """Checks that table and bucket are equal, no entry is left, and another run reads and commits nothing."""
+        """Checks that table and bucket are equal, that no entry is left, and that another run reads and commits
+        nothing.
+        """
         assert not self.waiting
         assert not differences(self.place)
         assert self.entries() == []

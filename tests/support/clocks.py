@@ -1,4 +1,4 @@
-"""Clocks for tests: one is moved by hand, one does not wait."""
+"""Clocks for tests. One is moved by hand; one never waits."""
 
 import random
 
@@ -48,7 +48,7 @@ class SlowClock:
 
 
 class HurriedClock(SystemClock):
-    """Real time, without waiting."""
+    """A clock with the real time. Its `sleep` does not wait."""
 
     def sleep(self, seconds):
         assert seconds >= 0

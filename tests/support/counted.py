@@ -5,7 +5,7 @@ from threading import Lock
 
 
 class CountedRecords:
-    """A wrapper of a record store that counts calls by method in `counts`. Thread-safe."""
+    """A wrapper of a record store. It counts calls by method, in `counts`. Thread-safe."""
 
     def __init__(self, records):
         self.records = records
@@ -23,7 +23,7 @@ class CountedRecords:
         return call
 
     def cost(self, work):
-        """The calls that `work` makes."""
+        """The number of calls that `work` makes, by method."""
         self.counts.clear()
         work()
         return dict(self.counts)

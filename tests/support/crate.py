@@ -1,7 +1,7 @@
-"""Writers of object_store's own DynamoCommit: obstore 0.8.2, in a separate process and folder.
+"""Writers that use object_store's own DynamoCommit, by obstore 0.8.2, in a separate process and folder.
 
-Later versions do not have this commit, so obstore 0.8.2 cannot be in the tests' environment. `Crate` starts the
-process, and sends it tasks as JSON lines; the tasks of one call begin together, in threads.
+The tests' environment has a later obstore, which lacks this commit. `Crate` starts the process, and sends it tasks as
+lines of JSON. The tasks of one call begin at the same time, in threads.
 """
 
 import json
@@ -61,7 +61,7 @@ for line in sys.stdin:
 
 
 def install_crate(folder: Path) -> Path:
-    """Installs obstore 0.8.2, the version with the DynamoDB commit, and nothing else, in `folder`."""
+    """Installs only obstore 0.8.2, which has the DynamoDB commit, in `folder`."""
     command = [sys.executable, "-m", "pip", "install", "-q", "--disable-pip-version-check"]
     subprocess.run([*command, "--target", str(folder), "--no-deps", OBSTORE], check=True)
     return folder
@@ -69,7 +69,7 @@ def install_crate(folder: Path) -> Path:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Said:
-    """The answer to one of the crate's writers, and its duration in seconds."""
+    """The answer that one of the crate's writers got, and the duration in seconds."""
 
     said: str
     etag: str | None
@@ -84,7 +84,7 @@ class Crate:
         self.version = self._answer()
 
     def begin(self, tasks: Sequence[dict[str, Any]]) -> None:
-        """Starts the tasks, all at once; `finish` waits for them."""
+        """Starts all tasks at the same time. `finish` waits for them."""
         assert self._process.stdin
         self._process.stdin.write(json.dumps(list(tasks)) + "\n")
         self._process.stdin.flush()
@@ -105,7 +105,7 @@ class Crate:
 
 @contextmanager
 def crate_writers(installed: Path, config: S3Config, table: str, timeout_ms: int) -> Iterator[Crate]:
-    """The crate's writers on this bucket, with leases of `timeout_ms` in this table at the same endpoint."""
+    """The crate's writers for this bucket. Their leases last `timeout_ms`, and are in this table."""
     settings = {
         "bucket": config.bucket,
         "endpoint": config.endpoint_url,

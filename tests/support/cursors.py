@@ -1,4 +1,4 @@
-"""A sensor's cursor, stored as the daemon does it."""
+"""Stores a sensor's cursor as Dagster's daemon does."""
 
 from dagster._core.definitions.run_request import InstigatorType
 from dagster._core.remote_origin import (

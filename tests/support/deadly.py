@@ -1,4 +1,6 @@
-"""A format whose parser kills its process, or raises, for some objects. Tasks of its source know the format, too."""
+"""A format whose parser, for some objects, kills its process or raises an error. Tasks of its source have the format,
+too.
+"""
 
 import os
 import signal
@@ -67,7 +69,7 @@ def _die(body: bytes) -> None:
 
 
 def break_writer() -> None:
-    """Makes this process fail to write files with the row of `UNWRITABLE`; other files are written normally."""
+    """Makes this process fail if it writes a file with the row of `UNWRITABLE`. Other files are written normally."""
     written = stage.write
     if written.__name__ == "write":
 
@@ -82,7 +84,7 @@ def break_writer() -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class DeadlyInput(Input):
-    """Registers the format when it is unpickled, in a task."""
+    """Registers the format when a task unpickles this object."""
 
     format: str = "deadly"
 
@@ -93,6 +95,6 @@ class DeadlyInput(Input):
 
 
 def deadly(source: Source) -> Source:
-    """The source, with this format."""
+    """The same source, with this format."""
     given = asdict(source.input) | {"bucket": source.input.bucket, "format": Deadly.name}
     return replace(source, input=DeadlyInput(**given))

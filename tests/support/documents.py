@@ -1,8 +1,8 @@
-"""The code blocks of README and guide, unchanged, and a machine on which they run as written.
+"""The code blocks of README and guide, unchanged, and a place where they run as they are written.
 
-Only endpoint and credentials come from the environment, as they do for a user. A comment before a block names it: named
-blocks have a test of their own. Of the others, `tests/e2e/test_guide.py` runs those of the guide page by page, and
-`tests/e2e/test_readme.py` those of the README.
+Only endpoint and credentials are set by the environment, as they are for a user. A comment before a block gives it a
+name; each named block has a separate test. The other blocks of the guide are run by `tests/e2e/test_guide.py`, page by
+page. The other blocks of the README are run by `tests/e2e/test_readme.py`.
 """
 
 import os
@@ -39,14 +39,14 @@ _FENCE: Final = re.compile(r"(?:^<!-- ([^\n]*) -->\n)?^```(\w+)\n(.*?)^```$", re
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """A code block; `name` is empty if no comment names it."""
+    """A code block. `name` is empty if no comment gives it a name."""
 
     name: str
     language: str
     body: str
 
 
-# For machines without the AWS CLI.
+# A program that replaces the AWS CLI, on machines without it.
 _AWS: Final = f"""#!{sys.executable}
 import sys
 from urllib.parse import urlsplit
@@ -75,14 +75,14 @@ def block(name: str) -> str:
 
 
 def source() -> str:
-    """The README's source."""
+    """The source that the README describes."""
     (found,) = (each.body for each in blocks(README.read_text()) if each.language == "yaml")
     return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """A folder, and a server with the README's bucket, which `environment` alone names."""
+    """A folder, and a server with the README's bucket. Only `environment` says where the server is."""
 
     folder: Path
     environment: Mapping[str, str]
@@ -107,7 +107,7 @@ class Place:
                 "AWS_ENDPOINT_URL": server.endpoint_url,
                 "AWS_ACCESS_KEY_ID": "test",
                 "AWS_SECRET_ACCESS_KEY": "test",
-                "AWS_ALLOW_HTTP": "true",  # for Polars and delta-rs
+                "AWS_ALLOW_HTTP": "true",  # needed by Polars and delta-rs
                 "AWS_REGION": REGION,
                 "AWS_DEFAULT_REGION": REGION,
                 "DAGSTER_TELEMETRY_ENABLED": "false",
@@ -118,7 +118,7 @@ class Place:
         return place
 
     def shell(self, script: str, *, folder: Path | None = None, typed: str = "") -> tuple[int, str]:
-        """The exit code of a script of Bash, and its whole output. `typed`: the user's input."""
+        """Runs a Bash script. Returns its exit code and its whole output. `typed`: the user's input."""
         done = subprocess.run(
             ["bash", "-ec", script], cwd=folder or self.folder, env=self.environment, stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT, text=True, check=False, timeout=600, input=typed,
@@ -143,7 +143,7 @@ class Place:
         return [each["Key"] for page in pages for each in page.get("Contents", ())]
 
     def write_source(self, *, options: str = "") -> Path:
-        """The YAML of the source, where its first line says; the file."""
+        """Writes the YAML of the source to the file that its first line names. Returns this file."""
         text = source()
         file = self.folder / text.splitlines()[0].removeprefix("# ")
         file.parent.mkdir(parents=True)

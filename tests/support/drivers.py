@@ -18,7 +18,7 @@ WAIT_SECONDS = 240.0
 
 @dataclass
 class Driver:
-    """A process that does the given runs, one after another. All processes that it started end with it."""
+    """A process that does the runs that it is given, one after another. All processes that it started end with it."""
 
     config: dict[str, Any]
     environment: dict[str, str]
@@ -67,7 +67,7 @@ class Driver:
             self.process = None
 
     def workers(self) -> list[int]:
-        """Python workers of this driver, found by their parents."""
+        """The Python workers of this driver. They are found by their parent processes."""
         assert self.process is not None
         parents: dict[int, int] = {}
         commands: dict[int, bytes] = {}

@@ -1,5 +1,5 @@
-"""The seconds of each test file: with several workers, the longest files start first; the durations are shown at the
-end.
+"""Measures the seconds that each test file takes. With several workers, the longest files start first. The durations
+are shown at the end.
 
 `poe test --store-durations` writes the measurements to `tests/durations.json`, which determines the order.
 """
@@ -14,11 +14,11 @@ ROOT = Path(__file__).parents[2]
 STORED = ROOT / "tests" / "durations.json"
 SHOWN = 25
 SHOWN_FROM_SECONDS = 60.0
-"""The list is shown only for runs that take at least this time, not for a run of one file."""
+"""The list is shown only after runs that take at least this time. So it is not shown after a run of one file."""
 
 
 class Durations:
-    """The time of each file's tests, with their fixtures."""
+    """The time that the tests of each file take, with their fixtures."""
 
     def __init__(self) -> None:
         self.seconds: Counter[str] = Counter()

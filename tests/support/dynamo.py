@@ -1,4 +1,4 @@
-"""A DynamoDB table in memory, for simulations: only the calls and conditions that the adapters send.
+"""A DynamoDB table in memory, for simulations. It supports only the calls and conditions that the adapters use.
 
     table = TableInMemory("partition", "key")                 a store for `run_simulation`
     DynamoRecordStore(CONFIG, clock=clock, client=Client(store))    in an actor, with its store
@@ -21,11 +21,11 @@ Item = dict[str, Any]
 
 
 class Refusal(dict[str, Any]):
-    """A condition failed; holds the existing item, if any."""
+    """A condition did not hold. Has the existing item, if there is one."""
 
 
 class TableInMemory:
-    """Items by key, each call atomic. A condition that the adapters do not use is an error."""
+    """Items by key. Each call is atomic. A condition that the adapters do not use raises an error."""
 
     def __init__(self, *key: str) -> None:
         self.items: dict[tuple[str, ...], Item] = {}
@@ -71,7 +71,7 @@ class TableInMemory:
 
 
 class Client:
-    """The part of botocore's client that `DynamoTable` calls, over a table that may fail."""
+    """The methods of botocore's client that `DynamoTable` calls, on a table that may fail."""
 
     def __init__(self, table: Any) -> None:
         self._table = table

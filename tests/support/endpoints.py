@@ -1,4 +1,4 @@
-"""HTTP endpoints on loopback with every possible behaviour, which record the requests that they receive."""
+"""HTTP endpoints on loopback. They can behave in any way, and record the requests that they receive."""
 
 import json
 import socket
@@ -13,9 +13,11 @@ from s3notify_platform.channels.delivery.endpoint import verify_signature
 
 
 class Receiver(ThreadingHTTPServer):
-    """A real receiver. `answer(keys)` returns the status for a request with these keys, or does anything else.
+    """A real receiver.
 
-    `seen` counts the event ids that were answered with 2xx, `keys` their keys, `tries` all requests.
+    `answer(keys)` returns the status for a request with these keys, or does something else, for example waits. `seen`
+    counts the ids of events that were answered with 2xx; `keys` counts the keys of these events; `tries` counts all
+    requests.
     """
 
     daemon_threads = True
@@ -58,10 +60,10 @@ class Receiver(ThreadingHTTPServer):
         return found
 
     def handle_error(self, request, client_address):
-        """Ignores clients that disconnect, which is part of the tests."""
+        """Prints no error if a client disconnects, because tests do this on purpose."""
 
     def wait(self, holds, seconds=30):
-        """Waits until `holds(self)`; fails after `seconds`."""
+        """Waits until `holds(self)` is true. Fails after `seconds`."""
         with self.changed:
             assert self.changed.wait_for(lambda: holds(self), seconds), (len(self.keys), self.tries)
 
@@ -124,7 +126,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 @contextmanager
 def raw_endpoint(behave):
-    """An endpoint below HTTP: calls `behave(connection)` for each connection, in a thread. Returns its port."""
+    """An endpoint without HTTP. For each connection, calls `behave(connection)` in a thread. Returns the port."""
     listener = socket.create_server(("127.0.0.1", 0))
     over = threading.Event()
 
@@ -152,13 +154,13 @@ def raw_endpoint(behave):
 
 
 def hang(connection):
-    """Reads, and answers nothing, until the peer disconnects."""
+    """Reads until the peer disconnects, and never answers."""
     while connection.recv(65536):
         pass
 
 
 def read_request(connection):
-    """The bytes of a request, as far as they arrive."""
+    """The bytes of a request, as many as arrive."""
     got = b""
     while b"\r\n\r\n" not in got:
         got += connection.recv(65536)
@@ -172,7 +174,7 @@ def read_request(connection):
 
 
 def certificate(folder, host):
-    """The file of a CA, and a server's context with a certificate of this CA for `host`."""
+    """The file of a new CA, and the TLS context of a server with a certificate for `host` from this CA."""
     import datetime as dt
     from ipaddress import ip_address
 
@@ -215,7 +217,7 @@ def certificate(folder, host):
             .not_valid_after(now + dt.timedelta(days=1))
             .add_extension(x509.BasicConstraints(ca=ca, path_length=None), critical=True)
             .add_extension(x509.SubjectAlternativeName([alternative]), critical=False)
-            # Python 3.13 requires it.
+            # Python 3.13 requires this extension.
             .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
             .add_extension(
                 x509.AuthorityKeyIdentifier.from_issuer_public_key(by.public_key()), critical=False

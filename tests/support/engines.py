@@ -1,4 +1,4 @@
-"""Three other engines that read the newest or another version of a Delta table in a bucket."""
+"""Three other engines that read a Delta table in a bucket, as of the newest version or another one."""
 
 import datetime as dt
 from collections.abc import Callable, Iterable, Mapping
@@ -20,7 +20,7 @@ Row = Mapping[str, Any]
 
 @dataclass(frozen=True, kw_only=True)
 class Place:
-    """The place of a table, and the configuration to reach its bucket."""
+    """Where a table is, and the configuration of its bucket."""
 
     uri: str
     config: S3Config
@@ -37,7 +37,7 @@ class Place:
 
 
 def normal(rows: Iterable[Row]) -> list[Row]:
-    """Rows in a fixed order, with Python's types for values, so that engines can be compared."""
+    """Rows in a fixed order, with values in Python's types, so that the results of engines can be compared."""
 
     def value(found: Any) -> Any:
         if isinstance(found, dt.datetime) and found.tzinfo is not None:

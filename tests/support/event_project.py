@@ -1,4 +1,4 @@
-"""A project's folder with one source, where `s3notify init --events` runs, on a real server."""
+"""A project folder with one source, on a real server. `s3notify init --events` runs in it."""
 
 import threading
 from collections.abc import Iterator
@@ -48,7 +48,7 @@ class Project:
         return {name: value for name, value in found.items() if name != "ResponseMetadata"}
 
     def queues(self) -> list[str]:
-        """The queues of this source."""
+        """The queues that exist for this source."""
         urls: list[str] = (
             self.client("sqs").list_queues(QueueNamePrefix="s3notify-orders-").get("QueueUrls", [])
         )

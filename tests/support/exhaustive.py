@@ -1,10 +1,11 @@
-"""Every interleaving of a few programs, paused at each request: a small model checker with explicit states.
+"""A small model checker with explicit states. It visits every interleaving of a few programs, which pause at each
+request.
 
 A program is a generator function without arguments. It yields requests, and is sent `(answer, now)` for each. `answers`
-gives the possible effects of a request on the world: each pair is one of them, a lost answer for example. `explore`
-visits all possible states, breadth first, so the returned history is one of the shortest.
+returns the possible effects of a request: pairs of a new world and an answer. A lost answer is one of them, for
+example. `explore` visits all possible states, breadth first, so the returned history is one of the shortest.
 
-A program's state is the local variables of its frames. A loop around a `yield` must run over a range.
+The state of a program is the local variables of its frames. So a loop with a `yield` in it must run over a range.
 """
 
 from collections import deque
@@ -34,7 +35,7 @@ class _Moment:
 
 
 class _Moments:
-    """The moments of one program, numbered. Two moments with equal frames are the same."""
+    """The moments of one program, with numbers. If two moments have equal frames, they are the same moment."""
 
     def __init__(self, program: Program) -> None:
         self.program = program
@@ -43,7 +44,7 @@ class _Moments:
         self.first = self._reach(())
 
     def after(self, number: int, answer: Any) -> int:
-        """The moment that follows this answer to the request of a moment."""
+        """The moment after the request of this moment got this answer."""
         moment = self.all[number]
         if answer not in moment.after:
             moment.after[answer] = self._reach((*moment.path, answer))
@@ -90,7 +91,7 @@ def _frozen(value: Any) -> Any:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Explored:
-    """The number of states, and the history that breaks an invariant; empty if no history does."""
+    """The number of states, and a history that breaks an invariant; empty if there is none."""
 
     states: int
     broken: str = ""
@@ -108,11 +109,14 @@ def explore(
     *,
     then: dict[str, Program] | None = None,
 ) -> Explored:
-    """Visits every interleaving of the programs, and stops at the first state for which `broken` returns a name.
+    """Visits every interleaving of the programs.
 
-    `world` is hashable and has `now`. `broken(world, results)` gets the results of the programs that have ended. Each
-    program may also stop forever at any point, so all invariants are checked in all states. Programs of `then` begin
-    when all others have ended. A request without an answer waits, and does not block other programs.
+    Stops at the first state for which `broken` returns the name of an invariant.
+
+    `world` is hashable and has `now`. `broken(world, results)` is called in each state, with the results of the
+    programs that have ended. Each program may also stop forever at any point, so all invariants are checked in all
+    states. The programs in `then` begin when no other program can go on. If a request has no possible answer yet, its
+    program waits, and the others go on.
     """
     names = [*programs, *(then or {})]
     moments = [_Moments(program) for program in [*programs.values(), *(then or {}).values()]]

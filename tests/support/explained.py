@@ -1,4 +1,4 @@
-"""A source in memory, the data that its writers and runs leave, and the output of `explain` about it."""
+"""A source in memory, the data that its writers and runs leave, and what `explain` says about them."""
 
 from dataclasses import replace
 from itertools import count
@@ -36,7 +36,7 @@ SLOT = slot_of(KEY, 16)
 
 
 class ReadOnly(CountingStore):
-    """A bucket that allows only reads."""
+    """A bucket that refuses everything except reads."""
 
     def put(self, key, body, *, precondition=None, metadata=None):
         raise UsageError("access denied")
@@ -54,7 +54,7 @@ class Place:
     def __init__(self):
         self.clock = HandClock()
         self.store = MemoryObjectStore(clock=self.clock)
-        # A process's memory of a table is keyed by its place.
+        # A process remembers tables by their place. So each test needs another place.
         bucket = S3Config(bucket="b", region=f"region-{next(PLACES)}")
         self.source = source_of(
             name="orders",
@@ -83,7 +83,7 @@ class Place:
         return Event(key=key, op=op, bucket="b", time_ms=self.clock.wall_ms())
 
     def publish(self, change, *, queued=True):
-        """Publishes as the platform's publisher (`queued`), or as a publisher without a queue."""
+        """Publishes like the platform's publisher (if `queued`), or like a publisher without a queue."""
         publisher = Publisher(
             self.store, prefix=self.source.location.keyspace_prefix, slots=16, clock=self.clock, queued=queued
         )
@@ -100,7 +100,7 @@ class Place:
     def round(self, *states, slot=SLOT, rejects=(), labelled=True, batch="orders-e-1", **note):
         """A round with the slot's signal and these states.
 
-        A state that is not `gone` and has rows gets this number of rows. `rejects`: their offset and reason.
+        For a state that is not `gone`, as many rows are made as it says. `rejects`: offset and reason of each reject.
         """
         table = self.source.table(store=self.store, clock=self.clock)
         base = self.source.open_table(store=self.store).snapshot
@@ -135,13 +135,13 @@ class Place:
         )
 
     def commit(self, *states, follow=True, **more):
-        """Commits the next version, as `round`; entries that it has seen leave the queue (`follow`)."""
+        """Commits the next version, made like `round`. With `follow`, entries that it has seen leave the queue."""
         self.commit_to(SLOT, *states, **more)
         if follow:
             self.queue.remove(self.queue.entries("orders", [SLOT]))
 
     def commit_to(self, slot, *states, **more):
-        """Commits the next version of any slot."""
+        """Commits the next version, for any slot."""
         made = self.round(*states, slot=slot, **more)
         assert isinstance(made.table.commit(made, made.base), Committed)
         assert not made.dropped

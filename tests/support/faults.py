@@ -1,8 +1,8 @@
-"""Stores that fail on schedule: crashes, lost answers and refusals as a caller of a port sees them.
+"""Stores that fail on schedule: with crashes, lost answers and refusals, as a caller of a port sees them.
 
 `FaultyStore(store, schedule)` wraps an `ObjectStore`, a `RecordStore`, or a DynamoDB table in memory. Before each call
 it asks the schedule for a fault. As the ports promise, a conditional write (and a counter's `add`) that fails after
-sending is `Unknown`. Other failures, and writes that were certainly not applied, raise `UnavailableError`.
+sending is `Unknown`. All other failures, also of writes that were certainly not applied, raise `UnavailableError`.
 """
 
 import random
@@ -43,7 +43,7 @@ class Fault(Enum):
 
 
 class CrashedError(BaseException):
-    """The end of a process. It is not an `Exception`, since no client handles its own death."""
+    """The process ends. This is no `Exception`, because no client can handle its own death."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +70,7 @@ def scripted(faults: Mapping[int, Fault]) -> Schedule:
 
 
 def at(method: str, fault: Fault, *, nth: int = 0, key: str | None = None) -> Schedule:
-    """One fault, at the nth call (from 0) of a method, or of a method for a key."""
+    """One fault: at the nth call (from 0) of a method, or of a method for one key."""
     seen = 0
 
     def schedule(call: Call) -> Fault:
@@ -84,10 +84,10 @@ def at(method: str, fault: Fault, *, nth: int = 0, key: str | None = None) -> Sc
 
 
 def seeded(seed: int | str, rates: Mapping[Fault, float]) -> Schedule:
-    """Each call has each fault with its rate. LATE is only for conditional writes.
+    """Each call has each fault with its rate. Only conditional writes can be LATE.
 
-    An unconditional write that is applied long after its caller has continued is a newer write, not a fault of this
-    one.
+    If an unconditional write were applied long after its caller has continued, it would overwrite newer writes, which
+    no store does.
     """
     dice = random.Random(f"faults {seed}")
 
@@ -103,12 +103,12 @@ def seeded(seed: int | str, rates: Mapping[Fault, float]) -> Schedule:
 
 
 def _landed(apply: Callable[[], Any]) -> None:
-    with suppress(NotFoundError):  # an upload that has ended meanwhile
+    with suppress(NotFoundError):  # the upload has ended meanwhile
         apply()
 
 
 class FaultyStore:
-    """A store of either kind whose calls fail on schedule. `calls` records each call and its fault."""
+    """A store (of objects or of records) whose calls fail on schedule. `calls` records each call and its fault."""
 
     def __init__(
         self,

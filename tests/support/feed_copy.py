@@ -1,4 +1,4 @@
-"""A copy of a table that is updated only by its change feed, except when the feed demands a new snapshot."""
+"""A copy of a table. Only the change feed updates it, except if the feed demands a new snapshot."""
 
 from collections import Counter
 from decimal import Decimal
@@ -24,7 +24,8 @@ def ends_at_new_values(error: str) -> bool:
 class FeedCopy:
     """Copies the table of a source, starting at its first use.
 
-    If the feed ends at new values, all rows are read, as the error says. `again` counts this.
+    If the feed cannot continue because a column got new values, the copy starts again with a snapshot of all rows, as
+    the error advises. `again` counts these restarts.
     """
 
     def __init__(self, source: Source) -> None:
@@ -36,7 +37,7 @@ class FeedCopy:
         self._lock = Lock()
 
     def differences(self) -> str:
-        """Differences between the table and the copy, after an update to the newest version; empty if equal."""
+        """Updates the copy to the newest version, and returns its differences from the table; empty if equal."""
         with self._lock:
             return self._differences()
 
@@ -67,7 +68,8 @@ class FeedCopy:
         if whole:
             shares = all_rows(found)
         output = with_changes(arrow_schema(found.metadata.schema))
-        # Either all changes or, if the store fails, none; deletions come first.
+        # Everything is read before the first change is applied: if the store fails, nothing is applied. Deletions come
+        # first.
         read = [batch for share in shares for batch in share.read(table.reader.store, table.layout, output)]
         if whole:
             self.rows.clear()
@@ -86,9 +88,9 @@ class FeedCopy:
 
 
 def _row(row: dict[str, Any]) -> Row:
-    """A row without its null columns, since the table may have got these columns later.
+    """A row without its null columns, because the table may have got these columns later.
 
-    A number is the same in any numeric type.
+    Equal numbers of different types are made the same value.
     """
     return tuple((name, _plain(value)) for name, value in sorted(row.items()) if value is not None)
 

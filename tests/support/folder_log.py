@@ -1,4 +1,4 @@
-"""A table of one Delta log in a folder, written by the tests, and three other engines that read it."""
+"""A table of one Delta log in a folder, which the tests write. Three other engines read it."""
 
 import datetime as dt
 import json
@@ -41,7 +41,7 @@ def spark_schema(**columns: Any) -> str:
 
 @dataclass(kw_only=True)
 class FolderLog:
-    """The table, and its expected `rows`. Vectors hide rows instead of rewriting packs."""
+    """The table, and its expected `rows`. Withdrawn rows are hidden by vectors; packs are not rewritten."""
 
     folder: Path
     schema: str
@@ -64,7 +64,7 @@ class FolderLog:
 
     @property
     def rows(self) -> list[Row]:
-        """Live rows, in no order."""
+        """The live rows, in no order."""
         fields = json.loads(self.state.metadata.schema)["fields"]
         return [_filled(row, fields) for rows in self.packs.values() for row in rows if row is not None]
 
@@ -109,7 +109,7 @@ class FolderLog:
         self.commit(removes=[each.removed(2) for each in adds])
 
     def hide(self, hides: Mapping[str, Iterable[int]]) -> None:
-        """Commits a version that hides these rows of these files, in addition to hidden ones."""
+        """Commits a version that hides more rows: these rows of these files."""
         by_path = {each.path: each for each in self.state.adds}
         whole = {}
         for path, rows in hides.items():
@@ -142,9 +142,9 @@ class FolderLog:
     def commit(
         self, *, adds: Sequence[Add] = (), removes: Sequence[Remove] = (), first: bool = False
     ) -> None:
-        """Commits the next version; `first`: with schema and protocol."""
+        """Commits the next version. `first`: the version has the schema and the protocol."""
         self.version += 1
-        number = 2**62 + self.version * 7919 % 1000  # the numbers fall and rise
+        number = 2**62 + self.version * 7919 % 1000  # so the numbers in a file fall and rise
         version = LogVersion(
             number=number,
             table=TABLE,
@@ -167,7 +167,7 @@ class FolderLog:
         )
 
     def checkpoint(self, *, cut: bool) -> None:
-        """Writes a checkpoint of the newest version; `cut`: also removes the versions up to it."""
+        """Writes a checkpoint of the newest version. `cut`: also removes the log's versions up to this one."""
         body, last = checkpoint.encode(self.state, version=self.version)
         self.put(LAYOUT.checkpoint(self.version).removeprefix(LAYOUT.prefix), body)
         (self.folder / "_delta_log/_last_checkpoint").write_bytes(last.dumps())
@@ -197,7 +197,7 @@ OPS: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class Where:
-    """A predicate: `column op value`; with value None, `=` means null, and `!=` not null."""
+    """A predicate: `column op value`. If the value is None, `=` means "is null", and `!=` means "is not null"."""
 
     column: str
     op: str

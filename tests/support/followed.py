@@ -1,5 +1,5 @@
-"""Checks that the tables that follow a source's are in step: the
-newest rows equal a window, the clustered rows the table.
+"""Checks that following tables are in step with a source's table. The newest rows must equal a window over the table's
+rows, and the clustered rows must equal the rows.
 """
 
 from collections.abc import Sequence
@@ -29,7 +29,7 @@ def newest_of(rows: Sequence[Row], key: str, order_by: str) -> dict[str, Row]:
 
 
 def behind(source: Source) -> str:
-    """A description of the tables that are not in step; empty if all are."""
+    """Describes the tables that are not in step; empty if all are."""
     table = source.location.table()
     found = table.newest()
     if isinstance(found, Absent):

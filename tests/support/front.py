@@ -29,7 +29,8 @@ from s3notify_platform.stores.memory import MemoryRecordStore
 KEY_ID, SECRET = "AKIDEXAMPLE", "wJalrXUtnFEMI/K7MDENG+bPxRfiCYEXAMPLEKEY"
 BUCKET, REGION = "landing", "zonegroup1"
 KNOWN_SECONDS = 0.01
-"""Writers rely on a topic for this time only, so that no test waits for a change."""
+"""Writers rely on their knowledge of a topic for only this time, so that tests need not wait until a change is
+known."""
 
 _FILTER = {
     "type": "structure",
@@ -54,7 +55,7 @@ _EXTRAS = {
 
 
 def ceph_models(folder: Path) -> str:
-    """Writes the extension; returns the value for `AWS_DATA_PATH`."""
+    """Writes the extension of boto3's model; returns the value for `AWS_DATA_PATH`."""
     file = folder / "s3" / "2006-03-01" / "service-2.sdk-extras.json"
     file.parent.mkdir(parents=True)
     file.write_text(json.dumps(_EXTRAS))
@@ -77,7 +78,7 @@ class Front:
 
     def client(self, service: str, *, key: str = KEY_ID, secret: str = SECRET, **config: Any) -> Any:
         """boto3's client for `s3` or `sns`, without retries."""
-        # A separate session, since the default one reads models when the process first uses it.
+        # A separate session, because the default session reads models only when the process first uses it.
         return boto3.session.Session().client(
             service,
             region_name=REGION,
@@ -99,7 +100,7 @@ class Front:
     def signed(
         self, method: str, target: str, body: bytes = b"", headers: dict[str, str] | None = None
     ) -> dict[str, str]:
-        """The headers of a request signed as by botocore, also for requests that boto3 does not have."""
+        """The headers of a signed request. Botocore signs it, so it may also be a request that boto3 cannot make."""
         request = AWSRequest(method=method, url=self.url + target, data=body, headers=headers or {})
         auth, service = (SigV4Auth, "sns") if target == "/" else (S3SigV4Auth, "s3")
         auth(Credentials(KEY_ID, SECRET), service, REGION).add_auth(request)
@@ -110,13 +111,13 @@ class Front:
         return self.send(method, target, body, self.signed(method, target, body))
 
     def action(self, name: str, **parameters: str) -> tuple[int, str]:
-        """Calls an action of SNS."""
+        """Calls an action of the SNS interface."""
         body = urlencode({"Action": name, **parameters}).encode()
         headers = {"content-type": "application/x-www-form-urlencoded; charset=utf-8"}
         return self.send("POST", "/", body, self.signed("POST", "/", body, headers))
 
     def changed(self, *events: Event) -> None:
-        """Does the inlet's part: reports these changes."""
+        """Reports these changes, as an inlet does."""
         assert {*self.intake.accept(events).outcomes} <= {"queued", "ignored"}
 
     def delivered(self, topic: str) -> dict[str, str]:
@@ -129,7 +130,7 @@ class Front:
 def running_front(
     limits: Limits | None = None, *, clock: Clock = SYSTEM_CLOCK, **settings: Any
 ) -> Iterator[Front]:
-    """A front, until the block ends. Its key must be in the environment (`front_keys`)."""
+    """A front that runs until the `with` block ends. Its key must be in the environment (`front_keys`)."""
     queue = NotificationQueue(MemoryRecordStore(), parallelism=1, clock=clock, known_seconds=KNOWN_SECONDS)
     front = NotificationFront(
         FrontSettings(port=0, **settings), queue, bucket=BUCKET, region=REGION, limits=limits

@@ -89,7 +89,7 @@ def minio(key):
 
 
 def raw(receiver, *parts, wait=0.0):
-    """Sends bytes; returns the answer, and the seconds until the connection ends."""
+    """Sends these bytes. Returns the answer, and the seconds until the connection ended."""
     with socket.create_connection(receiver.address, timeout=20) as peer:
         began = time.monotonic()
         found = b""

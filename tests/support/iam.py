@@ -1,4 +1,4 @@
-"""The permissions that IAM would require for recorded requests, and a comparison with a policy."""
+"""Compares the permissions that IAM would require for recorded requests with a policy."""
 
 import json
 from collections.abc import Iterable
@@ -12,11 +12,13 @@ from tests.contracts.fault_proxy import Answered
 ACCOUNT = "123456789012"
 
 Need = tuple[str, str]
-"""An action and the ARN it is for."""
+"""An action, and the ARN that it is for."""
 
 
 def places_of(platform_bucket: str, **more: Any) -> Places:
-    """The places of the source `orders` in its own bucket, with the platform's objects in this one."""
+    """Where the source `orders` is: its objects are in a separate bucket, and the platform's objects are in this
+    bucket.
+    """
     return Places(
         bucket="source",
         prefix="raw/",
@@ -28,7 +30,7 @@ def places_of(platform_bucket: str, **more: Any) -> Places:
 
 
 def needs(requests: Iterable[Answered]) -> set[Need]:
-    """The permissions for these requests, by S3's and DynamoDB's tables of actions."""
+    """The permissions that these requests need, by the tables of actions in the documentation of S3 and DynamoDB."""
     return {need for request in requests for need in _needs(request)}
 
 
@@ -64,18 +66,18 @@ def _needs(request: Answered) -> list[Need]:
     if "if-match" in request.headers:
         found.append(("s3:GetObject", object_arn))
     if request.status == 404:
-        # Without this permission the answer would have been 403.
+        # Without this permission, the answer would have been 403 and not 404.
         found.append(("s3:ListBucket", bucket_arn))
     return found
 
 
 def allowed(policy: dict[str, object], need: Need) -> bool:
-    """IAM's decision: an Allow matches, and no Deny does."""
+    """The decision of IAM: True if an Allow matches, and no Deny."""
     return not refused(policy, [need])
 
 
 def refused(policy: dict[str, object], wanted: Iterable[Need]) -> set[Need]:
-    """The permissions that the policy does not allow, or denies."""
+    """The needed permissions that the policy does not allow, or denies."""
     granted, denied = _pairs(policy), _pairs(policy, "Deny")
     return {
         need

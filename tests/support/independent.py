@@ -1,7 +1,8 @@
-"""Compares the whole bucket with the whole table by other means: boto3, pyarrow and the standard library only.
+"""Compares the whole bucket with the whole table, independently of the project: only by boto3, pyarrow and the standard
+library.
 
 Every object is read again completely. A record that is malformed on purpose contains `BROKEN-` and a unique number. So
-the records that must be rejects are known, independent of any parser.
+it is known which records must be rejects, independently of any parser.
 """
 
 import bz2
@@ -29,7 +30,7 @@ from pyarrow import orc
 
 BROKEN = re.compile(rb"BROKEN-\d+")
 UNKNOWN_PLACE = -1
-"""Used in place of an offset that is not compared."""
+"""This is used in place of an offset if offsets are not compared."""
 _UNPLACED = ("csv", "avro", "orc")
 
 LINEAGE = ("_slot", "_key", "_etag", "_offset")
@@ -40,7 +41,7 @@ Row = tuple[str, str, int, Hashable]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """A source and its table. `schema`: Arrow types of the columns, in which all values are compared."""
+    """A source and its table. `schema`: the Arrow types of the columns; all values are compared in these types."""
 
     endpoint_url: str
     bucket: str
@@ -120,7 +121,7 @@ def _get(s3: Any, place: Place, key: str) -> tuple[str, bytes]:
 
 
 def _records(place: Place, key: str, body: bytes) -> Iterator[tuple[int, Hashable, bytes]]:
-    """Each record: its offset, its values, and its mark if it is malformed."""
+    """Each record of an object: its offset, its values, and its mark if it is malformed."""
     fmt = _format(place, key)
     if fmt in _FILES:
         yield from _file_rows(place, fmt, body)
@@ -142,7 +143,10 @@ def _suffix(key: str) -> str:
 
 
 def decompressed(body: bytes, key: str = "") -> bytes:
-    """The decompressed content: by the first bytes; Hadoop's snappy blocks by the name."""
+    """The decompressed content.
+
+    The first bytes decide the compression, except that Hadoop's snappy blocks are known by the name.
+    """
     if body.startswith(b"\x1f\x8b"):
         return gzip.decompress(body)
     if body.startswith(b"BZh"):
@@ -159,7 +163,7 @@ def _snappy_frames(body: bytes) -> bytes:
     place = 0
     while place < len(body):
         kind, length = body[place], int.from_bytes(body[place + 1 : place + 4], "little")
-        frame = body[place + 8 : place + 4 + length]  # after the checksum
+        frame = body[place + 8 : place + 4 + length]  # the data come after the checksum
         if kind == 0:
             found.append(pa.Codec("snappy").decompress(frame, _varint(frame), asbytes=True))
         elif kind == 1:
@@ -279,7 +283,7 @@ def _file_rows(place: Place, fmt: str, body: bytes) -> Iterator[tuple[int, Hasha
 
 
 def _values(row: dict[str, Any]) -> Hashable:
-    """Comparable values, independent of their type, without nulls."""
+    """Values in a form that can be compared, independent of their type. Nulls are left out."""
 
     def plain(value: Any) -> str:
         if isinstance(value, datetime):

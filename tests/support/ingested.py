@@ -1,4 +1,4 @@
-"""A source on a real server, ingested in one process and without Spark."""
+"""A source on a real server. It is ingested in this process, without Spark."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -35,7 +35,7 @@ from tests.support.sources import source_of, with_settings
 def rows_of(
     source: Source | Location, *, rejects: bool = False, store: ObjectStore | None = None
 ) -> list[dict[str, Any]]:
-    """All rows of the newest version, or its rejects, in order; checks that the version is whole."""
+    """All rows, or all rejects, of the newest version, in order. Also checks the version."""
     location = source if isinstance(source, Location) else source.location
     table = location.table(store=store)
     found = table.newest()
@@ -45,7 +45,7 @@ def rows_of(
 
 
 def rows_at(table: LogTable, found: Snapshot, *, rejects: bool = False) -> list[dict[str, Any]]:
-    """All rows of a version, or its rejects, in order; checks that the version is whole."""
+    """All rows, or all rejects, of a version, in order. Also checks the version."""
     assert not check_table(table, found).problems
     packs = found.manifest.rejects if rejects else found.packs.values()
     schema = REJECT_SCHEMA if rejects else arrow_schema(found.metadata.schema)
@@ -81,7 +81,7 @@ class Place:
         return self.ingest().rounds(self.source.location.all_slots(), batch="b", **arguments)
 
     def snapshot(self) -> Snapshot:
-        """The newest version, after a check that it is whole."""
+        """The newest version. It is checked first."""
         table = self.source.table()
         found = table.newest()
         assert isinstance(found, Snapshot)
@@ -98,7 +98,7 @@ class Place:
     def run(self, batch: str, *, code: str = "", **settings: Any) -> BatchResult:
         """Does one run over all slots, with these settings of the source.
 
-        `code`: the code's version, if none is declared.
+        `code`: the code version, if the source does not declare it.
         """
         source = with_settings(self.source, **settings)
         engine = Ingest(jobs=LocalJobs(source=source), source=source, code_version=code)
@@ -124,7 +124,10 @@ class Place:
 
 
 def derive(source: Source, asset: str, rows: pa.Table, slots: dict[Slot, int], *, code: str = "") -> Snapshot:
-    """Builds slots of a slot asset: `rows` with `_slot`, from these versions of the source's table, by this code."""
+    """Builds slots of a slot asset. `rows`: the new rows, with `_slot`.
+
+    `slots`: for each slot, the version of the source's table that its rows are made from. `code`: the code version.
+    """
     table = source.table(asset)
     first = described(NO_SCHEMA, created_ms=table.reader.clock.wall_ms(), derived=True)
     base = open_table(table, source.location.table_name, source.identity, create=first).snapshot

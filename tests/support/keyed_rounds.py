@@ -1,6 +1,6 @@
 """Rounds (`log_rounds`) whose rows have a business key, a time, and a mark of deletion; and tables that follow them.
 
-All columns follow from a row's number, so any numbers give shared keys, ties, nulls and deletions.
+The row's number determines all columns. So any set of numbers gives shared keys, ties, nulls and deletions.
 """
 
 import json
@@ -36,7 +36,7 @@ from tests.support.log_rounds import SCHEMA, SMALL, Rounds
 from tests.support.log_tables import IDENTITY
 
 NEWEST, CLUSTERED = "newest", "clustered"
-"""The names of the tables beside the rounds' own."""
+"""The names of the other tables, which follow the table of the rounds."""
 
 COLUMNS = pa.schema(
     [
@@ -67,7 +67,7 @@ ORDER = Clustered(columns=("id", "at"), file_bytes=6000)
 
 
 def values_of(n: int) -> dict[str, Any]:
-    """The columns of the row with this number."""
+    """The values of the row with this number."""
     return {
         "id": None if n % 11 == 0 else f"k{n % 4}",
         "at": None if n % 13 == 0 else n // 4 % 7,
@@ -89,7 +89,7 @@ class KeyedRounds(Rounds):
         return found
 
     def shaped(self, rows: pa.Table) -> pa.Table:
-        """The rows with all columns."""
+        """These rows, with all columns added."""
         more = [values_of(n) for n in rows["n"].to_pylist()]
         for name in COLUMNS.names[len(SCHEMA) :]:
             column = pa.array([each[name] for each in more], COLUMNS.field(name).type)
@@ -130,7 +130,7 @@ def following(
     clustered: Clustered = ORDER,
     **more: Any,
 ) -> FollowingTable:
-    """A table that follows a process's table. `store`: the store for reads of both, and for commits."""
+    """A table that follows the table of `source`. `store`: the store for reads of both tables, and for commits."""
     store = store or source.store
     table = other_table(
         name,
@@ -158,11 +158,11 @@ def following(
 
 
 Newest = dict[str, tuple[int, str, int]]
-"""By key: the number of the newest row, its object, and its offset."""
+"""By key: the number of the newest row, the row's object, and its offset."""
 
 
 def window(rows: Sequence[dict[str, Any]]) -> Newest:
-    """The expected newest rows: a window over all rows."""
+    """The expected newest rows, computed as a window over all rows."""
     best: dict[str, tuple[Any, dict[str, Any]]] = {}
     for row in rows:
         if row["id"] is None:
@@ -195,7 +195,7 @@ def shown(table: LogTable) -> Newest:
 
 
 def clustered_rows(table: LogTable) -> list[dict[str, Any]]:
-    """The rows of a clustered table, in no order. The table is checked, and also the order in each file."""
+    """The rows of a clustered table, in no order. The table, and the order of rows in each file, are checked."""
     found = table.newest()
     assert isinstance(found, Snapshot)
     checked = check_table(table, found)

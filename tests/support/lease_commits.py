@@ -1,4 +1,4 @@
-"""Shared parts of the tests of lease commits: a clock that only calls move, and observed leases."""
+"""Shared parts of the tests of lease commits: a clock that moves only by calls, and leases whose calls are recorded."""
 
 import secrets
 from dataclasses import replace
@@ -25,7 +25,7 @@ NO_CONDITIONS = {"create", "match", "delete", "copy"}
 
 
 class ManualClock(HandClock):
-    """A clock with a different rate from elapsed time, and its own ids."""
+    """A clock that runs at another rate than the elapsed time, and draws its own ids."""
 
     def __init__(self, rate=1.0):
         super().__init__()
@@ -43,7 +43,7 @@ class ManualClock(HandClock):
 
 
 class WatchedLeases:
-    """A wrapper of leases that records every call, and calls `before` and `after` with the number of each put."""
+    """A wrapper of leases. It records every call, and calls `before` and `after` around each put, with its number."""
 
     def __init__(self, leases: Leases | None = None):
         self.leases = leases or RecordLeases(MemoryRecordStore())
@@ -66,7 +66,7 @@ class WatchedLeases:
 
 
 def foreign_lease(path, etag="*", *, generation=0, timeout_ms=2000):
-    """A lease as another client of the table writes it: without a writer."""
+    """Writes a lease as another client of the table does: without a writer."""
     return CommitLease(
         path=path, etag=etag, generation=generation, timeout_ms=timeout_ms, ttl=1_700_009_999, writer=None
     )
@@ -81,7 +81,10 @@ def etag_of(store, path) -> ETag:
 
 
 class HookedStore(CountingStore):
-    """Calls `before` and `after` around each call, with its name. Ignores conditions, like the real store."""
+    """A store that calls `before` and `after` around each call, with the call's name.
+
+    It ignores conditions, like the stores that need leases.
+    """
 
     def __init__(self):
         super().__init__(IgnoringStore(MemoryObjectStore(), NO_CONDITIONS))

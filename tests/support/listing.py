@@ -1,4 +1,4 @@
-"""Listings in several chains, and servers with unusual orders of keys."""
+"""Listings in several chains, and servers that list keys in unusual orders."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable
@@ -10,7 +10,10 @@ from s3notify_platform.stores.memory import MemoryObjectStore
 
 
 def listed_in_chains(store: ObjectStore, prefix: str, cuts: Iterable[str]) -> tuple[Counter[str], int]:
-    """The number of times each key is listed, by chains from the beginning and from each cut; and the overrun cuts."""
+    """Lists by one chain from the beginning and one from each cut.
+
+    Returns how many times each key was listed, and the number of overrun cuts.
+    """
     every = frozenset(cuts)
     chains = [Chain(store, prefix, cuts=every, after=cut) for cut in (None, *sorted(every))]
     found = Counter(meta.key for page in listed_pages(chains, 4) for meta in page)
@@ -18,14 +21,17 @@ def listed_in_chains(store: ObjectStore, prefix: str, cuts: Iterable[str]) -> tu
 
 
 def parallel_listing(store: ObjectStore, prefix: str, wanted: Iterable[str]) -> tuple[Counter[str], int]:
-    """The number of times each key is listed, with cuts chosen near the `wanted` keys; and the number of valid cuts."""
+    """Lists with cuts that are chosen near the `wanted` keys.
+
+    Returns how many times each key was listed, and the number of valid cuts.
+    """
     cuts = choose_cuts(store, prefix, list(wanted))
     found, overran = listed_in_chains(store, prefix, cuts)
     return found, len(cuts) - overran
 
 
 def by_names(key: str) -> Any:
-    """The order of a file system: `a/x` before `a-x`."""
+    """The order of a file system: `a/x` comes before `a-x`."""
     return key.split("/")
 
 
@@ -33,7 +39,7 @@ class ServerOfItsOwn(MemoryObjectStore):
     """A server that lists in the order `by`, in pages of `page` keys; `after` decides where a listing after a key
     begins.
 
-    Its tokens continue exactly where a page ended, as every server's do.
+    With a token, a listing continues exactly where a page ended, as on every server.
     """
 
     def __init__(

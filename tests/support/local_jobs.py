@@ -1,4 +1,4 @@
-"""The engine's jobs without Spark: the functions of its tasks, called in sequence in this process."""
+"""The engine's jobs without Spark. The functions of the tasks are called one after another in this process."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -25,9 +25,9 @@ from s3notify_platform.table.pinned_schema import TableSchema, grown
 
 @dataclass(kw_only=True)
 class LocalJobs:
-    """Jobs for a source with one column, `a` of this `kind`. `width`: the number of tasks, which run in sequence.
+    """Jobs for a source with one column, `a`, of the type `kind`. `width`: the number of tasks.
 
-    `inferred`: treats the schema as inferred.
+    `inferred`: True if the schema counts as inferred.
     """
 
     source: Source

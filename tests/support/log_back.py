@@ -1,4 +1,4 @@
-"""Steps for tests that roll back to an earlier version of a table."""
+"""Steps for tests of rollback to an earlier version of a table."""
 
 from s3notify_platform.maintenance.table_rollback import HOLDER, Rollback
 from s3notify_platform.maintenance.vacuum import vacuum
@@ -45,7 +45,7 @@ def held(rounds):
 
 
 def aged(rounds, clock, bucket, count):
-    """Commits this number of versions, half of the retention later."""
+    """Lets half of the retention time pass, then commits this number of versions."""
     clock.sleep(RETENTION / 2)
     for n in range(count):
         bucket["b1"] = (f"later{n}", (n, n + 1))

@@ -1,8 +1,9 @@
-"""The commit protocol in DESIGN.md as programs over requests, which `tests/model/test_log_commit_model.py` explores.
+"""The commit protocol of DESIGN.md as programs that make requests. `tests/model/test_log_commit_model.py` explores
+them.
 
 The model was written before the code, and is simpler: a pack is its rows, a manifest holds the states themselves, an
-ETag is a rising number, and a slot is the first letter of a key. `Rules` has the rules that keep the invariants; each
-rule can be left out.
+ETag is a rising number, and a slot is the first letter of a key. `Rules` has the rules that keep the invariants. Each
+rule can be switched off.
 
     ("log", v)          a version: parent, adds with their rows, removes
     ("checkpoint", v)   the live packs as of v; ("last",) names the newest, since ("last at",)
@@ -27,14 +28,15 @@ States = tuple[tuple[str, int, int], ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rules:
-    """The rules as in DESIGN.md, except the last ones, which the model has found to be needed."""
+    """The rules, as in DESIGN.md. But the last ones are rules that this model has found to be needed."""
 
     conditional: bool = True
     """A version is created if absent."""
     fresh_numbers: bool = True
     """`n` is new in each attempt."""
     own_number_is_mine: bool = True
-    """A taken version is the writer's own if it has the writer's `n`: answers are lost, and requests are repeated."""
+    """If a version exists and has the writer's `n`, it is the writer's own. (Answers can be lost, and requests be
+    repeated.)"""
     keeps_staged: bool = True
     """Staged files are never deleted after an outcome in doubt."""
     slots_conflict: bool = True
@@ -42,7 +44,7 @@ class Rules:
     drops_states_too: bool = True
     """The states of a dropped slot are dropped with its rows."""
     withdraws_again: bool = True
-    """Rows are withdrawn again from a pack that replaced another."""
+    """If another writer has replaced a pack, rows are withdrawn again from the new pack."""
     commit_before_take: bool = True
     """Entries leave the queue after the commit."""
     known_after_commit: bool = True
@@ -50,11 +52,11 @@ class Rules:
     refuses_missing: bool = True
     """A log that ends before the known version is refused."""
     cut_waits: bool = True
-    """The log is cut below a checkpoint that `last` has named for the
-    longest run; the age of a version is not enough.
+    """The log is cut only below a checkpoint that `last` has named for the duration of the longest run. It is not
+    enough that a version is old.
     """
     late_check: bool = True
-    """After a late PUT neither a checkpoint nor `known` may be newer than it."""
+    """If a PUT was late, its version counts only if neither a checkpoint nor `known` is newer."""
     checkpoint_before_cut: bool = True
     last_rises: bool = True
     merges_apart: bool = True
@@ -62,9 +64,9 @@ class Rules:
     merge_drops: bool = True
     """A merge is dropped if another writer removed one of its packs."""
     vacuum_waits: bool = True
-    """Vacuum removes nothing that is younger than the longest run."""
+    """Vacuum removes no file that is younger than the duration of the longest run."""
     vacuum_keeps_history: bool = True
-    """Vacuum removes nothing that a kept version names."""
+    """Vacuum removes no file that a kept version names."""
     adopts_only_unchanged: bool = True
     """A foreign version is adopted if it changes no data, and refused otherwise."""
     new_id_after_loss: bool = True
@@ -72,15 +74,16 @@ class Rules:
     probes_own_version: bool = True
     """A warm process checks that the version it has read still exists. Then only cold processes need `known`."""
     vacuum_fences: bool = True
-    """Vacuum removes unnamed packs only below a version created after
-    the last time at which a writer could name them.
+    """Vacuum removes packs that no version names only after it has created a version: at a time when no writer can
+    commit them any more.
     """
     age_from_first_look: bool = True
-    """A snapshot's age counts from before its first read, since a late PUT may be where a version was cut. So staged
-    files are never older than the snapshot.
+    """A snapshot's age counts from before its first read, because a late PUT may create a version that was cut. So
+    staged files are never older than the snapshot.
     """
     known_compares: bool = True
-    """A writer that finds another `n` under its version in `known` was replaced, and removes no entries."""
+    """If `known` has another `n` for a writer's version, the version was replaced, and the writer removes no
+    entries."""
 
 
 class Version(NamedTuple):
@@ -90,7 +93,7 @@ class Version(NamedTuple):
     n: str
     parent: str
     adds: frozenset[tuple[str, frozenset[Row], bool]]
-    """Pack, its rows, `dataChange`."""
+    """For each pack: its name, its rows, `dataChange`."""
     removes: frozenset[str]
     at: int = 0
 
@@ -137,7 +140,7 @@ def after(
 
 
 def foreign(version: Version) -> bool:
-    """True for another engine's version, which names no manifest."""
+    """True if another engine wrote the version. It names no manifest."""
     return not version.n
 
 
@@ -149,13 +152,16 @@ def changes_data(version: Version, live: frozenset[tuple[str, frozenset[Row]]]) 
 
 
 class Refused(NamedTuple):
-    """The reason why a table is refused."""
+    """The result if a table is refused, with the reason."""
 
     why: str
 
 
 def forward(rules: Rules, snap: Snapshot) -> Steps:
-    """The snapshot with all later versions applied; or `Refused`; None: the log was replaced, so open it again."""
+    """The snapshot with all later versions applied, or `Refused`.
+
+    None if the log was replaced and must be opened again.
+    """
     for _ in range(9):
         found, now = yield Request("get", ("log", snap.v + 1))
         if found is None:
@@ -205,7 +211,7 @@ def _agrees(known: tuple[str, int, str], snap: Snapshot) -> bool:
 
 
 def warm(rules: Rules, snap: Snapshot) -> Steps:
-    """An older snapshot, updated; opened again if the log is not the one that was read."""
+    """An older snapshot, updated. If the log was replaced, it is opened again."""
     if rules.probes_own_version:
         own, now = yield Request("get", ("log", snap.v))
         if own is None or own.n != snap.n:
@@ -234,7 +240,7 @@ def _body(  # noqa: PLR0917
     merges: frozenset[str],
     label: int,
 ) -> Body:
-    """The version that ingests `todo` on top of `snap`, and merges the packs named `merges`."""
+    """The version that ingests `todo` on top of `snap`, and merges the packs with names in `merges`."""
     keys = {key for key, _, _ in todo}
     own = frozenset((key, etag, label) for key, etag, _ in todo)
     adds: set[tuple[str, frozenset[Row], bool]] = set()
@@ -276,7 +282,8 @@ def a_round(  # noqa: PLR0911
 ) -> Steps:
     """A run's round: `("committed", v)`, or the reason of its failure.
 
-    `overrun`: its lease ends before its write begins. `asked`: it has just found that `kept` is the newest.
+    `overrun`: the run's lease ends before its write begins. `asked`: the run has just read that `kept` is the newest
+    snapshot.
     """
     snap: Any = kept
     if not asked:
@@ -305,8 +312,8 @@ def a_round(  # noqa: PLR0911
         _, now = yield Request("put", None, puts)
         for again in range(2):
             if now - snap.read_at >= HALF:
-                # This is not needed for safety, since `late_check` finds it. Without it, a version below the newest one
-                # would exist needlessly.
+                # This check is not needed for safety, because `late_check` finds the same. Without it, a version below
+                # the newest one would be created needlessly.
                 return ("stale", snap.v)
             if not rules.known_after_commit:
                 yield Request("raise", ("known",), (snap.table, snap.v + 1, number))
@@ -361,7 +368,7 @@ def a_round(  # noqa: PLR0911
 
 
 def stream(rules: Rules, cursor: tuple[str, int], seen: frozenset[tuple[str, int]]) -> Steps:
-    """A stream that continues after its cursor: everything it has seen, or the reason to begin again."""
+    """A stream that continues after its cursor. Returns all that it has seen, or the reason to begin again."""
     snap = yield from opened(rules)
     if isinstance(snap, Refused) or snap.table != cursor[0]:
         return "begins again"

@@ -1,4 +1,4 @@
-"""Derived slot tables over a bucket in memory: slots are replaced as a whole."""
+"""Derived slot tables, over a bucket in memory. Slots are replaced as a whole."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -20,7 +20,7 @@ from tests.support.log_tables import Table
 SMALL = PackSizes(target=4000, smallest=1000, fan=2, in_class=3, group=1000, own=16_000, by_slot=True)
 
 Slots = dict[int, list[Any]]
-"""Values by slot, in the order of their rows."""
+"""By slot, the values of its rows in order."""
 
 
 @dataclass(kw_only=True)
@@ -41,7 +41,10 @@ class Derived:
     def planned(
         self, slots: Slots, *, source: int = 1, base: Snapshot | None = None, **columns: pa.DataType
     ) -> Replacement:
-        """A round that replaces these slots, built from this version of the source's table; its packs are stored."""
+        """A round that replaces these slots with rows from this version of the source's table.
+
+        Its packs are already stored.
+        """
         base = base or self.table.opened()
         kind = columns or {"value": pa.string()}
         schema = pa.schema([pa.field("_slot", pa.int32()), *(pa.field(*each) for each in kind.items())])

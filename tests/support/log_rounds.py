@@ -1,6 +1,7 @@
-"""Rounds over a bucket in memory: the plans, packs and commits of an engine, without an engine.
+"""Rounds over a bucket in memory. They plan, make packs and commit as the engine does, without the engine.
 
-An object is its ETag and the numbers of its rows; each third number is a reject. The slot of a key is its first letter.
+An object is its ETag and the numbers of its rows. Each third number is a reject instead of a row. The slot of a key is
+its first letter.
 """
 
 import io
@@ -36,7 +37,7 @@ SCHEMA = pa.schema(
 )
 
 Bucket = dict[str, tuple[str, tuple[int, ...]]]
-"""ETag and rows by key."""
+"""By key, the object's ETag and the numbers of its rows."""
 
 SMALL = PackSizes(target=4000, smallest=1000, fan=2, in_class=3, group=1000)
 
@@ -50,7 +51,8 @@ def slot_of_key(key: str) -> Slot:
 class Rounds:
     """One process that commits rounds to the table of `tests.support.log_tables`.
 
-    `small`: True if its packs are carried by the round, and written with the version; None: packs of every other label.
+    `small`: True if packs are written together with the version, False if they are stored before. None: this alternates
+    with the label.
     """
 
     store: ObjectStore
@@ -115,7 +117,7 @@ class Rounds:
         return self.table.committer.commit(planned, planned.base)
 
     def compacted(self, packs: list[Add]) -> list[Add]:
-        """These packs as another engine would merge them: stored, without the platform's tags and order."""
+        """Merges these packs as another engine would, without the platform's tags and order. The new pack is stored."""
         rows = pa.concat_tables([group for pack in packs for group in self.data.opened(pack).groups()])
         sink = io.BytesIO()
         pq.write_table(rows.sort_by([("n", "ascending")]), sink)
@@ -143,11 +145,14 @@ class Rounds:
         return staged
 
     def shaped(self, rows: pa.Table) -> pa.Table:
-        """Rows as they are stored."""
+        """These rows in the form in which they are stored."""
         return rows
 
     def contents(self, snapshot: Snapshot | None = None) -> Bucket:
-        """The contents of the table as a bucket: rows and rejects of each object; the table is checked."""
+        """The contents of the table in the form of a bucket, with rows and rejects of each object.
+
+        The table is checked.
+        """
         snapshot = snapshot or self.table.opened()
         checked = check_table(self.whole, snapshot)
         assert checked.ok, checked.problems

@@ -1,4 +1,6 @@
-"""Rounds of two processes, in any order: alone, on top of a round that was planned later, or several in one version."""
+"""Rounds of two processes, in any order. A round may be committed alone, on top of a round that was planned later, or
+with others in one version.
+"""
 
 from collections.abc import Iterable
 
@@ -20,7 +22,7 @@ steps = st.lists(
 
 
 def committed(steps: Iterable[tuple[Bucket, str, set[int]]], *, vectors: bool = False) -> Rounds:
-    """The process that has committed these rounds, with its table."""
+    """Commits these rounds. Returns the process that has done it, with its table."""
     store = MemoryObjectStore()
     process, other = Rounds(store=store, vectors=vectors), Rounds(store=store, vectors=vectors)
     stale = process.table.opened()

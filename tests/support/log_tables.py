@@ -1,7 +1,6 @@
-"""A small table as a Delta log over any store, and writers that count in it.
-
-A `Counts` change adds one to the row count of each of its slots, and replaces the slot's only pack. So the rows of a
-slot are the changes that were committed to it.
+"""A small table as a Delta log over any store. Writers count in it: a `Counts` change adds one to the row count of each
+of its slots, and replaces the slot's only pack. So the row count of a slot is the number of changes that were committed
+to it.
 """
 
 import json
@@ -37,7 +36,7 @@ class Table:
     more: dict[str, Any] = field(default_factory=dict)
     adopt: bool = True
     records: ObjectStore | None = None
-    """The store of `known`, if it is not beside the table."""
+    """The store of the record `known`, if it is not the store of the table."""
 
     def __post_init__(self) -> None:
         self.known = KnownRecord(
@@ -74,12 +73,12 @@ class Table:
         return found
 
     def counted(self) -> dict[int, int]:
-        """The rows of each slot, read without a cache."""
+        """The row count of each slot, read without a cache."""
         return counts_of(self.opened())
 
 
 def counts_of(snapshot: Snapshot) -> dict[int, int]:
-    """The rows of each slot, by its pack; they must equal the manifest's."""
+    """The row count of each slot, from its pack. The manifest must have the same count."""
     rows = {pack.slots[0]: pack.live_rows for pack in snapshot.packs.values()}
     assert rows == {slot: facts.rows for slot, facts in snapshot.manifest.slots.items() if facts.rows}
     return rows
@@ -87,7 +86,10 @@ def counts_of(snapshot: Snapshot) -> dict[int, int]:
 
 @dataclass(kw_only=True)
 class Counts:
-    """Adds one to each of its slots. Slots that another writer has changed since `base` are dropped."""
+    """A change that adds one to the row count of each of its slots.
+
+    Slots that another writer has changed after `base` are dropped.
+    """
 
     base: Snapshot
     slots: tuple[int, ...]
@@ -140,7 +142,7 @@ def pack(name: str, slot: int, rows: int, *, label: int, **given: Any) -> Add:
 
 @dataclass(kw_only=True)
 class Beaten:
-    """Creates versions; before each, calls the next one of `others`, if any is left."""
+    """Creates versions. Before each version, calls the next function in `others`, if one is left."""
 
     inner: ConditionalCommit
     others: list[Callable[[], Any]]

@@ -1,4 +1,4 @@
-"""Actions of others on the log of `log_commit`: checkpoints, vacuum, another engine, time, a person."""
+"""Programs of others on the log of `log_commit`: checkpoints, vacuum, another engine, the time, a person."""
 
 from dataclasses import replace
 from typing import Any
@@ -51,8 +51,8 @@ def vacuum(rules: Rules, name: str = "v") -> Steps:
     snap = yield from opened(rules)
     if isinstance(snap, Refused):
         return ("refused", snap.why)
-    # This version is created after the last time at which a writer could name the old packs: a sleeping writer
-    # conflicts.
+    # This version is created at a time when no writer may commit the old packs any more. So a writer that slept has a
+    # conflict.
     if rules.vacuum_fences:
         version = Version(snap.table, name, snap.n, frozenset(), frozenset())
         yield Request("put", None, ((("manifest", name), snap.states),))
@@ -92,7 +92,7 @@ def ticks(count: int) -> Steps:
 
 
 def accept_loss(rules: Rules) -> Steps:
-    """A person accepts that versions are lost: the table continues under a new id."""
+    """A person accepts that versions are lost. The table continues under a new id."""
     snap = yield from opened(replace(rules, refuses_missing=False))
     if isinstance(snap, Refused):
         return ("refused", snap.why)

@@ -1,4 +1,5 @@
-"""Many concurrent runs on one log, each for one slot of a user's slot asset: their work in Dagster, without Spark.
+"""Many concurrent runs on one log. Each does the work that a run has in Dagster for one slot of a user's slot asset,
+without Spark.
 
 A run probes the store, opens both tables, stores its slot's pack, and commits. Runs of one process share their cache of
 the log. With Dagster's default launcher each run is a process with its own cache.
@@ -25,16 +26,16 @@ ROWS = 3
 
 @contextmanager
 def processes() -> Iterator[Callable[[], None]]:
-    """Returns a function that a thread calls to act as a separate process."""
+    """Yields a function. A thread that calls it acts as a separate process."""
     process = local()
     with patch.object(location, "_memory", lambda *_: process.memory):
         yield lambda: setattr(process, "memory", SnapshotMemory())
 
 
 def run_all(place: Place, begin: Callable[[], None] = lambda: None) -> tuple[Snapshot, float]:
-    """Builds every slot at once, each in a thread that calls `begin` first.
+    """Builds all slots at the same time, each in a thread that calls `begin` first.
 
-    Returns the newest version, after a check that no row is lost or doubled, and the seconds that it took.
+    Checks that no row is lost or doubled. Returns the newest version, and the seconds that the builds took.
     """
     slots = place.source.location.all_slots()
     begin()

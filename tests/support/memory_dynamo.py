@@ -1,4 +1,5 @@
-"""A DynamoDB client in memory, for simulations: transactions of puts and deletes, all or nothing.
+"""A DynamoDB client in memory, for simulations. It has transactions of puts and deletes, which are applied completely
+or not at all.
 
 It accepts only the two conditions that `XorAckTable` uses, and refuses every other request.
 `tests/contracts/test_xor_ack_table.py` tests the same requests on a real server.

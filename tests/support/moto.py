@@ -1,4 +1,4 @@
-"""AWS in this process, by moto: botocore's requests never leave it."""
+"""AWS in this process, by moto. Requests of botocore never leave the process."""
 
 from collections.abc import Iterator
 

@@ -1,4 +1,4 @@
-"""Objects on a real server, in the form that a listing returns."""
+"""Objects on a real server, as a listing returns them."""
 
 from s3notify_platform.kernel.slots import Slot
 from s3notify_platform.protocols.source_enumerator import ObjectVersion

@@ -1,7 +1,7 @@
 """Runs a program as if only some extras were installed: `python -m tests.support.only EXTRAS PROGRAM …`.
 
-EXTRAS: comma-separated, or empty. Modules of all other distributions cannot be imported, except for pyproject's own
-requirements and their dependencies. PROGRAM is a module.
+EXTRAS: the names of extras, with commas between them; may be empty. Only modules of these extras, of the requirements
+in pyproject, and of their dependencies can be imported. PROGRAM is a module.
 """
 
 import re
@@ -26,7 +26,7 @@ def _plain(name: str) -> str:
 
 
 def distributions(extras: Iterable[str]) -> set[str]:
-    """The distributions of an installation with these extras."""
+    """The distributions that an installation with these extras has."""
     project = tomllib.loads(PROJECT.read_text())["project"]
     found: set[tuple[str, frozenset[str]]] = set()
     waiting = [(OWN, frozenset(extras))]
@@ -41,7 +41,7 @@ def distributions(extras: Iterable[str]) -> set[str]:
         else:
             try:
                 texts = requires(name) or []
-            except PackageNotFoundError:  # of another platform
+            except PackageNotFoundError:  # the requirement is for another platform
                 continue
         for requirement in map(Requirement, texts):
             marker = requirement.marker
@@ -51,7 +51,7 @@ def distributions(extras: Iterable[str]) -> set[str]:
 
 
 class Present(PathFinder):
-    """Finds modules as usual, except those of other distributions."""
+    """Finds modules as usual, except modules of other distributions."""
 
     absent: ClassVar[set[str]] = set()
 

@@ -1,4 +1,4 @@
-"""The guide's page of options, made of their declarations: `poe options` writes it."""
+"""The guide's page of options. It is made from the declarations of the options; `poe options` writes it."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import MISSING
@@ -54,7 +54,7 @@ _GROUPS: Final[Mapping[str, type]] = {
 
 
 def page() -> str:
-    """The whole page."""
+    """The text of the whole page."""
     return f"{HEAD}\n" + "\n".join(_tables())
 
 

@@ -1,4 +1,4 @@
-"""Delivery without threads or sockets: one step at a time, to endpoints that are functions."""
+"""Delivery without threads or sockets. It does one step at a time, and endpoints are functions."""
 
 from collections import Counter
 
@@ -15,7 +15,7 @@ ENDPOINT = Endpoint(url="https://hooks.example.com/", batch_size=8, concurrency=
 
 
 class FakePush:
-    """An endpoint: calls `answer(entries)` for each request. Counts the received entries, by key."""
+    """An endpoint. It calls `answer(entries)` for each request, and counts the received entries by key."""
 
     def __init__(self, answer=lambda _: Delivered(), *, before=lambda: None):
         self.answer = answer
@@ -42,7 +42,7 @@ class FakePush:
 
 
 class SteppedDelivery(Delivery):
-    """`step` does one beat, and one turn of each shard. `pushes`: endpoints by URL."""
+    """A delivery worker. `step` does one beat, and one turn of each shard. `pushes`: the endpoints by URL."""
 
     def __init__(self, queue, pushes, **settings):
         if not isinstance(pushes, dict):
@@ -59,7 +59,7 @@ class SteppedDelivery(Delivery):
         self.turn()
 
     def turn(self):
-        """Gives each shard one turn; returns the seconds that they want to wait."""
+        """Gives each shard one turn. Returns the seconds that the shards then want to wait."""
         return [
             shard.turn()
             for shard in tuple(self.shards.values())
@@ -90,7 +90,7 @@ def refusing(*keys):
 
 
 def run_for(delivery, clock, seconds, step=0.25):
-    """Beats every `BEAT_SECONDS`, with turns in between."""
+    """Does a beat every `BEAT_SECONDS`, with turns of shards in between."""
     ends, beat_at = clock.now + seconds, clock.now
     while clock.now < ends:
         if clock.now >= beat_at:

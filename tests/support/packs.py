@@ -1,4 +1,4 @@
-"""Tables of packs in memory: rows of objects, and rounds that write, withdraw and merge as planned."""
+"""A table as packs in memory. Rounds write, withdraw and merge rows of objects by the plans of the platform."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -25,13 +25,13 @@ SCHEMA = pa.schema(
     ]
 )
 TINY = PackSizes(target=6_000, smallest=1_500, fan=2, in_class=3, group=2_000)
-"""With these sizes a few rows make many packs: an empty pack has about 1,500 bytes."""
+"""With these sizes, a few rows already make many packs. An empty pack has about 1,500 bytes."""
 
 Row = tuple[int, str, str, int]
 
 
 def rows_of(rows: Iterable[Row]) -> pa.Table:
-    """Rows in the order of a pack."""
+    """Makes rows in the order of a pack."""
     ordered = sorted(rows, key=lambda row: (row[0], row[1], row[3]))
     columns = list(zip(*ordered, strict=True)) or [()] * 4
     values = [f"{row[1]}/{row[2]}/{row[3]}" for row in ordered]
@@ -49,7 +49,7 @@ def rows_in(pack: NewPack | bytes, gone: Rows | None = None) -> list[Row]:
 
 @dataclass(kw_only=True)
 class PackTable:
-    """The live packs, and the slot, rows and label of each object."""
+    """The live packs, and each object's slot, number of rows and label."""
 
     sizes: PackSizes = TINY
     vectors: bool = False
@@ -58,14 +58,14 @@ class PackTable:
     packs: dict[str, Add] = field(default_factory=dict)
     hidden: dict[str, Rows] = field(default_factory=dict)
     objects: dict[str, tuple[int, int]] = field(default_factory=dict)
-    """Slot and label of each object by key."""
+    """By key, the slot and the label of each object."""
     rows: Counter[Row] = field(default_factory=Counter)
     version: int = 0
     newest: set[str] = field(default_factory=set)
     merged_bytes: int = 0
 
     def round(self, changed: Mapping[str, tuple[int, int]], gone: Sequence[str] = ()) -> None:
-        """Commits one version: `changed` has slot and number of rows of each object that was read."""
+        """Commits one version. `changed`: for each object that was read, its slot and its number of rows."""
         label = self.version + 1
         leaving = [
             Withdrawal(

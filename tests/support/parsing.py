@@ -1,4 +1,4 @@
-"""Parsed bytes in the form that tests compare: rows with their places, and rejects."""
+"""Parses bytes, and returns a form that tests can compare: rows with their places, and rejects."""
 
 import io
 from collections.abc import Sequence
@@ -26,7 +26,10 @@ def take(
     mismatches: Mismatches = "quarantine",
     seen: list[Parsed] | None = None,
 ) -> tuple[list[Row], list[Reject]]:
-    """Rows as (object, offset, values), and rejects, in the order of their places; `seen` gets the parsed batches."""
+    """Rows as (object, offset, values), and rejects, in the order of their places.
+
+    The parsed batches are appended to `seen`.
+    """
     rows: list[Row] = []
     rejects: list[Reject] = []
     target = Target(schema=schema, inferred=inferred, rescue=mismatches == "rescue")
@@ -42,7 +45,7 @@ def take(
 
 
 def infer(objects: Sequence[tuple[str, bytes]]) -> pa.Schema | None:
-    """The schema that these objects, given with their formats, suggest together."""
+    """The schema that is inferred from all of these objects together. Each is given with its format."""
     return inference.infer(
         (FORMATS[fmt], schema)
         for fmt, body in objects

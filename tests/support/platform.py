@@ -1,4 +1,6 @@
-"""The whole platform as a person starts it: embedded S3 server, Dagster's webserver and daemon, the demo's source."""
+"""The whole platform, as a person starts it: the embedded S3 server, Dagster's webserver and daemon, and the demo's
+source.
+"""
 
 import json
 import urllib.request
@@ -41,7 +43,7 @@ class Platform:
         self.location = Location(name="orders", platform=server.config(BUCKET))
 
     def graphql(self, query: str, *, seconds: float = 60.0, **variables: Any) -> Any:
-        """The webserver's answer, within `seconds`; an error in it fails the test."""
+        """The webserver's answer, which must come within `seconds`. If it has an error, the test fails."""
         body = json.dumps({"query": query, "variables": variables}).encode()
         request = urllib.request.Request(
             f"{self.dagster.url}/graphql", body, {"Content-Type": "application/json"}
@@ -98,7 +100,7 @@ class Platform:
           ... on WorkspaceLocationEntry { locationOrLoadError { __typename } } } }"""
 
         def reloaded() -> bool:
-            with suppress(OSError, HTTPException):  # the server is restarting
+            with suppress(OSError, HTTPException):  # the code server is restarting
                 found = self.graphql(query, seconds=300.0)["reloadRepositoryLocation"]
                 return found.get("locationOrLoadError") == {"__typename": "RepositoryLocation"}
             return False
@@ -106,11 +108,11 @@ class Platform:
         self.until("the definitions are loaded again", reloaded, 600.0)
 
     def until(self, what: str, condition: Callable[[], bool], seconds: float = 180.0) -> None:
-        """Waits for a condition of the running system; fails with `what` after `seconds`."""
+        """Waits until a condition of the running system is true. After `seconds`, fails with `what` in the message."""
         until(condition, seconds=seconds, why=lambda: f"{what}; {self.tail()}")
 
     def tail(self) -> str:
-        """The end of Dagster's log."""
+        """The last part of Dagster's log."""
         return self.dagster.log.read_text(errors="replace")[-3000:]
 
 
@@ -123,10 +125,10 @@ def running(
     way: Callable[[str], AbstractContextManager[str]] = nullcontext,
     ready_seconds: float = 120.0,
 ) -> Iterator[Platform]:
-    """A platform with its data in `folder`, and `more` in Dagster's environment.
+    """A running platform. Its data are in `folder`; `more` is added to Dagster's environment.
 
-    `proxied`: Dagster's processes reach the server through `Platform.proxy`, the test directly. `way`: converts the
-    server's URL to the one that these processes use.
+    `proxied`: Dagster's processes reach the server through `Platform.proxy`; the test reaches it directly. `way`: makes
+    the URL that these processes use from the server's URL.
     """
     with (
         LocalS3Server(folder / "s3") as server,

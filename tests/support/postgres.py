@@ -1,4 +1,4 @@
-"""A PostgreSQL server on 127.0.0.1, which ends with its block. Install it by `apt-get install postgresql`."""
+"""A PostgreSQL server on 127.0.0.1. It ends with its `with` block. Install it by `apt-get install postgresql`."""
 
 import os
 import subprocess
@@ -16,7 +16,10 @@ USER = "postgres"
 
 @contextmanager
 def running_postgres(folder: Path) -> Iterator[str]:
-    """The URL of an empty database. PostgreSQL refuses root, so root runs it as the package's user."""
+    """Yields the URL of an empty database.
+
+    PostgreSQL refuses to run as root, so root starts it as the user of its package.
+    """
     found = sorted(Path("/usr/lib/postgresql").glob("*/bin/postgres"))
     assert found, "PostgreSQL is missing: apt-get install postgresql"
     programs, data = found[-1].parent, folder / "data"
@@ -34,7 +37,7 @@ def running_postgres(folder: Path) -> Iterator[str]:
     try:
         ready = [programs / "pg_isready", "-q", "-h", "127.0.0.1", "-p", str(port)]
         until(lambda: subprocess.run(ready, check=False).returncode == 0, seconds=60)
-        # SQLAlchemy 2.1 would use psycopg 3, which dagster-postgres does not install.
+        # Without the name of the driver, SQLAlchemy 2.1 would use psycopg 3, which dagster-postgres does not install.
         yield f"postgresql+psycopg2://{USER}@127.0.0.1:{port}/postgres"
     finally:
         process.terminate()

@@ -1,4 +1,4 @@
-"""A pusher for tests, and entries for it."""
+"""A pusher for tests, and entries that it can push."""
 
 from contextlib import contextmanager
 

@@ -1,4 +1,5 @@
-"""The places of a queue's records in a simulation: memory, objects of a bucket, a DynamoDB table in memory.
+"""Where the records of a queue can be in a simulation: in memory, in objects of a bucket, or in a DynamoDB table in
+memory.
 
 stores, plain = queue_stores("dynamo")      for `run_simulation`; and the records without faults
 records_of(stores, clock)                   in an actor, with its stores
@@ -15,7 +16,7 @@ KINDS = ["memory", "objects", "dynamo"]
 
 
 def queue_stores(kind):
-    """A mapping with one store, by the name that `records_of` expects, and the record store over it."""
+    """A mapping with one store (`records_of` expects its name), and the record store over this store."""
     stores = {
         "memory": lambda: {"records": MemoryRecordStore()},
         "objects": lambda: {"cells": MemoryObjectStore()},
@@ -33,5 +34,5 @@ def records_of(stores, clock):
 
 
 def rates(kind, faults):
-    """Lower rates of faults where a call of the protocol makes several calls of the store."""
+    """The rates of faults are lower if a call of the protocol makes several calls of the store."""
     return {fault: rate / (3 if kind == "objects" else 1) for fault, rate in faults.items()}

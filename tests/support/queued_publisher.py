@@ -13,7 +13,7 @@ KS = "ks/"
 
 
 class World:
-    """A bucket, its queue and a publisher, with stores that may fail on schedule."""
+    """A bucket, its queue and a publisher. The stores may fail on schedule."""
 
     def __init__(self):
         self.clock = HandClock()
@@ -40,7 +40,7 @@ class World:
         return self.queue.stats(topic).reserved
 
     def mark(self, key):
-        """The mark of the signal of a key's slot; None if the signal does not exist."""
+        """The mark in the signal of this key's slot; None if the signal does not exist."""
         found = self.objects.head(f"{KS}{slot_of(key)}")
         return found and found.metadata.get(QUEUED)
 
@@ -52,7 +52,7 @@ class World:
 
 
 def meanwhile(key, act, fault=Fault.NONE):
-    """A schedule that calls `act` right before the object of this key is written."""
+    """A schedule of faults that calls `act` just before the object with this key is written."""
 
     def schedule(call):
         if call.method != "put" or call.key != key:

@@ -1,4 +1,4 @@
-"""Searches all objects of a store for the contents of an object, in any encoding."""
+"""Searches all objects of a store for marks from an object's contents, in any encoding."""
 
 import io
 import json
@@ -9,7 +9,7 @@ from s3notify_platform.kernel.ports import StoredObject, list_all
 
 
 def text_of(body: bytes) -> str:
-    """All text of an object: for Parquet, each value, and the statistics and metadata of its footer."""
+    """All text of an object. For Parquet: each value, and the statistics and metadata in the footer."""
     raw = body.decode("utf-8", "backslashreplace")
     if body[:4] != b"PAR1":
         return raw
@@ -24,7 +24,7 @@ def text_of(body: bytes) -> str:
 
 
 def holding(store, *marks) -> set[str]:
-    """The keys of objects that contain one of these marks, in their key or in their body."""
+    """The keys of objects that contain one of these marks in their key or body."""
     found = set()
     texts = {str(mark) for mark in marks} | {json.dumps(str(mark))[1:-1] for mark in marks}
     for meta in list(list_all(store, "")):

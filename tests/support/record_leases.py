@@ -1,11 +1,12 @@
-"""`Leases` over any `RecordStore`: in memory, or on a bucket with conditions, for a bucket without them.
+"""`Leases` over any `RecordStore`: in memory, or on a bucket that has conditional writes. The leases are for a bucket
+that has none.
 
     record (`lease`, digest of path and ETag)     JSON: v, path, etag, generation, timeout_ms, ttl, writer
 
-Guarantees. A lease is replaced by compare-and-set on the record that was read, so one of several replacements wins.
-Leases do not expire by themselves: `purge` removes those with an expired TTL.
+Guarantees. A lease is replaced by compare-and-set on the record that was read. So if several clients replace it, only
+one of them wins. Leases do not expire by themselves: `purge` removes leases whose TTL is over.
 
-Requests to the records: put 1; a put that replaces a lease, or is refused, 2 to 3; read 1.
+Requests to the record store: a put takes 1, or 2 to 3 if it replaces a lease or is refused; a read takes 1.
 """
 
 import json
@@ -23,7 +24,7 @@ FORMAT: Final = 1
 
 
 class RecordLeases:
-    """The leases of one bucket. Thread-safe; without state."""
+    """The leases of one bucket. Thread-safe, because it has no state."""
 
     def __init__(self, records: RecordStore) -> None:
         self._records = records
@@ -55,9 +56,9 @@ class RecordLeases:
         return _decode(record) if record else None
 
     def purge(self, *, now_ms: int) -> int:
-        """Removes the leases whose TTL is over by this wall clock; returns their number.
+        """Removes the leases whose TTL is over, by this wall clock. Returns their number. A purge only saves space.
 
-        A purge only saves space. One scan.
+        One scan.
         """
         purged = 0
         for record in self._records.scan(PARTITION):

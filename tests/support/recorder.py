@@ -1,6 +1,6 @@
-"""An HTTP endpoint in a separate process that records posts; it may fail or refuse on demand.
+"""An HTTP endpoint in a separate process. It records posts, and can fail or refuse on demand.
 
-It is fast enough (some thousands of posts a second) not to limit a measurement. It receives the posts of the platform's
+It takes some thousands of posts a second, so it does not limit a measurement. It receives the posts of the platform's
 outlet, or of Ceph's own notifications.
 """
 
@@ -15,12 +15,12 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 REFUSE = 0
-"""Used instead of a status: the process does not listen, and open connections are cut."""
+"""This is used instead of a status: the process then does not listen, and open connections are cut."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Post:
-    """One post that was answered with 2xx. `seconds`: the machine's monotonic clock."""
+    """A post that was answered with 2xx. `seconds`: its time by the machine's monotonic clock."""
 
     path: str
     seconds: float
@@ -33,7 +33,7 @@ class Post:
 
 
 class Recorder:
-    """The process, from `with` to its end. Thread-safe."""
+    """The process. It runs as long as the `with` block. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -53,7 +53,7 @@ class Recorder:
         return f"http://127.0.0.1:{self.port}/{path}"
 
     def answer(self, status: int) -> None:
-        """Sets the answer for posts from now on: a status, or `REFUSE`."""
+        """Sets the answer to all later posts: a status, or `REFUSE`."""
         self._ask("answer", status)
 
     def posts(self, path: str = "") -> list[Post]:
@@ -65,7 +65,7 @@ class Recorder:
         ]
 
     def posted_keys(self, path: str = "") -> list[str]:
-        """The keys of all accepted records, duplicates included."""
+        """The keys of all accepted records, including duplicates."""
         return [key for post in self.posts(path) for key in post.keys]
 
     def tries(self) -> int:
@@ -77,7 +77,10 @@ class Recorder:
         assert self._ask("wait posts", count, seconds), f"fewer than {count} posts within {seconds:g} s"
 
     def wait(self, distinct: int, path: str = "", *, seconds: float = 60.0) -> float:
-        """Waits for records with `distinct` different keys; returns the time of the last one. Fails after `seconds`."""
+        """Waits until this number of distinct keys was accepted. Returns the time when the last one came.
+
+        Fails after `seconds`.
+        """
         came = self._ask("wait", distinct, "/" + path, seconds)
         assert came is not None, (
             f"{len(set(self.posted_keys(path)))} of {distinct} keys came within {seconds:g} s"
@@ -94,7 +97,7 @@ class Recorder:
 
 
 class _Server:
-    """The server in the process."""
+    """The server that runs in the process."""
 
     def __init__(self) -> None:
         self.status = 200

@@ -1,4 +1,4 @@
-"""A table over a store in memory whose columns get other types, and batches that read with the present types."""
+"""A table over a store in memory. Its columns get other types, while batches read with the present types."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -35,7 +35,10 @@ def wanted(read_again: bool = False, **kinds: pa.DataType) -> Wanted:
 
 @dataclass(kw_only=True)
 class RetypeSite:
-    """One process. A key's slot is its first letter; each commit adds one object, instead of its former version."""
+    """One process. The slot of a key is its first letter.
+
+    Each commit has one object, which replaces its former version.
+    """
 
     store: ObjectStore = field(default_factory=MemoryObjectStore)
     vectors: bool = False
@@ -46,7 +49,7 @@ class RetypeSite:
         self.table = table.whole
 
     def newest(self) -> Snapshot:
-        """The newest version, after a check that it is whole."""
+        """The newest version. It is checked first."""
         found = self.table.newest()
         assert isinstance(found, Snapshot)
         checked = check_table(self.table, found)
@@ -64,7 +67,7 @@ class RetypeSite:
     ) -> RoundChange:
         """A staged round with the rows of one object.
 
-        `rejects`: reasons of its rejects; `state`: more fields of its state.
+        `rejects`: the reasons of its rejects. `state`: more fields of its state.
         """
         base, slot = self.newest(), Slot(ord(key[0]) - ord("a"))
         label = base.version + 1
@@ -127,7 +130,7 @@ class RetypeSite:
         return rows
 
     def rows(self, snapshot: Snapshot | None = None) -> dict[str, list[Any]]:
-        """The rows by key, without lineage; each file must have exactly the version's types."""
+        """The rows by key, without lineage. Each file must have exactly the types of the version's schema."""
         found = snapshot or self.newest()
         output = arrow_schema(found.metadata.schema)
         for pack in found.packs.values():

@@ -1,4 +1,6 @@
-"""Real S3 servers for tests, one of each a session: ministack (S3, DynamoDB, SQS, SNS, EventBridge), SeaweedFS."""
+"""Real servers for tests: ministack (S3, DynamoDB, SQS, SNS, EventBridge) and SeaweedFS. A test session has one of
+each.
+"""
 
 import contextlib
 import json
@@ -25,7 +27,7 @@ from s3notify_platform.stores.s3 import S3ObjectStore
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class S3Server:
-    """A running server: a configuration for each of its buckets, and new buckets with unique names."""
+    """A running server. It gives the configuration for each of its buckets, and makes new buckets with unique names."""
 
     endpoint_url: str
     config: Callable[[str], S3Config]
@@ -40,7 +42,10 @@ class S3Server:
         return bucket
 
     def table_config(self, name: str | None = None) -> DynamoConfig:
-        """A DynamoDB table at the same port (ministack), with a unique name by default; it is not created."""
+        """The configuration of a DynamoDB table at the same port (ministack), by default with a unique name.
+
+        The table is not created.
+        """
         table = name or f"test-{next(self._names)}-{uuid4().hex[:8]}"
         keys = self.config("")
         return DynamoConfig(
@@ -60,7 +65,7 @@ def _ministack_program() -> str:
 
 @contextlib.contextmanager
 def running_ministack(folder: Path, *, strict: bool = False) -> Iterator[S3Server]:
-    """ministack on 127.0.0.1, with its state in memory. Credentials `test`/`test`.
+    """A running ministack on 127.0.0.1. Its state is in memory, and its credentials are `test`/`test`.
 
     `strict`: policies of queues and topics are enforced, as on AWS.
     """
@@ -70,7 +75,7 @@ def running_ministack(folder: Path, *, strict: bool = False) -> Iterator[S3Serve
         "BIND_HOST": "127.0.0.1",
         "GATEWAY_PORT": str(port),
         "SERVICES": "s3,dynamodb,sqs,sns,events,sts",
-        # ministack listens on all interfaces, at a fixed port, by default.
+        # By default, this service of ministack listens on all interfaces, at a fixed port.
         "IOT_MTLS_ENABLED": "0",
         "AUTH": str(strict).lower(),
     }
@@ -115,12 +120,13 @@ def _wait_for(url: str, process: subprocess.Popen[bytes], log: Path, seconds: fl
 
 @pytest.fixture(scope="session")
 def local_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalS3Server]:
-    """The embedded SeaweedFS itself, for tests that need its pid, environment or folder."""
+    """The embedded SeaweedFS as `LocalS3Server`, for tests that need its pid, environment or folder."""
     folder = tmp_path_factory.mktemp("seaweed")
     ports = dict(
         zip(("master_port", "volume_port", "filer_port", "s3_port"), free_ports(4, SYSTEM_CLOCK), strict=True)
     )
-    # The server gets the keys of the other servers, since Spark's tasks read them from the environment of Java's start.
+    # The server gets the same keys as the other servers, because Spark's tasks read keys from the environment in which
+    # Java was started.
     state = {"access_key_id": "test", "secret_access_key": "test", **ports}
     (folder / "server.json").write_text(json.dumps(state))
     with LocalS3Server(folder) as server:
@@ -129,5 +135,5 @@ def local_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalS3Se
 
 @pytest.fixture(scope="session")
 def seaweed(local_server: LocalS3Server) -> S3Server:
-    """The embedded SeaweedFS, with the interface of the other S3 servers."""
+    """The embedded SeaweedFS as an `S3Server`, like the other servers."""
     return S3Server(endpoint_url=local_server.endpoint_url, config=local_server.config)

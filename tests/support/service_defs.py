@@ -1,4 +1,4 @@
-"""A code location with services for tests; the environment names the source."""
+"""A code location with services for tests. The environment says which source it has."""
 
 import os
 from threading import Event
@@ -14,7 +14,7 @@ LOOPBACK = Egress.of(["127.0.0.0/8"], allow_http=True)
 
 
 class Scripted:
-    """A service that does what a test demands."""
+    """A service that does what a test has set."""
 
     name = "scripted"
 

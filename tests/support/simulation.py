@@ -1,16 +1,17 @@
-"""Several real clients, one store call at a time, in an order drawn from a seed.
+"""Runs several real clients together. One store call is made at a time, in an order that is drawn from a seed.
 
 `run_simulation(actors, store, seed)` runs each actor, a function `(store, clock)`, as a greenlet. Before each store
-call and in each sleep the actor hands control back, and the seed decides which actor continues. Time is virtual, and
-randomness and faults are drawn from the seed. So the same seed gives the same history. A crashed actor is restarted, as
-a new process would be, up to `restarts` times.
+call, and in each sleep, the actor gives control to the scheduler. The seed decides which actor continues. Time is
+virtual, and randomness and faults are drawn from the seed. So the same seed gives the same history. A crashed actor is
+restarted like a new process, at most `restarts` times.
 
-A test gets its seeds by `@simulated`: 20 of them, or `SIM_SEEDS=5000`, or only one by `SIM_SEED=7`. With
-`SIM_SECONDS=1`, a test that has taken this time ends after 3 seeds. A failure ends with the command that replays it.
+`@simulated` runs a test with 20 seeds. `SIM_SEEDS=5000` sets another number, and `SIM_SEED=7` runs only this seed. With
+`SIM_SECONDS=1`, a test that has taken this time ends, but has at least 3 seeds. If a test fails, its message ends with
+the command that replays the failure.
 
 An actor must only block on store calls and its clock, and must not call a store from threads: give a `Publisher`
-`parallelism=1`. A store that returns times uses the simulation's: `time = VirtualTime()`, then `run_simulation(…,
-MemoryObjectStore(clock=time), …, time=time)`.
+`parallelism=1`. A store that returns times must use the time of the simulation: `time = VirtualTime()`, then
+`run_simulation(…, MemoryObjectStore(clock=time), …, time=time)`.
 """
 
 import functools
@@ -44,7 +45,7 @@ ROUGH: dict[Fault, float] = {
     Fault.LATE: 0.03,
     Fault.PAUSE: 0.01,
 }
-"""All faults that a store and a machine may have, about one in six calls."""
+"""Rates of all faults that a store and a machine may have: about one call in six has a fault."""
 
 Actor = Callable[[Any, Clock], object]
 
@@ -62,11 +63,11 @@ class Event:
 
 @dataclass(slots=True, kw_only=True)
 class History:
-    """The events of a run: equal for equal seeds."""
+    """The events of a simulation. Equal seeds give equal events."""
 
     events: list[Event] = field(default_factory=list)
     results: list[object] = field(default_factory=list)
-    """The result of each actor; None if it crashed in its last life."""
+    """The result of each actor; None if the actor crashed in its last life."""
     crashes: int = 0
     seconds: float = 0.0
 
@@ -94,11 +95,11 @@ class VirtualTime:
 
 
 class StoppedError(BaseException):
-    """The simulation is over, and the actor ends."""
+    """Ends an actor, because the simulation is over."""
 
 
 class _Worker:
-    """One actor, and its view of time and randomness."""
+    """One actor, and the clock that it sees."""
 
     def __init__(self, simulation: "Simulation", number: int, actor: Actor, rate: float) -> None:
         self.simulation = simulation
@@ -155,7 +156,10 @@ class _Worker:
 
 
 class Simulation:
-    """One run. Use `run_simulation`. `restarts` limits the lives of an actor that crashes."""
+    """One run. One simulation. Tests use `run_simulation`.
+
+    `restarts`: how many times an actor that crashes is restarted.
+    """
 
     def __init__(
         self,
@@ -176,7 +180,8 @@ class Simulation:
         self._dice = random.Random(f"order {seed}")
         self._schedule = seeded(seed, faults) if faults else never
         self._step = 0
-        # One faulty layer for each store, shared by all actors: late writes are applied during anyone's next call.
+        # All actors share one faulty layer for each store. So a late write is applied during the next calls of any
+        # actor.
         self._current: _Worker | None = None
         self._faulty = {
             name: FaultyStore(inner, self._schedule, pause=self._pause, late_by_calls=1 + seed % 5)
@@ -218,7 +223,7 @@ class Simulation:
     def _end(self) -> None:
         self.over = True
         for worker in self._workers:
-            if worker.greenlet:  # the actor has begun, and not ended
+            if worker.greenlet:  # the actor has begun, and has not ended
                 worker.greenlet.parent = getcurrent()
                 worker.greenlet.switch()
 
@@ -228,7 +233,7 @@ class Simulation:
         self.history.events.append(event)
 
     def stores_of(self, worker: _Worker) -> Any:
-        """The stores as one actor sees them: each call waits for its turn, and is recorded."""
+        """A store as one actor sees it. Each call waits for its turn, and is recorded."""
         seen = {name: _ActorStore(self, worker, faulty) for name, faulty in self._faulty.items()}
         return seen if self._named else seen[""]
 
@@ -263,17 +268,18 @@ class _ActorStore:
 
 
 def run_simulation(actors: Sequence[Actor], store: Any, seed: int, **options: Any) -> History:
-    """Runs the actors over one store, or over a mapping of named stores; returns the history.
+    """Runs the actors over one store, or over a mapping of named stores. Returns the history.
 
-    An actor's own exception ends the run and is raised. `options`: those of `Simulation`.
+    If an actor raises an exception of its own, the simulation ends, and this exception is raised. `options`: those of
+    `Simulation`.
     """
     return Simulation(actors, store, seed, **options).run()
 
 
 def simulated(test: Callable[..., None]) -> Callable[..., None]:
-    """Runs a test that takes a `seed` with many seeds, in sequence, until one fails.
+    """Runs a test with the argument `seed` for many seeds, one after another, until one fails.
 
-    The test must build its objects for each seed itself, since a fixture is shared by all seeds.
+    All seeds share the fixtures, so the test itself must build its objects for each seed.
     """
 
     @functools.wraps(test)
@@ -289,7 +295,7 @@ def simulated(test: Callable[..., None]) -> Callable[..., None]:
                 error.add_note(f"replay: SIM_SEED={seed} python -m pytest '{node}'")
                 raise
 
-    # The signature omits the seed, so that pytest does not look for a fixture with this name.
+    # The new signature lacks `seed`, so that pytest does not look for a fixture with this name.
     signature = inspect.signature(test)
     kept = [p for p in signature.parameters.values() if p.name != "seed"]
     looped.__signature__ = signature.replace(parameters=kept)  # type: ignore[attr-defined]

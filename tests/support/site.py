@@ -1,4 +1,4 @@
-"""One source with its Dagster definitions, a bucket on a real server, and an instance, for tests."""
+"""For tests: one source with its Dagster definitions, its bucket on a real server, and a Dagster instance."""
 
 import json
 from collections.abc import Iterable
@@ -69,7 +69,7 @@ class Site:
 
     @cached_property
     def io(self) -> SlotIOManager:
-        """The IO manager as a run gets it, with the values of its environment variables."""
+        """The IO manager as a run gets it: environment variables are replaced by their values."""
         with dg.build_resources({"io": self.component.assets().io}, instance=self.instance) as resources:
             found = resources.io
         assert isinstance(found, SlotIOManager)
@@ -78,7 +78,7 @@ class Site:
     # The bucket
 
     def key(self, slot: int, number: int = 0) -> str:
-        """A key of this slot; each number gives another one."""
+        """A key in this slot. Each number gives another key."""
         found = -1
         for n in range(100_000):
             if slot_of(key := f"{self.component.prefix}{n}.jsonl", self.component.slots) == slot:
@@ -88,11 +88,11 @@ class Site:
         raise AssertionError(slot)
 
     def write(self, *slots: int, body: bytes | None = None, number: int = 0) -> None:
-        """Publishes one object with one row in each of these slots: queued, then signalled."""
+        """Publishes one object with one row in each of these slots. The change is queued, then signalled."""
         self.publish([Put(key=self.key(slot, number), body=body or self.line(slot)) for slot in slots])
 
     def write_unqueued(self, *slots: int, body: bytes | None = None, number: int = 0) -> None:
-        """Writes as a writer that signals and does not queue."""
+        """Writes as a writer that signals, but does not queue."""
         source = self.io.source
         Publisher(self.store, prefix=source.location.keyspace_prefix, slots=source.location.slots).publish(
             [Put(key=self.key(slot, number), body=body or self.line(slot)) for slot in slots]
@@ -129,7 +129,7 @@ class Site:
         return found
 
     def forget(self) -> str:
-        """Accepts the loss of versions of the table, as `s3notify table forget` does; returns the table's new id."""
+        """Accepts a loss of versions of the table, as `s3notify table forget` does. Returns the table's new id."""
         source = self.io.source
         mode = source.location.settle_commit_mode(source.commit, self.io.clients.store, lost=True)
         every = source.location.all_slots()
@@ -152,7 +152,10 @@ class Site:
         run_config: dict[str, Any] | None = None,
         force: bool = True,
     ) -> dg.ExecuteInProcessResult:
-        """Runs the ingest job as a person starts it, by slots, tags or partition; with `batch`, as the sensor does."""
+        """Runs the ingest job.
+
+        By slots, tags or partition, it is started as by a person; with `batch`, as by the sensor.
+        """
         config = {"batch": batch, "everything": everything, "slots": list(slots), "force": force}
         if run_config is None:
             run_config = {"ops": {f"{self.name}_slots": {"config": config}}}
@@ -166,7 +169,7 @@ class Site:
         )
 
     def sweep(self) -> dict[str, dg.AssetCheckEvaluation]:
-        """Runs all checks as a person does; returns their results by name."""
+        """Runs all asset checks as a person does. Returns their results by name."""
         job = dg.define_asset_job("checks", selection=dg.AssetSelection.checks_for_assets(self.name))
         defs = dg.Definitions.merge(self.defs, dg.Definitions(jobs=[job]))
         done = defs.resolve_job_def("checks").execute_in_process(instance=self.instance, raise_on_error=False)
@@ -188,7 +191,7 @@ class Site:
         return result
 
     def newest(self, asset: str) -> dict[str, Any]:
-        """Metadata of the newest materialization of an asset without partitions."""
+        """The metadata of the newest materialization of an asset without partitions."""
         found = self.instance.get_latest_materialization_event(dg.AssetKey(asset))
         assert found is not None
         assert found.asset_materialization is not None
@@ -199,7 +202,7 @@ class Site:
         return self.newest(f"{self.name}_summary")
 
     def grid(self, asset: str | None = None) -> dict[str, set[int]]:
-        """The partition grid as the UI shows it: slots by status."""
+        """The partition grid as the UI shows it. By status, the slots."""
         partitions = slot_partitions(self.component.slots)
         value = get_and_update_asset_status_cache_value(
             self.instance, dg.AssetKey(asset or self.name), partitions
@@ -222,7 +225,7 @@ class Site:
         return {name: value.value for name, value in materialization.metadata.items()}
 
     def failure(self, result: dg.ExecuteInProcessResult) -> str:
-        """The reason that a failed run reports."""
+        """The reason that this failed run reports."""
         (event,) = [event for event in result.all_events if event.is_step_failure]
         data = event.step_failure_data
         described = data.user_failure_data.description if data.user_failure_data else None
@@ -242,9 +245,9 @@ class Site:
             return sensor.evaluate_tick(context)
 
     def tick(self) -> list[dg.RunRequest]:
-        """Does a tick that ends successfully: its cursor is stored, and each run key is returned once.
+        """Does a tick that ends successfully: its cursor is stored.
 
-        Returns the batches.
+        Returns the batches; each run key is returned only once.
         """
         result = self.evaluate()
         self.cursor = result.cursor
@@ -278,7 +281,7 @@ class Site:
         )
 
     def settle(self) -> None:
-        """Does ticks and runs until there is nothing to do."""
+        """Does ticks and runs until nothing is left to do."""
         for _ in range(20):
             for request in (requests := self.tick()):
                 self.launch(request)

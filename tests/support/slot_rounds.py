@@ -1,4 +1,6 @@
-"""Rounds of one slot without Spark: planned, staged, settled and committed as in a run, over any object store."""
+"""Rounds of one slot without Spark, over any object store. They are planned, staged, settled and committed as in a
+run.
+"""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -33,7 +35,7 @@ SLOT = Slot(7)
 
 
 def source_in(bucket: S3Config) -> Source:
-    """A source whose own objects are below `t/` of its bucket."""
+    """A source. The platform's objects for it are below `t/` in its bucket."""
     return source_of(
         name="orders", prefix="raw/", bucket=bucket, platform_prefix="t/", format="jsonl", commit="native"
     )
@@ -47,7 +49,7 @@ ROWS = pa.schema(
 
 @dataclass(frozen=True, kw_only=True)
 class Body:
-    """A source object: its version, and its number of rows and rejects."""
+    """An object of the source: its ETag, and its numbers of rows and rejects."""
 
     etag: str
     rows: int
@@ -59,7 +61,7 @@ Bucket = Mapping[str, Body]
 
 @dataclass(kw_only=True)
 class SlotRounds:
-    """One run after another on `slot` of the source's table, which is created. `table`: a table to use instead."""
+    """One run after another on `slot` of the source's table, which is created. `table`: uses this table instead."""
 
     store: ObjectStore
     source: Source = SOURCE
@@ -126,8 +128,8 @@ class SlotRounds:
     ) -> RoundChange | None:
         """The round, with its packs written; None if there is nothing to commit. Reads `bucket` in its present state.
 
-        `at_most`: rows of each object that are read before the rest is left to the next round. `unreadable`: the number
-        of rows of an object after which the read fails; with `last_attempt` such objects are quarantined.
+        `at_most`: the most rows of an object that are read; the rest is left to the next round. `unreadable`: by key,
+        the number of rows after which the read fails. With `last_attempt`, such objects are quarantined.
         """
         base, plan = planned
         label, facts = base.version + 1, base.manifest.slot(self.slot)
@@ -188,21 +190,19 @@ class SlotRounds:
         if not found:
             return ()
         staged, files = packs.staged(write([pa.Table.from_pylist(found, schema=schema)]), label=label)
-        if label % 2:  # as small packs, which are written with the version
+        if label % 2:  # these are small packs, which are written with the version
             return [replace(pack, body=files[packs.layout.file(pack.add.path)]) for pack in staged]
         for key, body in files.items():
             self.store.put(key, body)
         return staged
 
     def run(self, bucket: Bucket, *, max_objects: int = 100, **reading: Any) -> CommitResult | None:
-        """Does a whole run; None if there was nothing to do. `reading`: options of `stage`."""
+        """Does a whole run. Returns None if there was nothing to do. `reading`: options of `stage`."""
         made = self.stage(self.plan(bucket, max_objects=max_objects), bucket, **reading)
         return self.table.commit(made, made.base) if made else None
 
     def content(self) -> tuple[Counter[Any], Counter[Any]]:
-        """The rows and rejects of the newest version, read independently
-        of the writer; checks that the version is whole.
-        """
+        """The rows and rejects of the newest version, read independently of the writer. The version is checked."""
         snapshot = self.snapshot
         checked = check_table(self.table, snapshot)
         assert checked.ok, checked.problems
@@ -227,7 +227,7 @@ def content_of(bucket: Bucket) -> tuple[Counter[Any], Counter[Any]]:
 
 
 class Place:
-    """A slot whose objects are in `bucket`, and readable up to the limits in `unreadable`."""
+    """A slot whose objects are in `bucket`. They are readable only up to the limits in `unreadable`."""
 
     def __init__(self, store: ObjectStore, **bodies: Body) -> None:
         self.store = store

@@ -1,4 +1,4 @@
-"""A code location whose runs wait in its loading, while the file named by `HOLD` exists."""
+"""A code location. While the file that `HOLD` names exists, its runs wait when they load it."""
 
 import multiprocessing
 import os
@@ -10,7 +10,7 @@ from s3notify_platform.kernel.clock import SYSTEM_CLOCK
 
 HOLD = "S3NOTIFY_TEST_HOLD"
 
-if multiprocessing.parent_process() is not None:  # the process of a run
+if multiprocessing.parent_process() is not None:  # this is the process of a run
     while Path(os.environ[HOLD]).exists():
         SYSTEM_CLOCK.sleep(0.05)
 

@@ -1,4 +1,4 @@
-"""Sources with the settings and configurations of a test, and sources that differ from others in a few settings."""
+"""Makes sources with a test's settings and configurations, and copies of sources with a few other settings."""
 
 from dataclasses import fields, replace
 from typing import Any
@@ -16,7 +16,7 @@ def source_of(
     lease_table: DynamoConfig | None = None,
     **settings: Any,
 ) -> Source:
-    """A source as `build` makes it, with these values for buckets and tables."""
+    """A source as `build` makes it. Its buckets and tables have these configurations."""
     tables = {"records_table": records_table, "lease_table": lease_table}
     named = {name: table.table for name, table in tables.items() if table is not None}
     made = build({"bucket": bucket.bucket} | named | settings)

@@ -1,4 +1,4 @@
-"""A lake for tests: a bucket, a source in it, and an independent computation of its table's contents."""
+"""A lake for tests: a bucket, a source in it, and an independent computation of what its table must have."""
 
 import json
 from collections import Counter
@@ -33,7 +33,7 @@ LINEAGE = ("_slot", "_key", "_etag", "_offset")
 
 
 def start_spark(*, master: str | None = None, remote: str | None = None, **extra: str) -> SparkSession:
-    """A session by configuration alone, as the platform makes it."""
+    """A session that the platform makes from configuration alone."""
     prepare_environment()
     builder = SparkSession.builder.appName("s3notify tests")
     for name, value in session_conf(master=master, remote=remote, extra=extra).items():
@@ -47,7 +47,7 @@ def _named(settings: dict[str, Any]) -> dict[str, Any]:
 
 @dataclass(kw_only=True)
 class Lake:
-    """One source on a real server. The store writes and reads by boto3, not by the code under test."""
+    """One source on a real server. `store` writes and reads by boto3, not by the code under test."""
 
     spark: SparkSession
     source: Source
@@ -74,7 +74,7 @@ class Lake:
             list(pool.map(lambda item: self.put(*item), bodies.items()))
 
     def put(self, key: str, body: bytes | list[Any]) -> str:
-        """Writes `raw/{key}`: bytes unchanged, a list as JSON lines. Returns the whole key."""
+        """Writes the object `raw/{key}`: bytes as they are, a list as JSON lines. Returns the whole key."""
         if isinstance(body, list):
             body = b"".join(json.dumps(row).encode() + b"\n" for row in body)
         self.store.put(f"{self.source.input.prefix}{key}", body)
@@ -127,7 +127,7 @@ class Lake:
         return sorted(rows, key=lambda row: (row["_key"], row["_offset"]))
 
     def snapshot(self) -> Snapshot:
-        """The newest version, after a check that it is whole."""
+        """The newest version. It is checked first."""
         table = self.source.table()
         found = table.newest()
         assert isinstance(found, Snapshot)
@@ -135,7 +135,7 @@ class Lake:
         return found
 
     def states(self, slot: Slot, *, version: int | None = None) -> dict[str, ObjectState]:
-        """The states of a slot's objects, as of the newest version or of another."""
+        """The states of a slot's objects, as of the newest version or as of this one."""
         table = self.source.table()
         found = table.newest() if version is None else snapshot_of(table.reader, version)
         if isinstance(found, Absent):
@@ -159,7 +159,7 @@ class Lake:
         return [each for each in reversed(events) if slot in each.body.note.get("slots", ())]
 
     def second_opinion(self) -> Iterator[tuple[int, str, str, int, str]]:
-        """The expected rows of a JSONL bucket, read and parsed by other means."""
+        """The expected rows of a bucket with JSON lines, read and parsed independently of the platform."""
         for meta in list_all(self.store, self.source.input.prefix):
             found = self.store.get(meta.key)
             assert found is not None
@@ -176,7 +176,7 @@ class Lake:
                 place += len(line) + 1
 
     def check(self) -> None:
-        """Checks that the table is whole, and has exactly the rows of the (JSONL) bucket."""
+        """Checks the table: it must be consistent, and have exactly the rows of the bucket (JSON lines)."""
         self.snapshot()
         committed = Counter(
             (

@@ -1,4 +1,6 @@
-"""Keys by the names of variables, as Spark needs them; and the data source's options for a lake."""
+"""Credentials given by names of environment variables, as Spark needs them. Also the options of the data source for a
+lake.
+"""
 
 import os
 from dataclasses import replace
@@ -10,14 +12,15 @@ from s3notify_platform.stores.config import Access
 KEY_ID, SECRET = "S3NOTIFY_TEST_KEY", "S3NOTIFY_TEST_SECRET"
 
 ENVIRONMENT = {KEY_ID: "test", SECRET: "test"}
-"""The keys that the tests' servers accept. Spark's Java must start with these variables: its workers read them."""
+"""The credentials that the tests' servers accept. Spark's Java must be started with these variables, because its
+workers read them."""
 
 
 A = TypeVar("A", bound=Access)
 
 
 def named(config: A) -> A:
-    """The same bucket or table, with its keys by name."""
+    """The same bucket or table, with credentials given by names of variables."""
     if config.access_key_id is None:
         return config
     assert (config.access_key_id, config.secret_access_key) == (os.environ[KEY_ID], os.environ[SECRET])
@@ -31,7 +34,7 @@ def named(config: A) -> A:
 
 
 def options_of(source: Source, **more: Any) -> dict[str, str]:
-    """Options that give the same source."""
+    """Options of the data source that give the same source."""
     bucket = source.input.bucket
     assert (bucket.access_key_id_env, bucket.secret_access_key_env) == (KEY_ID, SECRET)
     given = {

@@ -8,8 +8,8 @@ import pytest
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[Any]:
-    """An embedded session, on two cores."""
-    # Imported here, not at the top, since most tests need no Spark.
+    """An embedded Spark session with two cores."""
+    # This is imported here, because most tests need no Spark.
     from tests.support.spark import start_spark
 
     session = start_spark(master="local[2]")

@@ -1,4 +1,4 @@
-"""Objects in memory that are read split by split, and the results."""
+"""Objects in memory that are read split by split, and the results of reading."""
 
 import io
 from collections.abc import Sequence
@@ -30,12 +30,12 @@ Found = list[tuple[Any, ...]]
 
 @dataclass
 class Remote:
-    """An object that is read in ranges. Counts the requests."""
+    """An object that is read in ranges. It counts the requests."""
 
     body: bytes
     asked: list[tuple[int, int]] = field(default_factory=list)
     fails: dict[int, Exception] = field(default_factory=dict)
-    """The exceptions to raise, by number of the read."""
+    """By number of the read, the exception to raise."""
     _lock: Lock = field(default_factory=Lock)
 
     @property
@@ -72,7 +72,7 @@ def listed(parts: Sequence[Parsed], schema: pa.Schema) -> Found:
 
 
 def whole(body: bytes, fmt: str, schema: pa.Schema, *, inferred: bool = False) -> Found:
-    """The result of parsing the whole object on the joined path."""
+    """The result if the whole object is parsed at once, not by splits."""
     target = Target(schema=schema, inferred=inferred)
     return listed(list(FORMATS[fmt].parse([("k", body)], target)), schema)
 
@@ -95,7 +95,10 @@ def read(
 
 
 def cut(body: bytes, places: Sequence[int], fmt: str, key: str = "k") -> list[Split]:
-    """Splits of an object at these places, which may be read separately; a single split if it is CSV."""
+    """Splits of an object at these places. They may be read separately.
+
+    If quotes matter in the format (CSV), there is a single split.
+    """
     if FORMATS[fmt].quoted:
         return [whole_split(version(body, key))]
     borders = sorted({0, len(body), *(place % (len(body) + 1) for place in places)})
@@ -106,7 +109,7 @@ def cut(body: bytes, places: Sequence[int], fmt: str, key: str = "k") -> list[Sp
 def in_turn(
     form: Format, body: bytes, places: Sequence[int], target: Target, *, limits: Limits = TINY, key: str = "k"
 ) -> list[Parsed]:
-    """The results of splits that end at these places, each read from the end of the one before."""
+    """The results of splits that end at these places. Each split is read from where the split before it ended."""
     of, start, found = version(body, key), 0, list[Parsed]()
     for place in (*sorted({place % (len(body) + 1) for place in places}), len(body)):
         if place < start or (place == start and start):

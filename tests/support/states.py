@@ -1,4 +1,4 @@
-"""State files in memory, with a count of reads."""
+"""State files in memory. Reads are recorded."""
 
 from collections import Counter
 from itertools import count
@@ -14,7 +14,7 @@ from s3notify_platform.table.states.state_reader import StateReader
 
 
 class MemoryRanges:
-    """`Ranges` over a dictionary of `bodies`, by name. `reads`: the reads, as (name, start, end). Thread-safe."""
+    """`Ranges` over a dictionary of files. `bodies`: by name. `reads`: all reads (name, start, end). Thread-safe."""
 
     def __init__(self):
         self.bodies = {}
@@ -30,14 +30,14 @@ class MemoryRanges:
         return self.bodies[name][start:end]
 
     def cost(self, work):
-        """The reads that `work` makes, by name of the file."""
+        """The reads that `work` makes, by name of the file that is read."""
         self.reads.clear()
         work()
         return Counter(name for name, _, _ in self.reads)
 
 
 class Site:
-    """A table's states: the newest set, and the parts to make and read the next one."""
+    """A table's states: the newest set, and all that is needed to make and read the next set."""
 
     def __init__(self, *, slots=1000, cache=None):
         self.ranges = MemoryRanges()
@@ -90,12 +90,12 @@ def gone(key):
 
 
 def keys(count, start=0):
-    """This number of keys, in order."""
+    """Makes this number of keys, in order."""
     return [f"events/2026/{n % 12:02d}/part-{n:07d}.json" for n in range(start, start + count)]
 
 
 def filled(batches, of=300, **options):
-    """States that this number of rounds has written, without merges."""
+    """The states after this number of rounds, without merges."""
     site = Site(**options)
     for n in range(batches):
         site.write([state(key, rows=n) for key in keys(of, n * 100)], merged=False)

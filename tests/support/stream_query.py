@@ -1,7 +1,8 @@
-"""A streaming query as Spark runs it, in one process: offset log, sink, commit log, source; killed anywhere.
+"""A streaming query as Spark runs it, but in one process: offset log, sink, commit log, source. It can be killed at any
+point.
 
-The order is MicroBatchExecution's. An offset is logged before its batch runs. The batch is committed in the log after
-the sink has it, and then the source is informed. A batch that was logged and not committed runs again.
+The order is that of Spark's MicroBatchExecution. An offset is logged before its batch runs. The batch is committed in
+the log after the sink has it, and then the source is informed. If a batch was logged and not committed, it runs again.
 """
 
 import json
@@ -59,9 +60,9 @@ def rows_of_work(reader: ChangesReader, work: Any) -> Iterator[Row]:
 
 @dataclass
 class Query:
-    """A query whose checkpoint and sink survive; `reader` is one life of the driver.
+    """A query. Its checkpoint and its sink survive a kill; `reader` lives as long as the driver.
 
-    The sink replaces rows by their key. From changes the sink makes a copy of the table.
+    The sink replaces rows by their key. If the query reads changes, the sink makes a copy of the table.
     """
 
     source: Source
@@ -74,7 +75,10 @@ class Query:
     reader: ChangesReader | None = None
 
     def batch(self, limit: ReadLimit | None = None) -> list[Row] | None:
-        """One trigger: the rows of its micro-batch, None if there was none. Raises `Killed` at the point in `dies`."""
+        """Does one trigger. Returns the rows of its micro-batch, or None if there was no batch.
+
+        Raises `Killed` at the point that `dies` names.
+        """
         if self.reader is None:
             self.reader = changes_reader(self.source, **self.options)
         reader = self.reader
@@ -116,7 +120,7 @@ class Query:
         return found
 
     def values(self) -> list[int]:
-        """Column `a` of all rows until nothing is left, in their order."""
+        """Runs batches until nothing is left. Returns column `a` of all rows, in order."""
         return [row["a"] for rows in self.drain() for row in rows]
 
     def check(self, rows: list[Row]) -> None:

@@ -1,4 +1,4 @@
-"""Fixtures: a table of rounds with a clock that is moved by hand, with and without vectors."""
+"""Fixtures: a table of rounds, with and without vectors, and a clock that is moved by hand."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""DynamoDB tables of the platform, for tests."""
+"""Makes DynamoDB tables of the platform for tests."""
 
 from s3notify_platform.stores.config import DynamoConfig
 from s3notify_platform.stores.dynamodb.dynamo_table import DynamoTable

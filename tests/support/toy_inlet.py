@@ -1,4 +1,6 @@
-"""An inlet for an imaginary service, as a contributor would add it: this file, and a line in `channels.registry`."""
+"""An inlet for an imaginary service. A contributor would add such an inlet by this file, and a line in
+`channels.registry`.
+"""
 
 from dataclasses import dataclass
 from typing import Annotated, ClassVar

@@ -1,4 +1,4 @@
-"""A mirror, as a contributor would add it: this file, and an entry in `table.mirrors.MIRRORS`."""
+"""An example of a mirror. A contributor would add it by this file, and an entry in `table.mirrors.MIRRORS`."""
 
 from typing import ClassVar
 
@@ -8,7 +8,7 @@ TOY = "tests.support.toy_mirror:ToyMirror"
 
 
 class ToyMirror:
-    """A catalog in this process's memory: the newest version and the rows of each table, by its URL."""
+    """A catalog in the memory of this process. By URL, it has each table's newest version and number of rows."""
 
     tables: ClassVar[dict[str, tuple[int, int]]] = {}
     fails: ClassVar[bool] = False

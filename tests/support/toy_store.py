@@ -1,4 +1,4 @@
-"""A kind of store, as a contributor would add it: this file, and an item in `stores.kinds`."""
+"""An example of a kind of store. A contributor would add it by this file, and an item in `stores.kinds`."""
 
 from functools import cache
 
@@ -10,7 +10,7 @@ TOY = Kind(store="tests.support.toy_store:ToyStore.of")
 
 
 class ToyStore(MemoryObjectStore):
-    """A bucket in this process's memory, by its name."""
+    """A bucket in the memory of this process. The same name gives the same bucket."""
 
     @staticmethod
     @cache

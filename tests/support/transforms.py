@@ -1,4 +1,4 @@
-"""Code of users: transforms and slot assets, correct ones and broken ones."""
+"""Code that users might write: transforms and slot assets, some correct and some wrong."""
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - PySpark's own idiom
@@ -14,13 +14,13 @@ def doubled(orders: DataFrame) -> DataFrame:
 
 
 def unlucky(orders: DataFrame) -> DataFrame:
-    """Fails on the rows of one slot, when a task reads them."""
+    """Fails on the rows of one slot, at the time when a task reads them."""
     broken = F.raise_error(F.lit("13 is unlucky")).cast("double")
     return orders.withColumn("amount", F.when(F.col("id") == UNLUCKY, broken).otherwise(F.col("amount")))
 
 
 def unlucky_in_python(orders: DataFrame) -> DataFrame:
-    """Fails on the rows of one slot, in Python."""
+    """Fails on the rows of one slot, in Python code."""
 
     def run(batches):  # type: ignore[no-untyped-def]
         for batch in batches:
@@ -36,7 +36,7 @@ def raising(orders: DataFrame) -> DataFrame:
 
 
 def forgetful(orders: DataFrame) -> DataFrame:
-    """Drops the lineage."""
+    """A wrong transform: it drops the lineage columns."""
     return orders.select("id")
 
 
@@ -46,7 +46,7 @@ def wrong_column(orders: DataFrame) -> DataFrame:
 
 @s3_slot_asset(source="orders", owners=["team:sales"])
 def paid_orders(orders: DataFrame) -> DataFrame:
-    """Orders with an amount above zero."""
+    """A slot asset: the orders with an amount above zero."""
     return orders.where("amount > 0")
 
 
@@ -58,7 +58,7 @@ def lucky_orders(orders: DataFrame) -> DataFrame:
 
 @s3_slot_asset(source="orders")
 def slotless_orders(orders: DataFrame) -> DataFrame:
-    """Drops the slot."""
+    """A wrong slot asset: it drops the column of the slot."""
     return orders.select("id")
 
 

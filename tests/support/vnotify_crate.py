@@ -1,4 +1,4 @@
-"""The crate vnotify itself, as a process: built once, and controlled by lines of JSON."""
+"""The Rust crate vnotify itself, in a process. The program is built once, and controlled by lines of JSON."""
 
 import json
 import os
@@ -22,7 +22,7 @@ def build_peer(folder: Path) -> Path:
 
 
 class Peer:
-    """A running program with its own cache."""
+    """A running program, which has its own cache."""
 
     def __init__(self, process: "subprocess.Popen[str]") -> None:
         self._process = process

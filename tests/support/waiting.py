@@ -1,4 +1,4 @@
-"""Waits for concurrent work of a test."""
+"""Waits for work that runs concurrently with a test."""
 
 import time
 from collections.abc import Callable
@@ -8,7 +8,7 @@ T = TypeVar("T")
 
 
 def until(holds: Callable[[], T], *, seconds: float = 30.0, why: Callable[[], str] = lambda: "") -> T:
-    """Calls `holds` until its result is true, and returns the result; fails after `seconds`, with `why`."""
+    """Calls `holds` until its result is true, and returns the result. After `seconds`, fails with `why`."""
     ends, pause = time.monotonic() + seconds, 0.002
     while not (found := holds()):
         assert time.monotonic() < ends, f"not within {seconds:g} s {why()}"

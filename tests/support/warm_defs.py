@@ -1,4 +1,4 @@
-"""A source as a code location that real workers load, with a slot asset whose action is in a file."""
+"""A code location with a source, which real workers load. It has a slot asset, whose action is in a file."""
 
 import json
 import os
@@ -13,9 +13,8 @@ from s3notify_platform.kernel.clock import SYSTEM_CLOCK
 from s3notify_platform.orchestration import S3NotifyComponent, s3_slot_asset
 
 PLACE = "S3NOTIFY_TEST_WARM"
-"""The variable with the source's place, which is not in `ATTRIBUTES`.
-
-The variable `DEED` has the path of the action's file.
+"""The environment variable that says where the source is. `ATTRIBUTES` does not say this. The variable `DEED` has the
+path of the action's file.
 """
 
 DEED = "S3NOTIFY_TEST_DEED"
@@ -33,7 +32,7 @@ ATTRIBUTES: Final[dict[str, Any]] = {
 
 @s3_slot_asset(source="orders")
 def derived(orders: DataFrame) -> DataFrame:
-    """All rows. The next run must not see a run's remains in the session."""
+    """All rows. The next run must not see what this run leaves in the session."""
     print("derived says so", flush=True)
     session = orders.sparkSession
     assert not session.catalog.tableExists("left_behind")

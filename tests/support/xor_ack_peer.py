@@ -1,4 +1,4 @@
-"""The npm package's stand-in (`xor_ack_peer.js`) as a Python object, and tables for it on ministack."""
+"""A replacement for the npm package (`xor_ack_peer.js`), as a Python object. Also makes tables for it on ministack."""
 
 import json
 import os
@@ -23,7 +23,7 @@ ANSWER_SECONDS = 60
 
 
 class PeerError(Exception):
-    """An error of the peer: its name, and its code."""
+    """An error that the peer reports: its name and its code."""
 
     def __init__(self, name: str, code: str | None) -> None:
         super().__init__(name, code)
@@ -31,7 +31,7 @@ class PeerError(Exception):
 
 
 def install(folder: Path) -> Path:
-    """Installs the SDK from the npm registry; returns the folder."""
+    """Installs AWS's SDK from the npm registry. Returns the folder."""
     assert shutil.which("npm"), "npm is missing: apt-get install nodejs npm"
     command = ["npm", "install", "--silent", "--no-audit", "--no-fund", "--prefix", str(folder), SDK]
     subprocess.run(command, check=True, timeout=240)
@@ -52,14 +52,17 @@ class XorAckPeer:
         self._ask(op="create", tag=tag, stamp=stamp.hex())
 
     def stamp(self, tag: str, stamp: bytes) -> bool:
-        """Stamps; returns True if this stamp acks the chain."""
+        """Makes one stamp. Returns True if it acks the chain."""
         return self._ask(op="stamp", tag=tag, stamp=stamp.hex())["acked"]
 
     def delete(self, tag: str) -> None:
         self._ask(op="delete", tag=tag)
 
     def stamp_all(self, tag: str, stamps: Sequence[bytes]) -> dict:
-        """Stamps all at once, each until it is not stale; returns `attempts`, `acked` (number of acks), `seconds`."""
+        """Makes all stamps at the same time; each is repeated until it is not stale.
+
+        Returns `attempts`, `acked` (the number of acks) and `seconds`.
+        """
         return self._ask(op="stampAll", tag=tag, stamps=[stamp.hex() for stamp in stamps])
 
     def _ask(self, **command: object) -> dict:
@@ -82,7 +85,7 @@ class XorAckPeer:
 
 @contextmanager
 def running(folder: Path, config: DynamoConfig, partition_key: str = "tagID") -> Iterator[XorAckPeer]:
-    """A peer on a table; `folder` is where `install` put its SDK."""
+    """A running peer on a table. `folder`: where `install` has put the SDK."""
     environment = {
         **os.environ,
         "NODE_PATH": str(folder / "node_modules"),
@@ -101,7 +104,7 @@ def running(folder: Path, config: DynamoConfig, partition_key: str = "tagID") ->
 
 
 def make_table(endpoint_url: str, partition_key: str = "tagID") -> DynamoConfig:
-    """A new table with the npm package's schema."""
+    """A new table with the schema of the npm package."""
     config = DynamoConfig(
         table=f"acks-{uuid4().hex[:8]}",
         endpoint_url=endpoint_url,

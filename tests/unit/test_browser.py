@@ -1,4 +1,4 @@
-"""On a machine without Chromium, tests that need it are skipped, but fail in CI."""
+"""Tests that need Chromium are skipped on a machine without it; in CI, they fail."""
 
 import pytest
 

@@ -1,4 +1,6 @@
-"""README and guide: every block is run by a test, commands and links exist, tables of options are those of the code."""
+"""README and guide: a test runs every block, commands and links exist, and the tables of options agree with the
+code.
+"""
 
 import ast
 import re
@@ -33,7 +35,7 @@ _LINK = re.compile(r"\]\(([^)#]+)\)")
 
 
 def typed() -> Iterator[tuple[str, str]]:
-    """Each `s3notify` command that a document writes down, with the document."""
+    """Each `s3notify` command in a document, with the document."""
     for name, text in documents().items():
         for command in _COMMAND.findall(text):
             yield name, " ".join(command.split())
@@ -47,14 +49,14 @@ def typed() -> Iterator[tuple[str, str]]:
 
 @pytest.fixture(scope="module")
 def landing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
-    """A server of its own, since the names in the documents are the same for all tests."""
+    """A separate server, because the documents use the same bucket names for all tests."""
     with running_ministack(tmp_path_factory.mktemp("server")) as server:
         yield Place.of(server, tmp_path_factory.mktemp("here"))
 
 
 @pytest.fixture
 def place(landing: Place, monkeypatch: pytest.MonkeyPatch) -> Place:
-    """The place; this process has its environment, and is in its folder."""
+    """The place of the documents. The process has its environment, and works in its folder."""
     for name, value in landing.environment.items():
         monkeypatch.setenv(name, value)
     monkeypatch.chdir(landing.folder)
@@ -62,13 +64,13 @@ def place(landing: Place, monkeypatch: pytest.MonkeyPatch) -> Place:
 
 
 def test_each_name_of_a_block_is_known() -> None:
-    """An unknown name would take a block out of the tests that run the others."""
+    """Without this, no test would run a block whose name is misspelled."""
     named = {each.name for text in documents().values() for each in blocks(text)} - {""}
     assert named == NAMED
 
 
 def test_commands_and_their_options_exist() -> None:
-    """A reader who types a documented command gets no usage error."""
+    """Otherwise a reader who types a documented command would get a usage error."""
     wrong = []
     for document, line in typed():
         words = [word for word in shlex.split(line.replace("…", "X")) if word != ">"][1:]
@@ -92,7 +94,7 @@ def test_commands_and_their_options_exist() -> None:
 
 
 def test_messages_in_the_guide_are_those_of_the_code() -> None:
-    """A person who looks up a message finds it."""
+    """Otherwise a person who looks up a message in the guide would not find it."""
     texts = "\n".join(_texts(PROJECT.parent / "s3notify_platform"))
     table = documents()["s3notify_platform/guide/operating.md"].split("## When it says")[1]
     quoted = [
@@ -107,7 +109,7 @@ def test_messages_in_the_guide_are_those_of_the_code() -> None:
 
 
 def _texts(package: Path) -> Iterator[str]:
-    """The texts in code, with … for what is filled in."""
+    """The texts in the code, with … in place of values that are filled in."""
     for file in package.rglob("*.py"):
         for node in ast.walk(ast.parse(file.read_text())):
             match node:
@@ -137,7 +139,9 @@ def test_tables_of_options_are_those_of_the_code() -> None:
 
 
 def test_the_guide_is_shown_by_its_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Topics with a sentence each, a page's Markdown, and for an unknown topic the ones that exist."""
+    """The command shows the topics, each with a sentence; the Markdown of a page; and for an unknown topic, the topics
+    that exist.
+    """
     monkeypatch.chdir(tmp_path)
     listed = CliRunner().invoke(main, ["guide"]).output
     for topic, text in pages().items():
@@ -151,7 +155,7 @@ def test_the_guide_is_shown_by_its_command(tmp_path: Path, monkeypatch: pytest.M
 
 @pytest.mark.server
 def test_protocols_work_alone(place: Place) -> None:
-    """Ack chains, chains in the npm package's table, and the cache."""
+    """These are tested: ack chains, chains in the npm package's table, and the cache."""
     place.client("dynamodb").create_table(
         TableName="acks",
         KeySchema=[{"AttributeName": "tagID", "KeyType": "HASH"}],
@@ -173,7 +177,7 @@ def test_protocols_work_alone(place: Place) -> None:
 
 @pytest.mark.server
 def test_publishing(place: Place) -> None:
-    """All objects are written, and the signals of their slots have moved."""
+    """Afterwards all objects are written, and the signals of their slots have moved."""
     (place.folder / "big.parquet").write_bytes(b"large" * 1000)
     names: dict[str, object] = {}
     exec(block("publishing"), names)

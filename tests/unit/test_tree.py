@@ -1,4 +1,4 @@
-"""The tree of the package: a file is found by its name, and its tests by its folder."""
+"""The tree of the package: a file can be found by its name, and its tests by its folder."""
 
 from collections import Counter
 from pathlib import Path
@@ -10,7 +10,7 @@ TESTS = Path(__file__).parent
 LINES_MAX = 450
 
 PARALLEL = {"__init__", "__main__", "registry"}
-"""Names that have the same role in several folders."""
+"""File names that several folders have, because the files have the same role."""
 
 
 def test_file_names_are_unique() -> None:

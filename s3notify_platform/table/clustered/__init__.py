@@ -1,4 +1,5 @@
-"""The same rows, sorted by some columns: a table that is kept in step with another one (`table.follow`).
+"""A clustered table has the same rows as its source, sorted by some columns. It is kept in step with the source
+(`table.follow`).
 
 So a query by these columns reads only the few files whose statistics include its values.
 

@@ -1,4 +1,4 @@
-"""Finds the files that may hold given rows, by the statistics in the log. Pure.
+"""Finds the files that may hold given rows. The log's statistics of each file decide. Pure.
 
 Statistics are bounds: texts are cut and times are rounded, so that no value is outside them. A column without
 statistics may have any value.
@@ -19,7 +19,10 @@ Rows = npt.NDArray[np.int64]
 
 
 def files_of(packs: Iterable[Add], rows: pa.Table, columns: Sequence[str]) -> dict[str, Rows]:
-    """The files, by path, that may hold rows with these values in `columns`, each with the numbers of these rows."""
+    """By path, the files that may hold some of these rows, with the numbers of the rows that each may hold.
+
+    Only `columns` are compared.
+    """
     found = {}
     for pack in packs:
         held = np.flatnonzero(_may_hold(pack, rows, columns))
@@ -42,13 +45,13 @@ def _may_hold(pack: Add, rows: pa.Table, columns: Sequence[str]) -> npt.NDArray[
                 within &= pc.fill_null(held, False).to_numpy(zero_copy_only=False)
         if name in nulls and nulls[name] == stats.get("numRecords"):
             within[:] = False  # all values of the column are null
-        # NaN has no bounds, and a file with NaN has no bounds either.
+        # NaN is in no range of bounds. So a file with NaN has no bounds.
         mask &= np.where(is_null, nulls.get(name) != 0, within)
     return mask
 
 
 def _value(bound: Any, kind: pa.DataType) -> pa.Scalar:
-    """A bound in the statistics' format, as a value of the column."""
+    """The value of the column that a bound (in the format of the statistics) stands for."""
     if pa.types.is_boolean(kind) or pa.types.is_floating(kind) or pa.types.is_integer(kind):
         return pa.scalar(bound, kind)
     return pa.array([str(bound)]).cast(kind)[0]

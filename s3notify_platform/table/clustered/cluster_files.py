@@ -1,4 +1,4 @@
-"""Files of rows in the order of a clustered table. No request."""
+"""Makes the files of a clustered table from sorted rows. No request."""
 
 import io
 from collections import Counter
@@ -14,11 +14,11 @@ from s3notify_platform.table.delta.statistics import without_nan
 from s3notify_platform.table.packs.pack_file import LEVEL, NewPack, deltas_of, leaves
 
 GROUP_BYTES: Final = 16 << 20
-"""The Arrow bytes of a row group. Engines use the statistics of row groups to read a part of a file."""
+"""The size of a row group, in Arrow bytes. Engines use the statistics of row groups to read a part of a file."""
 
 
 def files(rows: pa.Table, clustered: Clustered) -> Iterator[NewPack]:
-    """Files of sorted rows. Each file except the last is full."""
+    """The files of these sorted rows. Each file except the last is full."""
     group_bytes = min(GROUP_BYTES, 4 * clustered.file_bytes)  # compressed, a row group is smaller than a file
     each = max(1, rows.num_rows * group_bytes // max(rows.nbytes, 1))
     groups = [rows.slice(start, each) for start in range(0, rows.num_rows, each)]

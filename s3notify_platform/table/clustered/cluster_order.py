@@ -14,12 +14,12 @@ from s3notify_platform.table.packs.pack_file import PackSizes
 from s3notify_platform.table.pinned_schema import DEFINITION
 
 FILE_BYTES: Final = "delta.targetFileSize"
-"""Property of a clustered table: a file with at least this many bytes is full."""
+"""Property of a clustered table: the number of bytes from which a file is full."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Clustered:
-    """Rows sorted by `columns`, with nulls last. A file of `file_bytes` is full."""
+    """The order: rows are sorted by `columns`, with nulls last. A file of at least `file_bytes` is full."""
 
     columns: tuple[str, ...]
     file_bytes: int = CLUSTER_FILE_BYTES
@@ -30,13 +30,13 @@ class Clustered:
 
     @property
     def sizes(self) -> PackSizes:
-        """The sizes of its files. Small files are merged, the smallest first."""
+        """The sizes of the table's files. Small files are merged, the smallest first."""
         return PackSizes(
             target=self.file_bytes, smallest=max(1, self.file_bytes // 64), budget=self.file_bytes
         )
 
     def check(self, columns: pa.Schema) -> None:
-        """`UsageError` if these columns of the source's table do not suffice."""
+        """Raises `UsageError` if a column of the order is missing in the source's table, or has no order."""
         for name in self.columns:
             if name not in columns.names:
                 raise UsageError(

@@ -1,13 +1,13 @@
 """The next version of a clustered table: new rows are added, rows that left are withdrawn, small files are merged.
 
-A row that left is searched in the files whose statistics include its values (`bounds`). These files are few, because
-the rows are sorted. The files are rewritten without the row, or hide it by a deletion vector. Files of one size class
-are merged as in other tables (`packs.rewrite_choice`). The merged rows are sorted again.
+A row that left the source is searched for in the files whose statistics include its values (`bounds`). These files are
+few, because the rows are sorted. The file that has the row is rewritten without it, or a deletion vector hides the row.
+Files of one size class are merged, as in other tables (`packs.rewrite_choice`), and their rows are sorted together.
 
 | another writer, since the round was planned | the round |
 |---|---|
 | advanced the table to a later version of its source, or to another source | has nothing left to commit |
-| merged or rewrote files | looks for its rows in the files that replaced them |
+| merged or rewrote files | looks for its rows in the new files |
 | rolled the table back | has nothing left to commit |
 """
 
@@ -37,14 +37,14 @@ from s3notify_platform.table.proposal import Proposal
 from s3notify_platform.table.snapshot import Snapshot
 
 ALL: Final = Slot(0)
-"""The only slot with counts in a clustered table."""
+"""A clustered table has its counts in this slot only."""
 
 
 @dataclass(slots=True, kw_only=True)
 class ClusteredRound:
-    """A round, planned on the snapshot `base`. `came`: new rows, sorted. `left`: rows that left.
+    """A round, planned on the snapshot `base`. `came`: new rows, sorted.
 
-    `left` has only the columns `_key`, `_offset`, and the columns of the order.
+    `left`: the rows that left the source, with only `_key`, `_offset` and the columns of the order.
     """
 
     base: Snapshot
@@ -85,7 +85,7 @@ class ClusteredRound:
         )
 
     def _rewritten(self, live: Mapping[str, Add], hit: Mapping[str, Any]) -> PackChanges:
-        """New files, in place of files that lose rows or are merged."""
+        """The changes to existing files: some are merged, and others lose rows."""
         found, hides = PackChanges(), self.table.data.vectors
         merges = compaction(live.values(), self.clustered.sizes, touched=() if hides else hit.keys())
         merged = {path for merge in merges for path in merge.paths}
@@ -103,7 +103,7 @@ class ClusteredRound:
         return found
 
     def _merge(self, packs: Sequence[Add], hit: Mapping[str, Any], merge: Merge, found: PackChanges) -> None:
-        """Rewrite these files as one, or several, without the rows that left them."""
+        """Rewrite these files as one file, or several, without the rows that left the source."""
         parts, withdrawn = [], 0
         for pack in packs:
             rows = pa.concat_tables(self.table.data.opened(pack).groups())
@@ -121,7 +121,7 @@ class ClusteredRound:
         _write(self.table, self.clustered, together, merge, found, data_change=change)
 
     def _hide(self, packs: Sequence[Add], hit: Mapping[str, Any], found: PackChanges) -> None:
-        """Hide the rows that left these files by a deletion vector."""
+        """Hide rows of these files by deletion vectors: the rows that left the source."""
         hidden: dict[str, Any] = {}
         data, now_ms = self.table.data, self.clock.wall_ms()
         for pack in packs:
@@ -155,7 +155,10 @@ class ClusteredRound:
 
 
 def merged(table: LogTable, clustered: Clustered, packs: Sequence[Add]) -> PackChanges:
-    """Merges files into one sorted file, or several full ones, without the rows that vectors hide. 1 GET for each."""
+    """Merges files into one sorted file, or several full files, without the rows that vectors hide.
+
+    1 GET for each file.
+    """
     rows = [pa.concat_tables(table.data.opened(pack).groups()) for pack in packs]
     together = clustered.in_order(pa.concat_tables(rows, promote_options="default"))
     since, until = min(pack.since for pack in packs), max(pack.until for pack in packs)
@@ -176,7 +179,7 @@ def _write(
     *,
     data_change: bool,
 ) -> None:
-    """Add files of these sorted rows to `found`."""
+    """Make files of these sorted rows, and add them to `found`."""
     data = table.data
     for each in files(rows, clustered):
         name = unique_name(data.clock)
@@ -185,7 +188,7 @@ def _write(
 
 
 def _gone(rows: pa.Table, left: pa.Table) -> pa.ChunkedArray:
-    """Mask of the rows that have left, by object and offset."""
+    """Mask: true for each of `rows` that is among the rows that left. Object and offset are compared."""
     wanted = {*zip(left["_key"].to_pylist(), left["_offset"].to_pylist(), strict=True)}
     maybe = np.flatnonzero(pc.is_in(rows["_key"], left["_key"].combine_chunks()).to_numpy())
     keys, offsets = (rows[name].take(pa.array(maybe)).to_pylist() for name in ("_key", "_offset"))

@@ -23,7 +23,7 @@ PLACE: Final = ("_key", "_offset")
 
 
 class ClusterJobs(Protocol):
-    """Work on all rows of a snapshot of the source's table."""
+    """The work on all rows of the source's table, as of a snapshot."""
 
     def clustered(self, clustered: Clustered, snapshot: Snapshot, label: int) -> Sequence[StagedPack]:
         """Write all rows in order, under this label. The files are stored when the call returns."""

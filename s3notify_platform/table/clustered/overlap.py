@@ -1,4 +1,7 @@
-"""Chooses files of a clustered table to merge: small ones, and those with overlapping ranges. Pure."""
+"""Chooses the files of a clustered table that compaction merges: small files, and files with overlapping ranges.
+
+Pure.
+"""
 
 import json
 from collections.abc import Iterable, Iterator
@@ -8,13 +11,13 @@ from s3notify_platform.table.clustered.cluster_order import Clustered
 from s3notify_platform.table.delta.actions import Add
 
 DEPTH: Final = 3
-"""The most files whose ranges may include one value."""
+"""One value may be in the ranges of at most this number of files. If it is in more, the files are merged."""
 
 
 def overlapping(live: Iterable[Add], clustered: Clustered, step_bytes: int) -> Iterator[list[Add]]:
     """Groups of files to be merged, each of about `step_bytes`. A file is in at most one group.
 
-    Files are ordered by their first column's least values. A file without such a value comes last.
+    Files are ordered by the least value of the first column. A file whose least value is unknown comes last.
     """
     name = clustered.columns[0]
     bounded = [(_bounds(pack, name), pack) for pack in live]
@@ -34,7 +37,7 @@ def overlapping(live: Iterable[Add], clustered: Clustered, step_bytes: int) -> I
 
 
 def _worth(step: list[Add], clustered: Clustered) -> Iterator[list[Add]]:
-    """The files of the step, if merging them reduces the number of files or their overlap."""
+    """Yields the step if its merge is useful: several files are small, too many overlap, or a vector hides rows."""
     small = sum(pack.size < clustered.file_bytes // 2 for pack in step)
     if small > 1 or len(step) > DEPTH or any(pack.vector for pack in step):
         yield step

@@ -1,11 +1,11 @@
-"""The actions of one version of a Delta log: written by this platform, and read from other engines. Pure.
+"""The actions of one version of a Delta log. The version may be of this platform or of another engine. Pure.
 
 Each version of the platform has one `txn` action. Its `appId` is the table's id, and its `version` is the number `n` of
-the version's manifest. So the log names its manifest, and checkpoints keep the name. `commitInfo` has `n`, too, and the
-`n` of the version before (`parent`). With `parent`, a reader notices if the log below the version was replaced.
+the version's manifest. So the log names its manifest, and a checkpoint names it, too. `commitInfo` has `n`, too, and
+the `n` of the version before (`parent`). By `parent`, a reader notices if an earlier version was replaced.
 
-The label of a row is the version that it was planned as. The tags of a pack's `add` have the lowest and the highest
-label of its rows.
+The label of a row is the number of the version that the row was planned for. The tags of a pack's `add` have the lowest
+and the highest label of its rows.
 
 Source: Delta Transaction Log Protocol (https://github.com/delta-io/delta/blob/master/PROTOCOL.md).
 """
@@ -28,12 +28,12 @@ SLOTS: Final = "s3notify.slots"
 """Tag of `remove`, which has no statistics: the lowest and the highest slot of the pack's rows, like `3-17`."""
 
 NOTE: Final = "s3notify"
-"""Field of `commitInfo`: data of a version for the history and the change feed."""
+"""Field of `commitInfo`: what the version tells to the history and the change feed."""
 
 ANY_LABEL: Final = 2**63 - 1
 
 LAST_KEY: Final = "\U0010ffff" * (MAX_KEY_BYTES // 4)
-"""The greatest possible key of an object, by code points. UTF-8 has the same order."""
+"""The greatest possible key of an object, in the order of code points. The order of UTF-8 is the same."""
 
 UNKNOWN_ROWS: Final = -1
 """The value of `Add.rows` for a file whose statistics do not give the number of rows."""
@@ -41,18 +41,18 @@ UNKNOWN_ROWS: Final = -1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Vector:
-    """A deletion vector: hides rows of a file. `body`: depends on `storage` (`i`: the vector itself, Z85)."""
+    """A deletion vector: hides rows of a file. `body`: the vector itself in Z85 (if `storage` is `i`), or its place."""
 
     storage: str
     body: str
     size: int
     rows: int
-    """The number of rows that it hides."""
+    """The number of rows that the vector hides."""
     offset: int | None = None
 
     @property
     def id(self) -> str:
-        """A text that differs between the vectors of one file."""
+        """A text that identifies the vector among all vectors of one file."""
         return f"{self.storage}{self.body}" + ("" if self.offset is None else f"@{self.offset}")
 
     def json(self) -> Json:
@@ -84,9 +84,9 @@ class Vector:
 class Add:
     """A live file: a pack, or a file that another engine made of packs.
 
-    `rows`: the number of rows in the file, or `UNKNOWN_ROWS`; `vector` may hide some of them. `slots` and `keys`: the
-    least and the greatest that the file may hold. `since` and `until`: the first and last label under which its rows
-    were planned. `stats`: the statistics as text, in the log's format.
+    `rows`: the number of rows in the file, or `UNKNOWN_ROWS`; `vector` may hide some of them. `slots`, `keys`: the
+    least and the greatest slot and key that the file may hold. `since`, `until`: the least and the greatest label of
+    its rows. `stats`: the statistics as text, in the log's format.
     """
 
     path: str
@@ -114,7 +114,10 @@ class Add:
         return self.path, self.vector.id if self.vector else ""
 
     def may_hold(self, slot: int, key: str | None, since: int, until: int) -> bool:
-        """True if rows of this object (None: any in the slot), planned between these labels, may be in the file."""
+        """True if the file may hold rows of this object, with a label in this range.
+
+        A key of None means any object in the slot.
+        """
         return (
             self.slots[0] <= slot <= self.slots[1]
             and (key is None or self.keys[0] <= key <= self.keys[1])
@@ -137,7 +140,7 @@ class Add:
 
     @classmethod
     def of(cls, found: Mapping[str, Any]) -> "Add":
-        """Inverse of `json`. Bounds that are missing in statistics and tags are the widest ones."""
+        """Inverse of `json`. If statistics and tags lack a bound, the result has the widest possible bound."""
         stats = json.loads(found.get("stats") or "{}")
         least, most = _known(stats.get("minValues")), _known(stats.get("maxValues"))
         rows = stats.get("numRecords")
@@ -157,7 +160,7 @@ class Add:
         )
 
     def removed(self, now_ms: int, *, data_change: bool = True) -> "Remove":
-        """The action that removes the file."""
+        """The action that removes this file."""
         return Remove(
             path=self.path,
             size=self.size,
@@ -172,7 +175,7 @@ class Add:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Remove:
-    """A file that is no longer live. The fields in common with `Add` describe the file as it was."""
+    """A file that is no longer live. Fields that `Add` has, too, describe the file as it was."""
 
     path: str
     deleted_ms: int
@@ -190,7 +193,7 @@ class Remove:
 
     @property
     def file(self) -> Add:
-        """The file as it was when it was live, without its statistics."""
+        """The file as it was while it was live, but without its statistics."""
         return Add(
             path=self.path,
             size=self.size,
@@ -218,7 +221,7 @@ class Remove:
 
     @classmethod
     def of(cls, found: Mapping[str, Any]) -> "Remove":
-        """Inverse of `json`. Bounds that are missing in the tags are the widest ones."""
+        """Inverse of `json`. If the tags lack a bound, the result has the widest possible bound."""
         tags = found.get("tags") or {}
         low, high = tags.get(SLOTS, f"0-{ANY_LABEL}").split("-")
         return cls(
@@ -303,7 +306,7 @@ class Protocol:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogVersion:
-    """One version of the log. `number` and `parent` name its manifest and the manifest of the version before.
+    """One version of the log. `number` names its manifest, and `parent` the manifest of the version before.
 
     `number` is 0 in a version of another engine. `note`: data for the history. `strange`: the names of actions that
     this platform neither writes nor reads.
@@ -327,7 +330,7 @@ class LogVersion:
         return not self.number
 
     def dumps(self) -> bytes:
-        """The body of the version: one action a line."""
+        """The body of the version, with one action on each line."""
         info: Json = {
             "timestamp": self.created_ms,
             "operation": self.operation,
@@ -345,12 +348,12 @@ class LogVersion:
         actions += [{"remove": each.json()} for each in self.removes]
         actions += [{"add": each.json()} for each in self.adds]
         lines = (json.dumps(each, separators=(",", ":"), ensure_ascii=False) for each in actions)
-        # A note may quote any text. A lone surrogate in it would make the log unreadable for engines.
+        # A note may quote any text. If it had a lone surrogate, other engines could not read the log.
         return "".join(f"{line}\n" for line in lines).encode(errors="replace")
 
     @classmethod
     def loads(cls, body: bytes, *, where: str) -> "LogVersion":
-        """Inverse of `dumps`, also for versions of other engines. `CorruptError` names `where`."""
+        """Inverse of `dumps`, also for other engines' versions. Raises `CorruptError`, with `where` in its message."""
         try:
             return _version([json.loads(line) for line in body.splitlines() if line.strip()])
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
@@ -360,12 +363,12 @@ class LogVersion:
 
 
 def _tags(since: int, until: int, **more: str) -> Json:
-    """The tags of a file of the platform; empty for a file of another engine."""
+    """The tags of a file that the platform wrote; empty for a file of another engine."""
     return {} if until == ANY_LABEL else {"tags": {SINCE: str(since), UNTIL: str(until)} | more}
 
 
 def _known(bounds: Mapping[str, Any] | None) -> Json:
-    """The bounds that are present. Some engines write null for the others."""
+    """Only the bounds that are known: some engines write null for unknown bounds."""
     return {name: bound for name, bound in (bounds or {}).items() if bound is not None}
 
 

@@ -1,9 +1,10 @@
-"""Checkpoints of the log: all that a reader needs of the versions up to one, in one Parquet file. Pure.
+"""Checkpoints of the log. A checkpoint is a Parquet file with all that a reader needs of the versions up to its own.
+Pure.
 
 This platform writes a classic checkpoint in a single file, which every engine reads. The checkpoint has the protocol,
 `metaData`, the newest `txn` of each application, live files with tags, statistics and deletion vectors, and recently
-removed files. Checkpoints of other engines are read, too, even if statistics are columns (`stats_parsed`) instead of
-JSON.
+removed files. Checkpoints of other engines can be read, too, even if their statistics are columns (`stats_parsed`)
+instead of JSON.
 
 Time and memory are proportional to the number of files.
 
@@ -27,8 +28,8 @@ from s3notify_platform.table.delta.actions import Add, Json, MetaData, Protocol,
 class Checkpoint:
     """The state of a log as of one version.
 
-    `txns`: the newest version of each application (`appId`). `removes`: files that are no longer live; engines read
-    them only for their vacuum. `strange`: the names of actions that this platform does not read. `foreign`: True if
+    `txns`: the newest version of each application (`appId`). `removes`: files that are no longer live, which engines
+    need only for their vacuum. `strange`: the names of actions that this platform does not read. `foreign`: True if
     another engine wrote the checkpoint.
     """
 
@@ -45,7 +46,8 @@ class Checkpoint:
 class LastCheckpoint:
     """The content of `_last_checkpoint`, which names the newest checkpoint.
 
-    `actions`, `size_bytes`, `adds`: the checkpoint's size; 0 if unknown. `parts`: its files; this platform writes one.
+    `actions`, `size_bytes`, `adds`: the checkpoint's size; 0 if unknown. `parts`: the number of its files (this
+    platform writes 1).
     """
 
     version: int
@@ -63,7 +65,7 @@ class LastCheckpoint:
 
     @classmethod
     def loads(cls, body: bytes, *, where: str) -> "LastCheckpoint":
-        """Inverse of `dumps`, also for other engines. `CorruptError` names `where`."""
+        """Inverse of `dumps`, also for files of other engines. Raises `CorruptError`, with `where` in its message."""
         try:
             found = json.loads(body)
             return cls(
@@ -81,7 +83,7 @@ class LastCheckpoint:
 
 
 _OWN: Final = b"s3notify"
-"""The metadata key that marks checkpoints of this platform."""
+"""The key in a file's metadata that marks checkpoints of this platform."""
 
 _STRINGS: Final = pa.map_(pa.string(), pa.string())
 _VECTOR: Final = pa.struct(
@@ -169,9 +171,9 @@ def encode(state: Checkpoint, *, version: int) -> tuple[bytes, LastCheckpoint]:
 
 
 def decode(body: bytes, *, where: str) -> Checkpoint:
-    """Inverse of `encode`, also for other engines. `CorruptError` names `where`.
+    """Inverse of `encode`, also for files of other engines. Raises `CorruptError`, with `where` in its message.
 
-    A V2 checkpoint keeps its files elsewhere: `strange` then has `sidecar`.
+    A V2 checkpoint lists the live files in other objects: `strange` then has `sidecar`.
     """
     try:
         file = pq.ParquetFile(pa.BufferReader(body))
@@ -223,7 +225,7 @@ def _values(file: pq.ParquetFile, name: str, columns: list[str]) -> list[Json]:
 
 
 def _json_stats(parsed: Json | None) -> str | None:
-    """Statistics that were columns: counts, and bounds that are integers or texts, which need no conversion."""
+    """The statistics from columns: the counts, and those bounds that need no conversion (integers and texts)."""
     if not parsed:
         return None
     found: Json = {

@@ -1,8 +1,8 @@
-"""The state of a log, version by version, and the versions of other engines that are adopted. Pure.
+"""The state of a log, version by version. Decides which versions of other engines are adopted. Pure.
 
 A version of the platform follows the version before it. A version of another engine is adopted if it changes no data.
-Other foreign versions are refused, unless the platform's next version undoes them (`rollback`). The undoing version
-restores the state before the foreign ones.
+Other foreign versions are refused, unless the platform's next version undoes them (`rollback`). The version that undoes
+them restores the state before them.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,12 +17,12 @@ from s3notify_platform.table.known import LINEAGE, Lineage
 NO_VERSION: Final = -1
 
 UNDOES: Final = "undoes"
-"""Field of a version's note: the directly preceding versions of other engines that this version undoes."""
+"""Field of a version's note: the versions of other engines that this version undoes. They directly precede it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogState:
-    """The state of a log as of one version, without manifests, as in a checkpoint. Pure.
+    """The state of a log as of one version: the same data as in a checkpoint, without manifests. Pure.
 
     `foreign`: True if the state comes from another engine's checkpoint.
     """
@@ -38,7 +38,7 @@ class LogState:
 
 
 def undone_in(versions: Sequence[LogVersion]) -> list[bool]:
-    """For each of these consecutive versions: True if it is another engine's, and the platform's next one undoes it.
+    """For each of these consecutive versions: True if another engine wrote it, and the next own version undoes it.
 
     Pure.
     """
@@ -58,7 +58,7 @@ def after(
     """The state after this version. Pure.
 
     `adopt`: accept a foreign version that changes no data. `undone`: accept any foreign version. `CorruptError`: the
-    version does not follow from the state. `UsageError`: another engine made a forbidden change.
+    version does not fit the state. `UsageError`: another engine made a forbidden change.
     """
     number = state.version + 1
     if version.foreign and not adopt and not undone:
@@ -93,13 +93,13 @@ def after(
 
 
 def _goes_on(state: LogState, version: LogVersion) -> bool:
-    """True if it is a version of this table, or the first one under a new id (`open_table.forget`)."""
+    """True if the version belongs to this table, or is its first version under a new id (`open_table.forget`)."""
     renamed = version.metadata is not None and version.metadata.id == version.table
     return version.table == state.table or renamed
 
 
 class OtherLogError(CorruptError):
-    """The log is not the one that was read before. Open the table again."""
+    """The log was replaced since it was read. Open the table again."""
 
 
 def _check_foreign(state: LogState, version: LogVersion, where: str) -> None:
@@ -120,7 +120,7 @@ def _check_foreign(state: LogState, version: LogVersion, where: str) -> None:
 
 
 def _same_rows(state: LogState, version: LogVersion) -> bool:
-    """True if a foreign version declares that readers see the same rows, and its counts confirm that."""
+    """True if a foreign version declares that it changes no data, and its numbers of rows confirm this."""
     live = {pack.id: pack.live_rows for pack in state.packs.values()}
     gone = {each.id for each in version.removes}
     counts = [add.live_rows for add in version.adds]

@@ -1,12 +1,12 @@
-"""The table's schema in Delta's form, with the protocol and the properties that it needs. Pure.
+"""The table's schema in Delta's form, and the protocol and the properties that this schema needs. Pure.
 
-A table requires of engines only the versions that its schema demands:
+An engine needs only the protocol versions that the table's schema demands:
 
     - reader 1 and writer 2
     - column mapping (2 and 5), if a name has characters that Delta reserves
     - table features (3 and 7), for timestamps without zone, and for deletion vectors
 
-Every column may be null, because files that were written before the column was added do not have it.
+Every column may be null, because files that are older than a column do not have it.
 
 `objections` lists the changes by another engine that cannot be adopted.
 
@@ -31,11 +31,11 @@ LINEAGE: Final = (
     ("_etag", "string"),
     ("_offset", "long"),
 )
-"""The first columns of each pack. These columns name the object that a row is from."""
+"""The first columns of each pack. They say from which object a row was read."""
 
 PROPERTIES: Final = {
-    # The platform's vacuum removes files and log. With these settings another engine's cleanup finds nothing old
-    # enough: neither history, nor files that are about to be committed.
+    # Only the platform's vacuum may remove files and versions. With these settings, the cleanup of another engine finds
+    # nothing old enough: neither history, nor files that are about to be committed.
     "delta.deletedFileRetentionDuration": "interval 5200 weeks",
     "delta.enableExpiredLogCleanup": "false",
 }
@@ -56,7 +56,7 @@ _HARMLESS: Final = (
     "delta.targetFileSize",
     "delta.tuneFileSizesForRewrites",
 )
-"""Delta's properties that require nothing of other writers, by prefix. Properties outside `delta.` are the user's."""
+"""Prefixes of Delta's properties that require nothing of other writers. Other prefixes than `delta.` are the user's."""
 
 _PRIMITIVES: Final = re.compile(
     r"string|long|integer|short|byte|float|double|boolean|binary|date|timestamp|timestamp_ntz|decimal\(\d+, ?\d+\)"
@@ -68,7 +68,7 @@ _RESERVED: Final = frozenset(" ,;{}()\n\t=")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeltaSchema:
-    """Delta's schema JSON, the protocol that engines need for it, and the properties that belong to it."""
+    """A schema in Delta's JSON, the protocol that engines need to read it, and the properties that it needs."""
 
     schema: str
     protocol: Protocol
@@ -78,8 +78,8 @@ class DeltaSchema:
 def delta_schema(rows: str | None, *, vectors: bool = False, derived: bool = False) -> DeltaSchema:
     """The schema of a table whose packs hold `rows` (Spark's schema JSON) after the lineage columns.
 
-    `vectors`: deletion vectors will be written. `derived`: `_slot` is the only lineage column. `UsageError` names a
-    column whose type Delta lacks, or whose name is already used.
+    `vectors`: deletion vectors will be written. `derived`: the table is a derived one, so `_slot` is the only lineage
+    column. `UsageError` names a column whose type Delta lacks, or whose name is already used.
     """
     own = [{"name": name, "type": kind} for name, kind in LINEAGE[: 1 if derived else None]]
     columns = own + (json.loads(rows).get("fields", []) if rows else [])
@@ -142,7 +142,7 @@ def _type(kind: Any, where: str, names: list[str], kinds: set[str]) -> Any:
 
 
 def _map_columns(fields: Iterable[Json]) -> int:
-    """Map each column to its name in the files. Returns the highest id.
+    """Add the metadata of column mapping to each column. Returns the highest id.
 
     Ids are derived from the columns' paths, so they stay the same when the schema grows.
     """
@@ -184,7 +184,7 @@ def _protocol(features: set[str]) -> Protocol:
 
 
 def _implied(protocol: Protocol) -> set[str]:
-    """The writer features of a protocol, including those that its version number implies."""
+    """The writer features of a protocol. Features that its version number implies are included."""
     if protocol.writer >= 7:
         return {*protocol.writer_features}
     since = {
@@ -198,7 +198,7 @@ def _implied(protocol: Protocol) -> set[str]:
 
 
 def raised(known: Protocol | None, wanted: Protocol) -> Protocol:
-    """The protocol that includes both protocols. A table's protocol is never lowered."""
+    """The lowest protocol that includes both. So a table's protocol is never lowered."""
     if known is None:
         return wanted
     if max(known.reader, wanted.reader) < 3 and max(known.writer, wanted.writer) < 7:
@@ -218,9 +218,10 @@ def raised(known: Protocol | None, wanted: Protocol) -> Protocol:
 
 
 def objections(version: LogVersion, *, metadata: MetaData, protocol: Protocol) -> list[str]:
-    """Why a foreign version, with its new `metaData` and `protocol`, cannot be adopted; empty if it can.
+    """The reasons why the `metaData` and `protocol` of a foreign version cannot be adopted; empty if they can.
 
-    Properties outside `delta.`, comments, name and description may change, and also properties that tune other engines.
+    The version may change comments, the name, the description, properties that do not begin with `delta.`, and
+    properties that tune other engines.
     """
     found: list[str] = []
     if version.protocol is not None and version.protocol != protocol:
@@ -258,7 +259,7 @@ def _property_change(name: str, old: str | None, value: str | None) -> str:
 
 
 def _schema_changes(old: str, new: str) -> Iterator[str]:
-    """The columns that differ in more than their comments."""
+    """The columns that differ in anything except their comments."""
     try:
         before, after = (
             {each["name"]: _bare(each) for each in json.loads(text)["fields"]} for text in (old, new)
@@ -276,7 +277,7 @@ def _schema_changes(old: str, new: str) -> Iterator[str]:
 
 
 def _bare(kind: Any) -> Any:
-    """A type without comments."""
+    """The type, without the comments in it."""
     if isinstance(kind, list):
         return [_bare(each) for each in kind]
     if isinstance(kind, dict):
@@ -288,7 +289,10 @@ def _bare(kind: Any) -> Any:
 
 
 def united(theirs: str, mine: str) -> str | None:
-    """The schema with the columns of both, theirs first; None if a column has two types or two sources. Pure."""
+    """A schema with the columns of both: first theirs, then mine.
+
+    None if a column has different types or sources in them. Pure.
+    """
     try:
         return json.dumps(_united(json.loads(theirs), json.loads(mine)))
     except _TwoTypesError:
@@ -296,7 +300,7 @@ def united(theirs: str, mine: str) -> str | None:
 
 
 class _TwoTypesError(Exception):
-    """A column has two types, or is read from two fields of objects."""
+    """The two schemas give a column different types, or read it from different fields of the objects."""
 
 
 def _united(theirs: Any, mine: Any) -> Any:

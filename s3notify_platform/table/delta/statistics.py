@@ -1,18 +1,19 @@
 """Statistics of a pack, from its Parquet footer. Statistics let readers skip the pack. Pure.
 
-Guarantee: a bound holds for every row, in the order that engines compare by. A column without a safe bound has no
-bound. So a predicate selects the same rows with statistics as without.
+Guarantee: a bound holds for every row, in the order in which engines compare values. A column without a safe bound has
+no bound. So a query finds the same rows with statistics as without them.
 
-- Strings keep their first `STRING_CHARS` characters. The last character of an upper bound is raised. Code points
-  compare in the same order as UTF-8. Lineage columns are not cut.
-- Times are cut to the millisecond, and the upper bound is raised to the next one.
-- Engines may read decimals as doubles, so longer decimals are rounded outward to `EXACT_DIGITS` digits.
-- Footers ignore NaN, which engines take for the greatest value (some also for the least). A column of floats has bounds
-  only if the writer says that it has no NaN (`without_nan`).
+- Strings keep their first `STRING_CHARS` characters. The last character of an upper bound is raised. The order of code
+  points is the order of UTF-8. Texts in lineage columns are not cut.
+- Lower bounds of times are rounded down to the millisecond, and upper bounds are rounded up.
+- Engines may read decimals as doubles. So decimals with more than `EXACT_DIGITS` digits are rounded: lower bounds down,
+  upper bounds up.
+- The bounds in footers ignore NaN. But NaN is the greatest value for engines (for some, the least). A column of floats
+  has bounds only if the writer says that it has no NaN (`without_nan`).
 - Booleans and binaries have only a count of nulls. Lists and maps, and the fields inside them, have no statistics.
-- A value that its type in the log cannot express (the year 10000, infinity) does not become a bound.
+- A value that the log cannot express (the year 10000, infinity) does not become a bound.
 
-Deletion vectors leave bounds wide, and `hidden` marks them as wide.
+A deletion vector does not change the bounds, so they may be wider than needed. `hidden` records this (`tightBounds`).
 
 Source: Delta Transaction Log Protocol, "Per-file Statistics".
 """
@@ -34,10 +35,10 @@ from s3notify_platform.table.delta.actions import Add, Vector
 from s3notify_platform.table.delta.metadata import LINEAGE
 
 COLUMNS: Final = 32
-"""The number of columns that have statistics. A field inside a struct counts as a column."""
+"""At most this number of columns have statistics. A field inside a struct counts as a column."""
 
 STRING_CHARS: Final = 32
-"""The number of characters in a bound of strings."""
+"""The most characters in a bound of strings."""
 
 EXACT_DIGITS: Final = 15
 """The number of digits that a decimal keeps when it is converted to a double and back."""
@@ -47,14 +48,14 @@ _WHOLE: Final = frozenset(name for name, _ in LINEAGE)
 _EPOCH: Final = dt.date(1970, 1, 1).toordinal()
 _MS: Final = {"s": Decimal(1000), "ms": Decimal(1), "us": Decimal("1e-3"), "ns": Decimal("1e-6")}
 _FIRST_MS, _LAST_MS = -62_135_596_800_000, 253_402_300_799_999
-"""The first and the last millisecond with a year of four digits."""
+"""The first and the last millisecond of the years 1 to 9999."""
 
 Path = tuple[str, ...]
 
 
 @dataclass(slots=True)
 class _Column:
-    """A leaf column over the row groups read so far. `least` and `greatest`: as in the footer."""
+    """The statistics of a leaf column, over the row groups read so far. `least`, `greatest`: in the footer's format."""
 
     kind: pa.DataType
     nulls: int | None = 0
@@ -75,13 +76,13 @@ class _Column:
             low, high = _raw(found, self.kind)
             self.least = low if self.least is None else min(self.least, low)
             self.greatest = high if self.greatest is None else max(self.greatest, high)
-        elif found.num_values:  # the values are too long for the footer
+        elif found.num_values:  # no bounds: the values are too long for the footer
             self.bounded = False
 
 
 @dataclass(slots=True)
 class _Tree:
-    """Values as JSON text, by column, nested like the columns."""
+    """JSON texts of values by column, nested like the columns."""
 
     parts: dict[str, "str | _Tree"] = field(default_factory=dict)
 
@@ -113,14 +114,17 @@ def add_of(
     data_change: bool = True,
     no_nan: Collection[Path] = (),
 ) -> Add:
-    """The action that adds this pack. `path`: its path in the log. `no_nan`: floats that may have bounds."""
+    """The action that adds this pack. `path`: its path in the log.
+
+    `no_nan`: the float columns without NaN, which may have bounds.
+    """
     stats = stats_of(footer, no_nan=no_nan)
     found = {"path": path, "size": size, "modificationTime": modified_ms, "stats": stats}
     return replace(Add.of(found), since=since, until=until, data_change=data_change)
 
 
 def stats_of(footer: pq.FileMetaData, *, no_nan: Collection[Path] = ()) -> str:
-    """The statistics of a file, as the text in an action of the log."""
+    """The statistics of a file, in the text format of an action."""
     least, greatest, nulls = _Tree(), _Tree(), _Tree()
     for path, column in _columns(footer):
         if column.nulls is not None:
@@ -139,7 +143,10 @@ def stats_of(footer: pq.FileMetaData, *, no_nan: Collection[Path] = ()) -> str:
 
 
 def without_nan(rows: pa.Table) -> frozenset[Path]:
-    """The float columns of these rows that have no NaN. A file of several parts takes those common to all."""
+    """The float columns without NaN in these rows.
+
+    A column of a file has no NaN if it has none in all parts of the file.
+    """
     found: set[Path] = set()
 
     def look(path: Path, values: pa.ChunkedArray) -> None:
@@ -155,7 +162,7 @@ def without_nan(rows: pa.Table) -> frozenset[Path]:
 
 
 def hidden(add: Add, vector: Vector, *, data_change: bool = True) -> Add:
-    """The action that adds the file with its rows hidden by `vector`. It replaces `add`, which is then removed."""
+    """The action that adds the same file again, with `vector`, which hides some rows. `add` must then be removed."""
     stats: dict[str, Any] = json.loads(add.stats or "{}")
     stats["tightBounds"] = False
     text = json.dumps(stats, separators=(",", ":"), ensure_ascii=False)
@@ -166,7 +173,7 @@ def hidden(add: Add, vector: Vector, *, data_change: bool = True) -> Add:
 
 
 def _columns(footer: pq.FileMetaData) -> Iterator[tuple[Path, _Column]]:
-    """The lineage columns, and the first other columns that can have statistics."""
+    """The columns that get statistics: lineage columns, and the first of the other columns that can have them."""
     leaves = list(_leaves(footer.schema.to_arrow_schema()))
     single = [(at, path, kind) for at, (path, kind) in enumerate(leaves) if path is not None]
     own = [each for each in single if _own(each[1])]
@@ -184,7 +191,7 @@ def _own(path: Path) -> bool:
 
 
 def _leaves(fields: Any, above: Path | None = ()) -> Iterator[tuple[Any, pa.DataType]]:
-    """The columns of a Parquet file, in the file's order, by path; None for columns inside lists and maps."""
+    """The path and type of each leaf column of a Parquet file, in order. The path is None inside lists and maps."""
     for part in fields:
         path = None if above is None else (*above, part.name)
         kind = part.type
@@ -199,7 +206,10 @@ def _leaves(fields: Any, above: Path | None = ()) -> Iterator[tuple[Any, pa.Data
 
 
 def _raw(found: Any, kind: pa.DataType) -> tuple[Any, Any]:
-    """Bounds of a row group: decimals unchanged, texts as bytes, dates and times as numbers (beyond Python's range)."""
+    """Bounds of a row group: decimals unchanged, texts as bytes, dates and times as numbers.
+
+    As numbers, because they may be beyond Python's range of dates.
+    """
     return (found.min, found.max) if pa.types.is_decimal(kind) else (found.min_raw, found.max_raw)
 
 
@@ -233,7 +243,7 @@ def _text(value: bytes, cut: Callable[[str], str | None]) -> str | None:
 
 
 def _raised(text: str, chars: int | None) -> str | None:
-    """An upper bound: the text itself, or a shorter text that sorts after all texts that begin like it; else None."""
+    """An upper bound for a text: itself if it is short, else its raised beginning, if it can be raised; else None."""
     if chars is None or len(text) <= chars:
         return text
     kept = text[:chars].rstrip(_LAST)
@@ -251,7 +261,7 @@ def _decimal(value: Decimal, kind: Any, rounding: str) -> str | None:
     rounded = Context(prec=EXACT_DIGITS, rounding=rounding).plus(value)
     if rounded.is_zero():
         return "0"
-    if rounded.adjusted() >= kind.precision - kind.scale:  # one digit more than the type has
+    if rounded.adjusted() >= kind.precision - kind.scale:  # rounding has added a digit, which the type lacks
         return None
     return format(rounded, "f")
 

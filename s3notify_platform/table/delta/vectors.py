@@ -1,8 +1,8 @@
 """Deletion vectors: they hide rows of a pack. Bytes in, bytes out. Pure.
 
-A vector is a set of row numbers, counted from 0 over the whole file. Small vectors are in the log itself. The larger
-ones of a round share one file, so that a round writes at most one more object. The file's folder has a name that begins
-with `_`, because `vacuum(full=True)` of delta-rs does not know vectors, and removes their files in other folders.
+A vector is a set of row numbers, counted from 0 over the whole file. Small vectors are in the log itself. All larger
+vectors of a round are in one file, so that a round writes at most one more object. The name of its folder begins with
+`_`. `vacuum(full=True)` of delta-rs does not know vectors, and removes their files from other folders.
 
     - A vector has magic (4 bytes, little endian), the number of bitmaps (8), and for each bitmap the high 32 bits of
       its rows (4) and a Roaring bitmap in the portable format.
@@ -46,14 +46,20 @@ FOLDER: Final = "_s3notify/vector"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EncodedVectors:
-    """The vectors of a round, by the path of their pack. `body`: of the file of large vectors, or None."""
+    """The vectors of a round, by the path of their pack.
+
+    `body`: the file of large vectors; None if there are only small ones.
+    """
 
     vectors: Mapping[str, Vector]
     body: bytes | None
 
 
 def encode(rows: Mapping[str, Iterable[int]], *, file: UUID) -> EncodedVectors:
-    """The vectors that hide these rows (numbers below 2^32) of these packs. `file`: a new id for `path_of(file)`."""
+    """The vectors that hide these rows (numbers below 2^32) of these packs.
+
+    `file`: the id of the new file (`path_of(file)`).
+    """
     vectors = {}
     body = bytearray(_VERSION)
     for path, hidden in rows.items():
@@ -80,7 +86,7 @@ def _name(file: UUID) -> str:
 
 
 def file_of(vector: Vector) -> str | None:
-    """Path of the file that holds the vector, relative to the table's prefix; None for a vector in the log itself.
+    """The path of the file that holds the vector, relative to the table's prefix; None if it is in the log itself.
 
     `CorruptError`: the vector is stored in a way that this platform does not read.
     """
@@ -98,16 +104,16 @@ def file_of(vector: Vector) -> str | None:
 
 
 def span(vector: Vector) -> tuple[int, int]:
-    """The place of the vector in its file: first byte, and the byte after its last."""
+    """The place of the vector in its file: its first byte, and the byte after its last one."""
     start = vector.offset or 0
     return start, start + _FILE_SIZE.size + vector.size + _FILE_SIZE.size
 
 
 def decode(vector: Vector, *, rows: int, stored: bytes = b"", where: str) -> BitMap:
-    """The rows that a vector hides in a file of `rows` rows. The operator `|` unites the result with another bitmap.
+    """The bitmap of the rows that a vector hides in a file of `rows` rows. Bitmaps are united by `|`.
 
-    `stored`: the bytes of its `span`, if it is in a file. `CorruptError` names `where`: the vector is damaged, or
-    belongs to another file.
+    `stored`: the bytes of its `span`, if it is in a file. `CorruptError`, with `where` in its message: the vector is
+    damaged, or belongs to another file.
     """
     try:
         data = _stored(vector, stored) if vector.storage != "i" else _from_z85(vector.body)[: vector.size]
@@ -139,7 +145,7 @@ def _bitmap(data: bytes) -> BitMap:
         raise ValueError(f"begins with {magic}, not with {_MAGIC}")
     if count > 1 or key:
         raise ValueError("hides rows from 2^32 on")
-    # pyroaring checks bounds, order and counts itself.
+    # pyroaring itself checks bounds, order and counts.
     return BitMap.deserialize(data[_HEADER.size :]) if count else BitMap()
 
 

@@ -1,7 +1,7 @@
-"""A table of newest rows, rebuilt from all rows of its source's table, as one version.
+"""Rebuilds a table of newest rows from all rows of its source's table, as one version.
 
-Rows are sorted by (`_slot`, `_key`) and by rank, the newest first. So a task writes the first row of each key, and the
-key's state, while it reads. Each task has its own range of slots. So the files of object states do not overlap. These
+Rows are sorted by (`_slot`, `_key`) and by rank, the newest first. So while a task reads, it can write the first row of
+each key, and the key's state. Each task has its own range of slots. So the files of object states do not overlap. These
 files go into the level that has room for their size.
 """
 
@@ -31,7 +31,7 @@ from s3notify_platform.table.states.state_merge import FAN_OUT
 
 @dataclass(slots=True, kw_only=True)
 class BuiltPart:
-    """A range of slots: its stored packs and state files, and the counts of rows and keys by slot."""
+    """The result for a range of slots: the stored packs and state files, and the counts of rows and keys by slot."""
 
     packs: list[StagedPack] = field(default_factory=list)
     states: list[StateFile] = field(default_factory=list)
@@ -42,7 +42,7 @@ class BuiltPart:
 def build_part(
     table: LogTable, label: int, rows: Iterable[pa.RecordBatch], slots: tuple[int, int], clock: Clock
 ) -> BuiltPart:
-    """Write the newest row of each key. 1 PUT for each pack and state file.
+    """Write the newest row of each key in a range of slots. 1 PUT for each pack and state file.
 
     `slots`: the first slot, and the slot after the last one. `rows`: keyed rows (`Latest.keyed`) of these slots, sorted
     by `_slot`, `_key`, and `_etag` descending.
@@ -95,7 +95,7 @@ def _newest(rows: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
 
 
 def _states(newest: pa.Table, label: int) -> pa.RecordBatch:
-    """The states of the keys with these newest rows."""
+    """The states of the keys that have these newest rows."""
     count = newest.num_rows
     given: dict[str, Any] = {
         "slot": newest["_slot"],
@@ -115,7 +115,7 @@ def _states(newest: pa.Table, label: int) -> pa.RecordBatch:
 
 
 def facts_of(parts: Sequence[BuiltPart]) -> dict[Slot, SlotFacts]:
-    """The facts of the slots that have keys. Pure."""
+    """The counts of the slots that have keys. Pure."""
     return {
         Slot(slot): SlotFacts(rows=part.rows[slot], objects=keys)
         for part in parts
@@ -124,7 +124,7 @@ def facts_of(parts: Sequence[BuiltPart]) -> dict[Slot, SlotFacts]:
 
 
 def states_of(parts: Sequence[BuiltPart]) -> StateSet:
-    """The states of all keys, in the level that has room for them. Pure."""
+    """The states of all keys: their files are in the level that has room for them. Pure."""
     files = sorted((file for part in parts for file in part.states), key=lambda file: file.first)
     level = _level_of(sum(file.bytes for file in files))
     return StateSet(files=tuple(replace(file, level=level) for file in files))

@@ -1,6 +1,6 @@
-"""The definition of a table of newest rows: the columns of the key, and the order in which a row is newer.
+"""The definition of a table of newest rows: the columns of the key, and the columns that decide which row is newer.
 
-A keyed row is a row of the source's table in the form of a newest row, with the column `DELETED`.
+A keyed row is a row of the source's table with the columns of a newest row, and the column `DELETED`.
 """
 
 import json
@@ -16,32 +16,32 @@ from s3notify_platform.kernel.slots import SLOT_COUNT, slot_of
 from s3notify_platform.table.latest.ranks import check_key, check_order, key_texts, rank_texts
 
 MODIFIED: Final = "_modified"
-"""Column of the source's table: the time when a row's object was written."""
+"""Column of the source's table: the time when the row's object was written."""
 
 OWN: Final = pa.schema(
     [("_slot", pa.int32()), ("_key", pa.string()), ("_etag", pa.string()), ("_offset", pa.int64())]
 )
-"""First columns of a newest row: the slot of its key, its key, its rank (`ranks`), 0."""
+"""The first columns of a newest row: the slot of its key, the key, the row's rank (`ranks`), and 0."""
 
 ORIGIN: Final = pa.schema([("_source_key", pa.string()), ("_source_offset", pa.int64())])
-"""Last columns of a newest row: its object, and its offset in that object."""
+"""The last columns of a newest row: the object that it was read from, and its offset in this object."""
 
 DELETED: Final = "_deleted"
 """Column of keyed rows: true if the row says that its key is deleted."""
 
 Predicate = Callable[[pa.RecordBatch], pa.BooleanArray]
-"""A condition on rows: true or false for each row, null if unknown."""
+"""A condition on rows. The result is true, false or null (unknown) for each row."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Latest:
-    """One row for each key, the newest. Can be pickled if `deleted` can.
+    """The definition. It can be pickled if `deleted` can.
 
     `key`: the columns of the key. A row with a null in one of them has no key, and is left out. `order_by`: the columns
-    by which a row is newer, the most significant first; null is older than all values. Ties are broken by the time when
-    the row's object was written (`_modified`), then by the object's key, then by the row's offset. `deleted`: the rows
-    that say that their key is deleted. While such a row is the newest of its key, the key has no row. `deleted_when`:
-    that condition as text. `slots`: the number of slots for keys.
+    that decide which row is newer, the most significant first. Null is older than all values. Ties are broken by the
+    time when the row's object was written (`_modified`), then by the object's key, then by the row's offset. `deleted`:
+    the rows that say that their key is deleted. While such a row is the newest of its key, the key has no row.
+    `deleted_when`: the same condition as text. `slots`: the number of slots for keys.
     """
 
     key: tuple[str, ...]
@@ -55,7 +55,7 @@ class Latest:
         return json.dumps({"key": self.key, "order_by": self.order_by, "deleted_when": self.deleted_when})
 
     def check(self, columns: pa.Schema) -> None:
-        """`UsageError` if these columns of the source's table do not suffice."""
+        """Raises `UsageError` if a needed column is missing in the source's table, or has no order."""
         for name in (*self.key, *self.order_by):
             if name not in columns.names:
                 raise UsageError(
@@ -71,19 +71,22 @@ class Latest:
             raise UsageError(f"latest: the table has a column {taken[0]!r}, which is reserved: rename it")
 
     def order_types(self, columns: pa.Schema) -> list[pa.DataType]:
-        """The types of `order_by`."""
+        """The types of the columns in `order_by`."""
         return [columns.field(name).type for name in self.order_by]
 
     def keyed_columns(self, source: pa.Schema) -> pa.Schema:
-        """The columns of keyed rows: the columns of newest rows, and `DELETED`. `source`: the source's columns."""
+        """The columns of keyed rows: the columns of newest rows, and `DELETED`.
+
+        `source`: the columns of the source's table.
+        """
         return pa.schema([*OWN, *self._data(source), *ORIGIN, (DELETED, pa.bool_())])
 
     def keyed_table(self, source: pa.Schema, batches: Iterable[pa.RecordBatch]) -> pa.Table:
-        """Rows of a table with these columns as keyed rows."""
+        """Makes keyed rows of rows with these columns."""
         return pa.Table.from_batches(map(self.keyed, batches), self.keyed_columns(source))
 
     def keyed(self, rows: pa.RecordBatch) -> pa.RecordBatch:
-        """Rows of the source's table as keyed rows, without rows that have no key."""
+        """Makes keyed rows of rows of the source's table. Rows without a key are left out."""
         texts = key_texts([rows.column(name) for name in self.key])
         if texts.null_count:
             there = pc.is_valid(texts)
@@ -136,7 +139,7 @@ def newest_of(rows: pa.Table) -> pa.Table:
 
 
 def is_first(slots: pa.ChunkedArray, keys: pa.ChunkedArray) -> pa.ChunkedArray | pa.Array:
-    """Mask of the rows whose key differs from the row before. Pure."""
+    """Mask: true for each row whose key differs from the key of the row before. Pure."""
     if len(keys) < 2:
         return pa.repeat(True, len(keys))
     other = pc.or_(

@@ -1,9 +1,9 @@
 """The next version of a table of newest rows, from the rows that its source's table has gained and lost.
 
-A key is an object of this table, and has a state. The state's ETag is the rank of the key's newest row (`ranks`). The
-state also exists while that row says that the key is deleted, so that the key has no row. So a row that arrives late is
-compared with the state alone. A row that left was the newest one if its rank equals the state's ETag. The round decides
-for each key with rows that were added or left:
+In this table, a key takes the place of an object, and so has a state. The state's ETag is the rank of the key's newest
+row (`ranks`). If this newest row says that the key is deleted, the key has no row in the table, but keeps its state. So
+to judge a row that arrives late, the state is enough. If the rank of a row that left equals the state's ETag, this row
+was the newest one. The round decides for each key that gained or lost rows in the source's table:
 
 | the key's newest row | a newer row was added | the key |
 |---|---|---|
@@ -13,7 +13,7 @@ for each key with rows that were added or left:
 | left | no | gets the newest of the remaining rows (`search`), or leaves |
 | does not exist | yes | gets that row |
 
-`search` looks through the source's table, once a round.
+`search` looks through the source's table, at most once in a round.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -40,12 +40,13 @@ KEYS_AT_ONCE: Final = 50_000
 
 Keys = Mapping[Slot, Collection[str]]
 Search = Callable[[Keys], pa.Table]
-"""The newest rows of these keys as of the version that the round leads to, in the form of `newest_of`."""
+"""Returns the newest rows of these keys, in the form of `newest_of`. They are as of the source version that the round
+leads to."""
 
 
 @dataclass(slots=True, kw_only=True)
 class KeyChanges:
-    """The changes of keys, and the rows to write, in the order of packs."""
+    """The changes of keys, and the rows to write, which are sorted as in packs."""
 
     slots: dict[Slot, SlotRound]
     rows: pa.Table
@@ -54,7 +55,7 @@ class KeyChanges:
 def key_changes(
     table: LogTable, base: Snapshot, came: pa.Table, left: pa.Table, search: Search
 ) -> KeyChanges:
-    """The changes of keys on top of `base`, by the table in the module's docstring.
+    """The changes of keys on top of `base`. The table in the module's docstring has the rules.
 
     `came`: the newest of the added rows, in the form of `newest_of`. `left`: the `_slot`, `_key` and `_etag` of the
     rows that left. Requests: those of `StateReader.lookup`, and of `search`.
@@ -113,7 +114,7 @@ class _Newer:
         self._deleted = rows[DELETED].to_pylist()
 
     def state(self, at: int, label: int) -> ObjectState:
-        """The state of a key whose newest row has the number `at`."""
+        """The state of the key whose newest row is number `at` of these rows."""
         return ObjectState(
             key=self._keys[at],
             etag=self.ranks[at],
@@ -125,7 +126,7 @@ class _Newer:
 
 
 def _places(came: pa.Table, left: pa.Table) -> dict[Slot, list[str]]:
-    """The keys with rows that were added or left, by slot."""
+    """By slot, the keys of rows that were added or left."""
     named = pa.concat_tables([came.select(["_slot", "_key"]), left.select(["_slot", "_key"])])
     distinct = named.group_by(["_slot", "_key"]).aggregate([])
     found: dict[Slot, list[str]] = {}
@@ -153,7 +154,7 @@ def _parts(places: Keys) -> Iterator[Keys]:
 
 
 def staged(table: LogTable, rows: pa.Table, label: int) -> list[StagedPack]:
-    """Packs of rows, to be written with the version. No request."""
+    """Packs of these rows, which are written together with the version. No request."""
     if not rows.num_rows:
         return []
     packs, files = table.data.staged(write([rows], table.data.sizes), label=label)
@@ -162,12 +163,14 @@ def staged(table: LogTable, rows: pa.Table, label: int) -> list[StagedPack]:
 
 @dataclass(slots=True, kw_only=True)
 class FollowingRound:
-    """A round of newest rows as a change of their table: all of it, or nothing. `follows`: the new source version.
+    """A round of a table of newest rows, as a change. It is committed as a whole or not at all.
+
+    `follows`: the source version that the table has afterwards.
 
     | another writer, since the round was planned | the round |
     |---|---|
     | advanced the table to a later version of its source, or to another source | has nothing left to commit |
-    | merged or rewrote packs, or state files | goes on, on top of that version |
+    | merged or rewrote packs or state files | is committed on top of that version |
     | rolled the table back, or erased keys of its slots | a conflict: plan again |
     """
 

@@ -24,7 +24,7 @@ from s3notify_platform.table.row_changes import RowChanges
 from s3notify_platform.table.snapshot import Snapshot
 
 GATHERED_BYTES: Final = 64 << 20
-"""Arrow bytes of rows that are gathered before the newest row of each key is taken from them."""
+"""The Arrow bytes of rows that are collected before only the newest row of each key is kept."""
 
 _NAMED: Final = pa.schema([OWN.field(name) for name in OWN.names[:3]])
 
@@ -32,14 +32,14 @@ _ORIGIN_TYPES: Final = {"_source_key": "string", "_source_offset": "long"}
 
 
 class NewestJobs(typing.Protocol):
-    """Work on all rows of a snapshot of the source's table."""
+    """The work on all rows of the source's table, as of a snapshot."""
 
     def newest(self, latest: Latest, snapshot: Snapshot, label: int) -> Sequence[BuiltPart]:
         """Write the newest row of each key, under this label. See `build_part`."""
         ...
 
     def search(self, latest: Latest, snapshot: Snapshot, keys: Keys) -> pa.Table:
-        """The newest rows of some keys, in the form of `newest_of`."""
+        """The newest rows of these keys, in the form of `newest_of`."""
         ...
 
 
@@ -108,7 +108,7 @@ class NewestRows(Kind):
         return change, sum(part.keys.total() for part in parts)
 
     def _came(self, step: Step, feed: RowChanges) -> pa.Table:
-        """The newest of the added rows, for each key."""
+        """For each key, the newest of the added rows."""
         found, waiting = self.latest.keyed_table(step.columns, ()), list[pa.RecordBatch]()
         for rows in (rows for share in feed.inserts() for rows in share.read(*step.place, step.columns)):
             waiting.append(self.latest.keyed(rows))
@@ -117,7 +117,7 @@ class NewestRows(Kind):
         return newest_of(pa.concat_tables([found, pa.Table.from_batches(waiting, found.schema)]))
 
     def _left(self, step: Step, feed: RowChanges) -> pa.Table:
-        """Slot, key and rank of each row that left."""
+        """Slot, key and rank of each row that left the source's table."""
         ranked = replace(self.latest, deleted=None)
         names = {*OWN.names, *ranked.key, *ranked.order_by, MODIFIED}
         needed = pa.schema([each for each in step.columns if each.name in names])
@@ -129,9 +129,9 @@ class NewestRows(Kind):
         return found
 
     def _erased(self, step: Step, feed: RowChanges) -> Iterator[pa.Table]:
-        """The keys whose newest row was of an erased object.
+        """The keys whose newest row was from an erased object.
 
-        Reads all states, because the feed names erased objects by hashes.
+        All states are read, because the feed has only hashes of erased objects.
         """
         kinds = self.latest.order_types(step.columns)
         every = [*map(Slot, range(self.latest.slots))]

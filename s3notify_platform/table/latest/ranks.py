@@ -1,21 +1,21 @@
-"""Texts by which rows are compared: the key of a row, and the rank that says which row of a key is newer. Pure.
+"""Texts that compare rows: the key of a row, and its rank, which decides which row of a key is newer. Pure.
 
-A rank is a text. Ranks compare by their characters, so Arrow, Spark, Parquet and Python give the same order. A rank
-joins these parts:
+A rank is a text. Ranks are compared character by character, so Arrow, Spark, Parquet and Python give the same order. A
+rank joins these parts:
 
 | part | text |
 |---|---|
-| each column of `order_by` | `1` and a text that sorts like the value; `0` for null |
-| the object's `_modified` | the same |
+| each column of `order_by` | `1`, then a text that sorts like the value; only `0` if the value is null |
+| the object's `_modified` | as for a column |
 | the object's key | as a text |
 | `_offset` | as a number |
 
 | value | text |
 |---|---|
-| a whole number, date, time or boolean | 16 hexadecimal digits, counted from the least number of 64 bits |
-| a decimal | 32 hexadecimal digits of its unscaled number |
-| a float | 16 hexadecimal digits; -0.0 like 0.0, NaN after all others, as in Spark |
-| a text | its characters, and an end that sorts before any other character |
+| a whole number, date, time or boolean | 16 hexadecimal digits: its distance from the least 64-bit integer |
+| a decimal | 32 hexadecimal digits: likewise, of its unscaled integer |
+| a float | 16 hexadecimal digits; -0.0 equals 0.0, and NaN is last, as in Spark |
+| a text | its characters, and an end mark that sorts before all characters |
 
 So null is older than all values, and no two rows of a table have the same rank.
 """
@@ -44,7 +44,7 @@ Words = npt.NDArray[np.uint64]
 
 
 def check_key(name: str, kind: pa.DataType) -> None:
-    """`UsageError` for a column whose values cannot be keys."""
+    """Raises `UsageError` for a column whose values cannot be keys."""
     if not (pa.types.is_integer(kind) or _is_text(kind) or _is_time(kind) or _is_exact(kind)):
         raise UsageError(
             f"latest: key column {name!r} is {kind}: use whole numbers, decimals, booleans, texts, dates or times"
@@ -52,7 +52,7 @@ def check_key(name: str, kind: pa.DataType) -> None:
 
 
 def check_order(name: str, kind: pa.DataType) -> None:
-    """`UsageError` for a column whose values have no order."""
+    """Raises `UsageError` for a column whose values have no order."""
     if _order_of(kind) is None:
         raise UsageError(
             f"latest: order_by column {name!r} is {kind}: use numbers, booleans, texts, dates or times"
@@ -62,8 +62,8 @@ def check_order(name: str, kind: pa.DataType) -> None:
 def key_texts(columns: Sequence[pa.Array]) -> pa.StringArray:
     """The key of each row; null if one of its columns is null. A key longer than `MAX_KEY_BYTES` becomes a hash.
 
-    The key of one column is its value as text. The key of several columns joins their texts by `|`. In these texts, a
-    backslash escapes `|` and backslashes.
+    With one column, the key is its value as text. With several columns, their texts are joined by `|`. In these texts,
+    a backslash escapes `|` and backslashes.
     """
     texts = [_plain(column) for column in columns]
     if len(texts) > 1:
@@ -93,7 +93,7 @@ def rank_texts(
 
 
 def object_key_of(rank: str, kinds: Sequence[pa.DataType]) -> str:
-    """The key of the object of a row with this rank. `kinds`: the types of the `order_by` columns."""
+    """The key of the object that a row with this rank was read from. `kinds`: the types of the `order_by` columns."""
     at = 0
     for kind in (*kinds, pa.timestamp("us", "UTC")):
         if rank[at] == "0":
@@ -106,7 +106,7 @@ def object_key_of(rank: str, kinds: Sequence[pa.DataType]) -> str:
 
 
 def _end_of(rank: str, start: int) -> int:
-    """The end of a text that begins at `start`."""
+    """The position after the text that begins at `start`."""
     at = rank.index(_END, start)
     while rank[at : at + 2] == _NUL:
         at = rank.index(_END, at + 2)

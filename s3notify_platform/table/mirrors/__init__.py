@@ -1,12 +1,12 @@
-"""Mirrors: each shows a table elsewhere, in a catalog or in another table format, after each new version.
+"""Mirrors. After each new version, a mirror shows the table elsewhere: in a catalog, or in another table format.
 
 A new mirror is a folder or a file with a class, and one entry in `MIRRORS`. The entry's name is then a value of the
 setting `mirror`. Nothing else changes: batches, slot assets, compaction, rollback and erasure all commit through
 `LogTable.commit`.
 
 The process that has committed calls the mirror afterwards. The version stays committed even if the mirror fails; the
-error is logged. A mirror gets the whole snapshot, so the next version makes up for one that it missed. The calls for
-two versions may come in either order.
+error is logged. A mirror gets the whole snapshot. So if it misses a version, the next version makes up for it. The
+calls for two versions may come in any order.
 """
 
 import logging
@@ -23,7 +23,7 @@ _LOG: Final = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mirrored:
-    """The table to show, as of a version. `url`: of its prefix, with a `/` at its end."""
+    """The table to show, as of a version. `url`: the URL of the table's prefix, which ends in `/`."""
 
     url: str
     store: ObjectStore
@@ -35,18 +35,18 @@ class Mirror(Protocol):
     """Shows a table elsewhere."""
 
     def show(self, table: Mirrored) -> None:
-        """Show this version, unless a later one is already shown. The call may be repeated."""
+        """Show this version, unless a later one is already shown. The call may happen twice for one version."""
         ...
 
 
 MIRRORS: Final[dict[str, str]] = {
     "symlink": "s3notify_platform.table.mirrors.symlink_manifest:SymlinkManifest",
 }
-"""Import paths of classes, `module:class`, by their names."""
+"""The mirrors by name: the import path of each class (`module:class`)."""
 
 
 def show(name: str, table: Mirrored) -> None:
-    """Have this mirror show the table. Raises nothing, because the version is already committed."""
+    """Make this mirror show the table. Raises nothing, because the version is already committed."""
     try:
         mirror: Mirror = resolve_name(MIRRORS[name])()
         mirror.show(table)

@@ -1,8 +1,9 @@
 """A list of the table's Parquet files, for engines that read Hive's symlink format: Athena, Presto, Redshift Spectrum.
 
-`{table}/_symlink_format_manifest/manifest` has the URL of each pack, one a line, like the output of Delta Lake's
-`GENERATE symlink_format_manifest`. The object's metadata name the version, so that a slow writer does not replace a
-later list by an earlier one. Tables with deletion vectors are refused, because engines would show the hidden rows.
+`{table}/_symlink_format_manifest/manifest` has the URLs of all packs, one on each line, as Delta Lake's `GENERATE
+symlink_format_manifest` writes them. The metadata of this object have the version. So a slow writer can see that the
+list is newer than its own, and does not replace it. Tables with deletion vectors are refused, because engines would
+show the hidden rows.
 
 Requests: 1 HEAD and 1 PUT for each version, and 2 more for each competing writer. The body has about 100 bytes for each
 pack of the table.

@@ -1,7 +1,8 @@
 """One pack: a Parquet file of rows of many slots, sorted by (`_slot`, `_key`, `_offset`).
 
-Row groups end where a slot ends, if slots are small, and have statistics of `_slot`. So the rows of a slot are read by
-the file's footer and a few ranges. `_slot` and `_key` are the first columns, and therefore one range of each row group.
+If slots are small, a row group ends where a slot ends. Row groups have statistics of `_slot`. So to read the rows of a
+slot, the file's footer and a few ranges are enough. `_slot` and `_key` are the first columns, so both are in one range
+of each row group.
 """
 
 import io
@@ -27,32 +28,32 @@ LOOKED_AT: Final = 256
 """The number of rows that are examined to choose the encoding of a file's columns."""
 
 LEVEL: Final = 3
-"""The level of zstd. This level makes 4% fewer bytes than level 1 in about the same time. Higher levels double the time
-for a gain of 2%."""
+"""The level of zstd. It makes files 4% smaller than level 1 does, in about the same time. Higher levels take twice the
+time, and save only 2% more."""
 
 _INTEGERS: Final = (pa.int16(), pa.int32(), pa.int64(), pa.date32(), pa.timestamp("us"))
 _DELTAS: Final = {kind.id: "DELTA_BINARY_PACKED" for kind in _INTEGERS} | {
     pa.string().id: "DELTA_BYTE_ARRAY",
     pa.binary().id: "DELTA_BYTE_ARRAY",
 }
-"""Encodings for columns of mostly distinct values. Spark, DuckDB, Polars and pyarrow read them."""
+"""Encodings for columns whose values are mostly distinct. Spark, DuckDB, Polars and pyarrow can read them."""
 
 Rows = npt.NDArray[np.int64]
-"""Places of rows in a pack, from 0, ascending."""
+"""Numbers of rows in a pack, from 0, ascending."""
 
 Place = tuple[Any, ...]
-"""The place of a row in the order of a pack: slot, key and offset; the slot alone if rows are sorted only by it."""
+"""The place of a row in the order of a pack: (slot, key, offset). If rows are sorted only by slot, (slot)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PackSizes:
     """The sizes of packs, in bytes, and the number of small packs.
 
-    `row`: the least bytes that a row counts for, because rows that compress well take as long to rewrite as others.
-    `target`: a file of at least this size is full, and is not merged; no file has much more than twice this size.
-    Smaller files are in size classes: up to `smallest`, up to `fan` times that, and so on. Each class has at most
-    `in_class` files. `group`: Arrow bytes of a row group. `hidden`: the share of a pack's rows that a vector may hide.
-    `budget`: bytes of the packs that a round merges. `by_slot`: slots are replaced as a whole (`packs.write`). Rows are
+    `row`: a row counts as at least this number of bytes. Rows that compress well are not faster to rewrite. `target`: a
+    file of at least this size is full, and is not merged; no file has much more than twice this size. Smaller files are
+    in size classes: up to `smallest`, up to `fan` times that, and so on. Each class has at most `in_class` files.
+    `group`: Arrow bytes of a row group. `hidden`: the share of a pack's rows that a vector may hide. `budget`: the most
+    bytes of the packs that a round merges. `by_slot`: slots are replaced as a whole (`round_packs.write`). Rows are
     then sorted by `_slot` alone, and a pack of one slot is full from `own` bytes on.
     """
 
@@ -68,7 +69,7 @@ class PackSizes:
     row: int = 0
 
     def weight(self, size: int, rows: int) -> int:
-        """The bytes that a file of this size and number of rows counts as. Pure."""
+        """The number of bytes that a file with this size and number of rows counts as. Pure."""
         return max(size, rows * self.row)
 
     @property
@@ -88,9 +89,9 @@ class PackSizes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewPack:
-    """A pack that is not stored yet. `slots`: the number of its rows by slot. `keys`: the least and the greatest key.
+    """A pack that is not stored yet. `slots`: the number of rows by slot. `keys`: the least and the greatest key.
 
-    `no_nan`: its float columns that have no NaN, and so may have bounds (`statistics`).
+    `no_nan`: float columns without NaN, which may have bounds (`statistics`).
     """
 
     body: bytes
@@ -104,7 +105,7 @@ class NewPack:
         return sum(self.slots.values())
 
     def add(self, path: str, *, now_ms: int, since: int, until: int, data_change: bool = True) -> Add:
-        """The action that makes the pack live. `since` and `until`: the first and last label of its rows."""
+        """The action that makes the pack live. `since` and `until`: the lowest and highest label of its rows."""
         return add_of(
             path,
             pq.ParquetFile(pa.BufferReader(self.body)).metadata,
@@ -134,18 +135,24 @@ class OpenPack:
 
     @property
     def size(self) -> int:
-        """The weight of the rows written so far, in bytes. Rows that wait for their row group do not count."""
+        """The weight of the rows that were written so far, in bytes.
+
+        Rows that wait for their row group are not counted.
+        """
         return self.sizes.weight(self._sink.tell(), self._slots.total())
 
     def add(self, rows: pa.Table) -> None:
-        """Add the rows of one slot, or some of them, up to a row group."""
+        """Add rows of one slot, in order: at most as many as fit into a row group."""
         self._waiting.append(rows)
         self._waiting_bytes += rows.nbytes
         if self._waiting_bytes >= self.sizes.group:
             self._flush()
 
     def close(self) -> NewPack | None:
-        """The pack; None if it would be empty. `CorruptError`: a reader could not open it; leave out columns."""
+        """Ends the pack, and returns it; None if it would be empty.
+
+        `CorruptError`: readers could not open the file: leave out columns.
+        """
         self._flush()
         if self._writer is None:
             return None
@@ -209,14 +216,14 @@ def rows_before(rows: pa.Table, place: Place, order: tuple[str, ...] = ORDER) ->
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PackReader:
-    """A stored pack, without the rows that its vector hides. `file`: its body, or a file of its ranges."""
+    """A stored pack, without the rows that its vector hides. `file`: its body, or a file that reads ranges of it."""
 
     file: pq.ParquetFile
     hidden: Rows | None = None
 
     @classmethod
     def of(cls, source: bytes | pa.NativeFile, hidden: Rows | None = None, *, where: str) -> "PackReader":
-        """Opens a pack. `CorruptError` names `where`: it is not a Parquet file."""
+        """Opens a pack. `CorruptError`, with `where` in its message: it is not a Parquet file."""
         try:
             whole = pa.BufferReader(source) if isinstance(source, bytes) else source
             return cls(file=pq.ParquetFile(whole, pre_buffer=True), hidden=hidden)
@@ -225,7 +232,7 @@ class PackReader:
 
     @property
     def schema(self) -> pa.Schema:
-        """The schema of its rows."""
+        """The schema of the pack's rows."""
         return self.file.schema_arrow.remove_metadata()
 
     def groups(self) -> Iterator[pa.Table]:
@@ -268,7 +275,7 @@ class PackReader:
 
 
 def _writer(sink: io.BytesIO, first: pa.Table, order: tuple[str, ...]) -> pq.ParquetWriter:
-    """A writer. Columns of mostly distinct values, judged by the first rows, get no dictionary."""
+    """A writer. A column gets no dictionary if most values in the first rows are distinct."""
     deltas = deltas_of(first)
     dictionaries = [path for column in first.schema if column.name not in deltas for path in leaves(column)]
     return pq.ParquetWriter(
@@ -285,7 +292,7 @@ def _writer(sink: io.BytesIO, first: pa.Table, order: tuple[str, ...]) -> pq.Par
 
 
 def deltas_of(rows: pa.Table) -> dict[str, str]:
-    """The encodings of columns of mostly distinct values. Columns with such an encoding get no dictionary. Pure."""
+    """The encodings of columns whose values are mostly distinct. These columns get no dictionary. Pure."""
     first = rows.slice(0, LOOKED_AT)
     return {
         column.name: encoding

@@ -1,9 +1,9 @@
 """The packs of a table after a round: new packs are added, rows that leave are withdrawn, small packs are merged.
 
-The rejects of a table, which the log does not name, are handled in the same way.
+Packs of rejects, which the log does not name, are handled in the same way.
 
-Requests: 1 GET for each pack that is rewritten. A pack that gets a vector takes the GETs of its footer, and of one
-range of each row group that may have the rows. Bodies are returned, to be written with the version.
+Requests: 1 GET for each pack that is rewritten. For a pack that gets a vector, 1 GET of its footer, and 1 GET for each
+row group that may have the rows. Nothing is stored: the new bodies are returned, and are written with the version.
 """
 
 import io
@@ -40,15 +40,15 @@ from s3notify_platform.table.packs.round_packs import (
 )
 
 READS_IN_FLIGHT: Final = 4
-"""The number of packs that are in memory at the same time."""
+"""The most packs that are in memory at the same time."""
 
 ORDERED_ROWS: Final = 64 << 10
-"""The number of rows in a row group of another engine's pack after it was sorted."""
+"""If another engine's pack is sorted, its row groups get this number of rows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StagedPack:
-    """A pack of a round that no version names yet. `slots`: the number of its rows by slot.
+    """A pack of a round that no version names yet. `slots`: the number of rows by slot.
 
     `body`: set if the pack is written with the version; b"" if it is already stored.
     """
@@ -58,7 +58,7 @@ class StagedPack:
     body: bytes = b""
 
     def dumps(self) -> str:
-        """JSON in which a task sends the pack to its driver, beside the body."""
+        """The pack as JSON, without its body. A task sends this to its driver."""
         return json.dumps([self.add.json(), [*self.slots.items()]], separators=(",", ":"))
 
     @classmethod
@@ -70,10 +70,10 @@ class StagedPack:
 
 @dataclass(slots=True, kw_only=True)
 class PackChanges:
-    """The packs that a round adds and removes. `withdrawn`: the number of rows that left, by slot. `files`: bodies by
-    key.
+    """The packs that a round adds and removes. `withdrawn`: the number of withdrawn rows, by slot.
 
-    `lost`: slots of a pack of the round that no longer exists, because it held an erased object.
+    `files`: bodies by key. `lost`: the slots of the round's packs that no longer exist, because they held an erased
+    object.
     """
 
     adds: list[Add] = field(default_factory=list)
@@ -85,11 +85,11 @@ class PackChanges:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PackSet:
-    """Reads and makes packs of one table. `path`: makes the path of a new pack's name (`TableLayout.pack_path`,
-    `reject_path`).
+    """Reads and makes packs of one table.
 
-    `vectors`: deletion vectors hide rows if that saves a rewrite. A change may be called again on top of another
-    version; packs that it has already made are reused.
+    `path`: makes a path from the name of a new pack (`TableLayout.pack_path`, `reject_path`). `vectors`: deletion
+    vectors hide rows if that saves a rewrite. A change may be called again, on top of another version. Packs that the
+    first call made are then reused.
     """
 
     store: ObjectStore
@@ -112,7 +112,8 @@ class PackSet:
         *,
         without: frozenset[int] = frozenset(),
     ) -> PackChanges:
-        """The changes that add the `own` packs to the live ones, and withdraw the rows of the `leaving` objects.
+        """The changes of packs: the `own` packs are added to the live ones, and the rows of the `leaving` objects are
+        withdrawn.
 
         `without`: slots of `own` packs that are left out, because another round has changed them.
         """
@@ -198,7 +199,10 @@ class PackSet:
             found.files[self.layout.file(self.path(name))] = pack.body
 
     def merged(self, olds: Sequence[Add]) -> PackChanges:
-        """Merges these packs into one, or several full ones, without the rows that vectors hide. 1 GET for each."""
+        """Merges these packs into one pack, or several full packs, without the rows that vectors hide.
+
+        1 GET for each pack.
+        """
         rewrite = Rewrite(
             paths=tuple(old.path for old in olds),
             leaving={},
@@ -210,13 +214,13 @@ class PackSet:
         return found
 
     def add(self, name: str, pack: NewPack, *, since: int, until: int, data_change: bool = True) -> Add:
-        """The action that adds a new pack under this name."""
+        """The action that adds this new pack under this name."""
         return pack.add(
             self.path(name), now_ms=self.clock.wall_ms(), since=since, until=until, data_change=data_change
         )
 
     def staged(self, packs: Iterable[NewPack], *, label: int) -> tuple[list[StagedPack], dict[str, bytes]]:
-        """New packs of rows that are planned under this label, with fresh names; and their bodies by key."""
+        """New packs of these rows, which get this label and fresh names. Also returns the bodies by key."""
         found, files = [], {}
         for pack in packs:
             add = self.add(unique_name(self.clock), pack, since=label, until=label)
@@ -225,10 +229,11 @@ class PackSet:
         return found, files
 
     def narrowed(self, own: StagedPack, slots: frozenset[int]) -> list[StagedPack]:
-        """A staged pack without the rows of these slots, under a new name; empty if no rows remain.
+        """A copy of the staged pack without the rows of these slots, under a new name; an empty list if no rows remain.
 
-        No request if the pack has none of these slots, or only these. Otherwise 1 GET if its body is stored. A small
-        body is written with the version. A larger one takes 1 PUT, because a round may have many of them.
+        If the pack has none of these slots, or no others, no request is made. Otherwise 1 GET if its body is stored. A
+        small new body is written with the version. A larger one is stored now by 1 PUT, because a round may have many
+        of them.
         """
         dropped = frozenset(slots & own.slots.keys())
         if not dropped or dropped == own.slots.keys():
@@ -242,7 +247,10 @@ class PackSet:
         ]
 
     def carried(self, own: StagedPack) -> StagedPack:
-        """The pack with its body, if the body is small. A larger body is stored, and not returned. At most 1 PUT."""
+        """If the body is small, the pack with this body.
+
+        A larger body is stored by 1 PUT, and the pack is returned without it.
+        """
         if len(own.body) <= CARRIED_PACK_BYTES:
             return own
         put(self.store, self.layout.file(own.add.path), own.body)
@@ -288,7 +296,7 @@ class PackSet:
 
 def put(store: ObjectStore, key: str, body: bytes) -> None:
     """Store a file under its new name. 1 PUT. `UnavailableError`: try again."""
-    # A repeated write stores the same body.
+    # The name is new, so a repeated write stores the same body.
     if not isinstance(outcome := store.put(key, body), Written):
         raise UnavailableError(f"{key}: {outcome}: try again")
 
@@ -298,6 +306,6 @@ def _frozen(leaving: Mapping[str, Sequence[Withdrawal]]) -> object:
 
 
 def live_after(live: Iterable[Add], changes: PackChanges) -> tuple[Add, ...]:
-    """The live packs after the changes."""
+    """The live packs after these changes."""
     gone = {each.id for each in changes.removes}
     return (*(pack for pack in live if pack.id not in gone), *(replace(add) for add in changes.adds))

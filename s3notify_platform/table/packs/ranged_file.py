@@ -1,7 +1,7 @@
-"""Parquet files that are read by ranges. Several requests run ahead of the decoder, bounded in bytes.
+"""Reads Parquet files by ranges. Several requests run ahead of the decoder, within a limit of bytes.
 
-The footer gives the pages that a caller needs. Neighbouring pages are read by one request, up to `PACK_READ_BYTES`.
-Other bytes are read when the decoder asks for them.
+The footer says where the pages are that a caller needs. Neighbouring pages are read by one request, up to
+`PACK_READ_BYTES`. Other bytes are read when the decoder asks for them.
 """
 
 from bisect import bisect_right
@@ -19,18 +19,18 @@ from s3notify_platform.kernel.limits import PACK_GAP_BYTES, PACK_READ_BYTES, REA
 T = TypeVar("T")
 
 Span = tuple[int, int]
-"""The first byte, and the byte after the last one."""
+"""A range: its first byte, and the byte after its last one."""
 
 Fetch = Callable[[int, int], bytes]
-"""Reads a span. 1 GET."""
+"""Reads one range. 1 GET."""
 
 ITEMS_AHEAD: Final = 64
 
 
 class RangedFile:
-    """A file of which some parts are in memory, for `pa.PythonFile`. `parts`: each with its first byte, in order.
+    """A file for `pa.PythonFile`. Some of its parts are in memory.
 
-    1 GET more for each read beyond these parts.
+    `parts`: these parts in order, each with the position of its first byte. Each read outside these parts takes 1 GET.
     """
 
     closed = False
@@ -68,7 +68,7 @@ class RangedFile:
 
 
 def near(spans: Iterable[Span], *, gap: int = PACK_GAP_BYTES, most: int = PACK_READ_BYTES) -> list[Span]:
-    """The ranges to read for these spans: near ones are joined, long ones are cut. Pure."""
+    """The ranges to request for these spans: near spans are joined, long spans are cut. Pure."""
     joined: list[Span] = []
     for start, end in sorted(spans):
         if joined and start - joined[-1][1] <= gap and end - joined[-1][0] <= most:
@@ -79,7 +79,7 @@ def near(spans: Iterable[Span], *, gap: int = PACK_GAP_BYTES, most: int = PACK_R
 
 
 def chunks_of(group: pq.RowGroupMetaData, columns: AbstractSet[str] | None) -> list[Span]:
-    """The spans of these columns of a row group (None: all). A name selects the fields below it, too. Pure."""
+    """The spans of these columns (None: all) in a row group. The name of a struct selects all of its fields. Pure."""
     found = []
     for number in range(group.num_columns):
         column = group.column(number)
@@ -90,7 +90,7 @@ def chunks_of(group: pq.RowGroupMetaData, columns: AbstractSet[str] | None) -> l
 
 
 def start_of(column: pq.ColumnChunkMetaData) -> int:
-    """The first byte of a column of a row group. Pure."""
+    """The position of the first byte of a column in a row group. Pure."""
     first: int = column.data_page_offset
     dictionary: int | None = column.dictionary_page_offset if column.has_dictionary_page else None
     return min(dictionary or first, first)
@@ -109,9 +109,9 @@ def ahead(
     *,
     most_bytes: int = READ_AHEAD_BYTES,
 ) -> Iterator[tuple[T, list[bytes]]]:
-    """The items in order, each with the answers to its requests. The requests of later items are already in flight.
+    """The items in order, each with the answers to its requests. Requests for later items are in flight meanwhile.
 
-    In memory: `most_bytes`, and one item.
+    Held in memory: `most_bytes`, and one item.
     """
     source = iter(items)
     waiting: deque[tuple[T, list[Future[bytes]], int]] = deque()
@@ -137,6 +137,6 @@ def ahead(
 def parquet_file(
     source: RangedFile | bytes, metadata: pq.FileMetaData | None = None, *, buffer: int = 0
 ) -> pq.ParquetFile:
-    """The opened file. `buffer`: how many bytes of a column are read at a time; 0: the whole column."""
+    """The opened file. `buffer`: the number of bytes of a column that are read at a time; 0: the whole column."""
     opened = pa.BufferReader(source) if isinstance(source, bytes) else pa.PythonFile(source, mode="r")
     return pq.ParquetFile(opened, metadata=metadata, buffer_size=buffer, pre_buffer=False)

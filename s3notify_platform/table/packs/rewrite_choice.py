@@ -1,13 +1,13 @@
-"""Chooses the packs that a round rewrites: those that lose rows, and small ones that have become too many. Pure.
+"""Chooses the packs that a round rewrites: packs that lose rows, and small packs if there are too many. Pure.
 
-A round merges files of one size class (`PackSizes`) if it finds more than `in_class` of them, oldest labels first. A
-file counts by its bytes, or by its rows if these are many (`PackSizes.weight`). So a table of B bytes has at most B /
-target full files, and `in_class` files for each class. The files of the newest round are added to these, and the budget
-may delay merges. Each row is rewritten about once for each class. Young packs, whose objects are the likeliest to
-change again, stay apart from old ones.
+If there are more than `in_class` files of one size class (`PackSizes`), a round merges some. It begins with the oldest
+labels. A file counts by its bytes, or by its rows if these are many (`PackSizes.weight`). So a table of B bytes has at
+most B / target full files, and `in_class` files for each class. There may be more files for a while: the files of the
+newest round, and files whose merge the budget delays. Merges rewrite each row about once for each class. The objects in
+young packs are the most likely to change again, so young packs are not merged with old ones.
 
-A pack that a round rewrites anyway (copy-on-write) is merged without extra cost. A pack of which a vector hides more
-than the share `hidden` is rewritten without those rows. New rows of the round are never in a pack that is rewritten.
+A pack that a round rewrites anyway (copy-on-write) is merged without extra cost. If a vector hides more than the share
+`hidden` of a pack's rows, the pack is rewritten without these rows. A rewritten pack never gets new rows of the round.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -26,9 +26,10 @@ single merge of `fan` + 1 packs may exceed the limit. A million rows take about 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Merge:
-    """Packs, by path, that become one, or several full ones. A single pack is rewritten without its hidden rows.
+    """The paths of packs that are merged into one pack, or several full packs.
 
-    `size`: about their bytes after the merge. `since` and `until`: the first and last label of their rows.
+    A single pack is rewritten without its hidden rows. `size`: the approximate number of bytes after the merge. `since`
+    and `until`: the lowest and highest label of their rows.
     """
 
     paths: tuple[str, ...]
@@ -48,13 +49,16 @@ class Rewrite:
 
     @property
     def data_change(self) -> bool:
-        """The `dataChange` of the packs' actions. False if readers see the same rows as before."""
+        """The field `dataChange` in the actions of the packs: False if readers see the same rows as before."""
         return bool(self.leaving)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundPlan:
-    """A round's changes to existing packs: `rewrites`; `hides`: packs that get a vector, with the hidden objects."""
+    """A round's changes to existing packs. `rewrites`: packs that are rewritten.
+
+    `hides`: packs that get a vector, with the objects that it hides.
+    """
 
     rewrites: tuple[Rewrite, ...] = ()
     hides: Mapping[str, list[Withdrawal]] = field(default_factory=dict)
@@ -68,7 +72,7 @@ def plan_round(
     sizes: PackSizes = SIZES,
     budget: int = BUDGET,
 ) -> RoundPlan:
-    """The plan for the live packs, in a round that withdraws the rows of these objects.
+    """The plan of a round for the live packs. The round withdraws the rows of these objects.
 
     `vectors`: deletion vectors hide the rows in packs that are not rewritten for another reason. `budget`: see
     `compaction`.
@@ -99,9 +103,9 @@ def compaction(
     touched: Collection[str] = (),
     budget: int = BUDGET,
 ) -> list[Merge]:
-    """The merges that keep the bound on files, in this round.
+    """The merges of this round, which keep the number of files within its bound.
 
-    `touched`: packs that are rewritten anyway, and so cost nothing. `budget`: the most bytes of the other packs. A
+    `touched`: packs that are rewritten anyway, so their merge costs nothing. `budget`: the most bytes of other packs. A
     merge beyond the budget waits, unless it is the only one, so that there is always progress.
     """
     groups = [_Group.of(pack, sizes, touched=pack.path in touched) for pack in packs]
@@ -112,7 +116,7 @@ def compaction(
         excess = len(members) - sizes.in_class
         if excess <= 0:
             continue
-        # A pack that a smaller class has merged costs nothing more.
+        # A group that was already joined in a smaller class has cost 0: its packs are rewritten anyway.
         oldest = _within(members[: excess + sizes.fan], left, least=1 + sizes.fan)
         cost = sum(group.cost for group in oldest)
         if planned and cost > left:
@@ -132,14 +136,14 @@ def compaction(
 
 
 def _within(groups: "list[_Group]", budget: int, *, least: int) -> "list[_Group]":
-    """The first groups, as many as fit into the budget, but at least `least`."""
+    """The first of these groups: as many as fit into the budget, but at least `least` groups."""
     costs = accumulate(group.cost for group in groups)
     return groups[: max(least, sum(cost <= budget for cost in costs))]
 
 
 @dataclass(slots=True, kw_only=True)
 class _Group:
-    """Packs that are treated as one. `cost`: bytes to rewrite, unless they are rewritten anyway."""
+    """Packs that are treated like one pack. `cost`: the bytes to rewrite; 0 if the packs are rewritten anyway."""
 
     paths: tuple[str, ...]
     size: int

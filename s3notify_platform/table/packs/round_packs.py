@@ -1,8 +1,9 @@
-"""Packs of a round: new rows are written, rows of overwritten and deleted objects withdrawn. No request, no Spark.
+"""Makes the packs of a round: writes new rows, and withdraws the rows of overwritten and deleted objects. No request,
+no Spark.
 
-A new pack holds rows of one label. An object's state names the labels under which its rows were planned. So few packs
-may hold rows of an object: a pack must include both its labels and its slot. Merges keep packs in the order of labels
-for the same reason (`rewrite_choice`).
+A new pack holds rows of one label. The state of an object has the first and the last label of its rows. So only a few
+packs may hold rows of an object: the pack's ranges must include both the labels and the slot. For the same reason,
+merges join only packs with neighbouring labels (`rewrite_choice`).
 """
 
 from collections import Counter
@@ -29,14 +30,14 @@ from s3notify_platform.table.packs.pack_file import (
 )
 
 SIZES = PackSizes(row=64)
-"""A full pack has a million rows, or 64 MB if the rows are longer."""
+"""A full pack has a million rows, or 64 MB if that is fewer rows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Withdrawal:
-    """An object whose rows are withdrawn; `key` None: all rows of the slot.
+    """An object whose rows are withdrawn. If `key` is None, all rows of the slot are.
 
-    `since` and `until`: the first and last label under which the rows were planned.
+    `since` and `until`: the lowest and highest label of the rows.
     """
 
     slot: int
@@ -57,9 +58,9 @@ def write(
     """Packs of rows, in the order of the rows, which must be sorted by (`_slot`, `_key`, `_offset`).
 
     A full pack ends where a slot ends. A slot with more than `sizes.target` Arrow bytes gets separate packs, each of
-    which ends as soon as it is full. So a slot that a round leaves out fills whole packs, or, if it is small, a part of
-    one pack (`without_slots`). `schema`: of all rows; by default that of the first rows. Memory: one pack.
-    `UsageError`: the rows are not sorted.
+    which ends as soon as it is full. So if a round must leave out a slot (`without_slots`), this is easy: a large slot
+    fills whole packs, and a small slot is in one pack. `schema`: the schema of all rows; by default the schema of the
+    first rows. Held in memory: one pack. `UsageError`: the rows are not sorted.
 
     With `sizes.by_slot`, rows are sorted by `_slot`. Replacing a slot then rewrites less than 3 (`target` + `group`)
     bytes of other slots.
@@ -103,11 +104,12 @@ def _alone(pieces: Iterable[pa.Table], sizes: PackSizes, schema: pa.Schema) -> I
 def _by_slot(
     rows: Iterable[pa.Table | pa.RecordBatch], sizes: PackSizes, schema: pa.Schema | None
 ) -> Iterator[NewPack]:
-    """Packs that end after a slot once they are full.
+    """Packs for `by_slot`: a full pack ends after the present slot.
 
-    Within a slot, a pack ends at twice the size, or at `own` bytes if it holds only this slot. So a slot shares at most
-    two packs. The slot begins in a pack with less than `target` bytes of other slots before it. The slot ends in a pack
-    with less than twice as many bytes after it. A merge does not divide the rows of a pack below `target` again.
+    A pack may also end within a slot: at twice the full size, or at `own` bytes if it holds only this slot. So a slot
+    shares at most two packs with other slots. In the pack where the slot begins, there are less than `target` bytes of
+    other slots before it. In the pack where it ends, there are less than twice as many bytes after it. A merge does not
+    divide the rows of a pack below `target` again.
     """
     pack, last, shared = None, -1, False
     for slot, piece in _pieces(rows, sizes):
@@ -129,7 +131,7 @@ def _closed(pack: OpenPack | None) -> Iterator[NewPack]:
 
 
 def _slots_of(rows: Iterable[pa.Table | pa.RecordBatch], sizes: PackSizes) -> Iterator[Iterator[pa.Table]]:
-    """The rows of one slot after another, each in pieces of up to a row group."""
+    """The rows of one slot after another. The rows of a slot come in pieces, each at most a row group."""
     for _, pieces in groupby(_pieces(rows, sizes), key=itemgetter(0)):
         yield (piece for _, piece in pieces)
 
@@ -150,11 +152,11 @@ def _pieces(rows: Iterable[pa.Table | pa.RecordBatch], sizes: PackSizes) -> Iter
                 yield slot, table.slice(place, min(fitting, end - place))
 
 
-# Rows that leave.
+# Withdrawal
 
 
 def candidates(packs: Iterable[Add], leaving: Withdrawals) -> dict[str, list[Withdrawal]]:
-    """The packs, by path, that may hold rows of the objects, each with these objects. Others are left out. Pure."""
+    """By path, the packs that may hold rows of some of these objects, with the objects. Others are left out. Pure."""
     ordered = sorted(leaving, key=lambda each: each.slot)
     slots = np.array([each.slot for each in ordered], dtype=np.int64)
     found = {}
@@ -170,7 +172,7 @@ def candidates(packs: Iterable[Add], leaving: Withdrawals) -> dict[str, list[Wit
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Held:
-    """An opened live pack. `leaving`: the objects whose rows leave it."""
+    """An opened live pack. `leaving`: the objects whose rows are withdrawn from it."""
 
     pack: PackReader
     leaving: Withdrawals = ()
@@ -185,10 +187,11 @@ class Rewritten:
 
 
 def rewritten(held: Sequence[Held], sizes: PackSizes = SIZES) -> Rewritten:
-    """The packs that replace these: their live rows, sorted together, without those that leave.
+    """The packs that replace these packs: they have the same live rows, sorted together, without the withdrawn rows.
 
-    With one pack this is a withdrawal by copy-on-write; with several it is also a merge. Memory: a row group of each,
-    and one pack. `withdrawn` may be empty, because a pack's bounds do not say which objects it holds.
+    For a single pack, this is a withdrawal by copy-on-write. For several packs, it is also a merge. Held in memory: a
+    row group of each pack, and one new pack. `withdrawn` may be empty, because a pack's bounds do not say which objects
+    it holds.
     """
     result = Rewritten()
     schema = pa.unify_schemas([each.pack.schema for each in held])
@@ -198,7 +201,7 @@ def rewritten(held: Sequence[Held], sizes: PackSizes = SIZES) -> Rewritten:
 
 
 def without_slots(pack: NewPack, slots: Iterable[int], sizes: PackSizes = SIZES) -> NewPack | None:
-    """A pack of this round without slots that another round has changed; None if no rows remain."""
+    """A pack of this round without the slots that another round has changed; None if no rows remain."""
     dropped = pa.array(sorted(slots), pa.int32())
     reader = PackReader.of(pack.body, where="a pack of this round")
     open_pack = OpenPack(schema=reader.schema, sizes=sizes)
@@ -209,14 +212,14 @@ def without_slots(pack: NewPack, slots: Iterable[int], sizes: PackSizes = SIZES)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hidden:
-    """`rows`: all rows that a pack's vector hides from now on. `withdrawn`: the number of new ones, by slot."""
+    """`rows`: all rows that a pack's vector hides from now on. `withdrawn`: by slot, how many of them are new."""
 
     rows: Rows
     withdrawn: Mapping[int, int]
 
 
 def hidden(held: Held) -> Hidden:
-    """The rows of a pack that its next vector hides: those hidden already, and those of objects that leave.
+    """The rows that the next vector of a pack hides: rows that are hidden already, and rows of leaving objects.
 
     Reads only `_slot` and `_key`, of the row groups that may have these objects.
     """
@@ -234,7 +237,7 @@ def hidden(held: Held) -> Hidden:
 
 
 Objects = tuple[pa.Array, pa.Array, pa.Array]
-"""Keys, the slots of these keys, and slots that leave as a whole."""
+"""The keys of leaving objects, the slots of these keys, and the slots that leave as a whole."""
 
 
 def _objects(leaving: Withdrawals) -> Objects:
@@ -247,7 +250,7 @@ def _objects(leaving: Withdrawals) -> Objects:
 
 
 def _leaving(rows: pa.Table, objects: Objects) -> pa.Array:
-    """Mask of the rows that belong to one of the objects."""
+    """Mask: true for each row that belongs to one of the objects."""
     keys, slots, whole = objects
     leaves = pc.is_in(rows["_slot"], whole)
     if len(keys):
@@ -258,7 +261,7 @@ def _leaving(rows: pa.Table, objects: Objects) -> pa.Array:
 
 
 def _staying(held: Held, schema: pa.Schema, withdrawn: Counter[int]) -> Iterator[pa.Table]:
-    """The rows of a pack that stay, by row groups. Rows that leave are counted in `withdrawn`."""
+    """The rows of a pack that are not withdrawn, one row group at a time. Withdrawn rows are counted in `withdrawn`."""
     objects = _objects(held.leaving)
     for rows in held.pack.groups():
         kept = rows
@@ -271,7 +274,7 @@ def _staying(held: Held, schema: pa.Schema, withdrawn: Counter[int]) -> Iterator
 
 
 def _merged(streams: Sequence[Iterator[pa.Table]], order: tuple[str, ...]) -> Iterator[pa.Table]:
-    """The rows of sorted streams as one sorted stream."""
+    """Merges sorted streams of rows into one sorted stream."""
     if len(streams) == 1:
         yield from streams[0]
         return
@@ -279,7 +282,8 @@ def _merged(streams: Sequence[Iterator[pa.Table]], order: tuple[str, ...]) -> It
         number: rows for number, stream in enumerate(streams) if (rows := next(stream, None)) is not None
     }
     while waiting:
-        # Rows up to the smallest of the last places are complete: no stream has more of them.
+        # Each stream has read up to a last place. Rows up to the smallest of these places are complete: no stream has
+        # more of them.
         ends: dict[int, Place] = {
             number: place_of(rows, rows.num_rows - 1, order) for number, rows in waiting.items()
         }
@@ -291,7 +295,8 @@ def _merged(streams: Sequence[Iterator[pa.Table]], order: tuple[str, ...]) -> It
             waiting[number] = rows.slice(count)
         more = next(streams[first], None)
         if more is None:
-            # Other streams may have rows at its last place, and more to come. So the rest waits in one of them.
+            # Other streams may also have rows at this last place, and may get more of them. So the rest waits in one of
+            # these streams.
             others = [number for number in waiting if number != first]
             rest = waiting.pop(first)
             if others:

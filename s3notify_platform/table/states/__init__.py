@@ -1,1 +1,3 @@
-"""Object states: what was read of each object, in a small log-structured merge tree of files."""
+"""Object states: they say which part of each object was read. They are stored as a small log-structured merge tree of
+files.
+"""

@@ -15,16 +15,19 @@ from s3notify_platform.table.states.state_file import StateFile, Tail
 
 
 class Ranges(Protocol):
-    """Reads of files that never change. Thread-safe."""
+    """Reads parts of files that never change. Thread-safe."""
 
     def read(self, name: str, start: int, end: int) -> bytes:
-        """The bytes from `start` to below `end` of the state file `name`. `NotFoundError`: it does not exist. 1 GET."""
+        """The bytes of the state file `name` from `start` to `end` (exclusive).
+
+        `NotFoundError`: the file does not exist. 1 GET.
+        """
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredRanges:
-    """Reads state files from a store. `key`: returns the key of a file, by its name (`TableLayout.state`)."""
+    """Reads state files from a store. `key`: makes the key of a file from its name (`TableLayout.state`)."""
 
     store: Ranged
     key: Callable[[str], str]
@@ -49,13 +52,14 @@ def bytes_of(ranges: Ranges, file: StateFile, start: int, end: int) -> bytes:
 
 
 _TAIL: Final = -1
-"""The key of a tail in the cache. Pages have their numbers as keys."""
+"""The cache's key for a tail. The keys of pages are their numbers."""
 
 
 class StateCache:
-    """The most recently used tails and pages of state files, within `limit` bytes of memory. Thread-safe.
+    """A cache of the most recently used tails and pages of state files. It takes at most `limit` bytes of memory.
 
-    Files never change, and no two have the same name. So no entry is ever stale, and one cache serves all tables.
+    Thread-safe. Files never change, and no two have the same name. So an entry is never stale, and one cache serves all
+    tables.
     """
 
     def __init__(self, limit: int = STATE_CACHE_BYTES) -> None:
@@ -101,4 +105,4 @@ class StateCache:
 
 
 SHARED_CACHE = StateCache()
-"""The cache of the process."""
+"""The one cache of this process."""

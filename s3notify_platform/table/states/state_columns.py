@@ -1,4 +1,4 @@
-"""Object states as rows of JSON and as sorted columns. Pure. Places are (slot, key)."""
+"""Object states in two forms: rows of JSON, and sorted columns. Pure. A place is (slot, key)."""
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Mapping, Sequence
@@ -49,7 +49,10 @@ _IN_ROWS: Final = [name for name in FIELDS if name != "gone"]
 
 
 def state_row(slot: Slot, state: ObjectState) -> list[object]:
-    """A state in the manifest's format, without default values at its end. A row of slot and key means `gone`."""
+    """A state in the manifest's format. Default values at its end are left out.
+
+    A row of only slot and key means `gone`.
+    """
     if state.gone:
         return [slot, state.key]
     rest = trimmed(
@@ -59,7 +62,7 @@ def state_row(slot: Slot, state: ObjectState) -> list[object]:
 
 
 def state_of_row(row: Sequence[Any]) -> tuple[Slot, ObjectState]:
-    """Inverse of `state_row`. `ValueError` if it is not such a row."""
+    """Inverse of `state_row`. Raises `ValueError` for any other row."""
     if not isinstance(row, list) or not 2 <= len(row) <= 1 + len(_IN_ROWS) or not _is_int(row[0], 31):
         raise ValueError(f"not a state of an object: {str(row)[:200]}")
     values = dict(_DEFAULTS, gone=len(row) == 2)
@@ -98,7 +101,7 @@ def place_at(columns: pa.RecordBatch, row: int) -> Place:
 
 
 def rows_before(columns: pa.RecordBatch, place: Place, *, including: bool = False) -> int:
-    """The number of rows of sorted columns before a place; `including` counts a row at the place, too."""
+    """The number of rows before a place, in sorted columns. With `including`, a row at the place counts, too."""
     slots = columns.column("slot").to_numpy()
     low, high = (int(np.searchsorted(slots, place[0], side)) for side in ("left", "right"))
     keys = columns.column("key")
@@ -107,7 +110,7 @@ def rows_before(columns: pa.RecordBatch, place: Place, *, including: bool = Fals
 
 
 def state_at(columns: pa.RecordBatch, place: Place) -> ObjectState | None:
-    """The state at a place; None if the sorted columns do not have it."""
+    """The state at a place; None if the sorted columns have no such place."""
     row = rows_before(columns, place)
     if row == columns.num_rows or place_at(columns, row) != place:
         return None
@@ -126,7 +129,7 @@ def pending_in(columns: pa.RecordBatch) -> pa.BooleanArray:
 
 
 def trimmed(values: list[Any], defaults: Sequence[Any]) -> list[Any]:
-    """The values without trailing ones that equal their defaults."""
+    """The values, without those at the end that equal their defaults."""
     while values and values[-1] == defaults[len(values) - 1]:
         values.pop()
     return values

@@ -2,11 +2,11 @@
 
 The file is Parquet, and any reader of Parquet can open it. The row groups of the file are the pages. The filters come
 after the last page, where readers do not look. Then comes the footer, whose metadata has the place of each page and
-each filter. Filters and footer are the *tail*. A process needs only the tail to know which page may hold a key.
+each filter. Filters and footer are the *tail*. By the tail alone, a process knows which page may hold a key.
 `StateFile`, in the manifest, has the tail's length and checksum. Pages have Parquet's checksums.
 
-Places are (slot, key). A file holds places from `first` to below `end`. The bounds contain only keys that the file
-holds, so an erased key leaves with the states.
+Places are (slot, key). The places in a file are from `first` to `end` (exclusive). The bounds are keys that the file
+itself holds. So if a key is erased from the states, no bound keeps it.
 """
 
 import io
@@ -45,10 +45,10 @@ _NAME: Final = re.compile(r"[0-9A-Za-z_-]{1,64}")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StateFile:
-    """A state file as the manifest names it. `states`: the number of all states. `gone`: the number of marks of keys
-    whose objects have left.
+    """A state file, as described in the manifest. `states`: the number of all states.
 
-    `tail` is the length of the tail in bytes, and `check` its CRC-32.
+    `gone`: the number of marks of keys whose objects have left. `tail` is the length of the tail in bytes, and `check`
+    its CRC-32.
     """
 
     name: str
@@ -70,7 +70,7 @@ class StateFile:
 
     @classmethod
     def of(cls, row: Sequence[Any]) -> "StateFile":
-        """Inverse of `row`. `ValueError` if it is not such a list."""
+        """Inverse of `row`. Raises `ValueError` for any other list."""
         if not isinstance(row, list) or not 10 <= len(row) <= 13:
             raise ValueError(f"not a state file: {str(row)[:200]}")
         name, level, states, size, tail, check, slot, key, end_slot, end_key, *counts = row
@@ -100,11 +100,11 @@ class StateFile:
         )
 
     def touches(self, first: Place, end: Place) -> bool:
-        """True if it may hold a place from `first` to below `end`."""
+        """True if the file may hold a place from `first` to `end` (exclusive)."""
         return self.first < end and first < self.end
 
     def corrupt(self, error: object) -> CorruptError:
-        """The error for a file that is missing, or has bytes other than those written."""
+        """The error for a file that is missing, or whose bytes are not those that were written."""
         return CorruptError(
             f"state file {self.name}.parquet: {error}; restore the object as it was written, or roll the table back "
             "to a version that does not name it"
@@ -123,10 +123,10 @@ def state_files(
     hull: tuple[Place, Place] = ((0, ""), (1 << 31, "")),
     cuts: Sequence[Place] = (),
 ) -> Iterator[tuple[StateFile, bytes]]:
-    """Files of sorted states, with their bodies. A file ends after about `file_bytes`, or at one of the `cuts`.
+    """Makes files of sorted states; yields each with its body.
 
-    A file ends between two slots, unless that makes it longer by half. `hull`: the range in which no other file of the
-    level has states.
+    A file ends after about `file_bytes`, or at one of the `cuts`. A file ends between two slots, unless it would become
+    half as long again. `hull`: a range of places in which the other files of the level have no states.
     """
     writer, cut, (start, end) = _Writer(), 0, hull
     for page in _pages_of(columns):
@@ -192,11 +192,11 @@ class _Writer:
 
     @property
     def size(self) -> int:
-        """Bytes of the pages so far."""
+        """The number of bytes in the pages so far."""
         return int(self._sink.tell())
 
     def add(self, page: pa.RecordBatch) -> None:
-        """Append a page. All of its places must come after those before."""
+        """Append a page. All of its places must come after the places of earlier pages."""
         first, last = place_at(page, 0), place_at(page, page.num_rows - 1)
         assert not self.pages or self.last < first, "states out of order"
         failing, pending, gone = (
@@ -243,7 +243,7 @@ _UNREADABLE: Final = (ValueError, KeyError, TypeError, IndexError, OSError, pa.A
 
 @dataclass(frozen=True, slots=True)
 class PageEntry:
-    """A page in its file: its first place, its last slot, its bytes from `start` to below `end`, and its counts."""
+    """A page in its file: its first place, its last slot, its bytes from `start` to before `end`, and its counts."""
 
     first: Place
     last_slot: int
@@ -266,7 +266,7 @@ class Tail:
 
     @property
     def memory(self) -> int:
-        """About how many bytes of memory it takes."""
+        """The approximate number of bytes that it takes in memory."""
         return 4 * self.file.tail
 
     def page_of(self, place: Place, key: KeyHash) -> int | None:
@@ -275,7 +275,7 @@ class Tail:
         return number if number >= 0 and may_hold(self.filters[number], key) else None
 
     def pages_of_slots(self, slots: Sequence[int]) -> list[int]:
-        """The numbers of the pages whose range of slots includes one of these sorted slots."""
+        """The numbers of the pages whose range of slots includes some of these sorted slots."""
         found = []
         for number, page in enumerate(self.pages):
             at = bisect_left(slots, page.first[0])
@@ -285,7 +285,7 @@ class Tail:
 
 
 def tail_of(file: StateFile, body: bytes) -> Tail:
-    """Decode the tail: the last `file.tail` bytes. `CorruptError`: they differ from those written."""
+    """Decode the tail: the last `file.tail` bytes. `CorruptError`: these are not the bytes that were written."""
     if len(body) != file.tail or zlib.crc32(body) != file.check:
         raise file.corrupt(f"its last {file.tail} bytes differ from those written")
     try:
@@ -321,7 +321,10 @@ def _tail_of(file: StateFile, body: bytes) -> Tail:
 
 
 def page_of(tail: Tail, number: int, body: bytes | memoryview, start: int) -> pa.RecordBatch:
-    """Decode a page from bytes of the file that begin at `start`. `CorruptError`: they differ from those written."""
+    """Decode a page from bytes that begin at `start` in the file.
+
+    `CorruptError`: these are not the bytes that were written.
+    """
     page, file = tail.pages[number], tail.file
     try:
         opened = pq.ParquetFile(

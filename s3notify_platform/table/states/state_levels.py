@@ -1,21 +1,22 @@
 """The state of each object of a table, as a small log-structured merge tree. Pure: no request.
 
 A manifest holds a `StateSet`. The newest states are in the manifest itself (`inline`). Then come the files of level 0,
-where a newer file overrides an older one. Then come the levels 1, 2, …, where a lower level overrides a higher one. The
-files of one of these levels have disjoint ranges of places (slot, key). A key that is `gone` has a mark, until the mark
-reaches the lowest level that may hold the key.
+in which a newer file overrides an older file. Then come the levels 1, 2, …, where a lower level overrides a higher one.
+The files of one of these levels have disjoint ranges of places (slot, key). A key that is `gone` has a mark. A merge
+drops the mark when no lower file can hold the key.
 
 A round makes the next set by `StateSet.after`. The changes of the round go inline, or into a file of level 0. A merge
-of older files (`state_merge`) may be committed with the changes. A merge holds no change of the round, so either can be
-committed without the other. If another writer has created the version, `Next.rebased` puts the same changes on top of
-the other writer's. `rebased` drops the merge if the other writer has merged any of the same files.
+of older files (`state_merge`) may be committed with the changes. A merge has no changes of the round, so the changes
+can be committed without the merge, and the merge without the changes. If another writer has created the version,
+`Next.rebased` puts the same changes on top of this version. If the other writer has merged some of the same files,
+`rebased` drops the merge.
 
 Invariants
-    - Inline states are newer than all files with the same key.
-    - Two files of one level never have a common place, except in level 0.
-    - A merge takes the oldest files of level 0, or neighbours of one level. A merge also takes all files of the next
-      level that are between the first and last place of these files. So if two merges take no common file, neither
-      writes into the range of the other, nor below it.
+    - If a key has an inline state, this is newer than the states of the key in files.
+    - Except in level 0, two files of one level never have a common place.
+    - A merge takes the oldest files of level 0, or neighbouring files of another level. It also takes all files of the
+      next level that are between the first and last place of these files. So if two merges have no common file, neither
+      writes into the range of the other, or below this range.
 """
 
 import json
@@ -40,7 +41,7 @@ from s3notify_platform.table.states.state_file import StateFile, state_files
 NO_CHANGES: Final[Changes] = {}
 
 Name = Callable[[], str]
-"""Draws names that no other caller draws, of letters, digits, - and _."""
+"""Draws a new name, which no other caller draws. It has letters, digits, - and _."""
 
 
 def hull_of(files: Collection[StateFile]) -> tuple[Place, Place]:
@@ -62,7 +63,7 @@ class StateSet:
 
     @classmethod
     def of(cls, found: Any, *, where: str) -> "StateSet":
-        """Inverse of `json`. `CorruptError` names `where`: it is not such a set."""
+        """Inverse of `json`. `CorruptError`, with `where` in its message: this is not the JSON of a set."""
         try:
             inline: dict[Slot, dict[str, ObjectState]] = {}
             for slot, state in map(state_of_row, found["inline"]):
@@ -75,7 +76,7 @@ class StateSet:
         return states
 
     def misplaced(self) -> str:
-        """Why the files contradict each other; "" if they do not."""
+        """The reason why the files contradict each other; "" if they do not."""
         if len({file.name for file in self.files}) < len(self.files):
             return "a state file is named twice"
         for one, next_one in pairwise(self.files):
@@ -90,7 +91,7 @@ class StateSet:
 
     @property
     def bytes(self) -> int:
-        """The size of all files."""
+        """The size of all files together."""
         return sum(file.bytes for file in self.files)
 
     def level(self, number: int) -> tuple[StateFile, ...]:
@@ -98,24 +99,27 @@ class StateSet:
         return tuple(file for file in self.files if file.level == number)
 
     def after(self, changes: Changes, *, name: Name, merge: "Merge | None" = None) -> "Next":
-        """The set of the next version, with a round's changes, and with a merge of files of this set."""
+        """The set of the next version: this set, with a round's changes, and with a merge of some of its files."""
         return _next(self, changes, name, merge, None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Merge:
-    """Files that replace others, with the same states. `bodies`: of the files to write."""
+    """Files that replace other files, and have the same states. `bodies`: the bodies of the files to write."""
 
     removed: tuple[StateFile, ...]
     added: tuple[StateFile, ...]
     bodies: Mapping[str, bytes] = field(default_factory=dict, repr=False)
 
     def fits(self, files: Collection[StateFile]) -> bool:
-        """True if all files to remove are still in the same level. Then no file of another writer is in the way."""
+        """True if all files to remove are still there, in the same level.
+
+        Then no file of another writer overlaps the new files.
+        """
         return {*self.removed} <= {*files}
 
     def applied(self, files: Sequence[StateFile]) -> tuple[StateFile, ...]:
-        """The files afterwards."""
+        """The files after the merge."""
         kept = [file for file in files if file not in self.removed]
         deep = sorted([file for file in kept if file.level] + [*self.added], key=lambda f: (f.level, f.first))
         return (*(file for file in kept if not file.level), *deep)
@@ -123,7 +127,7 @@ class Merge:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Next:
-    """The states of the next version. `bodies`: to be written under their names before the manifest.
+    """The states of the next version. `bodies`: the files to write before the manifest, by name.
 
     `merge`: the merge that is included; None if there is no merge, or if it was dropped.
     """
@@ -134,12 +138,12 @@ class Next:
     merge: Merge | None
     name: Name = field(repr=False)
     own: tuple[tuple[StateFile, bytes], ...] = field(default=(), repr=False)
-    """Files of level 0 that hold only this round's changes."""
+    """Files of level 0 that have only this round's changes."""
 
     def rebased(self, theirs: StateSet, *, without: Collection[Slot] = ()) -> "Next":
-        """The same changes after `theirs`, except for the slots `without`, whose changes are dropped.
+        """The same changes on top of `theirs`. Changes of the slots `without` are dropped.
 
-        Files under names of `self.bodies` may already be written. Files that `states` no longer names are garbage.
+        Files of `self.bodies` may already be written. Those that the new `states` does not name are garbage.
         """
         changes = {slot: states for slot, states in self.changes.items() if slot not in without}
         own = self.own if len(changes) == len(self.changes) else None
@@ -182,7 +186,10 @@ def _fresh(changes: Changes, name: Name) -> tuple[tuple[StateFile, bytes], ...]:
 
 
 def _joined(earlier: Changes, later: Changes, *, only_old: bool = False) -> Changes:
-    """Both changes together; `later` overrides. `only_old`: only the remaining part of `earlier`."""
+    """Both changes together, where `later` overrides.
+
+    `only_old`: only the changes of `earlier` that are not overridden.
+    """
     joined: dict[Slot, Mapping[str, ObjectState]] = {}
     for slot in {*earlier, *later}:
         before, after = earlier.get(slot, {}), later.get(slot, {})
@@ -193,7 +200,7 @@ def _joined(earlier: Changes, later: Changes, *, only_old: bool = False) -> Chan
 
 
 def _needed(changes: Changes, files: Sequence[StateFile]) -> Changes:
-    """The changes without marks of keys that no file can hold."""
+    """The changes, without `gone` marks for keys that no file can hold."""
     return {
         slot: needed
         for slot, states in changes.items()

@@ -1,10 +1,10 @@
-"""Merges of state files, and rewrites of them without erased keys.
+"""Merges state files, and rewrites them without erased keys.
 
-One round does one step, within a budget of bytes. If there are `STATE_FILES_FRESH` files of level 0, the oldest go into
-level 1. Otherwise the level that exceeds its size most gives some of its files to the next one. A step also takes all
-files of the next level that are between the first and the last place of its upper files. Files that overlap no other
-file are moved unchanged, without a request. A merged file is cut where it would overlap too much of the next level, so
-that every step stays small.
+One round does one step, within a budget of bytes. If there are `STATE_FILES_FRESH` files of level 0, the oldest ones
+are merged into level 1. Otherwise some files of the level that most exceeds its size are merged into the next level. A
+step also takes all files of the next level that are between the first and the last place of its upper files. Files that
+overlap no other file are moved unchanged, without a request. A merged file is cut where it would overlap too much of
+the next level, so that every step stays small.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -33,14 +33,14 @@ FAN_OUT: Final = 10
 """The factor between the sizes of two neighbouring levels."""
 
 OVERLAP: Final = 4
-"""The most files of the next level that a merged file overlaps, approximately."""
+"""A merged file overlaps at most about this number of files of the next level."""
 
 FILES_IN_FLIGHT: Final = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MergePlan:
-    """Files, newest first, that become files of `level`. `cuts`: places where one of the new files should end.
+    """A merge to do: `files` (newest first) become files of `level`. `cuts`: places where a new file should end.
 
     `drops_gone`: marks of `gone` keys are left out, because no lower file may hold these keys.
     """
@@ -53,7 +53,7 @@ class MergePlan:
 
     @property
     def moves(self) -> bool:
-        """True if the files overlap no other file, and go into the level unchanged."""
+        """True if the files overlap no other file, so that they go into the level unchanged."""
         ordered = sorted(self.files, key=lambda file: file.first)
         apart = all(one.end <= other.first for one, other in pairwise(ordered))
         above = all(file.level < self.level for file in self.files)
@@ -61,19 +61,19 @@ class MergePlan:
 
     @property
     def bytes(self) -> int:
-        """Bytes that are read; about as many are written."""
+        """The bytes that are read. About as many are written."""
         return 0 if self.moves else sum(file.bytes for file in self.files)
 
 
 def plan_merge(states: StateSet, *, own_bytes: int = 0) -> MergePlan | None:
-    """The step that is most due; None if no level is due. Pure.
+    """The most urgent step; None if no level needs one. Pure.
 
-    `own_bytes`: of the round's own state files; a round that adds many bytes merges more.
+    `own_bytes`: the size of the round's own state files. If a round adds many bytes, it also merges more.
     """
     budget = max(STATE_MERGE_BYTES, FAN_OUT * own_bytes)
     fresh = states.level(0)
     if len(fresh) >= STATE_FILES_FRESH:
-        # The oldest comes last.
+        # The oldest files come last.
         plan = _step(states, fresh[-1:])
         for count in range(2, len(fresh) + 1):
             longer = _step(states, fresh[-count:])
@@ -101,15 +101,15 @@ def plan_merge(states: StateSet, *, own_bytes: int = 0) -> MergePlan | None:
 
 
 def plan_full_merge(states: StateSet, *, only: Collection[str], budget: int) -> MergePlan | None:
-    """The next step that moves files of these names to the deepest level; None if all are there. Pure.
+    """The next step that moves files with these names towards the deepest level; None if all are there. Pure.
 
-    `budget`: bytes of a step. A step with a single file of the upper level may exceed it.
+    `budget`: the most bytes of a step. Only a step with a single file of the upper level may exceed it.
     """
     deepest = max((file.level for file in states.files), default=0)
     files = [file for file in states.files if file.name in only and file.level < max(deepest, 1)]
     if not files:
         return None
-    # The oldest of level 0 comes last.
+    # The oldest file of level 0 comes last.
     upper = [file for file in files if file.level == files[0].level]
     plan = _step(states, upper[-1:])
     for count in range(2, len(upper) + 1):
@@ -139,7 +139,7 @@ def _step(states: StateSet, upper: Sequence[StateFile]) -> MergePlan:
 
 
 def merge(reader: StateReader, plan: MergePlan, *, name: Name) -> Merge:
-    """Do a planned step. The new files are returned, and must still be written. 1 GET for each file.
+    """Do a planned step. The new files are returned, and must be written by the caller. 1 GET for each old file.
 
     `CorruptError`: a file is missing, or differs from what was written.
     """
@@ -189,9 +189,9 @@ def _pages(whole: _Whole, files: Sequence[StateFile]) -> Iterator[pa.RecordBatch
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Erasure:
-    """States without some keys. `bodies`: to be written before a manifest names `states`.
+    """The states without some keys. `bodies`: the files to write before a manifest names `states`.
 
-    `removed`: names of files that hold the keys and that `states` no longer names.
+    `removed`: the names of files that hold the keys; `states` no longer names them.
     """
 
     states: StateSet
@@ -200,10 +200,10 @@ class Erasure:
 
 
 def without(reader: StateReader, states: StateSet, keys: Keys, *, name: Name) -> Erasure:
-    """Remove the keys, and marks of deleted keys among them, from the files and inline states that hold them.
+    """Remove these keys, also their `gone` marks, from the files and inline states that hold them.
 
-    No other file changes. Requests: 1 GET for the tail of each file that may hold a key, unless the tail is cached, and
-    1 GET for each file whose filter accepts a key.
+    Other files do not change. Requests: 1 GET for the tail of each file that may hold a key, if it is not cached. 1 GET
+    for each file whose filter accepts a key.
     """
     erased = {(slot, key) for slot, some in keys.items() for key in some}
     hashes = {place: hash_of(place[1]) for place in erased}
@@ -238,7 +238,7 @@ def without(reader: StateReader, states: StateSet, keys: Keys, *, name: Name) ->
 def _left(
     pages: Iterator[pa.RecordBatch], erased: Collection[Place], held: list[bool]
 ) -> Iterator[pa.RecordBatch]:
-    """The pages without the erased places. Sets `held[0]` to True if there was one."""
+    """The pages without the erased places. If there was such a place, sets `held[0]` to True."""
     for page in pages:
         some = pa.array([key for _, key in erased], pa.string())
         rows = pc.is_in(page.column("key"), some)

@@ -1,9 +1,9 @@
-"""Reads the states of objects: by keys, of whole slots, or of failing or pending objects.
+"""Reads the states of objects: of given keys, of whole slots, or of failing or pending objects.
 
-A warm process has the tails of all files in its cache, and with them the filters. A new key then costs no request,
-except that 0.3% of the pages in its range are read in vain. A known key costs at most one page. A cold process makes 1
-GET more for each file that may hold one of the keys; this GET reads a small file as a whole. Neighbouring pages of one
-file are read together.
+A warm process has the tails of all files in its cache. The filters are in the tails. Then a new key costs no request,
+except that a filter errs for 0.3% of the pages, which are read in vain. A known key costs at most the read of one page.
+A cold process makes 1 GET more for each file that may hold one of the keys. A small file is read as a whole.
+Neighbouring pages of one file are read together.
 """
 
 from bisect import bisect_left
@@ -45,17 +45,20 @@ Keys = Mapping[Slot, Collection[str]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StateReader:
-    """Reads states through `ranges`. Thread-safe. `CorruptError`: a file is missing, or has other bytes."""
+    """Reads states by `ranges`. Thread-safe.
+
+    `CorruptError`: a file is missing, or its bytes are not those that were written.
+    """
 
     ranges: Ranges
     cache: StateCache = field(default_factory=lambda: SHARED_CACHE)
 
     def lookup(self, states: StateSet, keys: Keys) -> dict[str, ObjectState]:
-        """The states of these keys. A key that is unknown or gone is left out.
+        """The states of these keys. Unknown keys, and keys that are gone, are left out.
 
         A warm process makes at most 1 GET for each known key, and for each key that a filter wrongly accepts. A cold
-        one makes 1 GET more for each file whose range has one of the keys. Nearly all requests are made in one round
-        trip, and in one more if cold.
+        one makes 1 GET more for each file whose range has one of the keys. Nearly all requests are in one round trip; a
+        cold process needs one more.
         """
         places = sorted({(slot, key) for slot, wanted in keys.items() for key in wanted})
         found = self._find(states.inline, states.files, places)
@@ -69,11 +72,10 @@ class StateReader:
             yield slot, states_of(columns)
 
     def columns(self, states: StateSet, slots: Collection[Slot]) -> Iterator[tuple[Slot, pa.RecordBatch]]:
-        """The same as columns, sorted by key.
+        """The same states as columns, sorted by key.
 
-        In memory: one slot, and some megabytes for each file of level 0 and for each further level.
-
-        Requests: 1 GET for each file of the slots, and for each 8 MB of their pages, one after the other.
+        Held in memory: one slot, and some megabytes for each file of level 0 and for each other level. Requests, one
+        after the other: 1 GET for each file that may have states of the slots, and 1 GET for each 8 MB of their pages.
         """
         wanted = sorted(set(slots))
         merged = merge_sorted(
@@ -93,8 +95,8 @@ class StateReader:
     def failing(self, states: StateSet, slots: Collection[Slot]) -> dict[Slot, dict[str, ObjectState]]:
         """The failing objects of slots, by slot and key. Slots without a failing object are left out.
 
-        Reads the pages that hold one of these slots and a failing object. At most 1 GET for each such page; cold also 1
-        for each file that has such an object.
+        Reads the pages that hold one of these slots and a failing object. At most 1 GET for each such page. A cold
+        process also makes 1 GET for each file that has such an object.
         """
         return self._marked(
             states, slots, failing_in, lambda state: state.failing, lambda counted: counted.failing
@@ -111,7 +113,7 @@ class StateReader:
     def _find(
         self, inline: Changes, files: Sequence[StateFile], places: Sequence[Place]
     ) -> dict[Place, ObjectState]:
-        """The newest states of sorted places, including marks of keys that are gone."""
+        """The newest states at these sorted places. Marks of keys that are gone are included."""
         found = {
             (slot, key): state
             for slot, key in places
@@ -126,7 +128,7 @@ class StateReader:
             for place in some:
                 if (number := tail.page_of(place, hashes[place])) is not None:
                     pages[place].append((tail, number))
-        # The newest page whose filter accepts a key nearly always holds it.
+        # If the filters of several pages accept a key, the newest of these pages nearly always has it.
         for depth in range(max(map(len, pages.values()), default=0)):
             wanted: dict[str, tuple[Tail, dict[int, list[Place]]]] = {}
             for place, candidates in pages.items():
@@ -173,7 +175,7 @@ class StateReader:
         return in_parallel(self.tail, files, REQUESTS_IN_FLIGHT)
 
     def tail(self, file: StateFile) -> Tail:
-        """The tail of a file. 1 GET, or none if it is cached. A small file is read and cached as a whole."""
+        """The tail of a file. 1 GET, or no request if it is cached. A small file is read and cached as a whole."""
         if (tail := self.cache.tail(file)) is not None:
             return tail
         start = 0 if file.bytes <= STATE_WHOLE_BYTES else file.bytes - file.tail
@@ -188,7 +190,7 @@ class StateReader:
     def _pages(
         self, wanted: Iterable[tuple[Tail, Collection[int]]]
     ) -> Iterator[tuple[Tail, int, pa.RecordBatch]]:
-        """Pages in the cache, then the others, which are read in parallel and cached."""
+        """First the pages in the cache. Then the other pages, which are read in parallel and cached."""
         to_read: list[tuple[Tail, list[int]]] = []
         for tail, numbers in wanted:
             missing = []
@@ -219,7 +221,7 @@ class StateReader:
             yield from kept if len(kept) == len(run) else self._run(tail, run)
 
     def _scan(self, files: Iterable[StateFile], slots: Sequence[Slot]) -> Iterator[pa.RecordBatch]:
-        """The states of slots in files whose ranges follow each other."""
+        """The states of these slots. The ranges of the files follow each other."""
         values = pa.array(slots, pa.int32())
         for file in files:
             if _has_slots(file, slots):
@@ -238,7 +240,7 @@ def _has_slots(file: StateFile, slots: Sequence[Slot]) -> bool:
 
 
 def _together(tail: Tail, numbers: Sequence[int]) -> list[list[int]]:
-    """Runs of sorted pages. One request reads a run."""
+    """Runs of sorted pages. One request reads each run."""
     runs: list[list[int]] = []
     for number in numbers:
         page = tail.pages[number]
@@ -254,7 +256,7 @@ def _together(tail: Tail, numbers: Sequence[int]) -> list[list[int]]:
 
 
 def runs_of(files: Iterable[StateFile]) -> list[list[StateFile]]:
-    """Files in groups, the newest first. The files of a group have ranges that follow each other."""
+    """The files in groups, the newest first. In a group, the ranges of the files follow each other."""
     runs: list[list[StateFile]] = []
     for file in files:
         if file.level and runs and runs[-1][0].level == file.level:
@@ -268,9 +270,9 @@ def runs_of(files: Iterable[StateFile]) -> list[list[StateFile]]:
 
 
 def merge_sorted(sources: Sequence[Iterator[pa.RecordBatch]]) -> Iterator[pa.RecordBatch]:
-    """Several sorted streams as one. For a place in several streams, the first stream wins.
+    """Merges sorted streams into one. If several streams have a place, the first of them wins.
 
-    In memory: one batch of each stream.
+    Held in memory: one batch of each stream.
     """
     waiting: list[pa.RecordBatch | None] = [None] * len(sources)
     while True:
@@ -295,7 +297,7 @@ def merge_sorted(sources: Sequence[Iterator[pa.RecordBatch]]) -> Iterator[pa.Rec
 
 
 def _newest(parts: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
-    """Sorted states of all parts. For a place in several parts, the first part wins."""
+    """The sorted states of all parts. If several parts have a place, the first of them wins."""
     if len(parts) == 1:
         return parts[0]
     batch = pa.concat_batches(parts)
@@ -305,7 +307,7 @@ def _newest(parts: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
     by = pa.record_batch([batch.column("slot"), batch.column("key"), age], names=["slot", "key", "age"])
     order = pc.sort_indices(by, sort_keys=[(name, "ascending") for name in ("slot", "key", "age")])
     keys = by.column("key").take(order)
-    # A key is in one slot only.
+    # A key is in only one slot, so the key alone identifies the place.
     first = pc.not_equal(keys.slice(1), keys.slice(0, len(keys) - 1))
     return batch.take(order.filter(pa.concat_arrays([pa.array([True]), first])))
 

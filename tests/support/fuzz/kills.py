@@ -1,4 +1,4 @@
-"""Processes of the fuzz run: started, SIGKILLed by a plan, and restarted as a supervisor does."""
+"""Processes of the fuzz run. They are started, killed by a plan with SIGKILL, and restarted as by a supervisor."""
 
 import os
 import random
@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[3]
 
 @dataclass(slots=True, kw_only=True)
 class Supervised:
-    """One process. `forever`: a process that ends by itself is restarted too, up to `restarts_max` times."""
+    """One process. `forever`: the process is also restarted if it ends by itself, at most `restarts_max` times."""
 
     name: str
     command: Sequence[str]
@@ -27,7 +27,7 @@ class Supervised:
     restarts_max: int = 2
 
     def reconcile(self) -> None:
-        """Starts the process if it should run and does not."""
+        """Starts the process if it should run, but does not."""
         if self.done or (self.process is not None and self.process.poll() is None):
             return
         code = self.process.returncode if self.process is not None else None
@@ -56,9 +56,10 @@ class Supervised:
 
 @dataclass(slots=True, kw_only=True)
 class Killer:
-    """Kills by a plan drawn from a seed: at shares of the work, so that the plan does not depend on the clock.
+    """Kills processes by a plan that is drawn from a seed.
 
-    A run does not exist all the time: the killer waits for a run, and kills it after a delay.
+    A kill comes after a share of the work, so the plan does not depend on the clock. There is not always a run, so the
+    killer waits for one, and kills it after a delay.
     """
 
     seed: int
@@ -73,11 +74,11 @@ class Killer:
     def __post_init__(self) -> None:
         draw = random.Random(f"kills {self.seed}")
         victims = [*self.services, "run"]
-        # Each process once, before the random choices.
+        # First, each process once. Then random choices.
         names = [*victims, *draw.choices(victims, k=max(0, self.count - len(victims)))]
         draw.shuffle(names)
         self._plan = sorted((draw.uniform(0.05, 1), name) for name in names if name != "run")
-        # A run takes 10 s and more, so a run that is always killed is never done.
+        # A run takes at least 10 s. If every run were killed, none would be done.
         self._delays = [draw.uniform(1, 12) for name in names if name == "run"][:4]
 
     @property
@@ -85,7 +86,7 @@ class Killer:
         return not self._plan and not self._delays
 
     def strike(self, share: float, elapsed: float) -> None:
-        """Kills the processes of the plan for this share of the work."""
+        """Kills the processes that the plan has for this share of the work."""
         while self._plan and self._plan[0][0] <= share:
             _, name = self._plan.pop(0)
             if self.services[name].kill():

@@ -1,6 +1,5 @@
-"""The objects of the fuzz over formats: every format and compression, drawn from a seed.
-
-The records of all objects have distinct ids for any drawn number. Some are malformed on purpose, and marked.
+"""The objects of the fuzz over formats, drawn from a seed. They have every format and compression. Each record has
+another id, also across objects. Some records are malformed on purpose, and have a mark.
 """
 
 import bz2
@@ -34,7 +33,7 @@ SCHEMA = pa.schema(
 SCHEMA_DDL = "id bigint, note string, amount decimal(12,2), at timestamp"
 
 MAGIC = {"parquet": b"PAR1", "orc": b"ORC", "avro": b"Obj\x01"}
-"""Formats of whole files, by their first bytes."""
+"""The formats that must be read as whole files, with their first bytes."""
 
 AVRO_SCHEMA = {
     "type": "record",
@@ -58,7 +57,7 @@ def no_file(magic: bytes, mark: str) -> bytes:
 
 
 def repeated(mark: str) -> pa.Table:
-    """One text in so many rows that they exceed the limit of an object."""
+    """The same text in so many rows that the object exceeds its limit."""
     return pa.table({"note": pa.array([mark + "x" * 290]).take(pa.array([0] * 1_000_000))})
 
 
@@ -94,13 +93,13 @@ POISON: dict[str, tuple[Callable[[str], bytes], ...]] = {
     ),
     "avro": (partial(no_file, b"Obj\x01"), avro_of_year_10000, avro_in_itself),
 }  # fmt: skip
-"""Files with one reject, whose bytes contain the mark."""
+"""Files that give one reject, whose bytes contain the mark."""
 
 PIECES = ("plain", "ünïcode 🙂", 'say "no"', "a,b", "two\nlines", "", " ", "x" * 60, "1", "{}", "\\n")
 
 
 def hadoop_snappy(text: bytes) -> bytes:
-    """Blocks as Hadoop's codec writes them."""
+    """Blocks in the format of Hadoop's codec."""
     found = b""
     for place in range(0, len(text), 5000):
         block = text[place : place + 5000]
@@ -121,7 +120,7 @@ COMPRESSIONS: dict[str, Callable[[bytes], bytes]] = {
 
 @dataclass
 class Drawn:
-    """Objects in the order of their requests."""
+    """Draws objects. The same order of calls gives the same objects."""
 
     dice: random.Random
     ids: int = 0
@@ -137,11 +136,11 @@ class Drawn:
             return earlier + self.dice.randbytes(count * 40)
         text = self._records(fmt, count, header=not earlier)
         if earlier:
-            # A separate member after the others, as an appending writer makes it.
+            # The new part is a separate compressed member after the earlier ones, as an appending writer makes it.
             text = b"\n" + text
         elif self.dice.random() < 0.2 and not text.endswith(b"\r\n"):
             text = text.removesuffix(b"\n")
-        # The object may be something else than its name says: the content decides.
+        # The object may be compressed in another way than its name says: the content decides.
         if packing in ("", ".gz") and not earlier and self.dice.random() < 0.05:
             packing = self.dice.choice(("", ".gz", ".zst"))
         elif earlier:
@@ -195,7 +194,7 @@ class Drawn:
         self.broken += 1
         mark = b"BROKEN-%d" % self.broken
         if fmt == "txt":
-            # Neither UTF-8 nor the byte order mark of another encoding.
+            # These bytes are not UTF-8, and do not begin with the byte order mark of another encoding.
             return b"\x80 " + mark + b"\n"
         if fmt == "csv":
             return self.dice.choice((b'"' + mark + b'"x,1,2,\n', mark + b",not a number,,\n"))
@@ -233,7 +232,7 @@ def read_rows(fmt: str, body: bytes) -> list[dict[str, Any]]:
 
 
 def format_and_packing(key: str) -> tuple[str, str]:
-    """Suffixes of a key: `raw/1.csv.gz` is `csv` and `.gz`."""
+    """Format and compression by the suffixes of a key: `raw/1.csv.gz` gives `csv` and `.gz`."""
     stem, _, last = key.rpartition(".")
     if f".{last}" in COMPRESSIONS:
         return stem.rpartition(".")[2], f".{last}"

@@ -1,4 +1,6 @@
-"""The operations of the fuzz run's writers, drawn from a seed so that the check draws the same; and their journal."""
+"""The operations of the fuzz run's writers, and the journal of a writer. Operations are drawn from a seed, so that the
+check can draw the same ones.
+"""
 
 import hashlib
 import json
@@ -14,17 +16,17 @@ PREFIX = "raw/orders/"
 KEYSPACE = "_s3notify/orders/keyspace/"
 SECRET_ENV = "FUZZ_SECRET"
 STALE_SECONDS = 15.0
-"""A setting of the queue, for writers and the reconciler."""
+"""The queue's setting `stale_seconds`, for writers and the reconciler."""
 
 WRITERS = 4
 QUEUED, SQS, HTTP, PLAIN = "queued", "sqs", "http", "plain"
 ANNOUNCED = (QUEUED, SQS, HTTP)
-"""Ways of writing that announce a change in the notification queue."""
+"""The ways of writing that announce a change in the notification queue."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operation:
-    """One change. `body` is None for a deletion."""
+    """A change by a writer. `body` is None for a deletion."""
 
     number: int
     way: str
@@ -41,7 +43,7 @@ class Operation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Phase:
-    """Operations `first` to `last` (exclusive) of each writer, by some of the ways."""
+    """The operations `first` to `last` (exclusive) of each writer. Only these `ways` of writing are used."""
 
     seed: int
     first: int
@@ -51,14 +53,14 @@ class Phase:
     """The number of keys of each writer."""
 
     def draw(self, writer: int, number: int) -> Operation:
-        """The operation with this number; always the same for the same arguments."""
+        """The operation of the writer with this number. The same arguments always give the same operation."""
         draw = random.Random(f"{self.seed} {writer} {number}")
         place = draw.randrange(self.keys)
-        # Characters that some programs escape, decode twice or treat as separators.
+        # Some names have characters that some programs escape, decode twice or treat as separators.
         name = f"{place} + 100%41 ü{place}" if place % 7 == 0 else str(place)
         body = None
         if draw.random() >= 0.25:
-            # Sometimes the former bytes, so that the same ETag comes back.
+            # Some bodies equal an earlier body of the key, so that an earlier ETag returns.
             version = number // 40 if draw.random() < 0.1 else 1_000_000 + number
             rows = [
                 {"order_id": 100 * version + n, "customer": f"w{writer}", "amount": f"{place}.5"}
@@ -75,14 +77,15 @@ class Phase:
 
 
 class Journal:
-    """A writer's record of its next and its completed operations; each line is on disk before the writer continues.
+    """The journal of a writer: its next operation and its completed ones.
 
-    `begin` is before an operation; `done` is after its confirmation; `doubt` leaves its outcome to the reconciler.
+    Each line is on disk before the writer continues. `begin` is written before an operation, and `done` after its
+    confirmation. `doubt` means that the reconciler resolves the outcome.
     """
 
     def __init__(self, path: Path) -> None:
         self._file = path.open("ab", buffering=0)
-        self._file.write(b"\n")  # ends a truncated line
+        self._file.write(b"\n")  # this ends a truncated line
 
     def note(self, what: str, number: int) -> None:
         self._file.write(f"{what} {number};\n".encode())
@@ -90,7 +93,7 @@ class Journal:
 
 
 def read_journal(path: Path) -> dict[int, str]:
-    """The last record of each operation that was begun, in order."""
+    """For each operation that was begun, in order, its last line."""
     if not path.exists():
         return {}
     lines = re.findall(r"^(begin|done|doubt) (\d+);$", path.read_text(), re.MULTILINE)

@@ -1,7 +1,8 @@
-"""Columns that get other types while everything else continues, and the model of a JSON row's values in them.
+"""Changes the types of columns while everything else continues. Also the model: which values a JSON row may have in
+these columns.
 
-When everything is settled, a row exists if the types of its columns can hold its object's values. Until then a value
-may be null: an earlier type may not have held it, and the object may not have been read again yet.
+When all work is done, a row exists if the types of its columns can hold the values in its object. Until then, a value
+may be null, because an earlier type could not hold it and the object was not read again yet.
 """
 
 import os
@@ -25,7 +26,8 @@ KINDS: Final = {
     "order_id": ("bigint", "int", "decimal(20,2)"),
     "amount": ("decimal(12,2)", "decimal(20,4)", "string"),
 }
-"""The types of the columns that change, first types first. One column holds JSON's numbers, the other its strings."""
+"""The possible types of each column; the first one is the type at the beginning. One column has JSON numbers, the other
+JSON strings."""
 
 _ARROW: Final[Mapping[str, pa.DataType]] = {
     "int": pa.int32(),
@@ -42,7 +44,7 @@ Values = tuple[Value, ...]
 
 
 def plain(value: Any) -> Value:
-    """A value of a row or of an object, independent of its type: a number and its text are the same."""
+    """A value of a row or of an object, independent of its type: a number and its text become equal."""
     try:
         return None if value is None else Decimal(value)
     except InvalidOperation:
@@ -50,12 +52,12 @@ def plain(value: Any) -> Value:
 
 
 def values_of(row: Mapping[str, Any]) -> Values:
-    """The values of a row, or of an object's record, in the columns that change."""
+    """The values of a row, or of a record in an object, in the columns whose types change."""
     return tuple(plain(row.get(name)) for name in KINDS)
 
 
 def fits(value: Value, kind: str) -> bool:
-    """True if a column of this type can hold the value, read from its object."""
+    """True if a column of this type can hold the value that is in the object."""
     if value is None or kind == "string":
         return True
     if isinstance(value, str):
@@ -68,19 +70,22 @@ def fits(value: Value, kind: str) -> bool:
 
 
 def is_whole(values: Values, kinds: Mapping[str, str]) -> bool:
-    """True if a row with these values exists after its object was read with these types."""
+    """True if an object with these values has a row after it was read with these types."""
     return all(fits(value, kinds[name]) for name, value in zip(KINDS, values, strict=True))
 
 
 def is_wide(values: Values) -> bool:
-    """True if one of the types cannot hold all values: the row may be missing, or have nulls, for a while."""
+    """True if some possible type cannot hold all values. The row may then be missing for a while, or have nulls."""
     return not all(
         fits(value, kind) for name, value in zip(KINDS, values, strict=True) for kind in KINDS[name]
     )
 
 
 def may_be(shown: Values, values: Values, kinds: Mapping[str, str]) -> bool:
-    """True if a row may show this at any time, for an object with `values` and columns with these types."""
+    """True if a row may have the values `shown` at some time. `values`: those of its object.
+
+    `kinds`: the types of the columns.
+    """
 
     def may(name: str, found: Value, value: Value) -> bool:
         if found is None:
@@ -91,7 +96,7 @@ def may_be(shown: Values, values: Values, kinds: Mapping[str, str]) -> bool:
 
 
 def mixture(table: LogTable, found: Snapshot) -> str:
-    """A file of this version whose types differ from the version's; empty if there is none."""
+    """A file of this version in which a column has another type than in the version's schema; "" if there is none."""
     columns = arrow_schema(found.metadata.schema)
     for pack in found.packs.values():
         for each in table.data.opened(pack).schema:
@@ -116,7 +121,7 @@ class Retyping:
 
     dice: random.Random
     command: Sequence[str]
-    """The command up to the options of the place."""
+    """The beginning of the command: `s3notify schema set orders`, with the options that say where the table is."""
     environment: Mapping[str, str]
     log: Path
     say: Callable[[str], None]
@@ -136,7 +141,7 @@ class Retyping:
         self._thread.start()
 
     def stop(self) -> None:
-        """Waits until the present change is made, or has failed (`wrong`)."""
+        """Stops, after the present change was made, or has failed (`wrong`)."""
         self._stop.set()
         if self._thread is not None:
             self._thread.join()
@@ -172,7 +177,7 @@ class Retyping:
                 command, stdout=log, stderr=log, env={**os.environ, **self.environment}
             ) as process:  # fmt: skip
                 try:
-                    # Half of the attempts are killed, at any time.
+                    # Half of the attempts are killed, unless they end before a random time.
                     process.wait(self.dice.uniform(1, 6) if self.dice.random() < 0.5 else 300)
                 except subprocess.TimeoutExpired:
                     process.kill()

@@ -50,7 +50,7 @@ class Outage:
 
 
 def _in_jsonl() -> dict[str, bytes]:
-    """Bad objects with the columns of the table."""
+    """Bad objects in JSON lines, with the columns of the table."""
     return {
         "misfits.jsonl": b'{"order_id": "not a number"}\n' * 50,
         "lists.jsonl": b"".join(b'{"order_id": [%d]}\n' % n for n in range(500)),
@@ -69,7 +69,7 @@ POISON: Final = {**_in_jsonl(), **corpus(heavy=False)}
 
 @cache
 def poison_rows(name: str) -> tuple[Mapping[int, Values], bool]:
-    """The rows that a bad object gives when it is read alone, by offset, and True if some of it is rejected.
+    """The rows that a bad object gives if it is read alone, by offset; and True if it also gives rejects.
 
     The result is the same for all types of the columns: its numbers are small, and its other values fit no type.
     """
@@ -88,13 +88,13 @@ POISONED: Final = "poison-"
 
 
 def bad_name(key: str) -> str:
-    """The name of the bad object at this key."""
+    """The name (in `POISON`) of the bad object with this key."""
     return key.split(POISONED)[1].partition("-")[2]
 
 
 @dataclass
 class Writer:
-    """Writes objects through the publisher, bad ones included, and knows every version that it began to write."""
+    """Writes objects through the publisher, including bad ones. Knows every version that it began to write."""
 
     publisher: QueuedPublisher
     prefix: str
@@ -109,7 +109,7 @@ class Writer:
     """Names of the bad objects that were written."""
 
     def write(self) -> None:
-        """Writes one batch of changes. A failed write is repeated, whatever its outcome."""
+        """Writes one batch of changes. If a write fails, it is repeated, whether it was applied or not."""
         changes = {change.key: change for change in (self._drawn() for _ in range(self.dice.randrange(1, 6)))}
         etags: dict[str, str | None] = {}
         for key, change in changes.items():
@@ -131,7 +131,7 @@ class Writer:
         return Put(key=key, body=b"".join(json.dumps(row).encode() + b"\n" for row in rows))
 
     def _row(self, number: int) -> dict[str, Any]:
-        """A row; sometimes one of its values fits only some types."""
+        """A new row. Sometimes one of its values fits only some of the types."""
         wide = self.dice.random()
         return {
             "order_id": number + (10**12 if wide < 0.05 else 0),
@@ -140,7 +140,7 @@ class Writer:
         }
 
     def expected(self, key: str, etag: str, kinds: Mapping[str, str]) -> dict[int, Values]:
-        """The rows of a version that has been read with these types."""
+        """The rows that a version has after it was read with these types."""
         rows = self.rows[key, etag].items()
         return {offset: values for offset, values in rows if is_whole(values, kinds)}
 
@@ -174,8 +174,9 @@ class Writer:
 class Snapshots:
     """Reads the table repeatedly, and checks each snapshot.
 
-    A snapshot must have no duplicate row, no two versions of an object, and no unknown or partial version. Its files
-    must have one type for each column, and its values must be the object's, except for nulls (`retyping`).
+    In a snapshot, no row may occur twice, no object may have two versions, and no version may be unknown or incomplete.
+    All files must have the same type for a column. The values must be those of the object, except for nulls
+    (`retyping`).
     """
 
     source: Source
@@ -183,7 +184,7 @@ class Snapshots:
     taken: int = 0
     rows: int = 0
     kinds: Mapping[str, str] = field(default_factory=dict)
-    """The types of the last snapshot."""
+    """The types of the columns in the last snapshot."""
     feed: FeedCopy = field(init=False)
     wrong: list[str] = field(default_factory=list)
     _stop: threading.Event = field(default_factory=threading.Event)
@@ -192,7 +193,7 @@ class Snapshots:
         self.feed = FeedCopy(self.source)
 
     def take(self) -> dict[Version, dict[int, Values]]:
-        """Reads one snapshot; returns the rows by version and offset."""
+        """Reads and checks one snapshot. Returns the rows by version and offset."""
         if wrong := self.feed.differences():
             self.wrong.append(wrong)
         table = self.source.location.table()
@@ -229,7 +230,7 @@ class Snapshots:
                 self.wrong.append(f"{version} at {offset}: {values}, not {written[offset]} as {kinds}")
 
     def run(self) -> None:
-        """Reads snapshots until stopped. A server that is down gives no snapshot."""
+        """Reads snapshots until `stop`. While the server is down, there is no snapshot to read."""
         while not self._stop.wait(1.0):
             with suppress(S3NotifyError):
                 self.take()
@@ -240,18 +241,20 @@ class Snapshots:
 
 @dataclass
 class Chaos:
-    """Stops, kills and disconnects processes, one after another, by a plan drawn from a seed."""
+    """Causes one fault after another, by a plan drawn from a seed: kills or stops a process, or makes the store
+    unavailable.
+    """
 
     dice: random.Random
     victims: Callable[[], Mapping[str, Sequence[int]]]
-    """Processes by kind."""
+    """Returns process ids by kind of process."""
     outage: Outage
     pause: tuple[float, float]
-    """The minimum and maximum seconds of a stopped process, or of an outage of the store."""
+    """The minimum and maximum seconds for which a process is stopped, or the store is unavailable."""
     done: Counter[str] = field(default_factory=Counter)
 
     def strike(self) -> str:
-        """Causes one fault; returns its description when it is over."""
+        """Causes one fault, and waits until it is over. Returns its description."""
         kind = self.dice.choice(["SIGKILL", "SIGKILL", "SIGSTOP", "outage"])
         if kind == "outage":
             self.outage.on = True
@@ -275,7 +278,7 @@ class Chaos:
 
 @dataclass
 class Drift:
-    """Runs ingests with settings that differ from the table's, one after another: each must be refused."""
+    """Runs ingests whose settings differ from the settings of the table, one after another. Each must be refused."""
 
     commands: Sequence[Sequence[str]]
     environment: Mapping[str, str]
@@ -307,7 +310,7 @@ class Drift:
 
 
 def streamed(folder: Path) -> Counter[tuple[str, str, int]]:
-    """Rows that a stream returned (`programs.stream`), by key, ETag and offset."""
+    """The number of times that a stream (`programs.stream`) returned each row, by key, ETag and offset."""
     rows: Counter[tuple[str, str, int]] = Counter()
     for place in sorted(folder.glob("*.json")):
         rows.update((key, etag, offset) for key, etag, offset in json.loads(place.read_text()))

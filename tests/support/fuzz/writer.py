@@ -1,4 +1,5 @@
-"""A writer of the fuzz run as a separate process, which continues where a killed one ended: `python -m … JSON`.
+"""A writer of the fuzz run, as a separate process: `python -m … JSON`. After a kill, a new process continues where the
+killed one ended.
 
 Credentials are in the environment. The ways to write are:
 
@@ -64,7 +65,7 @@ class Writer:
         self.secret = os.environ[SECRET_ENV]
 
     def apply(self, operation: Operation) -> bool:
-        """Applies the operation; returns True if it is confirmed, False if it is left to the reconciler."""
+        """Applies the operation. Returns True if it is confirmed, False if the reconciler must resolve its outcome."""
         if operation.way == QUEUED:
             return self.by_queue(operation)
         if operation.way == PLAIN:
@@ -83,7 +84,7 @@ class Writer:
         return through.put(operation.key, operation.body)
 
     def until_done(self, change):
-        """Makes a change as unqueued writers do: repeats it after a failure, and after an outcome in doubt."""
+        """Makes a change as an unqueued writer does: repeats it after a failure, and if the outcome is in doubt."""
         while True:
             try:
                 if isinstance(change(), Written):
@@ -124,7 +125,7 @@ class Writer:
                 return
 
     def by_http(self, operation, sequencer):
-        # Ceph sends keys unchanged, MinIO encoded; each sends the secret in its own way.
+        # Ceph sends keys unchanged; MinIO encodes them. Each of the two sends the secret in another way.
         if operation.number % 2:
             body = message(operation, sequencer, "ceph:s3", operation.key)
             authorization = "Basic " + base64.b64encode(f"any:{self.secret}".encode()).decode()

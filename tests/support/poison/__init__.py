@@ -1,4 +1,4 @@
-"""A generated corpus of bad objects by file name, as outsiders and faulty programs write them."""
+"""Generates bad objects, by file name. They are of the kinds that attackers and faulty programs write."""
 
 import pyarrow as pa
 
@@ -20,7 +20,7 @@ GOOD = {
         [{"name": "id", "type": "long"}, {"name": "name", "type": "string"}],
     ),
 }
-"""Good objects of two records each, which must be ingested beside any bad object."""
+"""Good objects with two records each. They must be ingested although bad objects are beside them."""
 
 SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])
 
@@ -37,7 +37,7 @@ HEAVY = (
     "many-empty-objects.jsonl",
     "many-empty-fields.csv",
 )
-"""Bad objects that take some seconds to read."""
+"""Bad objects whose reading takes some seconds."""
 
 
 def corpus(*, heavy: bool = True) -> dict[str, bytes]:

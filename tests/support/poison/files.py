@@ -20,19 +20,19 @@ def parquet(table: pa.Table, **how: Any) -> bytes:
 
 
 def nulls(rows: int) -> bytes:
-    """A few hundred bytes that decode to this number of rows."""
+    """A file of a few hundred bytes that decodes to this number of rows."""
     values = pa.chunked_array([pa.nulls(rows // 100, pa.bool_())] * 100)
     return parquet(pa.table({"id": values}), row_group_size=rows, compression="zstd")
 
 
 def one_long_value(rows: int, size: int, **how: Any) -> bytes:
-    """One dictionary value, in each row."""
+    """A file in which each row has the same dictionary value."""
     values = pa.DictionaryArray.from_arrays(pa.nulls(rows, pa.int32()).fill_null(0), pa.array(["x" * size]))
     return parquet(pa.table({"name": values}), row_group_size=rows, compression="zstd", **how)
 
 
 def harmless_first(rows: int, size: int) -> bytes:
-    """A row group with a hundred different names, and a second one that repeats a long value `rows` times."""
+    """A file with two row groups: one has a hundred different names, the other repeats a long value `rows` times."""
     sink = io.BytesIO()
     long_ones = pa.DictionaryArray.from_arrays(
         pa.nulls(rows, pa.int32()).fill_null(0), pa.array(["x" * size])
@@ -58,12 +58,12 @@ def damaged() -> bytes:
 
 
 def avro(record: dict[str, Any], records: bytes, count: int) -> bytes:
-    """One block, deflated."""
+    """A file with one block, which is deflated."""
     return header(record, b"deflate") + block(zlib.compress(records, 9, wbits=-15), count)
 
 
 def record(name: str, *more: dict[str, Any]) -> dict[str, Any]:
-    """A record type with an int `id`, and more fields."""
+    """A record type with an int field `id`, and more fields."""
     return {"type": "record", "name": name, "fields": [{"name": "id", "type": "int"}, *more]}
 
 
@@ -77,7 +77,7 @@ def null_fields(rows: int) -> bytes:
 
 
 def null_fields_in_list(items: int) -> bytes:
-    """A thousand nulls for each byte, as items of one record."""
+    """One record whose list has a thousand nulls for each byte."""
     inner = record("i", *fields_of(lambda _: "null"))
     outer = record("r", {"name": "list", "type": {"type": "array", "items": inner}})
     return avro(outer, b"\x02" + long(items) + b"\x02" * items + b"\0", 1)
@@ -89,7 +89,7 @@ def empty_records(rows: int) -> bytes:
 
 
 def orc(table: pa.Table, times: int = 1, **how: Any) -> bytes:
-    """The table, repeated this number of times in one stripe. Texts are stored once, in a dictionary."""
+    """A file that repeats the table this number of times in one stripe. Each text is stored once, in a dictionary."""
     sink = io.BytesIO()
     with pa_orc.ORCWriter(
         sink, dictionary_key_size_threshold=1.0, **{"compression": "zstd", **how}
@@ -100,8 +100,9 @@ def orc(table: pa.Table, times: int = 1, **how: Any) -> bytes:
 
 
 def orc_with_blocks_of(size: int) -> bytes:
-    """A file whose postscript says that each compressed block has
-    this size; for snappy a reader allocates all of it.
+    """A file whose postscript says that each compressed block has this size.
+
+    For snappy, a reader allocates as many bytes.
     """
     body = orc(pa.table({"id": [1]}), compression="snappy")
     post = body[-1 - body[-1] : -1]
@@ -118,7 +119,7 @@ YEARS = {
     "at": pa.array([2**63 - 1, -62_135_596_800_000_001, 0, None], pa.timestamp("us", tz="UTC")),
     "zone": pa.array([0, 2**62, -(2**62), None], pa.timestamp("us", tz="Foo/Bar")),
 }
-"""Dates and times that Python cannot represent."""
+"""A file with dates and times that Python cannot represent."""
 
 TWINS = pa.StructArray.from_arrays([pa.array([1]), pa.array([2])], names=["t", "t"])
 

@@ -10,18 +10,18 @@ MAKE = Callable[[], bytes]
 
 
 def deep(levels: int, opening: str = '{"a":', closing: str = "}") -> bytes:
-    """One line with this depth of nesting."""
+    """One line that is nested to this depth."""
     inside = levels - 1
     return f'{{"id":7,"deep":{opening * inside}1{closing * inside}}}\n'.encode()
 
 
 def new_keys(lines: int) -> bytes:
-    """A new key on each line."""
+    """Lines of which each has a new key."""
     return b"".join(b'{"user%d":1}\n' % n for n in range(lines))
 
 
 def wide(names: int) -> bytes:
-    """One record with this number of fields."""
+    """A file with one record, which has this number of fields."""
     return b"{" + b",".join(b'"k%d":%d' % (n, n) for n in range(names)) + b"}\n"
 
 
@@ -31,7 +31,7 @@ def new_keys_in_list(items: int) -> bytes:
 
 
 def long_line(codec: str, size: int, *, before: bytes, behind: bytes) -> bytes:
-    """One value of this size, compressed to a few bytes."""
+    """A file with one value of this size, compressed to a few bytes."""
     sink = pa.BufferOutputStream()
     with pa.CompressedOutputStream(sink, codec) as packed:
         packed.write(before)
@@ -46,7 +46,7 @@ LINE = {"before": b'{"id":1}\n{"id":2,"name":"', "behind": b'"}\n{"id":3}\n'}
 
 
 def zstd_of_window(exponent: int) -> bytes:
-    """One stored block in a frame that requires a window of `2 ** exponent` bytes."""
+    """A frame with one stored block, which says that a reader needs a window of `2 ** exponent` bytes."""
     text = b'{"id":1}\n'
     block = (len(text) << 3 | 1).to_bytes(3, "little")
     return b"\x28\xb5\x2f\xfd\0" + bytes([exponent - 10 << 3]) + block + text

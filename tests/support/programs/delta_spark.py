@@ -1,4 +1,4 @@
-"""Counts the rows of each slot in versions of a Delta table, by delta-spark; prints them as JSON.
+"""Reads versions of a Delta table by delta-spark. Prints the number of rows of each slot as JSON.
 
 `python -m tests.support.programs.delta_spark PACKAGE FOLDER VERSION ...`; PACKAGE is the Maven name.
 """

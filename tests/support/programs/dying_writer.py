@@ -1,4 +1,4 @@
-"""Writers that are killed: a separate process, which forks them.
+"""Writers that are killed. They are forked by a separate process.
 
     python -m tests.support.programs.dying_writer steps      one writer after another, each killed one store call later
     python -m tests.support.programs.dying_writer streams    as steps, with streams that are uploaded
@@ -31,7 +31,7 @@ from s3notify_platform.stores.s3.fast import FastObjectStore
 KS = "ks/"
 STALE_SECONDS = 6.0
 SOURCE = "source"
-"""The object that is copied."""
+"""The key of the object that is copied."""
 TOPICS = {
     "all": TopicSettings(capacity=2000, shards=2),
     "raw": TopicSettings(capacity=2000, shards=1, prefix="raw/"),
@@ -39,7 +39,7 @@ TOPICS = {
 
 
 class DyingStore:
-    """A wrapper of a store whose process dies before the nth call."""
+    """A wrapper of a store. Its process dies before the nth call."""
 
     def __init__(self, store, calls):
         self._store = store
@@ -67,7 +67,7 @@ def publisher_of(store, calls=None, parallelism=16):
 
 
 def persistent(publisher, changes):
-    """Publishes until all changes are written, since some may be late on a slow machine."""
+    """Publishes again until all changes are written, because on a slow machine some may be too late."""
     while changes:
         outcomes = publisher.publish(changes)
         changes = [c for c, outcome in zip(changes, outcomes, strict=True) if isinstance(outcome, Refused)]
@@ -86,12 +86,12 @@ def batch(publisher, calls):
 
 
 def upload(publisher, calls):
-    uploads.PART_BYTES = 4  # a body of one part, since all parts except the last one have 5 MiB
+    uploads.PART_BYTES = 4  # then the body has only one part: all parts except the last one have 5 MiB
     assert isinstance(publisher.put_stream(f"raw/{calls}", io.BytesIO(b"%04d" % calls)), Written)
 
 
 def put_file(publisher, calls):
-    """Puts a file; its body is in no folder, since no process is left to clean up."""
+    """Puts a file. The file has no name in a folder, because no process is left to remove it."""
     with tempfile.TemporaryFile() as file:
         file.write(b"%04d" % calls)
         file.truncate(uploads.PART_BYTES + 1)
@@ -104,13 +104,13 @@ def copy(publisher, calls):
 
 
 def copy_parts(publisher, calls):
-    """Copies with a precondition, which is done as an upload."""
+    """Copies with a precondition. Such a copy is done as an upload."""
     assert isinstance(publisher.copy(f"raw/{calls}", "", SOURCE, precondition=ABSENT), Written)
 
 
 def steps(config, act):
-    """Prints the number of writers that were killed before one succeeded."""
-    # Made once, since this takes long; no connection is open when a child is forked.
+    """Forks one writer after another until one succeeds. Prints the number of killed ones."""
+    # The store is made only once, because this takes long. No connection is open when a child is forked.
     store = FastObjectStore(config)
     assert store.store.client
     for calls in itertools.count():

@@ -1,9 +1,9 @@
-"""A driver that lives on between runs, so that a test can kill it: `python -m tests.support.programs.ingest BUCKET`.
+"""A driver that stays alive between runs: `python -m tests.support.programs.ingest BUCKET`. A test can kill it.
 
-BUCKET is JSON: the bucket's configuration, without credentials, which are in the environment. Each line of stdin is a
+BUCKET is JSON: the bucket's configuration without credentials. These are in the environment. Each line of stdin is a
 run, `{"source": {…}, "batch": …, "listing": …}`. The answer is lines of progress, `{"progress": …}`, and then a line
-`{"complete": …, "failed": …}` or `error`. If `endpoint_url` is given, the source is read there. Entries are removed as
-in the platform's own runs.
+`{"complete": …, "failed": …}` or `error`. If `endpoint_url` is given, the source is read from there. Entries are
+removed as in the platform's own runs.
 """
 
 import json
@@ -23,9 +23,9 @@ from tests.support.spark_options import named
 
 def main() -> None:
     answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # for all other output
+    os.dup2(2, 1)  # stdout is for the answers; other output goes to stderr
     bucket = named(S3Config(**json.loads(sys.argv[1])))
-    # A task whose Python process dies is retried, as on a cluster.
+    # If the Python process of a task dies, the task is retried, as on a cluster.
     spark = start_spark(master="local[2,4]")
     spark.sparkContext.setLogLevel("OFF")
     print(json.dumps({"ready": os.getpid()}), file=answers, flush=True)

@@ -1,7 +1,7 @@
-"""An inlet as a separate process that sends itself SIGKILL at a given call: `python -m … JSON`.
+"""An inlet as a separate process: `python -m … JSON`. It sends itself SIGKILL at a given call.
 
-Calls of the record store, of the keyspace and of SQS are counted together. Odd deaths happen before the call, even ones
-after it was applied.
+Calls of the record store, of the keyspace and of SQS are counted together. If the given number is odd, the process dies
+before this call; if even, after the call was applied.
 """
 
 import json
@@ -24,7 +24,7 @@ from s3notify_platform.stores.sqs import SqsQueue
 
 
 class Mortal:
-    """A wrapper whose process dies at one of the calls, counted over all wrapped objects."""
+    """A wrapper of an object. The process dies at a call with a given number, counted over all wrapped objects."""
 
     calls = count(1)
     dies_at = 0

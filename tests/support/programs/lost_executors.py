@@ -1,4 +1,6 @@
-"""A program whose executors are killed, and whose tasks run twice, on demand: `python -m` with JSON on stdin."""
+"""A program whose executors are killed, and whose tasks run twice, if a test wants this: `python -m`, with JSON on
+stdin.
+"""
 
 import json
 import sys
@@ -20,11 +22,11 @@ from tests.support.spark import Lake, start_spark
 from tests.support.spark_options import options_of
 
 OBJECTS = 40
-"""Enough objects for two or more tasks."""
+"""The number of objects: enough for two or more tasks."""
 
 
 class Steps:
-    """The steps of the program, with `arm` before each step that is disturbed."""
+    """The steps of the program. `arm` is called before each step that a fault must disturb."""
 
     def __init__(self, lake: Lake) -> None:
         self.lake = lake
@@ -37,7 +39,7 @@ class Steps:
         self.lake.store.put(f"arm/{how}", b"")
 
     def check(self, rows: Iterable[dict[str, Any]]) -> None:
-        """Checks that the rows are exactly the bucket's, each once."""
+        """Checks that these are exactly the rows of the bucket, each once."""
         found = Counter((r["_slot"], r["_key"], r["_etag"], r["_offset"], r["id"]) for r in rows)
         expected = Counter(
             (slot, key, etag, offset, json.loads(row)["id"])
@@ -71,7 +73,7 @@ class Steps:
             for key, some in groupby(
                 sorted(self.streamed[number], key=itemgetter("_key")), itemgetter("_key")
             ):
-                held[key] = [*some]  # rows of its newest version
+                held[key] = [*some]  # the rows of its newest version
         there = {key for _, key, *_ in self.lake.second_opinion()}
         self.check(row for key, rows in held.items() if key in there for row in rows)
 

@@ -1,4 +1,4 @@
-"""Delivery in a separate process, to be measured and killed, as `s3notify deliver` runs it.
+"""Delivery as `s3notify deliver` runs it, in a separate process that can be measured and killed.
 
 `python -m tests.support.programs.outlet` reads the queue's place from its standard input, since credentials must not be
 arguments.
@@ -23,7 +23,7 @@ from s3notify_platform.stores.open_store import queue_records
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """The place of a queue: a bucket, and a table if its records are not in the bucket."""
+    """Where a queue is: its bucket, and a DynamoDB table if its records are not in the bucket."""
 
     bucket: S3Config
     table: DynamoConfig | None = None
@@ -39,7 +39,7 @@ def endpoint(url: str) -> str:
 
 @contextlib.contextmanager
 def delivering(place: Place) -> Iterator[subprocess.Popen[str]]:
-    """A process that serves the place's queue; killed at the end, if it still runs."""
+    """A process that delivers from the place's queue. If it still runs at the end, it is killed."""
     command = [sys.executable, "-m", "tests.support.programs.outlet"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdin is not None

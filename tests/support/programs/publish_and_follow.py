@@ -1,4 +1,6 @@
-"""The work of a program with only the base package: publishes to a bucket, and follows it. Prints the changed slots."""
+"""A program that needs only the base package: it publishes to a bucket, follows the changes, and prints the changed
+slots.
+"""
 
 import json
 import sys

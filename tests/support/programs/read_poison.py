@@ -1,4 +1,4 @@
-"""Reads the corpus of bad objects, and prints the maximum memory of this process in bytes."""
+"""Reads all bad objects of `poison`, and prints the maximum memory of this process in bytes."""
 
 from pathlib import Path
 
@@ -23,7 +23,7 @@ def main() -> None:
                 target = Target(schema=SCHEMA, inferred=inferred, rescue=rescue)
                 for _ in form.parse([(name, body)], target):
                     pass
-    # ru_maxrss is not used, since it begins with the memory of the parent process.
+    # ru_maxrss is not used, because it begins with the memory of the parent process.
     (peak,) = (
         line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM")
     )

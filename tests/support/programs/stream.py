@@ -1,8 +1,9 @@
-"""A streaming query that writes a file for each micro-batch: `python -m … FOLDER CHECKPOINT OPTIONS`.
+"""A streaming query: `python -m … FOLDER CHECKPOINT OPTIONS`. It writes a file for each micro-batch.
 
-OPTIONS is JSON with the data source's options. A micro-batch that Spark repeats replaces its file, so the files have
-the contents of an idempotent sink. If the feed ends at new values, the program follows the error: when it is restarted,
-it begins with a new checkpoint, and without its files. Credentials are in the environment.
+OPTIONS is JSON with the data source's options. If Spark repeats a micro-batch, its file is replaced. So the files
+together are like an idempotent sink. If the feed cannot continue because a column got new values, the program does what
+the error says: it removes its files and its checkpoint, so that it begins again after a restart. Credentials are in the
+environment.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""A worker of warm runs without Dagster and Spark: the name of a run's job decides its result."""
+"""A worker of warm runs, without Dagster and Spark. The name of a run's job decides the result of the run."""
 
 import os
 import signal

@@ -1,4 +1,5 @@
-"""Ingests, and reads the committed rows, with any installed versions; prints the result and these versions.
+"""Ingests, and reads the committed rows, with the versions of libraries that are installed. Prints the result and these
+versions.
 
 `python -m tests.support.programs.versions` with the bucket's configuration as JSON on stdin.
 """
@@ -48,7 +49,7 @@ def main() -> None:
     try:
         stream.trigger(availableNow=True).start().awaitTermination()
         found["streamed"] = spark.table("streamed").count()
-    except Exception as error:  # Java's errors or the platform's
+    except Exception as error:  # errors of Java, or errors of the platform
         if UsageError.__name__ not in str(error):
             raise
         found["streamed"] = "need PySpark 4.2 or newer" in str(error)

@@ -1,3 +1,3 @@
-"""Fixtures of tables. Test files may have their own."""
+"""The fixtures of tables that several test files use."""
 
 from tests.support.table_fixtures import clock, rounds, store, vectors  # noqa: F401 - fixtures

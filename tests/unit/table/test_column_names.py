@@ -1,4 +1,4 @@
-"""Names of columns: safe names, and names that never change."""
+"""Names of columns: which names are safe, and that names never change."""
 
 import json
 import re
@@ -23,7 +23,7 @@ def schema_of(kinds: dict[str, Any]) -> str:
 
 
 def names(kind: Any) -> list[Any]:
-    """The names of fields, at any depth, in order."""
+    """The names of all fields at any depth, in order."""
     kind = json.loads(kind) if isinstance(kind, str) and kind.startswith("{") else kind
     if not isinstance(kind, dict):
         return []
@@ -52,7 +52,7 @@ def every_struct(kind: Any) -> Iterator[list[str]]:
     ],
 )
 def test_safe_name_has_letters_digits_and_underscores_only(name: str, safe: str) -> None:
-    """Otherwise names in any script would lose letters, or names that are already safe would change."""
+    """Otherwise names in some script would lose letters, or names that are already safe would change."""
     assert safe_name(name) == safe
 
 
@@ -93,7 +93,7 @@ def test_name_of_a_column_never_changes() -> None:
 
 
 def test_two_fields_of_one_name_contradict_each_other() -> None:
-    """Otherwise two writers that give one name to two different fields would mix their values in one column."""
+    """Otherwise two writers that give the same name to different fields would mix the values of both in one column."""
     one, other = (table_names(schema_of({name: "long"}), safe=True) for name in ("a b", "a-b"))
     assert united(one, other) is None
     assert united(one, one) is not None

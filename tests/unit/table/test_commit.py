@@ -83,7 +83,7 @@ def test_cold_process_reads_the_checkpoint_and_later_versions(store):
     found = Table(store=counting).reader.open()
     assert counts_of(found) == {1: CHECKPOINT_EVERY + 2}
     assert found.checkpoint == CHECKPOINT_EVERY
-    # known, _last_checkpoint, checkpoint, two versions, manifest
+    # one GET each: known, _last_checkpoint, checkpoint, two versions, manifest
     assert counting.counts == {"GET": 6, "LIST": 1}
 
 
@@ -278,7 +278,7 @@ def test_table_without_its_record_is_refused(store):
 
 
 def test_restored_backup_is_refused_even_with_as_many_versions(store):
-    """Otherwise a log restored to version 1, with another version 2 on top, would pass for the committed log."""
+    """Otherwise a log that was restored to version 1, and got another version 2, would pass for the committed log."""
     table = Table(store=store)
     base = commit(table, 1)
     saved = {meta.key: store.get(meta.key).body for meta in store.list("t/").objects}
@@ -307,7 +307,7 @@ def foreign(store, version, *, adds=(), removes=(), **given):
 
 
 def optimized(base, more=0, **given):
-    """All packs merged into one, like OPTIMIZE of another engine; `more`: additional rows in it."""
+    """Another engine's version like OPTIMIZE, which merges all packs into one. `more`: the number of added rows."""
     rows = sum(each.rows for each in base.packs.values()) + more
     one = replace(pack("theirs", 0, rows, label=0, data_change=False), since=0, until=2**63 - 1, **given)
     return {
@@ -381,13 +381,15 @@ def test_two_writers_create_one_table(store):
 
 
 def emptied(store, *numbers):
-    """Empty the versions, as `erase` does."""
+    """Empty the objects of these versions, as `erase` does."""
     for number in numbers:
         store.put(LAYOUT.version(number), b"")
 
 
 def test_number_of_an_erased_version_is_not_used_again(store):
-    """Otherwise a writer with an old snapshot would create a version in place of an erased one, unseen by readers."""
+    """Otherwise a writer with an old snapshot would create a version in place of an erased one, and readers would not
+    see it.
+    """
     table = Table(store=store)
     base = commit(table, 1)
     newest = commit(table, 1)

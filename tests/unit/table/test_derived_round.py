@@ -1,4 +1,4 @@
-"""A round of a derived table on top of another writer's version: each cell of the table in `table.derived_round`."""
+"""A round of a derived table on top of another writer's version: each row of the table in `table.derived_round`."""
 
 import json
 import random
@@ -136,7 +136,7 @@ def test_rows_leave_packs_that_others_merged(derived):
 
 
 def test_rows_leave_packs_that_another_engine_merged(derived):
-    """Otherwise rows would stay twice in the engine's file, which is unsorted and does not say which slots it has."""
+    """Otherwise the old rows would stay in the engine's file, which is unsorted and does not say which slots it has."""
     held = filled(derived)
     process = derived()
     second = process.planned({B: ["mine"]}, source=2)
@@ -180,7 +180,7 @@ def test_schema_gets_the_columns_of_both_writers(derived):
 
 
 def test_new_column_of_another_type_is_a_conflict_for_slots_with_rows(derived):
-    """Otherwise rows of two types would be in one column. A slot without rows can still be made."""
+    """Otherwise rows of two types would be in one column. A slot that gets no rows can still be committed."""
     one, two = derived(), derived()
     one.table.opened()
     second = grown(two.planned({B: ["b"], C: []}), x="string")
@@ -282,7 +282,7 @@ def test_replacing_one_slot_writes_few_rows_of_others(derived, seed):
 
 
 def test_batch_of_half_the_slots_writes_at_most_twice_its_rows(derived):
-    """Otherwise such a batch would rewrite more rows of other slots than it has itself."""
+    """Otherwise such a batch would rewrite more rows of other slots than it has rows of its own."""
     source, sizes = random.Random(5), scaled()
     process, slots = derived(sizes=sizes), range(100)
 

@@ -1,4 +1,6 @@
-"""The changes of versions: applied to the states of an earlier version they give the states of a later one."""
+"""The changes of versions. If they are applied to the states of an earlier version, the result is the states of a later
+one.
+"""
 
 from dataclasses import replace
 
@@ -26,7 +28,7 @@ ALL = set(map(Slot, range(26)))
 
 
 def labels_in(process, snapshot):
-    """ETag and labels of each object, by its state."""
+    """The ETag and the labels of each object, from its state."""
     return {
         (slot, key): Labels(etag=state.etag, since=state.since, until=state.until)
         for slot, states in process.states.of_slots(snapshot.manifest.states, ALL)
@@ -51,7 +53,9 @@ def changes_in(process, since, until):
 
 @given(steps=steps)
 def test_changes_lead_from_any_version_to_any_later_one(steps):
-    """Otherwise a consumer would miss changes of rounds that were committed on top of others, in part, or together."""
+    """Otherwise a consumer would miss changes of some rounds: on top of other rounds, committed in part, or several in
+    one version.
+    """
     process = committed(steps)
     newest = process.table.opened()
     found = [labels_in(process, snapshot_of(process.table.reader, n)) for n in range(newest.version + 1)]

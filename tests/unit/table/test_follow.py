@@ -1,4 +1,4 @@
-"""A following table that several writers advance: each step counts once, and the table never goes back."""
+"""Several writers advance a table that follows another one. Each step counts once, and the table never goes back."""
 
 from dataclasses import replace
 
@@ -41,7 +41,7 @@ def is_in_step(name, source):
 
 
 def led_to(name, source):
-    """The version of the source that each version of the table was made from."""
+    """For each version of the table, the version of the source that it was made from."""
     table = following(name, source).table
     snapshots = [snapshot_of(table.reader, number) for number in range(1, table.newest().version + 1)]
     return [snapshot.manifest.follows.version for snapshot in snapshots]
@@ -68,7 +68,7 @@ def test_step_starts_over_if_another_writer_is_first(name, source, rebuild):
 
 @name
 def test_error_ends_the_steps_if_others_are_always_first(name, source):
-    """Otherwise a run would try forever, or the next one could not advance the table."""
+    """Otherwise a run would try forever, or the next run could not advance the table."""
     following(name, source).follow()
     numbers = iter(range(20, 100, 3))
 

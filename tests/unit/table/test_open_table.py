@@ -72,7 +72,7 @@ def test_interrupted_creation_is_finished(store):
 @pytest.mark.parametrize("fault", [Fault.CRASH_BEFORE, Fault.CRASH_AFTER])
 @pytest.mark.parametrize("dies_at", range(12))
 def test_creation_killed_at_any_request_is_finished(store, dies_at, fault):
-    """Otherwise the next run would use another id, or take the crash for a loss."""
+    """Otherwise after a crash, the next run would use another id, or report a loss of versions."""
     with suppress(CrashedError):
         opened(FaultyStore(store, scripted({dies_at: fault})))
     begun = record(store)
@@ -211,7 +211,7 @@ def test_table_begins_again_after_the_loss_of_all_objects(store):
 @pytest.mark.parametrize("fault", [Fault.CRASH_BEFORE, Fault.CRASH_AFTER])
 @pytest.mark.parametrize("left", ["all", "some", "none"])
 def test_killed_forget_is_refused_until_it_is_repeated(store, left, fault):
-    """Otherwise a table would open in a half-accepted state after a crash at some request."""
+    """Otherwise after a crash at some request, a table would open although the loss is only half accepted."""
     for _ in range(3):
         commit(store, 1)
     lost = {"all": (), "some": (2,), "none": range(4)}[left]

@@ -1,4 +1,4 @@
-"""The platform's own objects are the same for listings, publishers and inlets, wherever they are."""
+"""Listings, publishers and inlets agree which objects are the platform's own, wherever these objects are."""
 
 import pytest
 
@@ -31,7 +31,9 @@ def test_own_objects_are_never_read_from_the_whole_bucket() -> None:
 
 
 def test_objects_of_other_platforms_are_never_read() -> None:
-    """Otherwise the objects of another deployment would be ingested, because their names do not show what they are."""
+    """Otherwise the platform objects of another deployment would be ingested, because their names do not show what they
+    are.
+    """
     mine = source_of(
         name="all", bucket=S3Config(bucket="b"), other_platform_prefixes="own/|signals/|waiting/"
     )

@@ -49,7 +49,9 @@ class TestPinned:
     @pytest.mark.parametrize("names", [("a",), ("a b", "c")])
     @pytest.mark.parametrize("derived", [False, True])
     def test_log_returns_the_schema_as_it_was_written(self, names: tuple[str, ...], *, derived: bool) -> None:
-        """Otherwise a schema with mapped names would change when it is read back, or an empty table would have one."""
+        """Otherwise a schema with mapped names would change when it is read back, or an empty table would have a
+        schema.
+        """
         inner = json.loads(spark_schema(**dict.fromkeys(names, "date")))
         schema = pinned(inferred=True, s=inner, **dict.fromkeys(names, "long"))
         metadata, _ = described(schema, created_ms=1, table="t", derived=derived)
@@ -147,8 +149,10 @@ class TestMerged:
 
 
 class TestLimits:
-    """Limits are checked before a schema is pinned. Inferred columns beyond them are left out; declared ones are
-    refused."""
+    """The limits are checked before a schema is pinned.
+
+    Inferred columns beyond the limits are left out; declared columns are refused.
+    """
 
     def test_columns_are_limited(self) -> None:
         many = spark_schema(**{f"c{n}": "long" for n in range(3001)})

@@ -1,4 +1,6 @@
-"""Quarantine over a store in memory: objects enter it, are examined and retried; some leave it, some stay."""
+"""Quarantine, with a store in memory. Objects enter it, and are examined and retried. Then some leave it, and some
+stay.
+"""
 
 from dataclasses import replace
 
@@ -167,7 +169,7 @@ def test_deleted_or_overwritten_object_leaves_quarantine(unreadable):
 
 
 def test_reasons_are_counted_by_kind():
-    """Otherwise the counts would mix failing and rejected objects, or omit those that wait for a retry."""
+    """Otherwise the counts would mix failing and rejected objects, or omit objects that wait for a retry."""
     place = Quarantine(
         a=Body(etag="1", rows=2), b=Body(etag="1", rows=1, rejects=2), c=Body(etag="1", rows=1, rejects=1)
     )
@@ -226,7 +228,7 @@ def test_choice_retries_by_key_and_reason(choice, pending):
 
 
 def test_signals_move_after_the_version_and_need_no_listing():
-    """Otherwise the next batch would list the bucket, or would run before the request is committed."""
+    """Otherwise the next batch would list the bucket, or would run before the request was committed."""
     place = Quarantine(a=Body(etag="1", rows=1, rejects=1))
     place.run()
     place.retry(dry_run=True)
@@ -238,7 +240,9 @@ def test_signals_move_after_the_version_and_need_no_listing():
 
 
 def test_repetition_sends_a_lost_signal_again():
-    """Otherwise a request whose signal was lost would never be read, or be committed twice."""
+    """Otherwise the objects of a request whose signal was lost would never be read, or the request would be committed
+    twice.
+    """
     place = Quarantine(a=Body(etag="1", rows=1, rejects=1))
     place.run()
 
@@ -282,7 +286,7 @@ def test_missing_table_has_no_quarantine():
 
 
 def test_all_slots_are_requested_in_one_version():
-    """Otherwise each slot of a retry would take a separate version, and separate requests for its rejects."""
+    """Otherwise each slot of a retry would need a separate version, and separate requests for its rejects."""
     place = Quarantine()
     slots = [Slot(number) for number in range(10, 40)]
     for slot in slots:
@@ -410,7 +414,7 @@ def test_pending_objects_are_limited(monkeypatch):
 
 
 def test_failing_objects_are_limited(monkeypatch):
-    """Otherwise a slot would get more failing objects than fit. Beyond the limit, objects fail their slot instead."""
+    """Otherwise a slot would get more failing objects than the limit. Beyond it, the slot itself fails instead."""
     monkeypatch.setattr(settle, "FAILING_MAX", 2)
     place = Quarantine(**{f"{n}": Body(etag="1", rows=1) for n in range(3)})
     place.quarantine(**dict.fromkeys(place.bucket, 0))

@@ -1,4 +1,6 @@
-"""The requests of a warm round on a table of 1000 slots, by kind: the table's part of the budget."""
+"""The requests of a warm round on a table with 1000 slots, counted by kind. They are the table's part of the request
+budget.
+"""
 
 from collections import Counter
 
@@ -19,7 +21,7 @@ from tests.support.log_tables import LAYOUT, Table
 
 
 class KindsStore(DelegatingStore):
-    """Counts requests by method and folder."""
+    """A store that counts requests by method and folder."""
 
     def __init__(self, store):
         super().__init__(store)
@@ -64,7 +66,7 @@ class Process:
         self.table.opened()
 
     def round(self, keys, etag):
-        """Commit objects of two rows, new or overwritten. Returns the requests."""
+        """Commit new or overwritten objects, each with two rows. Returns the requests."""
         self.store.counts.clear()
         base = self.whole.newest()
         assert isinstance(base, Snapshot)
@@ -106,7 +108,7 @@ KEYS = [f"raw/{n:06}.json" for n in range(20_000)]
 
 @pytest.fixture(scope="module")
 def table():
-    """A table of some packs and state files."""
+    """A table with some packs and state files."""
     store = MemoryObjectStore()
     writer = Process(store)
     for start in range(0, 20_000, 5000):
@@ -116,7 +118,7 @@ def table():
 
 @pytest.fixture
 def process(table, monkeypatch):
-    """A warm process that has the filters of the state files, but no page, as if the files were large."""
+    """A warm process whose cache has the filters of the state files, but no page, as if the files were large."""
     monkeypatch.setattr("s3notify_platform.table.states.state_reader.STATE_WHOLE_BYTES", 0)
     store = MemoryObjectStore()
     for meta in list_all(table, ""):
@@ -127,7 +129,7 @@ def process(table, monkeypatch):
 
 
 def test_new_object_reads_neither_states_nor_packs(process):
-    """Otherwise each new object would cost requests of its own."""
+    """Otherwise each new object would cost additional requests."""
     assert process.round(["raw/new.json"], "e1") == {**PROBE, "PUT data": 1, **VERSION}
 
 

@@ -1,4 +1,4 @@
-"""Backfill over a store in memory: which objects are read again, in how many versions, and which rows stay."""
+"""Backfill, with a store in memory: which objects are read again, in how many versions, and which rows stay."""
 
 import random
 from dataclasses import replace
@@ -118,7 +118,9 @@ def test_requests_of_a_killed_run_wait_for_the_next_batch():
 
 
 def test_repeated_request_is_signalled_again():
-    """Otherwise a request that was killed between version and signal would never be read."""
+    """Otherwise if a command was killed between the version with its request and the signal, the objects would never be
+    read.
+    """
     place = place_of(3)
 
     class Silent(Publisher):
@@ -144,7 +146,7 @@ def test_dry_run_counts_and_writes_nothing():
 
 
 def test_slot_without_objects_is_left_out():
-    """Otherwise a backfill would signal slots, or fail on a table, without objects."""
+    """Otherwise a backfill would signal slots without objects, or fail on a table without objects."""
     place = place_of(1)
     place.bucket = {}
     place.run()
@@ -157,7 +159,7 @@ def test_slot_without_objects_is_left_out():
 
 
 def test_all_slots_are_requested_in_one_version():
-    """Otherwise a backfill of many slots would take a version for each."""
+    """Otherwise a backfill of many slots would create a version for each slot."""
     place = place_of(2)
     others = [SlotRounds(store=place.store, slot=Slot(number)) for number in range(10, 30)]
     for other in others:
@@ -227,7 +229,7 @@ def test_earlier_round_is_planned_again():
 
 
 def test_run_that_reads_the_slots_itself_goes_on_after_a_retry():
-    """Otherwise a retry of the run would read again what the run has read, or signal slots that it reads itself."""
+    """Otherwise a retry of the run would read the same objects again, or signal slots that it reads itself."""
     place = place_of(3)
     for _ in range(2):
         found = place.backfill_by("run 1")
@@ -257,7 +259,7 @@ def test_cut_version_does_not_hide_a_slot():
 
 @pytest.mark.parametrize("seed", range(12))
 def test_rounds_and_requests_in_any_order_end_complete(seed):
-    """Otherwise some order of rounds and of both kinds of requests would lose rows, or leave them twice."""
+    """Otherwise, for some order of rounds and of both kinds of requests, rows would be lost, or stay twice."""
     dice = random.Random(seed)
     place = place_of(5)
     staged = []

@@ -1,4 +1,4 @@
-"""Columns get other types by one version, while other writers commit: each cell of the table in `table.retype`."""
+"""One version gives columns other types, while other writers commit: each row of the table in `table.retype`."""
 
 import datetime as dt
 from decimal import Decimal
@@ -41,7 +41,10 @@ def change(site: RetypeSite, want: Wanted, others: Any = ()) -> Retype:
 
 
 def test_exact_change_is_no_change_of_data(site: RetypeSite) -> None:
-    """Otherwise readers of changes would see all rows again. Files with withdrawn rows, hidden or not, are included."""
+    """Otherwise readers of changes would see all rows again.
+
+    Files with withdrawn rows are included; a vector may hide these.
+    """
     for turn in range(5):
         site.commit("a1", INT, n=[turn, None])
         site.commit("b1", INT, n=[turn, turn + 1])
@@ -81,7 +84,7 @@ def test_exact_widening_keeps_values(
 
 
 def test_change_to_text_changes_values(site: RetypeSite) -> None:
-    """Otherwise readers of changes would go on with values of the old type."""
+    """Otherwise readers of changes would keep values of the old type."""
     site.commit("a1", LONG, n=[7, None])
     before = site.newest()
     made = change(site, wanted(n=pa.string()))
@@ -160,7 +163,9 @@ def test_rescued_values_are_read_again() -> None:
 
 
 def test_slots_are_read_again_as_a_whole(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Otherwise too many marks would exceed the memory, or a partly read object would be read on in its middle."""
+    """Otherwise too many marks would exceed the memory, or an object that was read in part would not be read from its
+    beginning.
+    """
     site = RetypeSite()
     site.commit("a1", LONG, n=[10**17], state={"reach_end": False, "offset": 5})
     site.commit("b1", LONG, n=[10**17])
@@ -268,7 +273,7 @@ def test_same_change_by_two_writers_is_made_once() -> None:
 
 
 def test_later_of_two_different_changes_wins() -> None:
-    """Otherwise the later change would convert packs that the earlier one has removed."""
+    """Otherwise the later change would convert packs that the earlier change has removed."""
     site = RetypeSite()
     site.commit("a1", INT, n=[1])
     other = RetypeSite(store=site.store)
@@ -325,7 +330,7 @@ class _KilledError(BaseException):
 
 
 class DyingStore(MemoryObjectStore):
-    """Dies at a PUT."""
+    """A store whose process dies at a PUT."""
 
     puts_left: int | None = None
 

@@ -1,4 +1,4 @@
-"""A round on top of what another writer has committed meanwhile: each cell of the table in `table.round`."""
+"""A round on top of versions that another writer has committed meanwhile: each row of the table in `table.round`."""
 
 import json
 from dataclasses import replace
@@ -86,7 +86,7 @@ def test_nothing_is_left_if_others_changed_all_slots(rounds):
 
 
 def test_rows_leave_packs_that_others_replaced(rounds):
-    """Otherwise overwritten rows would stay in the packs that replaced the planned ones."""
+    """Otherwise overwritten rows would stay, because other packs have replaced the packs of the plan."""
     bucket = filled(rounds)
     one, two = rounds(), rounds()
     second = two.planned({**bucket, "a1": ("mine", (7, 9))}, {A})
@@ -209,7 +209,7 @@ def test_round_of_many_slots_takes_few_requests(rounds):
     planned = process.planned(bucket)
     store.counts.clear()
     assert isinstance(process.commit(planned), Committed)
-    # A state file, the changes, the manifest, the version, known; and the packs that came with the round.
+    # One PUT each: a state file, the changes, the manifest, the version, known, and the packs in the round.
     assert store.counts == {"PUT": 5 + len(planned.rows) + len(planned.rejects)}
 
 
@@ -224,7 +224,7 @@ def test_dropped_files_are_not_named(rounds):
 
 
 def test_slots_of_an_erased_pack_are_left_out(rounds):
-    """Otherwise the round would fail as a whole if `erase` has removed one of its packs."""
+    """Otherwise the whole round would fail if `erase` has removed one of its packs."""
     bucket = filled(rounds)
     one, two = rounds(), rounds()
     mine = {**bucket, "a1": ("mine", (1,)), "b1": ("mine", (2,)), "c1": ("mine", (3,))}

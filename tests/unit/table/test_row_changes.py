@@ -1,4 +1,6 @@
-"""Rows that were added or left between two versions: each once, by the version that did it, despite later rewrites."""
+"""Rows that were added or left between two versions: each occurs once, with the version that did it, despite later
+rewrites.
+"""
 
 import pyarrow as pa
 import pytest
@@ -39,7 +41,7 @@ def came(process, since, until):
 
 
 def changed(process, since, until, slots=None, tasks=1):
-    """Type, version, reason, key, ETag and number of each change."""
+    """For each change: its type, version and reason, and the key, ETag and number of its row."""
     found = row_changes(process.table.reader, since, until)
     shares = [*found.deletes(slots, tasks=tasks), *found.inserts(slots, tasks=tasks)]
     names = ("_change_type", "_commit_version", "_reason", "_key", "_etag", "n")
@@ -75,7 +77,9 @@ def _always(history, key, first, last):
 @pytest.mark.parametrize("vectors", [False, True])
 @given(steps=steps)
 def test_changes_between_any_two_versions_are_complete(vectors, steps):
-    """Otherwise a reader would miss rows, also of rounds that were committed on top of others, in part, or together."""
+    """Otherwise a reader would miss rows of some rounds: on top of other rounds, committed in part, or several in one
+    version.
+    """
     process = committed(steps, vectors=vectors)
     newest = process.table.opened().version
     reader = process.table.reader
@@ -99,7 +103,7 @@ def test_change_has_the_time_of_its_version():
 
 
 def test_changes_of_some_slots_are_read_in_several_tasks():
-    """Otherwise a reader of some slots would get other slots' rows, or rows would depend on the number of tasks."""
+    """Otherwise a reader of some slots would get rows of other slots, or rows would depend on the number of tasks."""
     process = Rounds(store=MemoryObjectStore())
     process.commit(process.planned({f"{c}1": ("e1", (1,)) for c in "abcdef"}))
     process.commit(process.planned({f"{c}1": ("e2", (2,)) for c in "abcdx"}))
@@ -222,7 +226,7 @@ def test_sizes_count_objects_and_bytes():
 
 
 def test_rollback_ends_the_feed():
-    """Otherwise a reader that goes on would not notice that earlier rows have left and others are back."""
+    """Otherwise a reader that goes on would not notice that some rows have left and earlier ones are back."""
     process = Rounds(store=MemoryObjectStore())
     process.commit(process.planned({"a1": ("e1", (1,))}))
     process.commit(process.planned({"a1": ("e2", (2,))}))
@@ -259,7 +263,9 @@ def test_erased_object_is_one_deletion_without_its_rows(vectors):
 
 
 def test_deleted_rows_need_the_version_that_had_them():
-    """Otherwise a reader would fail in the middle, as removed files are kept only as long as their last version."""
+    """Otherwise a reader would fail in the middle, because removed files are kept only as long as the last version that
+    has them.
+    """
     clock = HandClock()
     process = Rounds(store=MemoryObjectStore(clock=clock), clock=clock, more={"max_run_seconds": 100.0})
     for n in range(2 * CHECKPOINT_EVERY + 2):

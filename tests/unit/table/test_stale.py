@@ -1,4 +1,4 @@
-"""The code that made a slot's rows, by the manifest, compared with the code that really read the objects."""
+"""The manifest says which code made a slot's rows. This is compared with the code that really read the objects."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -14,7 +14,7 @@ from s3notify_platform.table.round import SlotRound
 
 @dataclass
 class Made:
-    """A slot, round by round, with the code that read each of its objects."""
+    """A slot over several rounds, with the code that read each of its objects."""
 
     facts: SlotFacts = field(default_factory=SlotFacts)
     states: dict[str, ObjectState] = field(default_factory=dict)
@@ -78,7 +78,10 @@ ROUNDS = st.lists(
 
 @given(ROUNDS)
 def test_count_is_exact_while_code_versions_are_new(rounds: Sequence[tuple[str, list[str], bool]]) -> None:
-    """Otherwise a slot would be reported as stale without reason. In this test, no earlier code version returns."""
+    """Otherwise a slot would be reported as stale without reason.
+
+    In this test, each new code version is used for the first time.
+    """
     slot, number = Made(), 1
     for how, keys, another in rounds:
         number += another

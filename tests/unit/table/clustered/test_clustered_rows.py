@@ -1,4 +1,4 @@
-"""A clustered table has the rows of its source, in its own order, after any changes of the source."""
+"""A clustered table always has the rows of its source, in its own order, whatever changes in the source."""
 
 import pytest
 
@@ -44,7 +44,7 @@ def test_rows_are_added_and_withdrawn(source):
 
 
 def test_small_files_become_large_ones(source):
-    """Otherwise a table with frequent commits would get more and more files."""
+    """Otherwise a table with frequent commits would have more and more files."""
     bucket = {}
     for n in range(40):
         bucket[f"a{n}"] = ("e", tuple(NUMBERS[n * 5 : n * 5 + 5]))
@@ -53,7 +53,7 @@ def test_small_files_become_large_ones(source):
 
 
 def test_row_that_left_is_searched_only_where_it_may_be(source):
-    """Otherwise a withdrawal would read all files, also those whose bounds exclude the row."""
+    """Otherwise a withdrawal would read all files, even files whose bounds exclude the row."""
     bucket = {f"a{n}": ("e", tuple(k for k in NUMBERS if k % 4 == n)) for n in range(4)}  # a key each
     order = Clustered(columns=("id",), file_bytes=1)
     followed(source, bucket, clustered=order)

@@ -1,4 +1,6 @@
-"""The files that compaction merges: small and overlapping ones, each once. Files with separate ranges stay."""
+"""The choice of files that compaction merges: small files and overlapping files, each once. Files with separate ranges
+stay.
+"""
 
 import json
 

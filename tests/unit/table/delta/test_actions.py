@@ -1,4 +1,4 @@
-"""Versions of the log: written versions and versions of other engines can be read."""
+"""Versions of the log can be read: our own versions as they were written, and versions of other engines."""
 
 import json
 from dataclasses import replace
@@ -107,13 +107,18 @@ def test_version_is_read_as_it_was_written(version: LogVersion) -> None:
 
 
 def test_note_with_a_lone_surrogate_leaves_the_log_readable() -> None:
-    """A note may quote any key of an event, and engines refuse the escape of a lone surrogate."""
+    """A note may quote any key of an event.
+
+    Without this, a key with a lone surrogate would make the version unreadable for engines.
+    """
     body = LogVersion(number=1, table="t", note={"key": "a\ud800b"}).dumps()
     assert LogVersion.loads(body, where="v").note == {"key": "a?b"}
 
 
 def test_missing_statistics_are_the_widest_bounds() -> None:
-    """Otherwise rows would be missed in files of engines that write no statistics, no counts, or null bounds."""
+    """Otherwise rows would be missed in files of other engines: some write no statistics, no counts, or null as a
+    bound.
+    """
     wide = Add(path="p", size=1, rows=UNKNOWN_ROWS, modified_ms=1)
     assert "stats" not in wide.json()
     assert Add.of(wide.json()) == wide
@@ -125,7 +130,7 @@ def test_missing_statistics_are_the_widest_bounds() -> None:
 
 
 def test_file_without_bounds_may_hold_any_key() -> None:
-    """Otherwise rows of the greatest possible keys would be missed."""
+    """Otherwise rows of objects with the greatest possible keys would be missed."""
     wide = Add(path="p", size=1, rows=1, modified_ms=1)
     for key in ("", "a", "\U0010ffff", "\U0010ffffx", "\U0010ffff" * 256):
         assert key <= LAST_KEY
@@ -133,7 +138,9 @@ def test_file_without_bounds_may_hold_any_key() -> None:
 
 
 def test_version_of_another_engine_is_foreign() -> None:
-    """Otherwise a version with transactions of others, or with unknown actions, would count as the platform's."""
+    """Otherwise a version with transactions of other programs, or with unknown actions, would count as the platform's
+    own.
+    """
     lines = [
         {"commitInfo": {"timestamp": 5, "operation": "OPTIMIZE"}},
         {"txn": {"appId": "stream", "version": 3}},

@@ -1,4 +1,4 @@
-"""Checkpoints: written checkpoints and checkpoints of other engines can be read."""
+"""Checkpoints can be read: our own checkpoints as they were written, and checkpoints of other engines."""
 
 import io
 import json
@@ -80,7 +80,7 @@ def test_checkpoint_is_read_as_it_was_written(state: Checkpoint) -> None:
 
 
 def test_many_files_take_little_room() -> None:
-    """Otherwise a checkpoint of ten thousand files with similar statistics would be large."""
+    """Otherwise a checkpoint of a table with ten thousand files would be large. Their statistics are similar."""
     state = Checkpoint(
         protocol=Protocol(), metadata=METADATA, adds=tuple(add(f"data/{n}") for n in range(10_000))
     )
@@ -90,7 +90,10 @@ def test_many_files_take_little_room() -> None:
 
 
 def test_checkpoint_of_another_engine_is_read(tmp_path: Path) -> None:
-    """Otherwise a table would not open after another engine wrote a checkpoint, with applications and removed files."""
+    """Otherwise a table would not open after another engine wrote a checkpoint.
+
+    This one has applications and removed files.
+    """
     for app in ("a", "b"):
         deltalake.write_deltalake(
             tmp_path,
@@ -122,7 +125,7 @@ def checkpoint_of(**columns: list[Any]) -> bytes:
 
 
 def test_statistics_in_columns_are_read() -> None:
-    """Otherwise counts and bounds in `stats_parsed` would be lost, or would replace those in JSON."""
+    """Otherwise counts and bounds in `stats_parsed` would be lost, or would replace the statistics in JSON."""
     parsed = {
         "numRecords": 7,
         "minValues": {"_slot": 3, "_key": "a", "f": 0.5, "s": {"x": 1}},
@@ -144,7 +147,7 @@ def test_v2_checkpoint_is_recognized() -> None:
 
 
 def test_damaged_checkpoint_is_named() -> None:
-    """Otherwise the user would not learn which object is damaged, and what to do."""
+    """Otherwise the user would not learn which object is damaged, or what to do."""
     body, _ = encode(Checkpoint(protocol=Protocol(), metadata=METADATA), version=1)
     for broken in (b"", body[:-9], checkpoint_of(protocol=[]), checkpoint_of(add=[{"path": 1}])):
         with pytest.raises(CorruptError, match=r"^c: "):

@@ -66,7 +66,7 @@ class TestSchema:
     def test_protocol_requires_only_needed_features(
         self, columns: dict[str, Any], vectors: bool, protocol: Protocol
     ) -> None:
-        """Otherwise a table would be closed to engines that could read it."""
+        """Otherwise engines that could read a table would refuse it."""
         found = delta_schema(spark_schema(**columns), vectors=vectors)
         assert found.protocol == protocol
         assert found.properties.get("delta.enableDeletionVectors") == ("true" if vectors else None)
@@ -97,7 +97,7 @@ class TestSchema:
 
     @pytest.mark.parametrize("name", ["amount", "the amount"])
     def test_comments_of_the_user_stay(self, name: str) -> None:
-        """Otherwise the comments in the user's DDL would be lost, inside a column or where names are mapped."""
+        """Otherwise comments in the user's DDL would be lost: inside a column, or if column mapping is used."""
         told = {"nullable": True, "metadata": {"comment": "Before tax"}}
         inner = {"type": "struct", "fields": [{"name": "net", "type": "double", **told}]}
         columns = [{"name": name, "type": inner, **told}]
@@ -132,7 +132,9 @@ class TestRaised:
     @pytest.mark.parametrize("wanted", PROTOCOLS)
     @pytest.mark.parametrize("known", PROTOCOLS)
     def test_raised_protocol_includes_both(self, known: Protocol, wanted: Protocol) -> None:
-        """Otherwise a table would lose a feature that its files need, or its protocol would depend on the order."""
+        """Otherwise a table would lose a feature that its files need, or its protocol would depend on the order of the
+        changes.
+        """
         found = raised(known, wanted)
         assert found == raised(wanted, known)
         assert raised(found, wanted) == found == raised(found, known)

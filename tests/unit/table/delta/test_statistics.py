@@ -52,7 +52,7 @@ def bounds(values: list[Any], kind: pa.DataType, group: int = 2, name: str = "c"
 
 @given(st.lists(st.none() | TEXT, max_size=6))
 def test_bounds_of_texts_include_all_values(values: list[str | None]) -> None:
-    """Otherwise a text would be outside its bounds, by the order of code points or of UTF-8 bytes."""
+    """Otherwise a text would be outside its bounds, in the order of code points or in the order of UTF-8 bytes."""
     low, high = bounds(values, pa.string())
     there = [value for value in values if value is not None]
     assert (low is None) == (not there)
@@ -87,7 +87,7 @@ def test_upper_bound_of_texts_is_raised(greatest: str, bound: str | None) -> Non
 
 @given(st.lists(st.tuples(st.integers(0, 999), KEY), min_size=1, max_size=5))
 def test_bounds_of_slots_and_keys_are_exact(lineage: list[tuple[int, str]]) -> None:
-    """Otherwise a pack would be missed for a key that it holds, or read for many other keys."""
+    """Otherwise readers would miss a pack that holds a key, or read packs that do not hold it."""
     slots, keys = zip(*lineage, strict=True)
     rows = pa.table({"_slot": pa.array(slots, pa.int32()), "_key": pa.array(keys, pa.string())})
     add = add_of("data/p", footer_of(rows, 2), size=9, modified_ms=8, since=3, until=4)
@@ -98,7 +98,7 @@ def test_bounds_of_slots_and_keys_are_exact(lineage: list[tuple[int, str]]) -> N
 
 
 def test_key_with_a_lone_surrogate_cannot_be_stored() -> None:
-    """Otherwise the order of keys would differ from the order of their bytes."""
+    """If such a key could be stored, the order of keys would differ from the order of their bytes."""
     with pytest.raises(UnicodeEncodeError):
         pa.array(["\ud800"], pa.string())
 
@@ -106,7 +106,7 @@ def test_key_with_a_lone_surrogate_cannot_be_stored() -> None:
 @given(st.lists(st.none() | st.floats() | st.floats(width=32), max_size=5))
 @pytest.mark.parametrize("kind", [pa.float64(), pa.float32()])
 def test_bounds_of_floats_include_all_values(kind: pa.DataType, values: list[float | None]) -> None:
-    """Otherwise a predicate would miss NaN or infinity, for which JSON has no number."""
+    """Otherwise a query would miss rows with NaN or infinity, which JSON's numbers cannot express."""
     stored = pa.array(values, kind).to_pylist()
     low, high = bounds(values, kind)
     there = [value for value in stored if value is not None]
@@ -119,7 +119,7 @@ def test_bounds_of_floats_include_all_values(kind: pa.DataType, values: list[flo
 
 
 def test_unchecked_floats_have_no_bounds() -> None:
-    """Otherwise a predicate would miss NaN, which footers ignore."""
+    """Otherwise a query would miss rows with NaN, which footers ignore."""
     rows = pa.table({"f": [1.0, math.nan], "s": [{"f": 1.0}, {"f": None}]})
     assert json.loads(stats_of(footer_of(rows)))["minValues"] == {}
     assert without_nan(rows) == {("s", "f")}
@@ -157,7 +157,7 @@ MICROSECONDS = st.integers(-(2**63), 2**63 - 1) | st.integers(-(10**16), 10**17)
 @given(st.lists(st.none() | MICROSECONDS, max_size=5))
 @pytest.mark.parametrize("zone", ["UTC", None])
 def test_bounds_of_times_are_rounded_outward(zone: str | None, values: list[int | None]) -> None:
-    """Otherwise a predicate would miss times that are not whole milliseconds, or outside the calendar."""
+    """Otherwise a query would miss times that are not whole milliseconds, or that are outside the calendar."""
     low, high = bounds(values, pa.timestamp("us", zone))
     there = [value for value in values if value is not None]
 
@@ -189,7 +189,7 @@ def test_bounds_of_integers_are_exact() -> None:
 
 
 def test_nested_columns_have_nested_statistics() -> None:
-    """Otherwise fields of structs would be confused with names that have dots, or lists and maps would get bounds."""
+    """Otherwise the field `b` of `a` would be confused with a column `a.b`, or lists and maps would get bounds."""
     rows = pa.table(
         {
             "_slot": pa.array([1, 2], pa.int32()),
@@ -211,7 +211,7 @@ def test_nested_columns_have_nested_statistics() -> None:
 
 
 def test_first_columns_and_lineage_have_statistics() -> None:
-    """Otherwise packs would not be found by slot and key if these columns come late."""
+    """Otherwise packs would not be found by slot and key if these are not among the first columns."""
     names = [*(f"c{n}" for n in range(50)), "_slot", "_key"]
     rows = pa.table({name: ["a" * 500] for name in names})
     found = stats(rows)

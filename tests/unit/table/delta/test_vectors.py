@@ -40,7 +40,7 @@ ROWS = st.sets(st.integers(0, EVERY - 1), max_size=50) | SPREAD | st.builds(rang
 
 @given(st.lists(ROWS, max_size=4))
 def test_rows_are_decoded_as_they_were_encoded(packs: list[set[int] | range]) -> None:
-    """Otherwise other rows would be hidden, with vectors in the log or in the round's file."""
+    """Otherwise wrong rows would be hidden. Vectors in the log and in the round's file are tested."""
     found = encode({str(n): rows for n, rows in enumerate(packs)}, file=FILE)
     for n, rows in enumerate(packs):
         vector = found.vectors[str(n)]
@@ -62,14 +62,14 @@ def test_vector_has_the_protocol_format() -> None:
 
 
 def test_name_of_a_file_is_found_from_the_log() -> None:
-    """Otherwise other engines would not find the file of a vector, with or without a folder."""
+    """Otherwise other engines would not find the file of a vector. It may be in a folder or not."""
     found = encode({"p": range(0, 60_000, 2)}, file=FILE)
     vector = found.vectors["p"]
     assert vector.storage == "u"
     assert vector.offset == 1
     assert file_of(vector) == path_of(FILE) == f"_s3notify/vector/deletion_vector_{FILE}.bin"
     assert file_of(replace(vector, body=vector.body[-20:])) == f"deletion_vector_{FILE}.bin"
-    # The example in the protocol's text.
+    # This example is in the text of the protocol.
     known = replace(vector, body="ab^-aqEH.-t@S}K{vb[*k^")
     assert file_of(known) == "ab/deletion_vector_d2c639aa-8816-431a-aaf6-d3fe2512ff61.bin"
     for broken in (replace(vector, storage="p"), replace(vector, body="ab"), replace(vector, body="§" * 20)):

@@ -1,4 +1,6 @@
-"""A table of newest rows equals a window over all rows, after any changes of the source and after crashes."""
+"""A table of newest rows equals a window over all rows of the source, after any changes of the source, and after
+crashes.
+"""
 
 import pytest
 
@@ -37,7 +39,7 @@ def commit(source, bucket):
 
 
 def followed(source, bucket, **more):
-    """Commit a bucket, and return the newest rows after checking that they equal a window over all rows."""
+    """Commit a bucket, check that the newest rows equal a window over all rows, and return them."""
     commit(source, bucket)
     newest = following(NEWEST, source, **more)
     done = newest.follow()
@@ -76,7 +78,9 @@ def test_key_leaves_with_its_last_row(source):
 
 
 def test_deleted_key_has_no_row_until_a_newer_one_is_added(source):
-    """Otherwise a late older row would restore a deleted key, or the key would stay deleted without the deletion."""
+    """Otherwise an older row that arrives late would restore a deleted key, or the key would stay deleted after the
+    deleting row has left.
+    """
     first = {"a1": ("e", (OLD,)), "b1": ("e", (DELETED,))}
     assert followed(source, first) == {}
     assert followed(source, {**first, "c1": ("e", (NEW,))}) == {}
@@ -86,7 +90,7 @@ def test_deleted_key_has_no_row_until_a_newer_one_is_added(source):
 
 
 def test_rows_of_an_erased_object_are_replaced(source):
-    """Otherwise erased rows would stay, because the erasing version does not say which rows they were."""
+    """Otherwise erased rows would stay, because the version that erases them does not say which rows they were."""
     clock = HandClock()
     store = MemoryObjectStore(clock=clock)
     source = KeyedRounds(store=store, clock=clock, vectors=source.vectors, more={"max_run_seconds": 100.0})
@@ -160,7 +164,9 @@ def test_source_without_rows_makes_no_table(source):
 
 
 def test_round_with_one_row_takes_few_requests(source):
-    """Otherwise a round with one row would read more than the changes, the row's pack and the states of its key."""
+    """Otherwise a round with one row would read more than it needs: the changes, the row's pack, and the states of its
+    key.
+    """
     bucket = {f"a{n}": ("e", (row(f"k{n % 3}", 1),)) for n in range(9)}
     followed(source, bucket)
     store = CountingStore(source.store)
@@ -194,7 +200,7 @@ def test_rounds_go_on_after_compaction(source):
 
 
 def test_round_killed_at_any_write_can_be_repeated(source):
-    """Otherwise a row would be lost, or occur twice, after a crash."""
+    """Otherwise after a crash, a row would be lost or occur twice."""
     base = dict(source.store._objects)
     for kill in range(40):
         source.store._objects = dict(base)
@@ -217,7 +223,7 @@ def test_round_killed_at_any_write_can_be_repeated(source):
 
 
 def after_writes(number):
-    """A crash after `number` writes."""
+    """The process crashes after `number` writes."""
     seen = 0
 
     def schedule(call):

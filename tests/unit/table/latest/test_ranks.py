@@ -61,7 +61,7 @@ def ranks(order, modified=None, keys=None, offsets=None):
     ("kind", "values"), VALUES, ids=lambda each: str(each) if isinstance(each, pa.DataType) else ""
 )
 def test_ranks_sort_like_values(kind, values):
-    """Otherwise a wrong row would be the newest. Slices of longer columns are included."""
+    """Otherwise a wrong row would be the newest one. Columns that are slices of longer columns are tested, too."""
     check_order("at", kind)
     found = ranks(pa.array(values, kind))
     assert found == sorted(found)
@@ -77,7 +77,7 @@ def test_equal_values_have_equal_ranks():
 
 
 def test_ties_are_broken_by_time_key_and_offset():
-    """Otherwise a later part of the rank would decide although an earlier one differs."""
+    """Otherwise a later part of the rank would decide although an earlier part differs."""
     early, late = datetime(2026, 1, 1, tzinfo=UTC), datetime(2026, 1, 2, tzinfo=UTC)
     order = pa.array([1] * 6 + [2], pa.int64())
     found = ranks(

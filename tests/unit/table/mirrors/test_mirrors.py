@@ -41,7 +41,7 @@ def test_every_version_is_shown(place: Place) -> None:
 
 @pytest.mark.server
 def test_failing_mirror_does_not_delay_commits(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Otherwise a version would not be committed, or its rows would stay missing in the mirror."""
+    """Otherwise a version would not be committed, or its rows would never appear in the mirror."""
     with monkeypatch.context() as broken:
         broken.setattr(ToyMirror, "fails", True)
         place.put("a", 1)

@@ -21,7 +21,7 @@ def pack(path: str, size: int, label: int, **more: object) -> Add:
 
 
 def after(packs: Sequence[Add], merges: Sequence[Merge], sizes: PackSizes = SIZES) -> list[Add]:
-    """The packs after these merges, cut as the writer cuts them."""
+    """The packs after these merges. Merged packs are divided as the writer divides them."""
     by_path = {each.path: each for each in packs}
     gone = Counter(path for merge in merges for path in merge.paths)
     assert set(gone.values()) <= {1}
@@ -84,7 +84,7 @@ def test_each_row_is_rewritten_about_once_for_each_class() -> None:
 
 
 def test_rows_that_compress_well_count_as_rows() -> None:
-    """Otherwise a round that merges such packs by their bytes alone would decode gigabytes."""
+    """Otherwise a round that counts only bytes would merge many such packs, and decode gigabytes."""
     sizes = replace(SIZES, row=10)
     full = [pack(f"{n}", 500, n, rows=6_400) for n in range(50)]
     assert compaction(full, sizes) == []

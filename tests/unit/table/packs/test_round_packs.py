@@ -1,4 +1,4 @@
-"""Packs: written rows are stored in order; withdrawn rows are removed, and other rows stay."""
+"""The packs of a round: written rows are stored in order. Withdrawn rows are removed, and other rows stay."""
 
 import io
 from collections import Counter
@@ -76,7 +76,7 @@ def test_big_slot_is_divided_into_packs_of_the_target_size() -> None:
 
 
 def test_pack_ends_after_many_rows_that_compress_well() -> None:
-    """Otherwise the withdrawal of one such row would rewrite millions."""
+    """Otherwise the withdrawal of one such row would rewrite millions of rows."""
     rows = rows_of([(slot, "k", "e", n) for slot in range(8) for n in range(100)])
     sizes = PackSizes(target=20_000, smallest=1_500, group=4_000)
     assert len([*write([rows], sizes)]) == 1
@@ -126,7 +126,7 @@ def test_rewritten_pack_has_the_remaining_rows_in_order(
     every = sorted({(slot, key) for table in tables for slot, key in table})
     leaving = data.draw(st.lists(st.sampled_from(every), unique=True)) if every else []
     objects_left = [Withdrawal(slot=slot, key=key) for slot, key in leaving]
-    # An object in another slot with the same key must remove nothing.
+    # An object with the same key in another slot must remove nothing.
     objects_left = [*objects_left, Withdrawal(slot=77, key="a")] if (77, "a") not in leaving else objects_left
     hide = [sorted(n for n in gone if n < pack.rows) for pack in packs]
     if not packs:

@@ -1,4 +1,4 @@
-"""States of objects: the answers of a set, their requests, and the part of a set in a manifest."""
+"""States of objects: the answers of a `StateSet`, the requests for them, and the part of the set in the manifest."""
 
 import io
 import json
@@ -26,7 +26,7 @@ MANY = 30_000
 
 @pytest.fixture(scope="module")
 def large():
-    """A large file like the one of a first batch: 30,000 objects in 8 pages."""
+    """A large file, as a first batch makes it: 30,000 objects in 8 pages."""
     site = Site()
     site.write([state(key, etag=f"{n:032x}", rows=n) for n, key in enumerate(keys(MANY))])
     assert len(site.states.files) == 1
@@ -113,7 +113,7 @@ def test_keys_of_any_characters_are_found():
 
 def test_known_key_costs_one_page(large):
     wanted = keys(1, 4711)
-    large.lookup(keys(1, 3))  # loads the tail
+    large.lookup(keys(1, 3))  # this loads the tail
     reader = large.reader
     reader.cache.__init__()
     reader.tail(large.states.files[0])
@@ -178,7 +178,7 @@ def test_failing_and_pending_objects_are_found_by_their_pages(large):
     assert {k for some in found[0].values() for k in some} == {failing, again}
     assert {k for some in reader.pending(site.states, slots).values() for k in some} == {waiting, again}
     assert not reader.failing(site.states, [site.slot(waiting)])
-    # Newer states override, without another read of the page.
+    # Newer states override older ones, and the page is not read again.
     site.write([state(failing), gone(again), state(keys(1)[0], reach_end=False)])
     assert reader.failing(site.states, slots) == {}
     pending = reader.pending(site.states, slots)

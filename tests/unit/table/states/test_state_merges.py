@@ -1,4 +1,4 @@
-"""Merges of states: the files that become one, the marks that leave, and the merge that a conflict drops."""
+"""Merges of states: which files become one, when marks of `gone` keys leave, and when a conflict drops a merge."""
 
 import io
 import json
