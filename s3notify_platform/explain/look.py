@@ -12,7 +12,7 @@ Requests of one round:
 - Version: 1 GET for the version that committed the object, and 1 for each version that other writers created meanwhile,
   at most `VERSIONS_MAX`.
 - A key without rows: 2 GETs and the requests of `feed` for each of the slot's last `CHANGES_MAX` changes.
-- Rejects: the requests of `reading` for the slot's part of at most `REJECT_FILES` packs of rejects.
+- Rejects: the slot's part of at most `REJECT_FILES` packs of rejects is read, by the requests of `reading`.
 
 There are up to `ROUNDS` rounds if the object changes meanwhile. A scan is 1 LIST and 1 GET for each record, or 1 query
 in DynamoDB.

@@ -10,7 +10,7 @@ R = TypeVar("R")
 
 
 class Track(Protocol):
-    """Shows the progress of long work: yields the `items`, `total` in number. `what` names the work."""
+    """Shows the progress of long work, and yields its `items`. `total`: their number. `what` names the work."""
 
     def __call__(self, items: Iterable[T], total: int, what: str) -> Iterable[T]:
         """Yields the same items."""

@@ -39,7 +39,7 @@ PUT_BACK: Final = "s3notify table put-back"
 """The command that restores a version that an overrun lease has replaced (`put_back`)."""
 
 LINEAGE: Final = 64
-"""The number of versions, the newest ones, whose manifest numbers a snapshot keeps."""
+"""A snapshot keeps the manifest numbers of this many versions, the newest ones."""
 
 Lineage = tuple[tuple[int, int], ...]
 """Versions and the numbers of their manifests, as they were read, ascending."""

@@ -1,4 +1,4 @@
-"""One table, with the objects that read it and commit to it.
+"""One table, with its reader and its committer.
 
 A process keeps the newest snapshot of a table that it has seen. So a warm process requests only the later versions.
 

@@ -320,7 +320,7 @@ class LogReader:
         return base, since
 
     def longest(self, *, before_refused: bool = False) -> Snapshot | None:
-        """The newest snapshot that can be read. `known`, and missing later versions, are ignored. See `as_of`.
+        """The newest readable snapshot. It does not look at `known`, and later versions may be missing. See `as_of`.
 
         `UsageError`: a version of another engine is refused. `before_refused`: return the snapshot before that version
         instead.

@@ -15,8 +15,8 @@
 - *checked*: if the new type can hold exactly the same value, it stays; otherwise its object must be read again.
 - *again*: the objects of all values must be read again.
 
-A type with fields or elements is converted in the most costly way that one of them needs. But *checked* then becomes
-*again*.
+A type with fields or elements is converted in the most costly way that one of them needs. But if that way is *checked*,
+the type is converted by *again*.
 
 Types are Spark's JSON, values are Arrow's.
 """

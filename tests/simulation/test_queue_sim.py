@@ -383,7 +383,7 @@ def test_quota_holds_with_writers_that_reserve_too_much(holding, kind, crashes, 
 
 @simulated
 def test_sleeping_writer_announces_again(seed):
-    """Writers pause anywhere, but no actor dies: no change is lost, however the resolver treated a reservation."""
+    """Writers pause, but no actor dies. No change is lost, no matter how the reconciler treated a reservation."""
     world = World(kind="memory", settings=TopicSettings(capacity=4, shards=1), seed=seed)
     actors = [world.writer(n, [f"k{n}.{i}" for i in range(4)]) for n in range(3)]
     actors += [world.puller(range(1000)), world.reconciler()]

@@ -243,8 +243,9 @@ class HttpServer:
             self._open.discard(task)
 
     def _count(self, stranger: _Stranger, address: str) -> bool:
-        """Count the stranger's connection for this address only. False if the address has too many: then the connection
-        counts for no address.
+        """Count the stranger's connection for this address, and no longer for the address before.
+
+        False if the address has too many; then the connection counts for no address.
         """
         self._forget(stranger)
         if self._strangers[address] >= self._limits.strangers:

@@ -144,7 +144,7 @@ class Dialect:
 
     @cached_property
     def opened(self) -> re.Pattern[bytes]:
-        """Matches a quoted value up to the end of a text, if the value may continue behind the text."""
+        """Matches a quoted value that reaches the end of a text and may continue in the text that follows."""
         q = re.escape(self.quote.encode())
         return re.compile(q + self._inside + q + rb"?+\Z" if q else rb"(?!)", re.DOTALL)
 

@@ -211,7 +211,7 @@ class CausalCache:
     def get(self, key: str) -> StoredObject | None:
         """The object, at most `staleness_seconds` behind the signals; None if it does not exist.
 
-        With the background, at most `serve_stale_seconds` behind.
+        If the cache refreshes in the background, the object is at most `serve_stale_seconds` behind.
         """
         slot = slot_of(key, self._state.slots)
         if not self._is_fresh():

@@ -116,9 +116,9 @@ class LargeObjects(Generic[O_co]):
     """The methods of a publisher that write objects of up to 5 TiB, which need not fit into memory.
 
     Memory: at most 256 MiB, or one part if that is larger. A part has 1/10,000 of a known size (525 MiB for 5 TiB).
-    For an unknown size, parts grow from 8 MiB to 1.1 GiB (151 MiB at 100 GiB). A stream whose reads return fewer bytes
-    than requested needs twice the memory of a part. An error of the stream is raised, and nothing is written. The same
-    holds for `UsageError`, if the stream does not have the size given.
+    If the size is unknown, parts grow from 8 MiB to 1.1 GiB; after 100 GiB, a part has 151 MiB. A stream
+    whose reads return fewer bytes than requested needs twice the memory of a part. An error of the stream is raised,
+    and nothing is written. The same holds for `UsageError`, if the stream does not have the size given.
     """
 
     def put_file(
@@ -183,8 +183,8 @@ class LargeObjects(Generic[O_co]):
 
         An empty `source_bucket` is this bucket. The copy keeps the source's metadata; `metadata` overrides it.
         `NotFoundError`: the source does not exist. `ConflictError`: the source changed meanwhile. In both cases nothing
-        was written. Requests: up to 1 GiB and without a precondition, those of `put` and 1 HEAD of the source. Else 2
-        more, and 1 for each 128 MiB in place of the one that copies.
+        was written. Requests: up to 1 GiB and without a precondition, those of `put` and 1 HEAD of the source. 
+        Otherwise 2 requests more, and 1 for each 128 MiB in place of the one request that copies.
         """
         found = self._source(source_bucket, source_key)
         if found is None:

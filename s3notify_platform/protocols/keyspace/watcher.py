@@ -30,7 +30,7 @@ HIDDEN_SECONDS = 10.0
 The first poll after this time LISTs the signals."""
 
 PAGES_MAX = 100
-"""Most pages of one LIST. More than 100,000 foreign objects mean a misplaced prefix, not a keyspace."""
+"""The maximum number of pages of one LIST. More than 100,000 foreign objects mean a misplaced prefix."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

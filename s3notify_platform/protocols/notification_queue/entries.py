@@ -71,7 +71,7 @@ class TopicUser:
     epoch: str = ""
 
     def claimed(self, topic: Topic) -> Topic:
-        """The topic with this table among its tables: in place of the table's former ids, or as the first table.
+        """The topic with this table added: it replaces its own former ids, or it is the topic's first table.
 
         `UsageError`: the topic has other slots, or serves other tables. `NotFoundError`: it has another epoch. Pure.
         """

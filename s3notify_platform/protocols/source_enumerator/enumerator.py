@@ -51,7 +51,7 @@ class ObjectVersion:
 @pickled_by_values
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Split:
-    """The part of an object version that one task reads: the records that begin in the bytes `start` to before `end`.
+    """The part of an object version that one task reads: the records that begin at `start` or later, before `end`.
 
     `by_record`: the object can only be read from its beginning, because it is compressed or encoded. Then `start` is
     the number of records to skip, and `end` is not used. The split ends with the first record that brings it to

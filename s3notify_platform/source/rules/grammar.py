@@ -69,7 +69,7 @@ class Node:
 
 @dataclass(slots=True)
 class _Parser:
-    """Consumes tokens, pairs of kind and text, from the end of a list."""
+    """Consumes tokens. A token is a pair of kind and text. The list is reversed: the next token is its last element."""
 
     text: str
     tokens: list[tuple[str, str]] = field(default_factory=list)

@@ -28,8 +28,8 @@ micro-batch, but a version or a slot is never divided. Columns that the table ge
 restarted.
 
 Requests: a poll makes those of `LogTable.newest`, at most once in `poll_seconds`. Each version costs 4 GETs, or 5 if it
-has many changes. While the stream returns the rows at its beginning, each micro-batch costs twice those of
-`snapshot_of`. Tasks make those of `reading.read`.
+has many changes. While the stream returns the rows that it begins with, each micro-batch makes the requests of
+`snapshot_of` twice. Tasks make those of `reading.read`.
 """
 
 from collections.abc import Sequence

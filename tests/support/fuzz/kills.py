@@ -86,7 +86,7 @@ class Killer:
         return not self._plan and not self._delays
 
     def strike(self, share: float, elapsed: float) -> None:
-        """Kills the processes that the plan has for this share of the work."""
+        """Kills the processes whose turn in the plan has come. `share`: the share of the work that is done."""
         while self._plan and self._plan[0][0] <= share:
             _, name = self._plan.pop(0)
             if self.services[name].kill():

@@ -211,7 +211,7 @@ def test_nested_columns_have_nested_statistics() -> None:
 
 
 def test_first_columns_and_lineage_have_statistics() -> None:
-    """Otherwise packs would not be found by slot and key if these are not among the first columns."""
+    """Otherwise packs could not be found by slot and key in a table whose first columns do not include these two."""
     names = [*(f"c{n}" for n in range(50)), "_slot", "_key"]
     rows = pa.table({name: ["a" * 500] for name in names})
     found = stats(rows)
