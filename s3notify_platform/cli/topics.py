@@ -110,7 +110,8 @@ _settings_options = options(
         "--ttl-hours",
         type=click.FloatRange(min=0),
         metavar="HOURS",
-        help="Hours for which workers retry an entry; then it becomes a dead letter. 0: forever; default: 96.",
+        help="Hours for which workers retry an entry, while they watch it; then it becomes a dead letter. 0: forever; "
+        "default: 96.",
     ),
     # The prefix avoids a clash with `format` in a source's YAML.
     *(

@@ -74,7 +74,8 @@ def resolve(  # noqa: C901 - one loop over the outcomes of one write
 
     `look` reads the state and returns what the state proves. None means that the precondition still holds, so the write
     has not been applied so far. `look` may raise `UnknownOutcomeError` if the state proves nothing. `may_resend` is
-    called right before a write in doubt is sent again. `retry_unavailable`: also resend a write that was certainly not applied.
+    called right before a write in doubt is sent again. `retry_unavailable`: also resend a write that was certainly not
+    applied.
 
     1 request if all goes well; 1 write and 1 read for each round in doubt. An error of `send` is raised unchanged if
     no attempt is in doubt: nothing was applied. `UnknownOutcomeError`: the write may have been applied, or may still

@@ -253,7 +253,7 @@ class FollowingTable:
         """The reason why the table must be rebuilt; "" if it can advance from its version."""
         follows = held.manifest.follows
         if follows is None:
-            return "it was never made"
+            return "the table was never built"
         if follows.table != now.table or follows.version > now.version:
             return (
                 f"it was made from version {follows.version} of table {follows.table}, and the source is at "

@@ -199,7 +199,7 @@ def test_operator_errors_name_a_remedy_and_no_secret(ministack, work):
         finally:
             store.close()
 
-    with pytest.raises(UsageError, match=r"no bucket 'no-such-bucket'.*create it"):
+    with pytest.raises(UsageError, match=r"no bucket 'no-such-bucket'.*create the bucket"):
         run(ministack.config("no-such-bucket"))
     with pytest.raises(UnavailableError, match=r"http://127\.0\.0\.1:9 is unavailable"):
         run(S3Config(bucket="b", endpoint_url="http://127.0.0.1:9", access_key_id="x", secret_access_key="y"))

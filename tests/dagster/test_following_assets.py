@@ -73,7 +73,7 @@ def test_each_batch_updates_the_newest_rows(site: Site) -> None:
     assert (first["dagster/row_count"], first["changed"], first["rebuilt"]) == (
         2,
         2,
-        "it was never made",
+        "the table was never built",
     )
     assert site.run([put(site, 3, (1, 2.0))]).success
     assert len(materializations(site)) == 1, "an older row changes nothing"

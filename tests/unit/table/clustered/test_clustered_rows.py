@@ -34,7 +34,7 @@ def files(source):
 
 def test_rows_are_added_and_withdrawn(source):
     bucket = {f"{c}{n}": ("e", tuple(NUMBERS[n * 10 : n * 10 + 10])) for c in "abc" for n in range(5)}
-    assert followed(source, bucket).rebuilt == "it was never made"
+    assert followed(source, bucket).rebuilt == "the table was never built"
     bucket |= {"a1": ("f", (1, 2)), "d1": ("e", (4, 5))}
     assert followed(source, bucket).rebuilt == ""
     del bucket["b2"]
