@@ -91,7 +91,9 @@ class SlotRound:
             return state.since < since and not (state.failing or state.expired)
 
         other = before.objects_of_other_code(code) + self._moved(is_other)
-        return {"code_version": code, "other_code": other, "code_since": since if other else 0}
+        # A failing object may be read on from rows that other code has made.
+        failing = before.failing + self._moved(lambda state: state.failing)
+        return {"code_version": code, "other_code": other, "code_since": since if other or failing else 0}
 
     def _moved(self, count: Callable[[ObjectState], int]) -> int:
         return sum(

@@ -46,7 +46,7 @@ def wrong_column(orders: DataFrame) -> DataFrame:
 
 @s3_slot_asset(source="orders", owners=["team:sales"])
 def paid_orders(orders: DataFrame) -> DataFrame:
-    """A slot asset: the orders with an amount above zero."""
+    """Orders with an amount above zero."""
     return orders.where("amount > 0")
 
 

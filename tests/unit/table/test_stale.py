@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from s3notify_platform.protocols.source_enumerator import ObjectState
@@ -77,6 +77,14 @@ ROUNDS = st.lists(
 
 
 @given(ROUNDS)
+@example(
+    [
+        ("read", ["a", "b"], False),
+        ("fail", ["a", "b"], True),
+        ("read", ["a"], False),
+        ("read further", ["b"], False),
+    ]
+)
 def test_count_is_exact_while_code_versions_are_new(rounds: Sequence[tuple[str, list[str], bool]]) -> None:
     """Otherwise a slot would be reported as stale without reason.
 
