@@ -4,7 +4,7 @@ run.
 The fingerprint of a function covers the top-level statement that defines it, and all statements of its project that
 this statement uses, directly or indirectly. These are functions, classes, constants, and code that changes them, also
 in imported modules. Comments, docstrings, formatting and Dagster annotations (`@s3_slot_asset`) do not count. A project
-is the function's own package, and other modules that are not installed. Of an installed package only the imported names
+is the function's own package, and other modules that are not installed. Only the imported names of an installed package
 count, and not its version.
 
 Guarantees

@@ -31,7 +31,7 @@ from s3notify_platform.orchestration.dagster_internals import (
     RESUME_RETRY_TAG,
     RETRY_NUMBER_TAG,
 )
-from s3notify_platform.orchestration.following_assets import lead_on
+from s3notify_platform.orchestration.following_assets import advance
 from s3notify_platform.orchestration.io_manager import SlotIOManager
 from s3notify_platform.orchestration.partitions import SlotBatch, slot_partitions
 from s3notify_platform.orchestration.source_assets import SlotAsset, SourceAssets, step_failures
@@ -287,16 +287,16 @@ class _Step:
         if self.made:
             yield from self._derived(self._snapshot(), [slot for slot, each in results.items() if each.ok])
         for asset in self.io.source.kinds:
-            yield StagedTable(name=asset, commit=partial(self._led_on, asset, [*results][:1]))
+            yield StagedTable(name=asset, commit=partial(self._advanced, asset, [*results][:1]))
 
-    def _led_on(self, asset: str, slots: Sequence[Slot]) -> Results:
+    def _advanced(self, asset: str, slots: Sequence[Slot]) -> Results:
         """Updates a derived table. If that fails, the slots still count as done, and the next batch tries it again.
 
         `slots`: the slots for which that next batch is requested.
         """
         self.doing(f"updating {asset}")
         again = partial(self.io.clients.ask_again, slots, listing=self.opened.listing)
-        why = lead_on(self.context, self.io, asset, batch=self.batch, again=again)
+        why = advance(self.context, self.io, asset, batch=self.batch, again=again)
         self.behind = why or self.behind
         return {}
 

@@ -61,7 +61,7 @@ def _description(source: Source, name: str) -> str:
     return f"All rows of {source.name}, sorted by {columns}: {led}. Queries by these columns read few files."
 
 
-def lead_on(
+def advance(
     context: dg.AssetExecutionContext,
     io: SlotIOManager,
     asset: str,

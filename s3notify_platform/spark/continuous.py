@@ -297,7 +297,7 @@ class ContinuousIngest:
                 segments=segments,
             )
             for _ in commit_rounds(rounds, queue=self.source.location.queue(), beside=beside):
-                self.lead_on(batch)
+                self.advance(batch)
             return ingest.result()
         except (NotFoundError, UsageError) as error:
             self._topic = ""
@@ -307,7 +307,7 @@ class ContinuousIngest:
                 ) from error
             raise
 
-    def lead_on(self, batch: str) -> None:
+    def advance(self, batch: str) -> None:
         """Update the source's derived tables. A failure is reported in `behind`; the next poll or batch tries again."""
         self.behind = ""
         for asset in self.source.kinds:
@@ -373,7 +373,7 @@ class _Following:
 
     def __init__(self, ingest: ContinuousIngest, *, sweep: bool) -> None:
         self._ingest = ingest
-        self._sweep, self._sweep_at = sweep, 0.0
+        self._sweep, self._sweep_at = sweep, ingest.clock.monotonic() + SWEEP_SECONDS
         self._watcher: Watcher | None = None
         self._waiting: dict[Slot, str | None] = {}
         self._unqueued: frozenset[Slot] = frozenset()
@@ -382,23 +382,25 @@ class _Following:
         self._followed = False
         """True if the last batch followed entries. The next batch then reads entries before it decides."""
         self._untagged = 0
-        self._led = False
+        self._advanced = False
         """True if the derived tables were updated since the start."""
         self._batches = (f"ingest-{unique_name(ingest.clock)[:12]}-{number}" for number in count())
 
     def step(self, *, hurry: bool) -> float:
         """Poll, and ingest the changes. Returns the seconds until the bucket may be listed. `hurry`: do not wait."""
         ingest, location = self._ingest, self._ingest.source.location
-        if not hurry and self._watcher and ingest.clock.monotonic() >= self._sweep_at:
-            self._watcher, self._sweep = None, True
         watcher = self._watcher = self._watcher or self._begun()
+        if not hurry and ingest.clock.monotonic() >= self._sweep_at:
+            ingest.backlog.add(location.all_slots())
+            self._waiting = {**dict.fromkeys(location.all_slots()), **self._waiting}
+            self._sweep_at += SWEEP_SECONDS
         poll = watcher.poll()
         self._waiting |= poll.changed
         self._unqueued |= poll.unqueued
         if not self._waiting:
-            if ingest.behind or not self._led:
-                ingest.lead_on("")
-                self._led = True
+            if ingest.behind or not self._advanced:
+                ingest.advance("")
+                self._advanced = True
             if self._untagged:
                 self._untagged = ingest.tag(seconds=TAGGING_SECONDS)
             return 0.0
@@ -426,7 +428,7 @@ class _Following:
             )
             if ingest.failing:
                 ingest.spark.range(1).count()  # raises if Spark itself has failed
-            self._waiting, self._unqueued, self._table, self._led = {}, frozenset(), table.id, True
+            self._waiting, self._unqueued, self._table, self._advanced = {}, frozenset(), table.id, True
             seen = Seen(state=watcher.state, table=table.id)
             self._seen = write_seen(location, seen, known=self._seen, clock=ingest.clock)
         self._untagged = ingest.tag(seconds=None if hurry else TAGGING_SECONDS)
@@ -435,16 +437,14 @@ class _Following:
     def _begun(self) -> Watcher:
         """The watcher, from the last seen state of any process; at first, and for a sweep, all slots wait."""
         ingest, location = self._ingest, self._ingest.source.location
-        self._sweep_at = ingest.clock.monotonic() + SWEEP_SECONDS
         platform = open_store(location.platform)
         ingest.source = ingest.source.settle_commit_mode(platform)
         seen = None if self._sweep else read_seen(location)
         if seen is None:
             self._waiting = dict.fromkeys(location.all_slots())
-        backlog = ingest.backlog
         if self._sweep:
-            backlog.add(location.all_slots())
-        self._waiting |= dict.fromkeys(backlog.read().slots)  # left by an earlier process
+            ingest.backlog.add(location.all_slots())
+        self._waiting |= dict.fromkeys(ingest.backlog.read().slots)  # left by an earlier process
         self._table = seen.table if seen else ""
         location.open_table(platform, expected=self._table)  # raises, if the table is not whole
         return location.watcher(platform, state=seen.state if seen else None, clock=ingest.clock)

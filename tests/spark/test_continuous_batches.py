@@ -25,6 +25,7 @@ from s3notify_platform.spark.continuous import SWEEP_SECONDS, ContinuousIngest
 from s3notify_platform.spark.failures import TransformError
 from s3notify_platform.stores.s3 import S3ObjectStore
 from s3notify_platform.stores.s3.fast import FastObjectStore
+from s3notify_platform.table.known import KNOWN
 from s3notify_platform.table.snapshot import Snapshot
 from tests.contracts.fault_proxy import FaultProxy
 from tests.support.clocks import HandClock
@@ -278,6 +279,21 @@ def test_a_process_that_keeps_running_compares_all_objects_each_day(site: Site) 
     replace(site.ingest(), clock=clock).run(days, every_seconds=1.0)
     assert site.planned == [every, every]
     assert slot_of("raw/unannounced", 20) in site.committed()
+
+
+def test_the_daily_sweep_does_not_accept_the_loss_of_a_table(site: Site) -> None:
+    """Only a person may begin again: a new table would hide that the committed one is gone."""
+    clock = HandClock()
+
+    def days(_: int) -> None:
+        clock.sleep(SWEEP_SECONDS)
+        for prefix in (f"{site.source.location.platform_prefix}table/", KNOWN):
+            for lost in site.store.list(prefix).objects:
+                site.store.delete(lost.key)
+
+    site.publisher.put("raw/1", b'{"a":1}\n')
+    with pytest.raises(CorruptError, match="no table is left"):
+        replace(site.ingest(), clock=clock).run(Rests(3, days), every_seconds=1.0)
 
 
 def test_signals_count_as_seen_after_the_commit(site: Site) -> None:

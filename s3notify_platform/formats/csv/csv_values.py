@@ -72,7 +72,7 @@ def most_values(
     """Texts as the values of a column; a text that does not fit is null, and a mismatch.
 
     The cheaper attempts come first: all texts together; then without the texts that begin unlike a value; then without
-    those that do not match the type's pattern. In the rest, misfits are found by halving.
+    those that do not match the type's pattern. In the rest, mismatches are found by halving.
     """
     kind, form = column.type, (written.form if written else "") or FORMS.get(column.type.id)
     rest, odd = texts, np.zeros(len(texts), bool)

@@ -34,8 +34,8 @@ class Quota:
 
 
 Phase = Literal["new", "changed", "known"]
-"""What writers know of a topic. new: some writers may not know the topic yet. changed: some may know only its former
-keys. known: all know the topic."""
+"""The state of a topic as its writers know it. new: some writers may not know the topic yet. changed: some may know only
+its former keys. known: all know the topic."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -54,12 +54,12 @@ def test_step_starts_over_if_another_writer_is_first(name, source, rebuild):
     following(name, source).follow()
     source.commit(source.planned(SECOND))
 
-    def leads_on():
+    def advances():
         source.commit(source.planned(THIRD))
         following(name, source).follow()
 
     ours = following(name, source)
-    done = replace(ours, table=beaten(ours.table, [leads_on])).follow(rebuild=rebuild)
+    done = replace(ours, table=beaten(ours.table, [advances])).follow(rebuild=rebuild)
     assert done.source == source.table.opened().version
     versions = led_to(name, source)
     assert versions == sorted(versions)
@@ -72,13 +72,13 @@ def test_error_ends_the_steps_if_others_are_always_first(name, source):
     following(name, source).follow()
     numbers = iter(range(20, 100, 3))
 
-    def leads_on():
+    def advances():
         following(name, source).follow()
         source.commit(source.planned(SECOND | {"d1": (str(number := next(numbers)), (number,))}))
 
     source.commit(source.planned(SECOND))
     ours = following(name, source)
     with pytest.raises(ConflictError, match="try again"):
-        replace(ours, table=beaten(ours.table, [leads_on] * (CONFLICTS + 1))).follow()
+        replace(ours, table=beaten(ours.table, [advances] * (CONFLICTS + 1))).follow()
     following(name, source).follow()
     assert is_in_step(name, source)

@@ -85,7 +85,7 @@ def test_create_delete_create_waits_for_nobody(store, leases, commit, clock):
     assert leases.leases.read(PATH, "*").generation == 5
 
 
-# Who may write next
+# The next writer
 
 
 def test_a_crashed_holder_is_taken_over_after_its_own_timeout_times_the_skew_rate(
