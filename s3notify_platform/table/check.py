@@ -219,7 +219,7 @@ def _problems_of_slot(
 ) -> Iterator[str]:
     for state in states.values():
         yield from _problems_of_object(slot, state, rows, state.rows, what="rows")
-        # Only some rejects of an object with more than `MAX_REJECTS` are kept. Each part of the object then has one more
+        # Only some of more than `MAX_REJECTS` rejects are kept. Each part of the object then has one more
         # reject, which says how many there were.
         kept = rejects.counts[slot, state.key] if state.rejects > MAX_REJECTS else 0
         expected = kept if MAX_REJECTS < kept <= state.rejects else state.rejects

@@ -34,7 +34,7 @@ class Quota:
 
 
 Phase = Literal["new", "changed", "known"]
-"""The state of a topic as its writers know it. new: some writers may not know the topic yet. changed: some may know only
+"""The state of a topic as writers know it. new: some writers may not know the topic yet. changed: some may know only
 its former keys. known: all know the topic."""
 
 
