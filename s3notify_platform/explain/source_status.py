@@ -5,6 +5,7 @@ Requests of one look at a source:
 - Tables: the requests of `LogTable.newest` for its table, which has all counts for any number of slots, and for the
   table of each slot asset and each derived table.
 - Newest commit: 1 GET and 1 HEAD.
+- A derived table that is behind: 1 GET for each of up to `VERSIONS_READ` versions.
 - Ages of slots: 1 HEAD for each of up to `VERSIONS_TIMED` versions, once.
 - Queue: 1 GET of the rescan backlog, and 1 scan of each topic of its queue.
 - Open chains: 1 LIST for each 1000 records of chains, and 2 GETs for each open chain.
@@ -15,7 +16,7 @@ from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Final
 
 from s3notify_platform.engine.batch.batches import EVERYTHING, BatchPayload, Failing, SensorState
 from s3notify_platform.engine.batch.heartbeats import fresh_beats
@@ -26,8 +27,10 @@ from s3notify_platform.kernel.errors import S3NotifyError
 from s3notify_platform.kernel.limits import (
     MAX_COLUMNS,
     MAX_SCHEMA_BYTES,
+    REQUESTS_IN_FLIGHT,
     SCHEMA_WARN_SHARE,
 )
+from s3notify_platform.kernel.parallel import in_parallel
 from s3notify_platform.kernel.slots import Slot
 from s3notify_platform.protocols.ack_chain import AckChains
 from s3notify_platform.protocols.keyspace import signal_key
@@ -40,6 +43,8 @@ from s3notify_platform.table.pinned_schema import TableSchema, schema_of, size_o
 from s3notify_platform.table.reread import stale_slots
 from s3notify_platform.table.snapshot import Absent, LogReader, Snapshot
 from s3notify_platform.table.versions import note_of
+
+VERSIONS_READ: Final = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,7 +104,8 @@ class SchemaStatus:
 class FollowingStatus:
     """A derived table: its rows, and the `version` of the source's table that it contains; -1: never made.
 
-    `behind`: the number of versions of the source's table that it does not contain yet.
+    `behind`: the number of versions of the source's table that changed rows or columns, and that it does not contain
+    yet.
     """
 
     asset: str
@@ -224,7 +230,7 @@ class SourceLook:
             last=self._last(reader, slots, now_ms),
             failures=failures,
             schema=_schema(schema_of(snapshot.metadata) if snapshot is not None else None),
-            following=tuple(self._following(asset, snapshot) for asset in self.source.kinds),
+            following=tuple(self._following(asset, snapshot, reader) for asset in self.source.kinds),
             paused=self._paused(),
             map=SlotMap(
                 slots=location.slots,
@@ -272,7 +278,7 @@ class SourceLook:
             )
         return tuple(found), in_flight
 
-    def _following(self, asset: str, snapshot: Snapshot | None) -> FollowingStatus:
+    def _following(self, asset: str, snapshot: Snapshot | None, reader: LogReader) -> FollowingStatus:
         found = self.source.location.table(asset).newest()
         follows = None if isinstance(found, Absent) else found.manifest.follows
         newest = -1 if snapshot is None else snapshot.version
@@ -283,7 +289,7 @@ class SourceLook:
             or follows.table != snapshot.table
         ):
             return FollowingStatus(asset=asset, rows=0, version=-1, behind=newest + 1)
-        behind = max(0, newest - follows.version)
+        behind = _changing(reader, follows.version, newest)
         return FollowingStatus(asset=asset, rows=found.rows, version=follows.version, behind=behind)
 
     def _last(self, reader: LogReader, slots: Mapping[Slot, SlotFacts], now_ms: int) -> LastCommit | None:
@@ -301,6 +307,18 @@ class SourceLook:
             age_seconds=max(0, now_ms - body.created_ms) / 1000,
             latency_seconds=max(0, body.created_ms - signal.modified_ms) / 1000 if seen and signal else None,
         )
+
+
+def _changing(reader: LogReader, since: int, until: int) -> int:
+    """The number of versions after `since`, up to `until`, that changed rows or columns: a merge of files did not.
+
+    1 GET for each version, if there are at most `VERSIONS_READ`; otherwise 0 requests, and all versions count.
+    """
+    versions = range(since + 1, until + 1)
+    if len(versions) > VERSIONS_READ:
+        return len(versions)
+    bodies = in_parallel(reader.version, versions, REQUESTS_IN_FLIGHT)
+    return sum(body is None or body.changes_rows or body.metadata is not None for body in bodies)
 
 
 def _schema(pinned: TableSchema | None) -> SchemaStatus | None:

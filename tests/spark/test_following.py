@@ -13,6 +13,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - as everybody does
 from pyspark.sql.window import Window
 
+from s3notify_platform.explain.source_status import SourceLook
 from s3notify_platform.maintenance.compaction import compact
 from s3notify_platform.maintenance.erasure import erase
 from s3notify_platform.spark import following
@@ -231,6 +232,26 @@ def test_newest_rows_are_updated_after_each_batch(newest_lake: Lake) -> None:
     other.run(threading.Event(), every_seconds=None)
     assert "the table has no column 'no'" in other.behind
     assert any("orders_latest is behind" in each for each in said)
+
+
+def test_merge_of_files_leaves_no_table_behind(newest_lake: Lake) -> None:
+    """Otherwise `status` would say after each nightly compaction that a derived table lacks versions."""
+    lake = newest_lake
+    for number in range(2):
+        lake.put(f"{number}.jsonl", [line(number, 1)])
+        lake.ingest()
+    follow(lake)
+
+    def behind() -> list[int]:
+        return [each.behind for each in SourceLook(lake.source).read().following]
+
+    assert compact(lake.source.table()).versions
+    assert behind() == [0]
+    lake.put("2.jsonl", [line(2, 1)])
+    lake.ingest()
+    assert behind() == [1]
+    follow(lake)
+    assert behind() == [0]
 
 
 def test_clustered_table_holds_all_rows_in_order(lake_of: Callable[..., Lake], anywhere: str) -> None:

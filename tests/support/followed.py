@@ -29,7 +29,7 @@ def newest_of(rows: Sequence[Row], key: str, order_by: str) -> dict[str, Row]:
 
 
 def behind(source: Source) -> str:
-    """Describes the tables that are not in step; empty if all are."""
+    """Describes the tables whose rows are not in step; empty if all are. Versions without changed rows do not count."""
     table = source.location.table()
     found = table.newest()
     if isinstance(found, Absent):
@@ -40,16 +40,12 @@ def behind(source: Source) -> str:
         held = other.newest()
         if isinstance(held, Absent) or held.manifest.follows is None:
             return f"{asset} does not exist"
-        if held.manifest.follows.version < found.version:
-            return (
-                f"{asset} is as of version {held.manifest.follows.version}, and the newest is {found.version}"
-            )
         if held.manifest.follows.version > found.version:
             return f"{asset} is ahead: read again"
         if problems := check_table(other, held).problems:
             return f"{asset}: {problems[:3]}"
         if wrong := _wrong(source, asset, rows, _rows(other, held)):
-            return f"{asset} as of version {found.version}: {wrong}"
+            return f"{asset} as of version {held.manifest.follows.version} of {found.version}: {wrong}"
     return ""
 
 

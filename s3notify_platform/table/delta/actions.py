@@ -329,6 +329,11 @@ class LogVersion:
         """True if another engine wrote the version."""
         return not self.number
 
+    @property
+    def changes_rows(self) -> bool:
+        """True if the version marks a file as a change of data. A merge of files does not."""
+        return any(add.data_change for add in self.adds) or any(gone.data_change for gone in self.removes)
+
     def dumps(self) -> bytes:
         """The body of the version, with one action on each line."""
         info: Json = {

@@ -124,9 +124,6 @@ def _same_rows(state: LogState, version: LogVersion) -> bool:
     live = {pack.id: pack.live_rows for pack in state.packs.values()}
     gone = {each.id for each in version.removes}
     counts = [add.live_rows for add in version.adds]
-    changes = any(add.data_change for add in version.adds) or any(
-        each.data_change for each in version.removes
-    )
-    if changes or not gone <= live.keys() or UNKNOWN_ROWS in counts:
+    if version.changes_rows or not gone <= live.keys() or UNKNOWN_ROWS in counts:
         return False
     return sum(live[each] for each in gone) == sum(counts)
