@@ -189,13 +189,13 @@ def _objects(location: Location, store: ObjectStore) -> Iterator[tuple[str, Obje
 
 
 def _kind(name: str) -> str:
-    table = re.match(r"(table|derived/[^/]+)/", name)
+    table = re.match(r"(?:table|derived/([^/]+))/", name)
     rest, kinds = (name[table.end() :], _TABLE) if table else (name, _OTHERS)
     what = next((what for prefix, what in kinds.items() if rest.startswith(prefix)), FOREIGN)
     if table is not None and what == FOREIGN and _PACK.fullmatch(rest):
         what = "data files"
-    derived = table is not None and table[1] != "table" and what != FOREIGN
-    return f"slot assets: {what}" if derived else what
+    asset = table[1] if table is not None else None
+    return f"{asset}: {what}" if asset is not None and what != FOREIGN else what
 
 
 def _records(records: RecordStore) -> Iterator[tuple[str, Record]]:
@@ -205,7 +205,7 @@ def _records(records: RecordStore) -> Iterator[tuple[str, Record]]:
 
 
 def _known_records(known: KnownRecord) -> Iterator[Record]:
-    """The records of the slot assets' tables, and last the record of the source's own table."""
+    """The records of the derived tables, and last the record of the source's own table."""
     found = known.records.scan(
         KNOWN,
         prefix=known.key,

@@ -85,7 +85,7 @@ def test_remove_deletes_everything_of_a_source(
         "manifests",
         "records of tables",
         "signals",
-        "slot assets: data files",
+        "daily: data files",
         "entries",
         "dead letters",
         "stays",
