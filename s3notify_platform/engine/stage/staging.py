@@ -271,8 +271,9 @@ class Packs:
 
 def in_order(rows: pa.Table, order: Sequence[str] = ORDER) -> pa.Table:
     """The rows, sorted in the order that packs have. Pure."""
-    rows = rows.combine_chunks()
-    return rows if _is_in_order(rows, order) else rows.sort_by([(name, "ascending") for name in order])
+    if _is_in_order(rows, order):
+        return rows
+    return rows.combine_chunks().sort_by([(name, "ascending") for name in order])
 
 
 def _is_in_order(rows: pa.Table, order: Sequence[str]) -> bool:
