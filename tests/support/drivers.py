@@ -75,8 +75,9 @@ class Driver:
             if entry.name.isdigit():
                 with suppress(OSError, IndexError, ValueError):
                     stat = (entry / "stat").read_text().rpartition(")")[2].split()
-                    parents[int(entry.name)] = int(stat[1])
-                    commands[int(entry.name)] = (entry / "cmdline").read_bytes()
+                    # A process that ends in between is left out as a whole.
+                    command = (entry / "cmdline").read_bytes()
+                    parents[int(entry.name)], commands[int(entry.name)] = int(stat[1]), command
         daemons = {pid for pid in parents if b"pyspark.daemon" in commands[pid]}
 
         def ours(pid: int) -> bool:
