@@ -1,7 +1,6 @@
 """The facts about one key, the verdict that follows from these facts, and a text with verdict and facts. Pure.
 
-This is the list of verdicts. `committed`, `deleted`, `kept` and `not_chosen` mean that the table agrees with the
-bucket.
+The verdicts `committed`, `deleted`, `kept` and `not_chosen` mean that the table agrees with the bucket.
 
 - committed: the current version is committed, with all its records.
 - rejected: the current version is committed, except for some records, which are in quarantine.
@@ -56,8 +55,8 @@ _BY_BATCH: Final = ("failing", "waiting", "rescan", "signalled")
 """Verdicts about changes that only another batch can commit."""
 
 STATE_WORDS: Final = {"reserved": "reserved", "committed": "queued", "dead": "dead letter"}
-"""The names of an entry's states for people. The state "committed" is shown as "queued", because the table has no
-commit yet.
+"""The names of an entry's states for people. The state "committed" is shown as "queued", because it is no commit to the
+table.
 """
 
 

@@ -1,7 +1,7 @@
 """The slot map has a character for each slot, which shows the slot's row count or its problem. Pure.
 
-There are two forms. In a terminal, colours also show the age of each slot's last commit. For Dagster's UI, the map is a
-Dagster table, because the UI shows tables without a click.
+The map has two forms. In a terminal, colours also show the age of each slot's last commit. For Dagster's UI, the map is
+a Dagster table, because the UI shows tables without a click.
 """
 
 import math

@@ -1,4 +1,4 @@
-"""The only reader of time and randomness.
+"""The only module that reads the time and draws random values.
 
 Code that waits, times out, or draws a random name gets a `Clock`. A simulation can therefore decide the time of each
 event, and the same seed repeats the same history exactly. A lint rule forbids `time`, `random` and similar modules in

@@ -9,7 +9,7 @@
 | `FencedError` | worker | a newer generation exists: stop |
 | `QuotaExceededError` | caller | back off for `retry_after_seconds` |
 | `UnavailableError` | caller | the request was not applied: retry later |
-| `UnknownOutcomeError` | caller | the request may have been applied: read the result before the request is repeated |
+| `UnknownOutcomeError` | caller | the request may have been applied: find out, and only then repeat the request |
 | `CorruptError` | operator | stored bytes contradict an invariant: a person must investigate |
 
 A write that loses against another writer returns `ports.Conflict`, and raises no exception. Every class can be pickled,
@@ -56,7 +56,7 @@ class UnavailableError(S3NotifyError):
 
 
 class UnknownOutcomeError(S3NotifyError):
-    """The request may have been applied. The caller must read the result before the request is repeated."""
+    """The request may have been applied. The caller must find out if it was applied, and only then repeat it."""
 
 
 OUTAGES = (UnavailableError, UnknownOutcomeError)
@@ -67,7 +67,7 @@ class CorruptError(S3NotifyError):
     """Stored bytes contradict an invariant. Nothing was written, and a person must investigate."""
 
 
-# Error names of xor-ack. Each name is a subclass of the error class that says what to do.
+# The names of these errors are from xor-ack. Each name is a subclass of the error class that says what to do.
 
 
 class LessThanTwoBuffers(UsageError):  # noqa: N818 - the original's name
@@ -79,7 +79,7 @@ class BufferLengthsUnequal(UsageError):  # noqa: N818 - the original's name
 
 
 class ZeroBufferNoOp(UsageError):  # noqa: N818 - the original's name
-    """An all-zero stamp would change nothing."""
+    """A stamp of zeros is refused, because it changes nothing."""
 
 
 class TagExists(ConflictError):  # noqa: N818 - the original's name

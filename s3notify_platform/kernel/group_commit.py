@@ -37,14 +37,14 @@ class GroupCommit:
     """
 
     def __init__(self, *, linger_seconds: float = 0.0) -> None:
-        """`linger_seconds`: the longest time for which a leader waits for more jobs. A leader waits only if `enough`
-        says so.
+        """`linger_seconds`: the longest time for which a leader waits for more jobs. A leader waits only while `enough`
+        is false.
         """
         self._linger_seconds = linger_seconds
         self._groups: dict[Hashable, _Group] = {}
         self.changed = Condition()
-        """The lock under which jobs are added and removed. It must be notified when the answer of `enough` may have
-        changed."""
+        """The lock under which jobs are added and removed. The lock must be notified when the answer of `enough` may
+        have changed."""
 
     def run(
         self,

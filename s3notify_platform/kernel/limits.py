@@ -18,7 +18,7 @@ PART_BYTES: Final = 8 << 20
 """Size in bytes of the first part of an upload. A smaller object is written by one PUT. S3 requires at least 5 MiB."""
 
 PARTS_BYTES: Final = 256 << 20
-"""Bytes of an upload's parts in memory at the same time, unless a single part is larger."""
+"""Largest number of bytes of an upload's parts in memory at the same time, unless a single part is larger."""
 
 COPIED_AT_ONCE_BYTES: Final = 1 << 30
 """Largest size in bytes of an object that one request copies. S3 allows 5 GiB, but the answer may take longer than any
@@ -38,7 +38,7 @@ OUTAGE_WAIT_SECONDS: Final = 10.0
 """Longest time in seconds that a run waits before its next attempt."""
 
 MAX_RAW_BYTES: Final = 1 << 20
-"""Raw bytes that quarantine keeps of one rejected record or object."""
+"""Largest number of raw bytes that quarantine keeps of one rejected record or object."""
 
 CARRIED_PACK_BYTES: Final = 64 << 10
 """Bytes of the largest pack that a task sends to the driver. The driver writes this pack with the version."""
@@ -52,15 +52,15 @@ WITHDRAWN_OBJECTS: Final = 100
 limit."""
 
 MAX_DEPTH: Final = 32
-"""Nesting depth of objects and lists in a JSON record and in a schema. The record itself is the first level."""
+"""Largest nesting depth of objects and lists in a JSON record and in a schema. The record itself is the first level."""
 
 MAX_COLUMNS: Final = 2000
 """Largest number of fields, at any depth, of an inferred or declared schema. Rows after a transform may have twice as
-many."""
+many fields."""
 
 MAX_SCHEMA_BYTES: Final = 512 << 10
-"""Bytes of an inferred or declared schema, as Spark's JSON. The schema of rows after a transform may have twice as many
-bytes."""
+"""Largest size in bytes of an inferred or declared schema, as Spark's JSON. The schema of rows after a transform may
+have twice as many bytes."""
 
 SCHEMA_WARN_SHARE: Final = 0.8
 """Share of `MAX_COLUMNS` or `MAX_SCHEMA_BYTES` at which `s3notify status` begins to warn of an inferred schema."""
@@ -73,8 +73,8 @@ MAX_KEYS: Final = 4 * MAX_COLUMNS
 """Largest number of different keys in JSON that is parsed together. A record with more keys is rejected or rescued."""
 
 MAX_ROW_GROUP_BYTES: Final = (1 << 31) - 1
-"""Largest number of bytes in the columns of a Parquet row group. The bytes in the footer and the decoded bytes are both
-limited."""
+"""Largest number of bytes in the columns of a Parquet row group. The limit applies to the bytes that the footer states,
+and to the decoded bytes."""
 
 MAX_ROW_GROUP_CELLS: Final = 1 << 28
 """Largest number of rows times columns of a Parquet row group, and of values in the always-null fields of an Avro file.
@@ -90,10 +90,11 @@ MAX_DECODED_BYTES: Final = 256 << 20
 become gigabytes of one value."""
 
 MAX_DECODED_PER_BYTE: Final = 1000
-"""Decoded bytes for each byte of an object. The larger of this limit and `MAX_DECODED_BYTES` applies to an object."""
+"""Largest number of decoded bytes for each byte of an object. The larger of this limit and `MAX_DECODED_BYTES` applies
+to an object."""
 
 BATCH_BYTES: Final = 16 << 20
-"""Bytes of Arrow rows that pass between Python and the JVM in one step, unless one row is larger."""
+"""Largest number of bytes of Arrow rows that pass between Python and the JVM in one step, unless one row is larger."""
 
 MAX_TASK_BYTES: Final = 8 << 30
 """Bytes of memory that a Spark task may take, besides the earlier memory of its process. `MAX_TASK_SHARE` may be a
@@ -105,21 +106,22 @@ MAX_TASK_SHARE: Final = 0.7
 """Share of the memory of the machine or container that a task may take."""
 
 MAX_TRACE_BYTES: Final = 4096
-"""Bytes of a traceback that are kept with the failure of a slot or an object."""
+"""Largest number of bytes of a traceback that are kept with the failure of a slot or an object."""
 
 MAX_UNFORESEEN: Final = 20
 """Largest number of objects of a source that are in quarantine because of unforeseen errors. If there are more, the
-slots of further objects fail.
+slots of the further objects fail.
 
 An unforeseen error may be a defect that affects every object. The other objects of a slot are committed in any case, so
 the limit only costs retries. Without the limit, the rows of a whole table could disappear in one night.
 """
 
 MAX_REJECTS: Final = 1000
-"""Rejects that are kept of one object, or of one part of a big object. One further reject states the total."""
+"""Largest number of rejects that are kept of one object, or of one part of a big object. One further reject states the
+total."""
 
 MAX_DOCUMENT_BYTES: Final = 64 << 20
-"""Decoded bytes of a JSON document that is read as a whole."""
+"""Largest number of decoded bytes of a JSON document that is read as a whole."""
 
 DRAIN_SECONDS: Final = 9.0
 """Seconds from SIGTERM until a command has ended. Container runtimes kill a process after 10 s."""
@@ -132,7 +134,7 @@ REMEMBERED_TABLES: Final = 64
 again."""
 
 MAX_DEFS_BYTES: Final = 256 << 10
-"""Bytes of a `defs.yaml`."""
+"""Largest size in bytes of a `defs.yaml`."""
 
 MAX_DEFS_NODES: Final = 20_000
 """Largest number of values in a document of a `defs.yaml`. An alias counts as all the values to which it refers."""
@@ -161,8 +163,8 @@ STATE_FILES_FRESH: Final = 8
 """Number of state files in level 0 from which files are merged into level 1."""
 
 STATE_LEVEL_BYTES: Final = 4 << 20
-"""Bytes of level 1 from which its state files are merged into the next level. Each further level may have ten times the
-bytes."""
+"""Bytes of all state files in level 1 from which files are merged into level 2. Each further level may have ten times
+the bytes."""
 
 STATE_MERGE_BYTES: Final = 64 << 20
 """Bytes of state files that one round merges, unless the smallest possible merge is larger."""
@@ -210,8 +212,8 @@ CLOCK_SKEW: Final = 3.0
 """Factor by which one machine's clock may run faster than another machine's clock."""
 
 TOPICS_KNOWN_SECONDS: Final = 2.0
-"""Seconds for which a writer uses the topics that it has read. They count by the writer's clock, from the start of the
-read.
+"""Seconds for which a writer uses the topics that it has read. The seconds count by the writer's clock, from the start
+of the read.
 
 A client that changes a setting of a topic waits `CLOCK_SKEW` times as long before it acts on the change."""
 
@@ -246,10 +248,10 @@ MAX_ORC_BLOCK_BYTES: Final = 1 << 23
 pyarrow allocates as many bytes as the file's tail states."""
 
 MAX_FOOTER_BYTES: Final = 32 << 20
-"""Bytes of the footer of a Parquet file."""
+"""Largest size in bytes of the footer of a Parquet file."""
 
 MAX_AVRO_HEADER_BYTES: Final = 32 << 20
-"""Bytes of the header of an Avro file, with its schema."""
+"""Largest size in bytes of the header of an Avro file, which includes the schema."""
 
 MAX_POISON_BYTES: Final = 128 * 1024
 """Bytes that are kept of a poison message. The rest of the message is cut off. Encoded as base64, the kept bytes fit

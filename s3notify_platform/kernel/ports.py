@@ -6,8 +6,8 @@ each adapter.
 
 A write with a precondition has three outcomes. `Written`: the write was applied. `Conflict`: the precondition did not
 hold, and nothing was applied. `Unknown`: the write may or may not have been applied (a timeout, a 5xx after sending, a
-409). The caller must first read the result. Adapters never retry a conditional write that may have been applied,
-because a retry could report a conflict with its own first attempt.
+409). The caller must first find out if the write was applied. Adapters never retry a conditional write that may have
+been applied, because a retry could report a conflict with its own first attempt.
 
 Reads raise `UnavailableError` after bounded retries, and `UsageError` if only an operator can fix the cause
 (no such bucket, credentials refused).

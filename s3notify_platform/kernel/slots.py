@@ -1,4 +1,4 @@
-"""Slots: the 1000 hash classes of the keys of a bucket.
+"""Slots divide the keys of a bucket by hash into up to 1000 classes.
 
 The vnotify crate computes the same slots. The slot of a key is a number modulo the number of slots: the first 8 bytes
 of the BLAKE3 hash of the UTF-8 key, as a little-endian number. A slot's Dagster partition key and the name of its

@@ -175,9 +175,7 @@ def _problems_of_clustered(packs: PackSet, snapshot: Snapshot) -> Iterator[str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Objects:
-    """The number of rows, the ETags of these rows, and the labels of the packs with these rows. Each is by slot and
-    key.
-    """
+    """The number of rows of each object, the ETags of these rows, and the labels of the packs with these rows."""
 
     counts: Counter[tuple[int, str]]
     etags: dict[tuple[int, str], set[str]]

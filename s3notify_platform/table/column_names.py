@@ -21,7 +21,7 @@ def safe_name(name: str) -> str:
     """Returns a safe name for the column, with only letters, digits and _.
 
     Engines need no quotes for a safe name, and Delta needs no column mapping. Adjacent other characters become one _.
-    At both ends they are removed: `Amount (EUR)` becomes `Amount_EUR`.
+    At the two ends of a name, other characters are removed: `Amount (EUR)` becomes `Amount_EUR`.
     """
     return re.sub(r"\W+", "_", re.sub(r"^\W+|\W+$", "", name)) or "column"
 
@@ -68,7 +68,7 @@ class _Naming:
     taken: Collection[str]
 
     def named(self, kind: Any, held: Any) -> Any:
-        """Returns the type `kind`, with the table's names. `held` is the type at the same place in the parsing
+        """Returns the type `kind`, with the table's names. `held` is the type of the same field in the current parsing
         schema.
         """
         if not isinstance(kind, dict):

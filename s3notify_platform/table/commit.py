@@ -140,10 +140,10 @@ class Committer:
     def commit(self, change: Change, base: Snapshot) -> CommitResult:
         """Commits `change`, which was planned on `base`, as the next version.
 
-        `ConflictError`: nothing is committed, because other writers were first for `commit_seconds`; plan again.
-        `FencedError`: the snapshot is too old, or the version came late or was replaced. Plan again: the new plan shows
-        whether the change was committed. `UnknownOutcomeError`: the change may or may not be committed; the next run
-        finds out. An error of `change` is raised unchanged.
+        `ConflictError`: nothing is committed, because other writers were first for `commit_seconds`. The caller must
+        plan again. `FencedError`: the snapshot is too old, or the version came late or was replaced. Plan again: the
+        new plan shows whether the change was committed. `UnknownOutcomeError`: the change may or may not be committed;
+        the next run finds out. An error of `change` is raised unchanged.
         """
         # Only committers with the same class of `commits` share a version. Otherwise the change of a committer that may
         # only read could be committed by another committer.
@@ -352,7 +352,8 @@ class Committer:
             return snapshot
 
     def checkpoint(self, snapshot: Snapshot) -> Snapshot:
-        """Writes a checkpoint of the snapshot. Afterwards `_last_checkpoint` names this checkpoint or a later one.
+        """Writes a checkpoint of the snapshot. Afterwards `_last_checkpoint` names this checkpoint or a later
+        checkpoint.
 
         Cost: 1 GET and 2 PUTs. `UnavailableError`, `UnknownOutcomeError`: the checkpoint may be missing; try again.
         """

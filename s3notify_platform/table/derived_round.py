@@ -1,7 +1,7 @@
 """A round of a derived slot table, as a change. The round replaces all rows of each of its slots.
 
 A derived slot table has a log like its source's table, but neither states of objects nor rejects. The first column of
-its rows is `_slot`; other columns of the platform are not needed. For each slot, the manifest has the version of the
+its rows is `_slot`. The rows need no other columns of the platform. For each slot, the manifest has the version of the
 source's table from which the slot's rows were made. So a crash between the commits to the source's table and to the
 derived table is detected. The rows of the slot are then made again.
 
@@ -11,7 +11,7 @@ derived table is detected. The rows of the slot are then made again.
 | made one of its slots from the same source version, or from a later one | leaves out this slot, which is up to date |
 | made one of its slots from an earlier version, or rolled it back | replaces the rows of this slot |
 | merged or replaced a pack that has rows of its slots | removes these rows from the new packs |
-| added columns, and did not change common columns | is committed, with the columns of both |
+| added columns, and did not change common columns | is committed, with the columns of both writers |
 | gave a column another type than the round | leaves out the slots with new rows: a conflict |
 | began the table again, under another id | commits nothing |
 

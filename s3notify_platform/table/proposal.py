@@ -21,7 +21,7 @@ from s3notify_platform.table.states.state_levels import StateSet
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Proposal:
-    """The difference between a snapshot and the next version. What a field omits stays unchanged.
+    """The difference between a snapshot and the next version. Omitted fields stay unchanged.
 
     `files`: the bodies to write before the version, by key. Each key is new. `slots`: the counts of changed slots. The
     commit sets their `generation`. `states`, `rejects`, `follows`: as in `Manifest`. `changes`: the changes of the

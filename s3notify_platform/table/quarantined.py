@@ -7,10 +7,10 @@ and the traceback of an unforeseen error.
 
 After a fix, `retry` requests that objects are read again, by the steps of `reread`. If an object was read up to some
 offset, the new read continues at this offset. Otherwise the new read begins at the object's start. A record or an
-object stays in quarantine until a version adds its rows, or until the object is deleted. If a new read fails, it stays
-in quarantine with the new reason.
+object stays in quarantine until a version adds its rows, or until the object is deleted. If a new read fails, the
+object stays in quarantine with the new reason.
 
-Limits: at most `WAITING_MAX` objects of a slot are pending at the same time. The reason is that a batch keeps the
+Limits: at most `WAITING_MAX` objects of a slot are pending at the same time. The limit exists because a batch keeps the
 states of pending objects in memory. Further objects need another call of `retry`. One version has the request for one
 slot, or for several slots with at most `REQUEST_MAX` failing objects and rejects together. If an object is being read
 in parts and has not failed, the object is already pending. A retry of its rejects is possible after the object was read
@@ -380,8 +380,8 @@ def _added(parts: Iterable[Retried]) -> Retried:
 
 
 def _together(manifest: Manifest, slots: Iterable[Slot]) -> Iterator[list[Slot]]:
-    """Yields groups of the slots that have records or objects in quarantine. A group has at most `REQUEST_MAX` of them,
-    or is a single slot.
+    """Yields groups of the slots that have records or objects in quarantine. A group has at most `REQUEST_MAX` of these
+    records and objects, or is a single slot.
     """
     some: list[Slot] = []
     size = 0

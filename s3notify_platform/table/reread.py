@@ -131,7 +131,7 @@ class _Backfill:
 def stale_slots(table: LogTable, code: str) -> list[Slot]:
     """Returns the slots with rows that code other than `code` has made. The list is empty if `code` is "".
 
-    Requests: those of `LogTable.newest`.
+    The call makes the requests of `LogTable.newest`.
     """
     found = table.newest() if code else None
     slots = found.manifest.slots if isinstance(found, Snapshot) else {}
@@ -155,8 +155,8 @@ def backfill(
 
     `signals`: None for a run that reads the slots itself. `batch` is then the run's own batch, and a retry of the run
     requests nothing for slots that the batch has already read. To find these slots, the retry makes 1 GET for each
-    version that was the last change of a slot. If such a run is killed and never retried, its requests stay, but
-    nothing signals the slots. The old rows of a slot stay until the next batch of the slot reads the objects again.
+    version that was the last change of a slot. If the run is killed and never retried, its requests stay, but no signal
+    of the slots changes. The old rows of a slot stay until the next batch of the slot reads the objects again.
     """
     base = table.newest()
     if isinstance(base, Absent):

@@ -7,7 +7,7 @@
 | erased an object that is in one of the round's packs | leaves out the slots of that pack, too |
 | replaced a pack from which the round withdraws rows | withdraws these rows from the new packs |
 | merged packs or state files that the round merges, too | merges the new packs, and drops its own merge of states |
-| added columns, and did not change common columns | is committed, with the columns of both |
+| added columns, and did not change common columns | is committed, with the columns of both writers |
 | gave a column another type or parsing type than the round | leaves out slots with new rows or rejects: a conflict |
 | began the table again, under another id | commits nothing |
 
@@ -48,7 +48,7 @@ class SlotRound:
     """One slot of a round. `changes`: the new states of objects by key; the state of an object that has left is marked
     as `gone`.
 
-    `before`: the earlier states of these objects, if they had one. `label`: the label of the slot's new rows. The other
+    `before`: the earlier states of the objects that had a state. `label`: the label of the slot's new rows. The other
     fields are as in `SlotFacts`. If a field is None, its count stays unchanged.
     """
 
@@ -208,7 +208,9 @@ class RoundChange:
         return dict.fromkeys(moved, CONFLICT)
 
     def _states(self, base: Snapshot) -> Next:
-        """Returns the states of the next version. If a merge of state files is due, the first call includes it."""
+        """Returns the states of the next version. If a merge of state files is due, the first call includes the
+        merge.
+        """
         theirs = base.manifest.states
         if self._next is None:
             changes = {slot: each.changes for slot, each in self.slots.items()}

@@ -91,8 +91,8 @@ def sizes_of(reader: LogReader, since: int, until: int) -> Iterator[tuple[int, i
 def row_changes(reader: LogReader, since: int, until: int, *, deletes: bool = True) -> "RowChanges":
     """Returns the changes after the version `since`, up to and including `until`. Raises the errors of `sizes_of`.
 
-    `deletes`: True if rows that left are wanted. The version `since` must then still be kept. Memory holds the key of
-    each object that was changed or has left.
+    `deletes`: True if rows that left are wanted. If they are, the version `since` must not have been removed. Memory
+    holds the key of each object that was changed or has left.
     """
     found = RowChanges()
     base = since
@@ -191,7 +191,8 @@ class Inserts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deletes:
-    """Rows that left. `left`: the objects of these rows, each with the first version that removed rows of the object.
+    """The rows that left the table. `left`: the objects of these rows, each with the first version that removed rows of
+    the object.
 
     `task` is None if these objects were erased. Each erased object then has one row, with nulls for values that are not
     kept.
@@ -262,7 +263,7 @@ class RowChanges:
         self._added |= {add.id for add in adds}
 
     def forget_files(self) -> None:
-        """Makes the last version that was added the new base, for its files."""
+        """Takes the files of the last added version as the new base."""
         self.left.clear()
         self._added.clear()
 

@@ -8,7 +8,7 @@
 | a number | another number type | checked |
 | a timestamp | date | checked |
 | binary | string | checked |
-| all else | anything | again |
+| any other type | any type | again |
 
 - *exact*: no value changes.
 - *text*: each value becomes a text. This text may differ from the text in the object (`007`, `1.50`).
@@ -18,7 +18,7 @@
 A type with fields or elements is converted in the most costly way that a field or an element needs. If this way is
 *checked*, the whole type is converted by *again*.
 
-Types are Spark's JSON, values are Arrow's.
+Types are in Spark's JSON, and values are in Arrow's format.
 """
 
 import re
@@ -35,7 +35,7 @@ WORST: Final[tuple[How, ...]] = ("exact", "text", "checked", "again")
 
 _DIGITS: Final = {"byte": 3, "short": 5, "integer": 10, "long": 19}
 _WHOLE: Final = {"float": 24, "double": 53}
-"""The type represents all integers with at most this number of bits exactly."""
+"""By type, the number of bits up to which all integers are exact."""
 
 _EXACT_DIGITS: Final = 15
 """A double represents any decimal with at most this number of significant digits exactly."""
@@ -50,8 +50,8 @@ _DATE: Final = r"^[0-9]{4}-(0[1-9]|1[0-2])-(0[1-9]|[12][0-9]|3[01])$"
 
 
 def how(old: Any, new: Any) -> How | None:
-    """Returns the way in which values of the type `old` become values of the type `new`, or None if both are the same
-    type.
+    """Returns the way in which values of the type `old` become values of the type `new`, or None if the types are
+    equal.
     """
     if is_same_type(old, new):
         return None
@@ -141,7 +141,7 @@ def converted(values: pa.Array, kind: pa.DataType, change: How) -> tuple[pa.Arra
     """Returns the values in another type, and a mask: true for each value whose object must be read again.
 
     Until the new read, such a value is null, except if its text is a value of the new type. `change`: the result of
-    `how` for both types.
+    `how` for the old and the new type.
     """
     nothing = pa.array([False] * len(values), pa.bool_())
     match change:

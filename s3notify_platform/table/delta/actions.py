@@ -5,8 +5,8 @@ the version's manifest. So a version of the log names its manifest, and a checkp
 `commitInfo` has `n`, too, and the `n` of the version before (`parent`). By `parent`, a reader notices that an earlier
 version was replaced.
 
-The label of a row is the number of the version that the row was planned for. The tags of a pack's `add` have the lowest
-and the highest label of its rows.
+The label of a row is the number of the version for which the row was planned. The tags of a pack's `add` have the
+lowest and the highest label of its rows.
 
 Source: Delta Transaction Log Protocol (https://github.com/delta-io/delta/blob/master/PROTOCOL.md).
 """

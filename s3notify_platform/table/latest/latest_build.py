@@ -2,7 +2,7 @@
 
 Rows are sorted by (`_slot`, `_key`) and by rank, the newest first. So a task can write the first row and the state of
 each key while it reads the rows in order. Each task has its own range of slots. So the files of object states do not
-overlap. The files become the level of the state tree that has room for their size.
+overlap. All these files form one level of the state tree: the level that has room for their size.
 """
 
 import math

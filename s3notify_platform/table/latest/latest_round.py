@@ -11,7 +11,7 @@ source's table:
 | stays | yes | gets the added row |
 | stays | no | stays unchanged |
 | left | yes, or the same row again | gets the added row |
-| left | no | gets the newest of the remaining rows (`search`), or leaves |
+| left | no | gets the newest of the remaining rows (`search`), or leaves the table |
 | does not exist | yes | gets the added row |
 
 `search` reads all rows of the source's table, at most once in a round.
@@ -56,7 +56,7 @@ class KeyChanges:
 def key_changes(
     table: LogTable, base: Snapshot, came: pa.Table, left: pa.Table, search: Search
 ) -> KeyChanges:
-    """Returns the changes of keys on top of `base`. The table in the module's docstring has the rules.
+    """Returns the changes of keys on top of `base`. The list of cases in the module's docstring has the rules.
 
     `came`: the newest of the added rows, in the form of `newest_of`. `left`: the `_slot`, `_key` and `_etag` of the
     rows that left. The call makes the requests of `StateReader.lookup` and of `search`.

@@ -88,9 +88,9 @@ class PackChanges:
 class PackSet:
     """Reads and makes packs of one table.
 
-    `path`: makes a path from the name of a new pack (`TableLayout.pack_path`, `reject_path`). `vectors`: deletion
-    vectors hide rows if that saves a rewrite. A change may be computed again on top of another version. Packs that were
-    already made are then used again.
+    `path`: makes a path from the name of a new pack (`TableLayout.pack_path`, `reject_path`). `vectors`: True if
+    deletion vectors may hide rows, which saves rewrites. A change may be computed again on top of another version.
+    Packs that were already made are then used again.
     """
 
     store: ObjectStore

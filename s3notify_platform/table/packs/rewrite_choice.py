@@ -7,8 +7,9 @@ more files: the files of the newest round, and files whose merge the budget dela
 for each class. Young packs are not merged with old packs, because the objects in young packs are the most likely to
 change again.
 
-A pack that a round rewrites anyway (copy-on-write) is merged without extra cost. If a vector hides more than the share
-`hidden` of a pack's rows, the pack is rewritten without these rows. A rewritten pack never gets new rows of the round.
+A pack that a round rewrites for another reason (copy-on-write) is merged without extra cost. If a vector hides more
+than the share `hidden` of a pack's rows, the pack is rewritten without these rows. A rewritten pack never gets new rows
+of the round.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -22,7 +23,8 @@ from s3notify_platform.table.packs.round_packs import SIZES, Withdrawal, Withdra
 
 BUDGET: Final = SIZES.budget
 """The largest number of bytes of packs that a round rewrites, besides packs that lose rows. Bytes count as in
-`PackSizes.weight`. A single merge of `fan` + 1 packs may exceed the limit. A million rows take about a second."""
+`PackSizes.weight`. A single merge of `fan` + 1 packs may exceed the limit. The rewrite of a million rows takes about a
+second."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -58,12 +58,12 @@ def write(
     """Yields packs of these rows. The rows must be sorted by (`_slot`, `_key`, `_offset`).
 
     A full pack ends where a slot ends. A slot with more than `sizes.target` Arrow bytes gets separate packs, each of
-    which ends as soon as it is full. So a large slot fills whole packs, and a small slot is in one pack. This makes it
-    cheap to leave out a slot (`without_slots`). `schema`: the schema of all rows, by default the schema of the first
-    rows. Memory holds one pack. `UsageError`: the rows are not sorted.
+    which ends as soon as it is full. So a large slot fills whole packs, and a small slot is in one pack. So a round can
+    leave out a slot at little cost (`without_slots`). `schema`: the schema of all rows, by default the schema of the
+    first rows. Memory holds one pack. `UsageError`: the rows are not sorted.
 
-    With `sizes.by_slot`, rows are sorted by `_slot`. The replacement of a slot then rewrites less than 3 (`target` +
-    `group`) bytes of other slots.
+    With `sizes.by_slot`, rows must be sorted only by `_slot`. The replacement of a slot then rewrites less than 3
+    (`target` + `group`) bytes of other slots.
     """
     if sizes.by_slot:
         yield from _by_slot(rows, sizes, schema)
@@ -131,7 +131,7 @@ def _closed(pack: OpenPack | None) -> Iterator[NewPack]:
 
 
 def _slots_of(rows: Iterable[pa.Table | pa.RecordBatch], sizes: PackSizes) -> Iterator[Iterator[pa.Table]]:
-    """Yields the rows of each slot, slot by slot. The rows of a slot come in pieces, each at most a row group."""
+    """Yields the rows of each slot, slot by slot. A slot's rows come in pieces, and a piece is at most a row group."""
     for _, pieces in groupby(_pieces(rows, sizes), key=itemgetter(0)):
         yield (piece for _, piece in pieces)
 

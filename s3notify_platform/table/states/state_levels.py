@@ -194,7 +194,7 @@ def _fresh(changes: Changes, name: Name) -> tuple[tuple[StateFile, bytes], ...]:
 
 
 def _joined(earlier: Changes, later: Changes, *, only_old: bool = False) -> Changes:
-    """Returns both changes together. The changes in `later` override the changes in `earlier`.
+    """Returns the changes of `earlier` and `later` together. The changes in `later` override the changes in `earlier`.
 
     `only_old`: the result has only the changes of `earlier` that are not overridden.
     """

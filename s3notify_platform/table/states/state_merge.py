@@ -1,10 +1,10 @@
 """Merges state files, and rewrites them without erased keys.
 
 One round makes one step of a merge, within a budget of bytes. If there are `STATE_FILES_FRESH` files of level 0, the
-oldest ones are merged into level 1. Otherwise some files are merged into the next level: files of the level that most
-exceeds its size. A step also takes all files of the next level that are between the first and the last place of its
-upper files. Files that overlap no other file are moved to the next level unchanged, without a request. A merged file
-ends before it overlaps too many files of the next level, so that every step stays small.
+oldest of these files are merged into level 1. Otherwise some files are merged into the next level: files of the level
+that most exceeds its size. A step also takes all files of the next level that are between the first and the last place
+of its upper files. Files that overlap no other file are moved to the next level unchanged, without a request. A merged
+file ends before it overlaps too many files of the next level, so that every step stays small.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
