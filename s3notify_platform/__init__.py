@@ -1,12 +1,13 @@
 """s3notify_platform: changed S3 objects become rows of a Delta table, each object version exactly once.
 
 The flow. A publisher writes an object and moves the signal of its slot. The sensor's poll learns which slots changed,
-by one HEAD and at most one LIST. One run reads these slots: it plans on one snapshot of the table (entries of the queue
-name the changed keys, or a listing finds them), reads under If-Match, parses, transforms, and stages packs. The round
-is committed as one version of the table's Delta log. Then it is reported, the entries leave the queue, and the batch's
-ack chain is stamped.
+by one HEAD and at most one LIST. One run reads these slots. It plans on one snapshot of the table: entries of the queue
+name the changed keys, or a listing finds them. Then it reads the objects under If-Match, parses, transforms, and stages
+packs. The round is committed as one version of the table's Delta log. After the commit, the version is reported, the
+entries leave the queue, and the batch's ack chain is stamped.
 
-Reading order. Imports point down only, without a circle; a contract in CI says so.
+Reading order. A package imports only packages that are above it in this list, but `defs` also imports `orchestration`.
+A contract in CI checks this rule.
 
     kernel/         basic values of all other packages: slots, clock, errors, limits, ports, settings
     protocols/      one package for each of the five protocols, over ports alone. Each `__init__` is its theory of
@@ -89,7 +90,7 @@ __all__ = ["Changes", "S3NotifyComponent", "SlotIOManager", "s3_slot_asset"]
 
 
 def __getattr__(name: str) -> Any:
-    # Lazy: a Spark executor imports this package for its readers and has no use for Dagster.
+    # The import is lazy, because a Spark executor imports this package for its readers, and does not need Dagster.
     if name in __all__:
         try:
             return getattr(import_module("s3notify_platform.orchestration"), name)
@@ -97,7 +98,7 @@ def __getattr__(name: str) -> Any:
             raise ImportError(remedy(error) or _why(error), name=error.name) from error
         except ImportError as error:
             raise ImportError(_why(error), name=error.name) from error
-        except AttributeError as error:  # would be taken for a missing name
+        except AttributeError as error:  # without the conversion, Python would report a missing name
             raise ImportError(f"s3notify_platform.orchestration cannot be imported: {error}") from error
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
@@ -109,5 +110,5 @@ def _why(error: ImportError) -> str:
 
 
 def __dir__() -> list[str]:
-    # `dg` finds components by it.
+    # `dg` finds components by this list of names.
     return sorted({*globals(), *__all__})

@@ -1,22 +1,24 @@
-"""The facts about one key, the verdict that follows from them, and both as lines of text. Pure.
+"""The facts about one key, the verdict that follows from these facts, and a text with verdict and facts. Pure.
 
-The verdicts. `committed` and `deleted` mean that the table agrees with the bucket.
+The verdicts `committed`, `deleted`, `kept` and `not_chosen` mean that the table agrees with the bucket.
 
 - committed: the current version is committed, with all its records.
 - rejected: the current version is committed, except for some records, which are in quarantine.
-- quarantined: the current version could not be read, or not to its end.
-- reading: the current version is committed in part; the slot's next batch continues.
-- deleted: object and rows are deleted.
+- quarantined: the current version could not be read to its end.
+- reading: only a part of the current version is committed. The slot's next batch reads the next part.
+- deleted: the object and its rows are deleted.
 - kept: the object is deleted, and its rows stay because of `on_delete`.
-- not_chosen: the source does not read such keys.
-- writing: space is reserved in the queue. A writer is at work, or was killed and its reservation will be resolved.
+- not_chosen: the settings of the source exclude the key.
+- writing: space is reserved in the queue. A writer is at work, or a reconciler will resolve the reservation of a killed
+  writer.
 - in_batch: an open batch will read the change.
-- failing: the last batch failed. It is requested again later, or, if parked, also when the slot changes.
+- failing: the slot's last batch failed. The slot is requested again later. A parked slot is also requested when it
+  changes.
 - waiting: an entry in the queue names the key.
 - dead: the entry became a dead letter of the source's topic.
 - rescan: a listing that is due will find the change.
-- signalled: an unqueued writer signalled the slot; the next batch lists it.
-- unseen: nothing announced the change; the sweep will find it.
+- signalled: an unqueued writer signalled the slot. The next batch lists the slot.
+- unseen: neither an entry nor a signal announced the change. The sweep will find it.
 - unknown: no object, no rows and no entry have this key.
 - refused: the store refuses to say if there is an object under this key.
 """
@@ -47,20 +49,20 @@ Kind = Literal[
 ]  # fmt: skip
 
 SILENT_MS: Final = 300_000
-"""If a sensor did not tick for so long, the text says that it is silent."""
+"""Milliseconds without a tick of the sensor after which the text says that the sensor does not run."""
 
 _BY_BATCH: Final = ("failing", "waiting", "rescan", "signalled")
 """Verdicts about changes that only another batch can commit."""
 
 STATE_WORDS: Final = {"reserved": "reserved", "committed": "queued", "dead": "dead letter"}
-"""Names of an entry's states as shown. Its state "committed" is shown as "queued", because people would think of the
+"""The names of an entry's states for people. The state "committed" is shown as "queued", because it is no commit to the
 table.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """`kind` is for machines; `text`, one line, is for people."""
+    """The answer in short. `kind` is for programs. `text`, one line, is for people."""
 
     kind: Kind
     text: str
@@ -73,7 +75,7 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """Everything that was found about one key, at `asked_ms` by this machine's wall clock."""
+    """All facts that were found about one key, at the time `asked_ms` of this machine's wall clock."""
 
     source: str
     bucket: str
@@ -82,42 +84,45 @@ class Answer:
     asked_ms: int
     object: ObjectNow | None
     no_object: str
-    """The reason why it is unknown if the object exists; "" if it is known."""
+    """The reason why it is unknown if the object exists, or "" if this is known."""
     signal: Signal | None
-    """The signal of its slot; with `signals: root`, the root."""
+    """The signal of the key's slot, or the root with `signals: root`."""
     topics: tuple[TopicView, ...]
     topic_exists: bool
     """True if the source's own topic exists."""
     topics_cut: bool
-    """True if there are more topics than were read."""
+    """True if there are more topics than the number that was read."""
     batches: tuple[BatchView, ...]
     batches_cut: bool
-    """True if there are more ack chains than were read, and no sensor's cursor names the open chains."""
+    """True if there are more ack chains than the number that was read. With a sensor's cursor, all open chains are
+    known."""
     rescans: bool
     """True if the slot waits for a rescan."""
     next_batch: How
-    """The way in which a batch that began now would find the changes."""
+    """The way in which the next batch finds the changes, as of now."""
     committed: CommittedVersion | None
     left: int
-    """The version that removed the deleted object's rows; 0 if unknown, or if there was no such version."""
+    """The version of the table that removed the rows of the deleted object, or 0 if this version is unknown or does not
+    exist."""
     newest: int
-    """The version that last changed the slot; 0 if the slot has no version."""
+    """The version of the table that last changed the slot, or 0 if no version has changed the slot."""
     newest_signal: str
-    """The slot's signal that this version has seen, or at least its first digits."""
+    """The first digits of the slot's signal that the version `newest` has seen."""
     rejections: tuple[Rejection, ...]
     not_chosen: str
-    """The reason why the source does not read the object (`Choice`); "" if it does."""
+    """The reason why the source does not read the object (`Choice`), or "" if the source reads it."""
     stays: bool
     """True if the object's rows stay after its deletion."""
     refused: str
-    """The reason why runs refuse the table: a loss, or settings other than the table's (`table.open_table`)."""
+    """The reason why runs refuse the table: a loss, or settings that differ from the table's settings
+    (`table.open_table`)."""
     signal_taken: bool | None
-    """True if the sensor has seen the slot's current signal. None if that is unknown: its cursor is unknown, or the
-    signal is a root.
+    """True if the sensor has seen the slot's current signal. None if the sensor's cursor is unknown, or if the signal
+    is a root.
     """
     sensor: SensorView | None
     failed: Failed | None = None
-    """The slot's failures in `s3notify ingest`; None if it has not failed since its last commit."""
+    """The slot's failures in `s3notify ingest`, or None if the slot has not failed since its last commit."""
 
     @property
     def failing(self) -> Failing | Failed | None:
@@ -162,7 +167,7 @@ class Answer:
 
     @property
     def stopped(self) -> str:
-        """The reason why the source's sensor opens no batch now; "" if it ticks, or if nothing is known about it."""
+        """The reason why the source's sensor opens no batch now, or "" if the sensor ticks or is unknown."""
         if self.sensor is None:
             return ""
         if not self.sensor.on:
@@ -174,11 +179,13 @@ class Answer:
 
     @property
     def lines(self) -> tuple[str, ...]:
-        """The verdict, then the events in time order, then the facts."""
+        """The lines of the text: the verdict, then the events in time order, then the facts."""
         return (self.verdict.text, "in time order, in UTC:", *timeline(_events(self)), *_facts(self))
 
     def document(self) -> dict[str, Any]:
-        """Values for JSON: `verdict` and `text`, then the facts under the names of these fields."""
+        """Returns the values for JSON: `verdict` and `text`, then the facts under the names of the fields of this
+        class.
+        """
         facts = asdict(self)
         facts.pop("sensor")
         facts.pop("failed")
@@ -195,24 +202,22 @@ class Answer:
 
     @property
     def reported_ms(self) -> int | None:
-        """Time when Dagster received the committed version, or a later one; None if Dagster's event log is not
-        available.
-        """
+        """The time when Dagster received the committed or a later version, or None without Dagster's event log."""
         if self.committed is None or self.sensor is None:
             return None
         held = self.committed
         return first_report(self.sensor.reported, held.version, held.committed_ms)
 
     def is_current(self, held: CommittedVersion) -> bool:
-        """True if the committed version is the object's current one."""
+        """Returns true if the committed version is the object's current version."""
         return self.object is not None and self.object.etag == held.etag
 
     def has_taken(self, signal: Signal) -> bool:
-        """True if the slot's last batch had seen this signal."""
+        """Returns true if the slot's last committed batch had seen this signal."""
         return bool(self.newest_signal) and signal.etag.startswith(self.newest_signal)
 
     def ago(self, then_ms: int) -> str:
-        """The time from that moment to the question, as text."""
+        """Returns the time from `then_ms` to the question, as text."""
         return duration(self.asked_ms - then_ms) if then_ms else "an unknown time"
 
 
@@ -224,7 +229,7 @@ def _not_chosen(found: Answer, held: CommittedVersion | None) -> Verdict:
 
 
 def _refused(found: Answer, held: CommittedVersion | None) -> Verdict:
-    """The verdict for an object that cannot be compared with the table."""
+    """Returns the verdict for an object that cannot be compared with the table."""
     if held is not None and held.reason:
         return _taken_in(found, held)
     known = f"{held.rows} records of it are in {_version(held)}" if held else "it has no rows"
@@ -256,7 +261,7 @@ def _taken_in(found: Answer, held: CommittedVersion) -> Verdict:
 
 
 def _pending(found: Answer, entries: list[Notice]) -> Verdict:
-    """The reason why a change is not in the table yet. Of several reasons, the reason closest to the commit counts."""
+    """Returns the reason why a change is not in the table yet: of all reasons, the one closest to the commit."""
     ready = [notice for notice in entries if notice.state == "committed"]
     if batch := next((b for b in found.batches if ready or b.listing), None):
         runs = f", run {', '.join(batch.runs)}" if batch.runs else ""
@@ -294,7 +299,7 @@ def _pending(found: Answer, entries: list[Notice]) -> Verdict:
 
 
 def _unannounced(found: Answer) -> Verdict:
-    """The verdict that follows from the slot's signal, if there is no entry, batch or rescan."""
+    """Returns the verdict that follows from the slot's signal, if there is no entry, batch or rescan."""
     signal, now = found.signal, found.object
     among = " among those read" if any(topic.cut for topic in found.topics if topic.own) else ""
     no_entry = f"not announced: no entry{among}, and"

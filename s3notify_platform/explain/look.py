@@ -1,21 +1,22 @@
-"""Finds the state of one object. It only reads. The number of requests is bounded for any bucket, queue and table.
+"""Finds the state of one object. The search only reads. The number of requests is bounded for any bucket, queue and
+table.
 
-Requests of one round:
+Requests of one round, which finds the facts once:
 
-- Object and signal: 2 HEADs and 1 HEAD.
-- Queue: 1 scan of the topics, and 1 GET of the rescan backlog. For each topic that receives the key, at most
-  `TOPICS_MAX`: 1 scan of each shard, with at most `SEGMENTS_MAX` records, and 1 scan of at most `LETTERS_MAX` dead
-  letters.
+- Object and signal: 2 HEADs of the object, and 1 HEAD of the signal.
+- Queue: 1 scan of the topics, and 1 GET of the rescan backlog. For each topic that receives the key (at most
+  `TOPICS_MAX` topics): 1 scan of each shard with at most `SEGMENTS_MAX` records, and 1 scan of at most `LETTERS_MAX`
+  dead letters.
 - Batches: 1 LIST and 1 GET for each open batch. Without a sensor's cursor: 1 LIST for each 1000 records of chains, and
   at most `CHAINS_MAX` open chains.
 - Table: the requests of `LogReader.open` or `refresh`, and 1 or 2 GETs for the key's state (`StateReader.lookup`).
-- Version: 1 GET for the version that committed the object, and 1 for each version that other writers created meanwhile,
-  at most `VERSIONS_MAX`.
+- Version: 1 GET for the table version that committed the object, and 1 GET for each version between the plan and this
+  commit, at most `VERSIONS_MAX`.
 - A key without rows: 2 GETs and the requests of `feed` for each of the slot's last `CHANGES_MAX` changes.
-- Rejects: the slot's part of at most `REJECT_FILES` packs of rejects is read, by the requests of `reading`.
+- Rejects: the requests of `reading` for the slot's rejects in at most `REJECT_FILES` packs.
 
-There are up to `ROUNDS` rounds if the object changes meanwhile. A scan is 1 LIST and 1 GET for each record, or 1 query
-in DynamoDB.
+If the object changes meanwhile, the search is repeated, up to `ROUNDS` rounds. A scan costs 1 LIST and 1 GET for each
+record, or 1 query in DynamoDB.
 """
 
 from contextlib import suppress
@@ -60,8 +61,8 @@ from s3notify_platform.table.snapshot import LogReader, Snapshot
 from s3notify_platform.table.versions import note_of
 
 SEGMENTS_MAX: Final = 500
-"""Maximum number of segments of a topic that are read. A segment is read if it names the slot, or has too many slots to
-name them.
+"""Maximum number of segments of a topic that are read. A segment is read if it names the slot, or if it has too many
+slots for a list of names.
 """
 
 LETTERS_MAX: Final = 500
@@ -72,14 +73,15 @@ CHAINS_MAX: Final = 100
 ROUNDS: Final = 3
 
 VERSIONS_MAX: Final = 20
-"""Maximum number of versions that are searched for an object's commit, from the version it was planned for."""
+"""Maximum number of table versions that are searched for an object's commit, from the version for which it was
+planned."""
 
 CHANGES_MAX: Final = 12
 """Maximum number of changes of a slot that are searched for the removal or quarantine of an object."""
 
 REJECT_FILES: Final = 4
 REJECT_BYTES: Final = 32 << 20
-"""Larger packs of rejects are not read."""
+"""Bytes of the largest pack of rejects that is read."""
 
 REJECTS_SHOWN: Final = 5
 
@@ -93,11 +95,12 @@ def explain(
     platform: ObjectStore | None = None,
     clock: Clock = SYSTEM_CLOCK,
 ) -> Answer:
-    """The state of the object with this key. Read permission is enough; for requests see the module docstring.
+    """Returns the state of the object with this key. Read permission is enough. The module's docstring has the
+    requests.
 
     `sensor`: the sensor's view of this key's slot. Without this view, failing slots and runs are unknown. `objects`,
-    `platform`: stores to use instead of the source's own. The facts are read one after the other, in an order that
-    misses no change on its way to the table. There is an answer too if the store refuses the key. `UsageError` for a
+    `platform`: stores that replace the source's own stores. The facts are read in the order from the object to the
+    table, so that no change is missed. If the store refuses the key, there is an answer, too. Raises `UsageError` for a
     key that does not belong to the source, or is not UTF-8.
     """
     if not key.startswith(source.input.prefix):
@@ -108,7 +111,8 @@ def explain(
     objects = objects if objects is not None else open_store(source.input.bucket)
     platform = platform if platform is not None else open_store(source.location.platform)
     for last in range(ROUNDS):
-        # The object is read first: its entry is created before it, and leaves the queue only after the commit.
+        # The object is read before the queue. The entry of an object is created before the object, and leaves the queue
+        # only after the commit.
         now, no_object = _head(objects, key)
         answer = _round(source, key, sensor, platform, now=now, no_object=no_object, clock=clock)
         after, _ = _head(objects, key)
@@ -118,7 +122,7 @@ def explain(
 
 
 def _head(objects: ObjectStore, key: str) -> tuple[ObjectMeta | None, str]:
-    """The object, and the reason why it is unknown if the object exists."""
+    """Returns the object, and the reason why it is unknown if the object exists."""
     if why := unaddressable(key):
         return None, f"S3 clients cannot address this key: {why}"
     try:
@@ -241,7 +245,9 @@ def _topic_view(queue: NotificationQueue, source: Source, topic: Topic, key: str
 
 
 def _batches(chains: AckChains, slot: Slot, sensor: SensorView | None) -> tuple[tuple[BatchView, ...], bool]:
-    """The open batches that have not committed the slot yet, and True if there may be more of them."""
+    """Returns the open batches that have not committed the slot yet. The second result is True if there may be more of
+    these batches.
+    """
     if sensor is not None:
         open_ones = []
         for batch in sensor.batches:
@@ -265,7 +271,7 @@ def _is_to_commit(chain: ChainState, slot: Slot) -> bool:
 def _lists(chain: ChainState) -> bool:
     try:
         return BatchPayload.loads(chain.payload).listing
-    except (ValueError, TypeError):  # a chain that is not the platform's
+    except (ValueError, TypeError):  # a chain that another program created
         return True
 
 
@@ -273,7 +279,7 @@ def _lists(chain: ChainState) -> bool:
 
 
 def _newest(source: Source, table: LogTable, platform: ObjectStore) -> tuple[str, Snapshot | None]:
-    """The reason why runs refuse the table ("": they do not), and the newest readable snapshot, if any."""
+    """Returns the reason why runs refuse the table, or "". Also returns the newest readable snapshot, or None."""
     try:
         return "", source.open_table(create=False, store=platform).snapshot
     except (CorruptError, UsageError) as error:
@@ -323,15 +329,15 @@ def _committed(
 def _taken_in_by(
     reader: LogReader, snapshot: Snapshot, slot: Slot, state: ObjectState
 ) -> tuple[int, str, LogVersion | None]:
-    """The version that committed the object's first rows, the doubt about its number (like "or later"), and
-    its body.
+    """Returns the table version that committed the object's first rows, the doubt about its number (like "or later"),
+    and the version's body.
     """
     newest = snapshot.manifest.slot(slot).generation
-    if not state.since:  # no part of it was ever read
+    if not state.since:  # no part of the object was ever read
         version, _ = _last_change(reader, snapshot, slot, state.key)
         return (version, "", reader.version(version)) if version else (newest, "or before", None)
-    # A round is dropped if its slot has changed since the round was planned. So the first change of the slot after that
-    # plan is the round of the object.
+    # A round leaves out a slot that has changed after the plan. So the first change of the slot after the plan is the
+    # commit of the object.
     for version in range(state.since, min(newest + 1, state.since + VERSIONS_MAX)):
         body = reader.version(version)
         if body is None:  # vacuum has removed it
@@ -344,7 +350,9 @@ def _taken_in_by(
 def _last_change(
     reader: LogReader, snapshot: Snapshot, slot: Slot, key: str
 ) -> tuple[int, StateChange | None]:
-    """The last version that changed an object's state; 0 if that is not among the slot's last changes."""
+    """Returns the last table version that changed the object's state, or 0 if this is none of the slot's last
+    changes.
+    """
     names, version = {key, key_hash(key)}, snapshot.manifest.slot(slot).generation
     with suppress(CorruptError, NotFoundError):  # old versions may be gone
         for _ in range(CHANGES_MAX):
@@ -360,7 +368,9 @@ def _last_change(
 
 
 def _rejections(table: LogTable, slot: Slot, snapshot: Snapshot, state: ObjectState) -> tuple[Rejection, ...]:
-    """The first rejects of the object version, from the first small packs, which takes few requests."""
+    """Returns the first rejects of the object version. Only the first small packs are read, so the call makes few
+    requests.
+    """
     small = [pack for pack in rejects_packs(snapshot, slot, state) if pack.size <= REJECT_BYTES]
     found = first_rejects(table, small[:REJECT_FILES], slot, state, limit=REJECTS_SHOWN)
     return tuple(

@@ -1,7 +1,7 @@
-"""The slot map: a character for each slot, by its row count or its problem, with the numbers beside it. Pure.
+"""The slot map has a character for each slot, which shows the slot's row count or its problem. Pure.
 
-There are two forms. In a terminal, colours also show the age of each slot's last commit. For Dagster's UI it is a
-table, because the UI shows tables without a click.
+The map has two forms. In a terminal, colours also show the age of each slot's last commit. For Dagster's UI, the map is
+a Dagster table, because the UI shows tables without a click.
 """
 
 import math
@@ -12,10 +12,10 @@ from typing import Final
 from s3notify_platform.kernel.slots import Slot
 
 COLUMNS: Final = 40
-"""Slots in a line of a terminal."""
+"""Number of slots in a line of a terminal."""
 
 GROUP: Final = 50
-"""Slots in a row of the table; more if the table would have over `GROUPS` rows."""
+"""Number of slots in a row of the Dagster table. If this makes more than `GROUPS` rows, a row has more slots."""
 GROUPS: Final = 20
 
 AGES: Final = {
@@ -25,7 +25,7 @@ AGES: Final = {
     "under a week": 604_800.0,
     "older": math.inf,
 }
-"""Classes of age, in seconds since a slot's last commit."""
+"""The classes of age, with their limits in seconds since a slot's last commit."""
 
 COLOURS: Final = {
     "no commit": "#eceff1",
@@ -39,23 +39,24 @@ COLOURS: Final = {
 }
 
 BY_ROWS: Final = "·▂▃▅▆█"
-"""Characters of a slot without rows, with up to 10, 100, … rows, and with more rows."""
+"""The characters for slots without rows, with up to 10, 100, … rows, and with more rows."""
 MARKS: Final = {"in flight": ">", "failing": "!"}
-"""Characters of slots in these states, whatever their number of rows."""
+"""The characters for slots in flight and for failing slots, for any number of rows."""
 
 LEGEND: Final = "· no rows, ▂ up to 10, ▃ 100, ▅ 1,000, ▆ 10,000, █ more; > in flight, ! failing"
 
 
 def age_class(seconds: float) -> str:
-    """The class of an age."""
+    """Returns the name of the class of an age."""
     return next(name for name, limit in AGES.items() if seconds < limit)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlotMap:
-    """The slots of a source. `ages`: seconds since the last commit, for slots that have one; `rows`: live rows.
+    """The slots of a source. `ages`: seconds since the last commit, for slots with a commit. `rows`: the number of live
+    rows of each slot.
 
-    `quarantined`: quarantined records and objects of a slot.
+    `quarantined`: the number of records and objects in quarantine, by slot.
     """
 
     slots: int
@@ -66,8 +67,8 @@ class SlotMap:
     failing: Collection[Slot] = field(default=())
 
     def states(self) -> list[str]:
-        """Each slot's state, a key of `COLOURS`. Of several states, failing counts before in flight, and in flight
-        before the age.
+        """Returns each slot's state, a key of `COLOURS`. If a slot has several states, "failing" is shown first, then
+        "in flight", then the age.
         """
 
         def of(slot: Slot) -> str:
@@ -80,7 +81,7 @@ class SlotMap:
         return [of(Slot(slot)) for slot in range(self.slots)]
 
     def characters(self) -> str:
-        """Each slot's character, as in `LEGEND`."""
+        """Returns the characters of all slots, as in `LEGEND`."""
         counts = (self.rows.get(Slot(slot), 0) for slot in range(self.slots))
         sizes = (min(len(BY_ROWS) - 1, math.ceil(math.log10(n)) or 1) if n else 0 for n in counts)
         return "".join(
@@ -88,14 +89,16 @@ class SlotMap:
         )
 
     def lines(self) -> Iterator[list[tuple[str, str]]]:
-        """The lines for a terminal. A cell is a slot's character and the colour of its state."""
+        """Yields the lines for a terminal. A cell is a slot's character and the colour of its state."""
         states, characters = self.states(), self.characters()
         for start in range(0, self.slots, COLUMNS):
             cells = range(start, min(self.slots, start + COLUMNS))
             yield [(characters[slot], COLOURS[states[slot]]) for slot in cells]
 
     def table(self) -> Iterator[dict[str, str | int]]:
-        """At most `GROUPS` rows, each for a range of slots: characters, numbers, and the age of its last commit."""
+        """Yields at most `GROUPS` rows. A row describes a range of slots by characters, numbers, and the age of the
+        last commit.
+        """
         characters = self.characters()
         size = max(GROUP, -(-self.slots // GROUPS))
         for start in range(0, self.slots, size):

@@ -1,15 +1,15 @@
-"""The state of sources: waiting changes, batches in flight, the last commit, failures. It only reads.
+"""Finds the state of sources: waiting changes, batches in flight, the last commit, and failures. The module only reads.
 
 Requests of one look at a source:
 
-- Tables: the requests of `LogTable.newest` for its table, which has all counts for any number of slots, and for the
-  table of each slot asset and each derived table.
+- Tables: the requests of `LogTable.newest` for the source's table, for the table of each slot asset, and for each
+  derived table.
 - Newest commit: 1 GET and 1 HEAD.
 - A derived table that is behind: 1 GET for each of up to `VERSIONS_READ` versions.
-- Ages of slots: 1 HEAD for each of up to `VERSIONS_TIMED` versions, once.
-- Queue: 1 GET of the rescan backlog, and 1 scan of each topic of its queue.
+- Ages of slots: 1 HEAD for each of up to `VERSIONS_TIMED` new versions.
+- Queue: 1 GET of the rescan backlog, and 1 scan of each topic of the source's queue.
 - Open chains: 1 LIST for each 1000 records of chains, and 2 GETs for each open chain.
-- Heartbeats, if a chain is open: 1 LIST, and 1 GET for each.
+- Heartbeats, if a chain is open: 1 LIST, and 1 GET for each heartbeat.
 """
 
 from collections.abc import Callable, Collection, Mapping
@@ -49,10 +49,10 @@ VERSIONS_READ: Final = 100
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchStatus:
-    """A batch in flight. `slots`: the number of requested slots; None for all. `acked`: the number of its chain's
-    `children` that are done.
+    """A batch in flight. `slots`: the number of requested slots, or None for all slots. `acked`: the number of
+    `children` of the batch's chain that are done.
 
-    `doing`: the activity of its runs at their last heartbeat.
+    `doing`: the activities of the batch's runs at their last heartbeats.
     """
 
     id: str
@@ -66,7 +66,9 @@ class BatchStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlotFailure:
-    """A slot that its last batch did not commit, with the reason, and the seconds until it is requested again."""
+    """A slot that its last batch did not commit. `reason`: the reason of the failure. `retry_seconds`: the seconds
+    until the slot is requested again.
+    """
 
     slot: int
     attempts: int
@@ -76,8 +78,8 @@ class SlotFailure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LastCommit:
-    """The newest commit. `latency_seconds`: the time since the signal that the commit has seen; None if there is a
-    newer signal.
+    """The newest commit. `latency_seconds`: the time from the slot's signal to the commit, or None if there is a newer
+    signal.
     """
 
     slot: int
@@ -90,7 +92,7 @@ class LastCommit:
 class SchemaStatus:
     """The size of the schema for parsing objects, in fields at any depth and in bytes, with its limits.
 
-    `warning`: says that an inferred schema is nearly full, and what to do; "" if it is not.
+    `warning`: a warning that an inferred schema is nearly full, with advice, or "".
     """
 
     columns: int
@@ -102,10 +104,10 @@ class SchemaStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FollowingStatus:
-    """A derived table: its rows, and the `version` of the source's table that it contains; -1: never made.
+    """A derived table. `rows`: the number of its rows. `version`: the version of the source's table from which it is
+    made, or -1 if it was never made.
 
-    `behind`: the number of versions of the source's table that changed rows or columns, and that it does not contain
-    yet.
+    `behind`: the number of later versions of the source's table that changed rows or columns.
     """
 
     asset: str
@@ -116,15 +118,17 @@ class FollowingStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceStatus:
-    """One source; each fact was true at some moment of the look. `error`: the reason why the source could not be read.
+    """The state of one source. Each fact was true at some moment of the call. `error`: the reason why the source could
+    not be read.
 
-    `version`: the newest version; -1: none yet. `files` and `bytes`: number and size of the files with its rows and
-    rejects. `without_records`: objects with bytes, but neither rows nor rejects. `stale`: the number of slots made by
-    another code version, for the table and each slot asset, by name; without tables whose code version is unknown.
-    `queue`: its topic; `topics`: the other topics of its queue. `rescan`: slots that wait for a listing. `schema`: None
-    before the first batch. `following`: tables derived as a whole. `failures`: the failing slots. Failures in the
-    sensor's batches are known only with a Dagster instance. Without an instance it is None, unless slots failed in
-    `s3notify ingest`. `paused`: its sensor is switched off.
+    `version`: the newest version of the table, or -1 without a table. `files` and `bytes`: the number and the size of
+    the files with rows and rejects. `without_records`: the number of objects with bytes, but neither rows nor rejects.
+    `stale`: the number of slots whose rows another code version made, by the name of the table. Tables whose code
+    version is unknown are left out of `stale`. `queue`: the source's topic. `topics`: the other topics of its queue.
+    `rescan`: the number of slots that wait for a listing. `schema`: None before the first batch. `following`: derived
+    tables that are made as a whole. `failures`: the failing slots. Failures in the sensor's batches are known only with
+    a Dagster instance. Without an instance, `failures` is None, unless slots failed in `s3notify ingest`. `paused`:
+    True if the source's sensor is switched off.
     """
 
     name: str
@@ -154,14 +158,14 @@ class SourceStatus:
     map: SlotMap | None = field(default=None, repr=False)
 
     def document(self) -> dict[str, Any]:
-        """JSON values of all fields except the map."""
+        """Returns the JSON values of all fields except the map."""
         found = asdict(self)
         del found["map"]
         return found
 
 
 class SourceLook:
-    """Looks at one source repeatedly, and reads only the new part of its table each time."""
+    """Finds the state of one source repeatedly. Each call reads only the new versions of the source's table."""
 
     def __init__(
         self,
@@ -187,14 +191,14 @@ class SourceLook:
         return f"{bucket.bucket}/{self.source.input.prefix} at {bucket.endpoint or 'AWS S3'}"
 
     def look(self) -> SourceStatus:
-        """The source's status. An error of the store becomes its `error`."""
+        """Returns the source's status. If a store raises an error, the status has this error in `error`."""
         try:
             return self.read()
         except S3NotifyError as error:
             return SourceStatus(name=self.source.name, place=self.place, error=str(error))
 
     def read(self) -> SourceStatus:
-        """The source's status; errors are raised."""
+        """Returns the source's status; errors are raised."""
         location, now_ms = self.source.location, self._clock.wall_ms()
         queue, records = location.queue(), location.records()
         topics = {topic.name: queue.stats(topic.name) for topic in queue.topics.all()}
@@ -251,7 +255,7 @@ class SourceLook:
             if name == self.source.name:
                 found[name] = sum(facts.is_stale(code) for facts in slots)
             else:
-                with suppress(S3NotifyError):  # an error of a slot asset is not the source's
+                with suppress(S3NotifyError):  # an error of a slot asset is no error of the source
                     found[name] = len(stale_slots(self.source.location.table(name), code))
         return found
 

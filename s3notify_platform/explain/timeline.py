@@ -1,4 +1,4 @@
-"""Events of one object in time order, and the form of texts and times. Pure."""
+"""Shows the events of one object in time order, and formats texts and times. Pure."""
 
 from collections.abc import Iterable
 from datetime import UTC, datetime
@@ -11,10 +11,10 @@ CLOCKS_APART_MS: Final = 60_000
 
 
 def timeline(events: Iterable[tuple[int, str]]) -> list[str]:
-    """A line for each event, with its time, and with the seconds since the previous event. Events are given as Unix
-    milliseconds and text.
+    """Returns a line for each event, with the event's time, and with the seconds since the previous event. An event is
+    given as Unix milliseconds and a text.
 
-    Lines have at most 80 columns. Times are from the clocks of store, writer and runs, as each has noted them.
+    Lines have at most 80 columns. The times are from different clocks: of the store, the writer and the runs.
     """
     lines, before = [], None
     for at, what in sorted(events, key=itemgetter(0)):
@@ -26,9 +26,10 @@ def timeline(events: Iterable[tuple[int, str]]) -> list[str]:
 
 
 def first_report(reported: Iterable[tuple[int, int]], version: int, committed_ms: int) -> int | None:
-    """Time when Dagster first received this version of a slot, or a later one; None if it is not in `reported`.
+    """Returns the time when Dagster first received this version of a slot, or a later version. Returns None if
+    `reported` has no such version.
 
-    Reports older than the commit belong to a table that was forgotten, and whose version numbers were used again.
+    Reports that are older than the commit belong to a forgotten table with the same version numbers.
     """
     known = [*reported]
     if not any(n <= version for n, _ in known):
@@ -38,18 +39,18 @@ def first_report(reported: Iterable[tuple[int, int]], version: int, committed_ms
 
 
 def cut(text: str) -> str:
-    """A reason as one line of bounded length."""
+    """Returns a reason as one line of bounded length."""
     line = " ".join(text.split())
     return line if len(line) <= REASON_SHOWN else f"{line[:REASON_SHOWN]}…"
 
 
 def cut_lines(trace: str) -> list[str]:
-    """The lines of a traceback, indented, each of bounded length."""
+    """Returns the lines of a traceback, indented, each of bounded length."""
     return [f"    {line[:REASON_SHOWN]}" for line in trace.splitlines()]
 
 
 def duration(milliseconds: int) -> str:
-    """A time span in the unit that fits."""
+    """Returns a time span as text, in a suitable unit."""
     seconds = max(0, milliseconds) / 1000
     for unit, size, limit in (("s", 1, 120), ("min", 60, 120 * 60), ("h", 3600, 48 * 3600)):
         if seconds < limit:

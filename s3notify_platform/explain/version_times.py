@@ -1,4 +1,4 @@
-"""Creation times of a table's versions, by the store's clock, cached between looks."""
+"""Reads creation times of a table's versions, by the store's clock, and caches them."""
 
 from bisect import bisect_left
 from collections.abc import Iterable
@@ -9,25 +9,27 @@ from s3notify_platform.kernel.parallel import in_parallel
 from s3notify_platform.table.snapshot import LogReader
 
 VERSIONS_TIMED: Final = 64
-"""Maximum number of creation times that a look reads, for all versions that last changed a slot or for a sample of
-them.
+"""Maximum number of creation times that one call reads. If there are more versions, only a sample of them is read.
 """
 
 
 class VersionTimes:
-    """The times of one table's versions. Thread-safe; concurrent callers may send the same requests."""
+    """The creation times of one table's versions. The class is thread-safe, but concurrent callers may send the same
+    requests.
+    """
 
     def __init__(self) -> None:
         self._created_ms: dict[int, int] = {}
 
     def note(self, versions: Iterable[int], at_ms: int) -> None:
-        """Notes versions that this process has just created, so that their times need no request."""
+        """Adds versions that this process has just created, so that their times need no request."""
         self._created_ms = dict.fromkeys(versions, at_ms) | self._created_ms
 
     def of(self, reader: LogReader, versions: Iterable[int]) -> dict[int, int]:
-        """Creation times of versions in milliseconds; 0 for a version that is not kept. 1 HEAD for each new version.
+        """Returns the creation times of versions in milliseconds, with 0 for a version that is not kept. Cost: 1 HEAD
+        for each new version.
 
-        If there are more versions than `VERSIONS_TIMED`, some of them get the time of a later version.
+        If there are more versions than `VERSIONS_TIMED`, some versions get the time of a later version.
         """
         wanted = sorted(versions, reverse=True)
         some = wanted[:: -(-len(wanted) // VERSIONS_TIMED) or 1]

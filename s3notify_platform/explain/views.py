@@ -21,7 +21,7 @@ class Signal:
     etag: str
     modified_ms: int
     queued: bool
-    """True if its writer also queues the keys that changed."""
+    """True if the signal's writer also queues the keys that changed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +36,7 @@ class Notice:
     last_error: str
     reason: str
     worker: str
-    """The consumer that has claimed it; empty if it is unclaimed."""
+    """The consumer that has claimed the entry, or "" if no consumer has claimed it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,12 +49,12 @@ class TopicView:
     pushed: bool
     notices: tuple[Notice, ...]
     cut: bool
-    """True if the slot has more entries than were read."""
+    """True if the slot has more entries than the number that was read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommittedVersion:
-    """The object version in the table. `version`: the table's version that committed it. `newest`: the version that
+    """The object version in the table. `version`: the table version that committed it. `newest`: the table version that
     last changed its slot.
     """
 
@@ -65,31 +65,34 @@ class CommittedVersion:
     files: tuple[str, ...]
     version: int
     doubt: str
-    """The doubt about `version`, like "or later", since versions are not kept forever; empty if there is no doubt."""
+    """The doubt about `version`, like "or later", because table versions are not kept forever, or "" if there is no
+    doubt."""
     seen_ms: int
-    """Time when its batch was opened; 0 if unknown. This and `planned_ms` are from the clocks of sensor and run."""
+    """The time when its batch was opened, or 0 if unknown. `seen_ms` is from the sensor's clock, and `planned_ms` is
+    from the run's clock."""
     planned_ms: int
     committed_ms: int
     batch: str
     newest: int
     reason: str = ""
-    """The reason why it could not be read; empty if it was read."""
+    """The reason why the object could not be read, or "" if it was read."""
     trace: str = ""
     """The traceback, if the error was unforeseen."""
     reach_end: bool = True
     offset: int = 0
-    """If the end is not reached yet: the number of bytes that have been read, or of records if `by_record`."""
+    """If the object's end is not reached yet: the number of bytes that were read, or of records if `by_record` is
+    set."""
     by_record: bool = False
     emptiness: str = ""
-    """The sign by which an object of this format shows that it has no records. It is set if the object has bytes, but
-    neither rows nor rejects.
+    """A text that says when objects of this format have no records. It is set if the object has bytes, but neither rows
+    nor rejects.
     """
     pending: bool = False
-    """True if the slot's next batch continues to read the object, or reads it again."""
+    """True if the slot's next batch reads the next part of the object, or reads the object again."""
 
     @property
     def read(self) -> str:
-        """The part that has been read, as text."""
+        """A text that says how much of the object was read."""
         if self.reach_end:
             return f"{self.size} bytes read"
         read = f"{self.offset} records of its" if self.by_record else f"{self.offset} of"
@@ -98,7 +101,7 @@ class CommittedVersion:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rejection:
-    """A record in quarantine. `offset`: bytes, or the row number of a Parquet file."""
+    """A record in quarantine. `offset`: the record's position in bytes, or its row number in a Parquet file."""
 
     offset: int
     reason: str
@@ -111,9 +114,9 @@ class BatchView:
     id: str
     opened_ms: int
     listing: bool
-    """True if the batch lists all of the slot's keys, instead of reading only keys that entries name."""
+    """True if the batch lists all keys of the slot. Otherwise it reads only the keys that entries name."""
     runs: tuple[str, ...] = ()
-    """The batch's runs, with their status; empty without a Dagster instance."""
+    """The batch's runs, with their status. The tuple is empty without a Dagster instance."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,9 +124,9 @@ class SensorView:
     """The part of the sensor's cursor that concerns one slot."""
 
     seen: bytes
-    """Digest of the slot's last signal that the sensor has seen (`protocols.keyspace.digest_of`)."""
+    """The digest of the slot's last signal that the sensor has seen (`protocols.keyspace.digest_of`)."""
     enumerated: str
-    """Epoch of the topic for which the whole source has been compared."""
+    """The epoch of the topic for which the whole source was compared."""
     batches: tuple[BatchView, ...] = ()
     failing: Failing | None = None
     trace: str = ""
@@ -131,6 +134,6 @@ class SensorView:
     on: bool = True
     """True if the sensor is switched on; `s3notify pause` switches it off."""
     ticked_ms: int = 0
-    """The time of its last tick, in Unix milliseconds; 0 if unknown."""
+    """The time of the sensor's last tick, in Unix milliseconds, or 0 if unknown."""
     reported: tuple[tuple[int, int], ...] = ()
     """The slot's last data versions in Dagster's event log, and the time of each report."""

@@ -1,1 +1,3 @@
-"""Slots, time and randomness, errors, limits, ports and settings, for all other packages. Makes no requests itself."""
+"""Slots, time and randomness, errors, limits, ports and settings, for all other packages. The package makes no
+requests.
+"""

@@ -1,4 +1,4 @@
-"""The one retry loop: a bounded number of attempts, with jittered backoff in between."""
+"""The only retry loop of the platform: a bounded number of attempts, with a jittered backoff between two attempts."""
 
 from collections.abc import Callable, Iterator
 from typing import Final, TypeVar
@@ -9,8 +9,8 @@ from s3notify_platform.kernel.errors import UnavailableError
 T = TypeVar("T")
 
 ATTEMPTS: Final = 8
-"""Attempts of one operation, unless the caller gives another number. All backoffs together take about 6 s on average,
-11 s at most."""
+"""Number of attempts of one operation, unless the caller gives another number. All backoffs together take about 6 s on
+average, and at most 11 s."""
 
 BASE_SECONDS: Final = 0.1
 CEILING_SECONDS: Final = 5.0
@@ -19,9 +19,11 @@ CEILING_SECONDS: Final = 5.0
 def attempts(
     clock: Clock, most: int = ATTEMPTS, *, base: float = BASE_SECONDS, ceiling: float = CEILING_SECONDS
 ) -> Iterator[int]:
-    """Yields the numbers of up to `most` attempts, from 0. Waits before each attempt but the first (`backoff_seconds`).
+    """Yields the numbers of up to `most` attempts, from 0. Waits before each attempt except the first
+    (`backoff_seconds`).
 
-    The caller leaves the loop when an attempt succeeds. The code after the loop runs if no attempt succeeded.
+    The caller leaves the loop when an attempt succeeds. So the code after the loop handles the case that no attempt has
+    succeeded.
     """
     for attempt in range(most):
         if attempt:
@@ -30,9 +32,9 @@ def attempts(
 
 
 def answered(look: Callable[[], T], clock: Clock, most: int = ATTEMPTS) -> T:
-    """Returns the answer of `look`. Makes at most `most` attempts while the store is unavailable.
+    """Returns the answer of `look`. If the store is unavailable, calls `look` again, at most `most` times in total.
 
-    Raises the last `UnavailableError` if every attempt failed.
+    Raises the last `UnavailableError` if every attempt has failed.
     """
     for attempt in attempts(clock, most):
         try:

@@ -1,10 +1,11 @@
-"""The only reader of time and randomness.
+"""The only module that reads the time and draws random values.
 
-Everything that waits, times out, or draws a random name takes a `Clock`. A simulation can therefore decide when things
-happen, and the same seed repeats the same history exactly. A lint rule bans `time`, `random` and the like elsewhere.
+Code that waits, times out, or draws a random name gets a `Clock`. A simulation can therefore decide the time of each
+event, and the same seed repeats the same history exactly. A lint rule forbids `time`, `random` and similar modules in
+other code.
 
-Durations are measured with `monotonic` and never leave the machine. `wall_ms` is for people to read, and is written
-into the body of a signal. No decision compares the wall clocks of two machines.
+Durations are measured with `monotonic`, and its values are never sent to another machine. `wall_ms` is a time for
+people, and is also in the body of a signal. No decision compares the wall clocks of two machines.
 """
 
 import secrets
@@ -13,14 +14,14 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """Time and randomness, as one port."""
+    """The port for time and randomness."""
 
     def monotonic(self) -> float:
-        """Seconds since some fixed point of this process; never goes back."""
+        """Returns the seconds since a fixed moment of this process. The value never decreases."""
         ...
 
     def wall_ms(self) -> int:
-        """Unix time in milliseconds, for people; never compared across machines."""
+        """Returns the Unix time in milliseconds, for people. Times of two machines are never compared."""
         ...
 
     def sleep(self, seconds: float) -> None:
@@ -28,14 +29,15 @@ class Clock(Protocol):
         ...
 
     def random_bytes(self, count: int) -> bytes:
-        """`count` bytes from a cryptographic source."""
+        """Returns `count` random bytes from a cryptographic source."""
         ...
 
 
 if hasattr(time, "CLOCK_BOOTTIME"):
 
     def _elapsed() -> float:
-        # On Linux, CLOCK_MONOTONIC stops while the machine is suspended: a lease would be held for too long.
+        # On Linux, CLOCK_MONOTONIC stops while the machine is suspended. With CLOCK_MONOTONIC, a process would keep a
+        # lease for too long.
         return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 else:
@@ -46,7 +48,9 @@ class SystemClock:
     """The clock of this machine."""
 
     def monotonic(self) -> float:
-        """See `Clock.monotonic`. Includes the time for which the machine was suspended, if the system measures it."""
+        """See `Clock.monotonic`. The value includes the time for which the machine was suspended, if the system can
+        measure this time.
+        """
         return _elapsed()
 
     def wall_ms(self) -> int:
@@ -66,14 +70,14 @@ SYSTEM_CLOCK = SystemClock()
 
 
 def unique_name(clock: Clock) -> str:
-    """32 hex digits that no other caller draws, for names of files, writers and operations."""
+    """Draws 32 hexadecimal digits, which no other caller draws, for names of files, writers and operations."""
     return clock.random_bytes(16).hex()
 
 
 def backoff_seconds(attempt: int, clock: Clock, *, base: float = 0.1, ceiling: float = 5.0) -> float:
-    """Full-jitter exponential backoff: uniform in [0, min(ceiling, base * 2**attempt)] seconds.
+    """Draws a full-jitter exponential backoff: uniform in [0, min(ceiling, base * 2**attempt)] seconds.
 
-    `attempt` counts from 0. Formula: Brooker, "Exponential Backoff And Jitter".
+    `attempt` counts from 0. The formula is from Brooker, "Exponential Backoff And Jitter".
     """
     limit: float = min(ceiling, base * 2 ** min(attempt, 30))
     return limit * int.from_bytes(clock.random_bytes(4), "little") / 2**32

@@ -1,48 +1,50 @@
-"""The one tree of errors. An error has a class of its own only if callers handle it differently.
+"""All errors of the platform, as one class tree. Errors that callers handle in the same way have the same class.
 
 | class | who acts | how |
 |---|---|---|
 | `UsageError` | programmer or operator | fix the call or the configuration that the message names |
-| `RefusedError` | caller | the store refuses this request: find out if it refuses only this key |
-| `NotFoundError` | caller | the named thing does not exist |
-| `ConflictError` | caller | another writer was first: read again, decide again |
+| `RefusedError` | caller | the store refuses this request: find out if the store refuses only this key |
+| `NotFoundError` | caller | the object, version or table in the message does not exist |
+| `ConflictError` | caller | another writer was first: read again, and decide again |
 | `FencedError` | worker | a newer generation exists: stop |
 | `QuotaExceededError` | caller | back off for `retry_after_seconds` |
 | `UnavailableError` | caller | the request was not applied: retry later |
-| `UnknownOutcomeError` | caller | the request may have been applied: look before repeating it |
+| `UnknownOutcomeError` | caller | the request may have been applied: find out, and only then repeat the request |
 | `CorruptError` | operator | stored bytes contradict an invariant: a person must investigate |
 
-Ordinary contention is a returned outcome (`ports.Conflict`), not an exception. Every class can be pickled, so an error
-reaches the Spark driver from a worker unchanged.
+A write that loses against another writer returns `ports.Conflict`, and raises no exception. Every class can be pickled,
+so an error of a Spark worker reaches the driver unchanged.
 """
 
 
 class S3NotifyError(Exception):
-    """Base of every error this package raises."""
+    """The base class of every error that this package raises."""
 
 
 class UsageError(S3NotifyError, ValueError):
-    """The call or the configuration is wrong; nothing was written. The message names the thing and the fix."""
+    """The call or the configuration is wrong, and nothing was written. The message names the mistake and the
+    correction.
+    """
 
 
 class RefusedError(UsageError):
-    """The store refuses the request with a 4xx. The cause is this one key, or the bucket or credentials as a whole."""
+    """The store refuses the request with a status 4xx. The cause is the key, the bucket or the credentials."""
 
 
 class NotFoundError(S3NotifyError, LookupError):
-    """The named thing does not exist."""
+    """The object, version or table in the message does not exist."""
 
 
 class ConflictError(S3NotifyError):
-    """Another writer changed the thing first: read again and decide again."""
+    """Another writer was first: the caller must read again, and decide again."""
 
 
 class FencedError(S3NotifyError):
-    """A newer generation exists: this process must stop and write nothing more."""
+    """A newer generation exists, so this process must stop its writes."""
 
 
 class QuotaExceededError(S3NotifyError):
-    """A limit is reached; nothing was written. Retry after `retry_after_seconds`."""
+    """A limit is reached, and nothing was written. The caller may retry after `retry_after_seconds`."""
 
     def __init__(self, message: str, retry_after_seconds: float = 1.0) -> None:
         super().__init__(message, retry_after_seconds)
@@ -50,22 +52,22 @@ class QuotaExceededError(S3NotifyError):
 
 
 class UnavailableError(S3NotifyError):
-    """The store is unreachable or refuses requests for now; the request was not applied. Retry later."""
+    """The store is unreachable, or refuses requests for some time. The request was not applied. Retry later."""
 
 
 class UnknownOutcomeError(S3NotifyError):
-    """The request may or may not have been applied: look before repeating it."""
+    """The request may have been applied. The caller must find out if it was applied, and only then repeat it."""
 
 
 OUTAGES = (UnavailableError, UnknownOutcomeError)
-"""Errors that say nothing about the request itself: the same request may succeed the next time."""
+"""Errors whose cause is not the request itself: the same request may succeed later."""
 
 
 class CorruptError(S3NotifyError):
-    """Stored bytes contradict an invariant. Nothing was written; a person must investigate."""
+    """Stored bytes contradict an invariant. Nothing was written, and a person must investigate."""
 
 
-# Error names of xor-ack. Each is a subclass of the class that says what to do.
+# The names of these errors are from xor-ack. Each name is a subclass of the error class that says what to do.
 
 
 class LessThanTwoBuffers(UsageError):  # noqa: N818 - the original's name
@@ -77,11 +79,11 @@ class BufferLengthsUnequal(UsageError):  # noqa: N818 - the original's name
 
 
 class ZeroBufferNoOp(UsageError):  # noqa: N818 - the original's name
-    """An all-zero stamp would change nothing."""
+    """A stamp of zeros is refused, because it changes nothing."""
 
 
 class TagExists(ConflictError):  # noqa: N818 - the original's name
-    """The chain was created before."""
+    """A chain with this tag already exists."""
 
 
 class TagNotFound(NotFoundError):  # noqa: N818 - the original's name
@@ -89,4 +91,4 @@ class TagNotFound(NotFoundError):  # noqa: N818 - the original's name
 
 
 class StaleLocalData(ConflictError):  # noqa: N818 - the original's name
-    """The chain kept changing while it was stamped: stamp again."""
+    """Other writers changed the chain in every attempt to stamp it. The caller may stamp again."""

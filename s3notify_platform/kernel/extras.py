@@ -1,4 +1,4 @@
-"""The modules that each extra of the package installs. Publishers, watchers, inlets and outlets need only the base."""
+"""The modules that each extra of the package installs. Publishers, watchers, inlets and outlets need no extra."""
 
 from typing import Final
 
@@ -24,7 +24,7 @@ _EXTRAS: Final = {
 
 
 def remedy(error: ModuleNotFoundError) -> str | None:
-    """The message that says what to install for this module; None if no extra contains the module."""
+    """Returns a message with the command that installs this module, or None if no extra contains the module."""
     module = (error.name or "").partition(".")[0]
     extra = next((extra for extra, modules in _EXTRAS.items() if module in modules), None)
     return extra and f"this needs {module}, which is not installed: pip install 's3notify-platform[{extra}]'"

@@ -1,8 +1,8 @@
-"""Group commit: concurrent threads of one process send the same kind of work together.
+"""Group commit: concurrent threads of one process send their jobs together, as one request.
 
-One thread leads: it takes all waiting jobs and sends them. Jobs that arrive meanwhile wait for the next turn. There is
-no background thread, and a single thread never waits. If a leader is interrupted (`KeyboardInterrupt`), another thread
-sends the jobs that the leader had taken. Sending must therefore be safe to repeat.
+One thread is the leader: it takes all waiting jobs and sends them. Jobs that arrive meanwhile wait for the next leader.
+There is no background thread, and a single thread never waits. If a leader is interrupted (`KeyboardInterrupt`),
+another thread sends the jobs that the leader had taken. So a repeated send of the same jobs must be safe.
 """
 
 import copy
@@ -13,7 +13,7 @@ from threading import Condition
 from typing import Any, Final, Generic, TypeVar
 
 LINGER_SECONDS: Final = 0.02
-"""Seconds for which a thread waits for others: less time than the request that the wait may save."""
+"""Seconds for which a thread waits for other threads. The wait is shorter than the request that it may save."""
 
 T = TypeVar("T")
 
@@ -32,14 +32,19 @@ class _Group:
 
 
 class GroupCommit:
-    """Sends the jobs of concurrent threads together, by key. Thread-safe; holds no state while no job runs."""
+    """Sends the jobs of concurrent threads together, by key. The class is thread-safe, and keeps nothing between two
+    jobs.
+    """
 
     def __init__(self, *, linger_seconds: float = 0.0) -> None:
-        """`linger_seconds`: the longest time for which a leader waits for more jobs, if `enough` makes it wait."""
+        """`linger_seconds`: the longest time for which a leader waits for more jobs. A leader waits only while `enough`
+        is false.
+        """
         self._linger_seconds = linger_seconds
         self._groups: dict[Hashable, _Group] = {}
         self.changed = Condition()
-        """The lock under which jobs are added and removed. Notify it when the answer of `enough` may have changed."""
+        """The lock under which jobs are added and removed. The lock must be notified when the answer of `enough` may
+        have changed."""
 
     def run(
         self,
@@ -50,12 +55,12 @@ class GroupCommit:
         enough: Callable[[int], bool] = lambda _: True,
         entering: Callable[[], None] = lambda: None,
     ) -> Any:
-        """Returns the result of `job`: the item for it in the list that `send(jobs)` returned, in this thread or
-        another.
+        """Returns the result of `job`. This thread or another thread calls `send(jobs)`, which returns a list of
+        results.
 
-        An item that is an exception is raised. An exception that `send` itself raises is the result of every job.
-        `enough(n)`: true if a leader with n jobs waits for no more. `entering` is called as the job joins the waiting
-        jobs.
+        A result that is an exception is raised. An exception that `send` raises is the result of every job.
+        `enough(n)`: true if a leader with n jobs does not wait for more jobs. `entering` is called when the job is
+        added to the waiting jobs.
         """
         me = _Call(job=job)
         with self.changed:
@@ -70,11 +75,13 @@ class GroupCommit:
             return me.result
         if together:
             raise me.result
-        # Threads may share the error: each raises its own copy, with its own traceback.
+        # Threads may share the error: each thread raises its own copy, with its own traceback.
         raise copy.copy(me.result) from me.result
 
     def _taken(self, key: Hashable, group: _Group, me: _Call, enough: Callable[[int], bool]) -> list[_Call]:
-        """The calls that this thread must send; empty if another thread has already sent this thread's call."""
+        """Returns the calls that this thread must send. The list is empty if another thread has already sent this
+        thread's call.
+        """
         leads = False
         try:
             self.changed.wait_for(lambda: me.done or not group.led)
@@ -122,10 +129,11 @@ class GroupCommit:
 
 
 class Sharing(Generic[T]):
-    """Two stages, `before` and `after`, around the work of each thread; each stage is a group commit. Thread-safe.
+    """Runs two stages around the work of each thread: `before` and `after`. Each stage is a group commit. The class is
+    thread-safe.
 
-    `before` waits until as many threads have arrived as were at work at the same time since its last turn. `after`
-    waits for the threads that have passed `before` and not yet reached `after`. Both wait at most `linger_seconds`.
+    `before` waits for as many threads as worked at the same time since `before` ran last. `after` waits for the threads
+    between the two stages. Each stage waits at most `linger_seconds`.
     """
 
     def __init__(
@@ -139,16 +147,16 @@ class Sharing(Generic[T]):
         self._commits = GroupCommit(linger_seconds=linger_seconds)
         self._inside: set[int] = set()
         self._most_inside = 0
-        """The most calls that were inside `around` at the same time since the last turn of `before`."""
+        """The largest number of calls that were inside `around` at the same time since `before` ran last."""
         self._between: set[int] = set()
-        """Calls that have passed `before` and not yet reached `after`."""
+        """The calls between the stages `before` and `after`."""
 
     @contextmanager
     def around(self, item: T) -> Iterator[None]:
         """Runs the two stages for `item` around the body of the `with` statement.
 
-        An error of a stage is raised; if several calls share it, each raises a copy. `after` is skipped if the body
-        raises.
+        An error of a stage is raised. If several calls share the error, each call raises a copy of the error. `after`
+        is skipped if the body raises.
         """
         call = (item, object())
         me, changed = id(call[1]), self._commits.changed

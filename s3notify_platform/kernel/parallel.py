@@ -10,21 +10,24 @@ R = TypeVar("R")
 
 
 class Track(Protocol):
-    """Shows the progress of long work, and yields its `items`. `total`: their number. `what` names the work."""
+    """Shows the progress of long work, and yields its `items`. `total`: the number of items. `what`: the name of the
+    work.
+    """
 
     def __call__(self, items: Iterable[T], total: int, what: str) -> Iterable[T]:
-        """Yields the same items."""
+        """Yields the items, and shows how many are done."""
         ...
 
 
 def untracked(items: Iterable[T], total: int, what: str) -> Iterable[T]:  # noqa: ARG001 - as `Track`
-    """A `Track` that shows nothing."""
+    """Returns the items. This is a `Track` that shows nothing."""
     return items
 
 
 @contextmanager
 def readers(at_once: int, name: str = "") -> Iterator[ThreadPoolExecutor]:
-    """Threads that read ahead for a generator. When the generator ends or fails, reads not yet begun are cancelled.
+    """Starts threads that read in advance for a generator. When the generator ends or fails, reads that have not begun
+    are cancelled.
 
     If the generator is closed before its end, reads in flight continue, and nothing waits for them.
     """
@@ -33,7 +36,8 @@ def readers(at_once: int, name: str = "") -> Iterator[ThreadPoolExecutor]:
     try:
         yield pool
     except GeneratorExit:
-        # The garbage collector may close the generator in a thread that holds a lock: waiting could deadlock.
+        # The garbage collector may close the generator in a thread that has a lock. If this thread waited, it could
+        # wait forever.
         wait = False
         raise
     finally:
@@ -50,7 +54,7 @@ def in_parallel(
 ) -> list[R]:
     """Returns the results in the order of `items`, from at most `at_once` concurrent calls.
 
-    If only one call runs at a time, it runs in this thread.
+    If only one call may run at a time, the calls run in this thread.
     """
     wanted = list(items)
     if (threads := min(at_once, len(wanted))) <= 1:

@@ -1,12 +1,13 @@
-"""The ports to everything remote, and the outcomes that they return.
+"""The ports to all remote services, and the outcomes that the ports return.
 
-`ObjectStore` is a bucket, `RecordStore` a small table of conditional records, `MessageQueue` a queue of a message
-service. Adapters are in `stores/`. One contract suite (`tests/contracts`) tests what each method guarantees.
+`ObjectStore` is a bucket. `RecordStore` is a small table of records with conditional writes. `MessageQueue` is a queue
+of a message service. Adapters are in `stores/`. The tests in `tests/contracts` check the guarantees of each method for
+each adapter.
 
 A write with a precondition has three outcomes. `Written`: the write was applied. `Conflict`: the precondition did not
 hold, and nothing was applied. `Unknown`: the write may or may not have been applied (a timeout, a 5xx after sending, a
-409); the caller must look before it does anything else. Adapters never retry a conditional write that may have been
-applied, because the retry would report a conflict with the first attempt.
+409). The caller must first find out if the write was applied. Adapters never retry a conditional write that may have
+been applied, because a retry could report a conflict with its own first attempt.
 
 Reads raise `UnavailableError` after bounded retries, and `UsageError` if only an operator can fix the cause
 (no such bucket, credentials refused).
@@ -25,20 +26,21 @@ ETag = NewType("ETag", str)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Absent:
-    """Precondition: no object exists under this key."""
+    """The precondition that no object exists under this key."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IfMatch:
-    """Precondition: the object has this ETag now."""
+    """The precondition that the object has this ETag now."""
 
     etag: ETag
 
 
 def unaddressable(key: str) -> str:
-    """Returns why S3 clients cannot address an object under `key`, or "" if they can. Pure.
+    """Returns the reason why S3 clients cannot address an object under `key`, or "" if S3 clients can. Pure.
 
-    Clients, or a server between, would change such a key. Stores that accept any name may still contain such objects.
+    Without this check, clients or proxies could change the key. Stores that accept any name may contain objects with
+    unaddressable keys.
     """
     try:
         size = len(key.encode("utf-8"))
@@ -59,17 +61,17 @@ ABSENT = Absent()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Written:
-    """The write was applied. `etag` is the ETag of the new object; None after a delete."""
+    """The write was applied. `etag`: the ETag of the new object, or None after a delete."""
 
     etag: ETag | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conflict:
-    """The precondition did not hold; nothing was applied.
+    """The precondition did not hold, and nothing was applied.
 
-    `found`: the record that is stored instead, if the store's refusal contains it. None if it does not, or if there is
-    no record.
+    `found`: the record that is stored instead, or None if there is no record, or if the store's refusal does not
+    contain it.
     """
 
     found: "Record | None" = field(default=None, compare=False)
@@ -77,7 +79,7 @@ class Conflict:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unknown:
-    """The write may or may not have been applied; `cause` is a text for people."""
+    """The write may or may not have been applied. `cause` is a text for people."""
 
     cause: str
 
@@ -87,7 +89,8 @@ WriteOutcome = Written | Conflict | Unknown
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObjectMeta:
-    """An object as HEAD and LIST describe it. Only HEAD and GET fill `metadata` and `version_id`.
+    """The description of an object in the answers of HEAD, GET and LIST. Only HEAD and GET fill `metadata` and
+    `version_id`.
 
     `version_id` is None in a bucket without versioning.
     """
@@ -101,7 +104,7 @@ class ObjectMeta:
 
 
 def holds(precondition: Precondition | None, found: ObjectMeta | None) -> bool:
-    """True if the precondition holds for the object found. Pure."""
+    """Returns true if the precondition holds for the object `found`. Pure."""
     match precondition:
         case None:
             return True
@@ -113,7 +116,7 @@ def holds(precondition: Precondition | None, found: ObjectMeta | None) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredObject:
-    """An object's body and metadata, both of the same version."""
+    """An object's body and metadata, which are from the same version of the object."""
 
     meta: ObjectMeta
     body: bytes
@@ -125,12 +128,12 @@ Metadata = Mapping[str, str] | None
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NotModified:
-    """The answer of a GET with `if_none_match`: the object still has that ETag."""
+    """The answer of a GET with `if_none_match`: the object has the same ETag as before."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListedColumns(Sequence[ObjectMeta]):
-    """Listed objects, stored by columns; an `ObjectMeta` is created only when an object is accessed."""
+    """Listed objects, stored as columns. An `ObjectMeta` is created only when an object is accessed."""
 
     keys: Sequence[str]
     etags: Sequence[ETag]
@@ -182,8 +185,8 @@ class Page:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CopySource:
-    """An object to copy, in the version that `Uploads.source` found. `headers` describe its content, for the
-    adapter.
+    """An object to copy, in the version that `Uploads.source` found. `headers`: the content headers of the object, for
+    the adapter.
     """
 
     bucket: str
@@ -204,7 +207,7 @@ UploadId = NewType("UploadId", str)
 """An upload's id as the store returns it."""
 
 UPLOAD_ID_MAX = 1024
-"""Most characters of an upload id: reservations contain it."""
+"""Largest number of characters of an upload id, because reservations contain the id."""
 
 
 @runtime_checkable
@@ -212,9 +215,10 @@ class Uploads(Protocol):
     """Multipart uploads, for objects that do not fit into memory. No part is visible before the upload is completed."""
 
     def source(self, bucket: str, key: str) -> CopySource | None:
-        """The object to copy, or None. It may be in any bucket of the same server and credentials. 1 HEAD.
+        """Returns the object to copy, or None if it does not exist. Its bucket must have the same server and
+        credentials. Cost: 1 HEAD.
 
-        An empty `bucket` is this bucket.
+        An empty `bucket` means the bucket of this store.
         """
         ...
 
@@ -229,12 +233,13 @@ class Uploads(Protocol):
         """Begins an upload with this metadata, and with the content headers of the `source` that will be copied.
 
         `precondition`: the precondition under which the upload will be completed. `UsageError`: the store does not
-        support it. `UnknownOutcomeError`: there may be an upload, without parts. 1 request, sent once.
+        support this precondition. `UnknownOutcomeError`: an upload without parts may exist. Cost: 1 request, sent once.
         """
         ...
 
     def send_part(self, key: str, upload: UploadId, number: int, part: bytes | CopyRange) -> ETag:
-        """Writes part 1 to 10,000; may be repeated. All parts but the last have at least 5 MiB. 1 request.
+        """Writes one part (1 to 10,000). The call may be repeated. All parts except the last have at least 5 MiB. Cost:
+        1 request.
 
         `NotFoundError`: the upload or the source does not exist. `ConflictError`: the source has changed.
         """
@@ -243,44 +248,48 @@ class Uploads(Protocol):
     def complete_upload(
         self, key: str, upload: UploadId, parts: Sequence[ETag], *, precondition: Precondition | None = None
     ) -> WriteOutcome:
-        """Creates the object from all its parts, atomically. 1 request, sent once, also without a precondition.
+        """Creates the object from all its parts, atomically. Cost: 1 request, sent once, also without a precondition.
 
-        `NotFoundError`: there is no such upload; it may be completed already. `Conflict` leaves the upload unchanged.
+        `NotFoundError`: the upload does not exist, or is already completed. `Conflict` leaves the upload unchanged.
         """
         ...
 
     def abort_upload(self, key: str, upload: UploadId) -> None:
-        """Deletes an upload and its parts; it cannot be completed afterwards. No error if it is missing. 1 request."""
+        """Deletes an upload and its parts, so that it cannot be completed. A missing upload is no error. Cost: 1
+        request.
+        """
         ...
 
     def empty_uploads(self, key: str) -> tuple[UploadId, ...]:
-        """Uploads of this key that have no part yet. 1 LIST, and 1 request for each upload of the key."""
+        """Returns the uploads of this key that have no part yet. Cost: 1 LIST, and 1 request for each upload of the
+        key.
+        """
         ...
 
 
 class Ranged(Protocol):
-    """Reads of byte ranges of objects."""
+    """The port that reads byte ranges of objects."""
 
     def get_range(self, key: str, start: int, end: int) -> bytes | None:
-        """The bytes from `start` to before `end` > `start`; None if the object does not exist. 1 GET.
+        """Returns the bytes from `start` to before `end` > `start`, or None if the object does not exist. Cost: 1 GET.
 
-        The result is shorter, or empty, if the object ends before. Two calls may read two versions: use this only for
-        objects that are never overwritten.
+        If the object ends before `end`, the result is shorter, or empty. Two calls may read two versions of an object,
+        so the object must never be overwritten.
         """
         ...
 
 
 class ObjectStore(Uploads, Ranged, Protocol):
-    """A bucket. Each call is one request, plus bounded retries of reads and of unconditional writes."""
+    """A bucket. Each call makes one request, and bounded retries of reads and of unconditional writes."""
 
     def get(
         self, key: str, *, if_match: ETag | None = None, if_none_match: ETag | None = None
     ) -> StoredObject | NotModified | Conflict | None:
-        """The object; None if it does not exist; `Conflict` if it no longer has the ETag `if_match`."""
+        """Returns the object, or None if it does not exist, or `Conflict` if its ETag differs from `if_match`."""
         ...
 
     def head(self, key: str) -> ObjectMeta | None:
-        """The object's metadata, or None."""
+        """Returns the object's metadata, or None if the object does not exist."""
         ...
 
     def put(
@@ -290,7 +299,9 @@ class ObjectStore(Uploads, Ranged, Protocol):
         ...
 
     def delete(self, key: str, *, precondition: IfMatch | None = None) -> WriteOutcome:
-        """Deletes the object. If it does not exist: `Written`, or `Conflict` if there is a precondition."""
+        """Deletes the object. If the object does not exist, returns `Written`, or `Conflict` if there is a
+        precondition.
+        """
         ...
 
     def copy(
@@ -301,23 +312,24 @@ class ObjectStore(Uploads, Ranged, Protocol):
         precondition: Absent | None = None,
         metadata: Metadata = None,
     ) -> WriteOutcome:
-        """Copies within the bucket, with the source's metadata. `metadata` overrides it, which costs one more HEAD.
+        """Copies an object within the bucket, with the metadata of `source`. `metadata` overrides this metadata, for
+        one more HEAD.
 
-        `NotFoundError`: `source` does not exist. A `CopySource` may be in another bucket; then `metadata` replaces the
-        source's metadata without a HEAD. `ConflictError`: the `CopySource` has changed since, and there is no
-        precondition.
+        `NotFoundError`: `source` does not exist. A `CopySource` may be in another bucket. For a `CopySource`,
+        `metadata` replaces the source's metadata without a HEAD. `ConflictError`: the copied object has changed, and
+        there is no precondition.
         """
         ...
 
     def list(
         self, prefix: str, *, start_after: str | None = None, token: str | None = None, limit: int = 1000
     ) -> Page:
-        """Up to `limit` <= 1000 objects whose keys begin with `prefix`. One page for each call."""
+        """Returns up to `limit` <= 1000 objects whose keys begin with `prefix`. Each call returns one page."""
         ...
 
 
 def list_all(store: ObjectStore, prefix: str, *, start_after: str | None = None) -> Iterator[ObjectMeta]:
-    """Every object whose key begins with `prefix`, page by page. One request for each 1000 objects."""
+    """Yields every object whose key begins with `prefix`, page by page. Cost: 1 LIST for each 1000 objects."""
     token: str | None = None
     while True:
         page = store.list(prefix, start_after=start_after, token=token)
@@ -332,7 +344,7 @@ Version = NewType("Version", str)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
-    """A stored record: an opaque value and the version that `replace` and `remove` expect."""
+    """A stored record: an opaque value, and the record's version, which `replace` and `remove` expect."""
 
     key: str
     value: bytes
@@ -340,14 +352,16 @@ class Record:
 
 
 class RecordStore(Protocol):
-    """Small records under `(partition, key)`, each changed by compare-and-set. Reads are consistent."""
+    """A store of small records under `(partition, key)`. A record is changed by compare-and-set, and reads are
+    consistent.
+    """
 
     def create(self, partition: str, key: str, value: bytes) -> WriteOutcome:
-        """Writes the record if it does not exist."""
+        """Writes the record if no record exists under this key."""
         ...
 
     def read(self, partition: str, key: str) -> Record | None:
-        """The record, or None if it does not exist."""
+        """Returns the record, or None if it does not exist."""
         ...
 
     def replace(self, partition: str, key: str, value: bytes, *, expected: Version) -> WriteOutcome:
@@ -367,47 +381,49 @@ class RecordStore(Protocol):
         keys_only: Callable[[str], bool] | None = None,
         wanted: Callable[[str], bool] | None = None,
     ) -> Iterator[Record]:
-        """Every record of a partition whose key begins with `prefix` and is `wanted` (default: all), in key order.
+        """Yields, in key order, the records of a partition whose keys begin with `prefix` and are `wanted` (default:
+        all).
 
-        `known`: records by key that the caller has read before; the store may reuse those that have not changed.
-        `keys_only`: true for keys whose value is not needed; such a record has the value b"".
+        `known`: records by key that the caller has read before. The store may return these records again if they have
+        not changed. `keys_only`: true for keys whose value is not needed. The record of such a key has the value b"".
         """
         ...
 
     def add(
         self, partition: str, key: str, amount: int, *, ceiling: int | None = None
     ) -> int | Conflict | Unknown:
-        """Adds to a counter (0 if absent) and returns the new value; `Conflict` if it would exceed `ceiling` or drop
-        below 0.
+        """Adds to a counter (0 if absent) and returns the new value. Returns `Conflict` if the new value is above
+        `ceiling` or below 0.
         """
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Message:
-    """A received message. It belongs to this client until its visibility timeout ends."""
+    """A received message. No other client receives the message until its visibility timeout ends."""
 
     id: str
     body: str
     receipt: str
     receives: int
-    """Number of times that the message was received, including this time; approximate."""
+    """The approximate number of times that the message was received, including this time."""
 
 
 class MessageQueue(Protocol):
-    """A queue of messages. One client at a time receives a message; if it does not delete the message, others receive
-    it later.
+    """A queue of messages. One client at a time receives a message. If this client does not delete the message, other
+    clients receive it later.
 
-    `UnavailableError`: retry later. `UsageError`: only an operator can fix the cause.
+    `UnavailableError`: the caller may retry later. `UsageError`: only an operator can fix the cause.
     """
 
     batch_size: int
-    """Most messages that one `receive` returns."""
+    """Largest number of messages that one `receive` returns."""
 
     def receive(self, *, wait_seconds: int, visibility_seconds: int, limit: int) -> tuple[Message, ...]:
-        """Up to `limit` messages, hidden from other clients for `visibility_seconds`.
+        """Returns up to `limit` messages, hidden from other clients for `visibility_seconds`.
 
-        Fewer messages mean that the queue has no more for now. Waits up to `wait_seconds` for the first. 1 request.
+        If there are fewer messages, the queue has no more messages now. Waits up to `wait_seconds` for the first
+        message. Cost: 1 request.
         """
         ...
 
@@ -416,11 +432,13 @@ class MessageQueue(Protocol):
         ...
 
     def hide(self, messages: Sequence[Message], seconds: float) -> tuple[Message, ...]:
-        """Hides messages from all clients for `seconds` from now; 0 shows them. Returns the messages for which this
-        failed.
+        """Hides messages from all clients for `seconds` from now. With 0, the messages are visible again. Returns the
+        messages that could not be hidden.
         """
         ...
 
     def max_receives(self) -> int | None:
-        """Receives of a message after which the service moves it to its own dead letters; None: never. 1 request."""
+        """Returns how often a message is received before the service moves it to its dead letters, or None for no
+        limit. Cost: 1 request.
+        """
         ...

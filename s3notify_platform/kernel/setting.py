@@ -1,7 +1,8 @@
-"""A declared setting: a field of a dataclass with an `About`. Name, type, default and description stand only there.
+"""A declared setting: a field of a dataclass with an `About`. The name, type, default and description of a setting are
+only in this declaration.
 
-Component, IO manager, command line, data source and services derive their fields and options from the declaration.
-All of them convert and check given values by `values_in`, so that a wrong value gets the same message everywhere.
+Component, IO manager, command line, data source and services derive their fields and options from the declaration. All
+of these convert and check given values by `values_in`, so that a wrong value gets the same message everywhere.
 """
 
 import re
@@ -21,10 +22,11 @@ SHOWN_MAX: Final = 100
 
 @dataclass(frozen=True, slots=True)
 class About:
-    """The description and the limits of a setting. `choices` is called only when the choices are needed.
+    """The description and the limits of a setting. `choices`: called when the allowed values are needed.
 
-    `description`: its first sentence must be enough for a short help page. `option`: the option on the command line, if
-    its name differs from the name of the setting. `check` raises `UsageError` for other values that are not allowed.
+    `description`: the first sentence must be enough for a short help page. `option`: the option on the command line, if
+    its name differs from the setting's name. `check`: raises `UsageError` for values that the other fields cannot
+    exclude.
     """
 
     description: str
@@ -39,7 +41,9 @@ class About:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Later:
-    """The placeholder of a value that is not known here. It is not checked. `why` names the value and the reason."""
+    """A placeholder for a value that is not known in this process. Placeholders are not checked. `why`: names the
+    value, and the reason why it is unknown.
+    """
 
     why: UsageError
 
@@ -66,24 +70,24 @@ class Setting:
 
     @property
     def choices(self) -> tuple[str, ...]:
-        """The allowed values; empty if any value of the type is allowed."""
+        """The allowed values, or an empty tuple if all values of the type are allowed."""
         if get_origin(self.base) is Literal:
             return get_args(self.base)
         return tuple(self.about.choices()) if self.about.choices else ()
 
     @property
     def number(self) -> type[int] | type[float] | None:
-        """`int` or `float` if the setting is a number that cannot be None."""
+        """The type `int` or `float` if the setting is a number that cannot be None, or else None."""
         return self.kind if self.kind in (int, float) else None
 
     @property
     def group(self) -> type | None:
-        """The dataclass that declares the settings of a group; None if the setting is no group."""
+        """The dataclass that declares the settings of a group, or None if the setting is no group."""
         return self.base if hasattr(self.base, "__dataclass_fields__") else None
 
     @property
     def help(self) -> str:
-        """Description, unit, limits and default in one line."""
+        """The description, unit, limits and default in one line."""
         return self._help(self.about.description)
 
     @property
@@ -103,7 +107,8 @@ class Setting:
         return f"{about}; default: {shown}"
 
     def value(self, given: object, at: str = "") -> Any:
-        """The given value, converted to the type of the setting: "7" becomes 7. `UsageError` if that is not possible.
+        """Returns the given value, converted to the type of the setting: "7" becomes 7. Raises `UsageError` if the
+        conversion is not possible.
 
         The value of a group is a mapping of the given settings. `at`: the text before the name in messages, like `s3.`.
         """
@@ -128,7 +133,7 @@ class Setting:
         return value
 
     def check(self, value: Any) -> None:
-        """`UsageError` for a value of the right type that is not allowed."""
+        """Raises `UsageError` for a value that has the right type, but is not allowed."""
         if value is None:
             return
         if (choices := self.choices) and value not in choices:
@@ -203,7 +208,7 @@ _CONVERSIONS: Final[Mapping[Any, tuple[Callable[[Any], Any], str]]] = {
 
 
 def values_in(given: Mapping[str, object], known: Mapping[str, Setting], at: str = "") -> dict[str, Any]:
-    """The given values, converted to the types of their settings.
+    """Returns the given values, converted to the types of their settings.
 
     `UsageError` has a line for each value that is wrong or missing.
 
@@ -228,7 +233,7 @@ def values_in(given: Mapping[str, object], known: Mapping[str, Setting], at: str
 
 
 def unknown(name: str, known: Sequence[str]) -> str:
-    """The error message for a name that is not in `known`."""
+    """Returns the error message for a name that is not in `known`."""
     near = get_close_matches(name, known, n=1)
     return f"{name}: there is no such setting; " + (
         f"did you mean {near[0]}?" if near else f"there are {', '.join(sorted(known))}"
@@ -241,7 +246,7 @@ def _shown(given: object) -> str:
 
 @lru_cache(maxsize=64)
 def settings_of(*declared: Any) -> tuple[Setting, ...]:
-    """The settings that dataclasses declare: their fields with an `About`."""
+    """Returns the settings that dataclasses declare: their fields with an `About`."""
     return tuple(setting for owner in declared for setting in _declared(owner))
 
 
@@ -257,16 +262,16 @@ def _declared(owner: type) -> Iterator[Setting]:
 
 @lru_cache(maxsize=64)
 def named(*declared: Any) -> Mapping[str, Setting]:
-    """The settings that dataclasses declare, by name."""
+    """Returns the settings that dataclasses declare, by name."""
     return {setting.name: setting for setting in settings_of(*declared)}
 
 
 def given_of(values: Mapping[str, Any], *declared: type) -> dict[str, Any]:
-    """The values whose settings these dataclasses declare."""
+    """Returns the values whose settings these dataclasses declare."""
     return {name: values[name] for name in named(*declared) if name in values}
 
 
 def check_settings(values: object, *declared: type) -> None:
-    """`UsageError` for the first of these settings whose value in `values` is not allowed."""
+    """Raises `UsageError` for the first of these settings whose value in `values` is not allowed."""
     for setting in settings_of(*declared):
         setting.check(getattr(values, setting.name))

@@ -1,8 +1,8 @@
-"""Slots: the 1000 hash classes of the keys of a bucket.
+"""Slots divide the keys of a bucket by hash into up to 1000 classes.
 
-A slot is the same number as in the vnotify crate. It is the first 8 bytes of BLAKE3 of the UTF-8 key, as a
-little-endian number, modulo the number of slots. Its Dagster partition key, and the name of its signal object, are this
-number in decimal, unpadded.
+The vnotify crate computes the same slots. The slot of a key is a number modulo the number of slots: the first 8 bytes
+of the BLAKE3 hash of the UTF-8 key, as a little-endian number. A slot's Dagster partition key and the name of its
+signal object are this number in decimal, unpadded.
 """
 
 from collections.abc import Iterable
@@ -15,14 +15,15 @@ from s3notify_platform.kernel.errors import UsageError
 Slot = NewType("Slot", int)
 
 HASH = "blake3-64"
-"""Name of the hash that assigns keys to slots; part of a table's identity."""
+"""The name of the hash that assigns keys to slots. It is a part of a table's identity."""
 
 SLOT_COUNT = 1000
-"""One LIST returns 1000 keys, and the root signal sorts after all digits: all slots' signals fit on one page."""
+"""The largest number of slots. One LIST returns 1000 keys, and the root signal sorts after all digits. So the signals
+of all slots are on one page of a LIST."""
 
 
 def check_slot_count(slots: int) -> int:
-    """Returns `slots` if a keyspace can have that many; raises `UsageError` otherwise."""
+    """Returns `slots` if a keyspace can have this number of slots. Otherwise raises `UsageError`."""
     if isinstance(slots, bool) or not isinstance(slots, int) or not 1 <= slots <= SLOT_COUNT:
         raise UsageError(
             f"slots={slots!r}: a keyspace has 1 to {SLOT_COUNT} slots; use {SLOT_COUNT} unless publishers have fewer"
@@ -31,7 +32,7 @@ def check_slot_count(slots: int) -> int:
 
 
 def slot_of(key: str, slots: int = SLOT_COUNT) -> Slot:
-    """The slot of an object key, in `0 .. slots-1`; `UsageError` if the key is not UTF-8. Pure; no request."""
+    """Returns the slot of an object key, in `0 .. slots-1`. Raises `UsageError` if the key is not UTF-8. Pure."""
     try:
         digest = blake3(key.encode("utf-8")).digest(length=8)
     except UnicodeEncodeError as error:
@@ -40,7 +41,9 @@ def slot_of(key: str, slots: int = SLOT_COUNT) -> Slot:
 
 
 def slot_from_partition_key(partition_key: str, slots: int = SLOT_COUNT) -> Slot:
-    """The slot of a partition key or a signal's name; `UsageError` if the text is not the number of a slot."""
+    """Returns the slot of a partition key or a signal's name. Raises `UsageError` if the text is not the number of a
+    slot.
+    """
     if partition_key.isascii() and partition_key.isdecimal() and str(int(partition_key)) == partition_key:
         number = int(partition_key)
         if number < slots:
@@ -49,7 +52,7 @@ def slot_from_partition_key(partition_key: str, slots: int = SLOT_COUNT) -> Slot
 
 
 def slots_in(text: str, slots: int = SLOT_COUNT) -> frozenset[Slot]:
-    """The slots that a text like `3,17,20-29` or `all` names; `UsageError` for any other text."""
+    """Returns the slots in a text like `3,17,20-29` or `all`. Raises `UsageError` for any other text."""
     if text.strip() == "all":
         return frozenset(map(Slot, range(slots)))
     found: set[Slot] = set()
@@ -64,5 +67,5 @@ def slots_in(text: str, slots: int = SLOT_COUNT) -> frozenset[Slot]:
 
 
 def partition_keys(slots: Iterable[int]) -> list[str]:
-    """Partition keys of `slots`, in numeric order."""
+    """Returns the partition keys of `slots`, in numeric order."""
     return [str(slot) for slot in sorted(slots)]

@@ -16,7 +16,8 @@ REJECT_SCHEMA: Final = pa.schema(
         pa.field("raw", pa.binary()),
     ]
 )
-"""The columns of a rejected record: its place, the reason, and its first bytes (at most `MAX_RAW_BYTES`)."""
+"""The columns of a rejected record: the record's place in its object, the reason of the rejection, and the record's
+first bytes (at most `MAX_RAW_BYTES`)."""
 
 _PRIMITIVES: Final[dict[str, pa.DataType]] = {
     "string": pa.string(),
@@ -39,7 +40,7 @@ _NAMES: Final = {kind: name for name, kind in _PRIMITIVES.items()}
 
 
 def spark_schema(columns: pa.Schema) -> str:
-    """Inverse of `arrow_schema`: these columns as Spark's JSON. Each column may be null. Pure."""
+    """Returns these columns as Spark's schema JSON: the inverse of `arrow_schema`. Each column is nullable. Pure."""
     return json.dumps({"type": "struct", "fields": [*map(_spark_field, columns)]})
 
 
@@ -61,7 +62,7 @@ def _spark_type(kind: pa.DataType) -> Any:
 
 
 def arrow_schema(schema: str) -> pa.Schema:
-    """The columns of a table (`MetaData.schema`) in Arrow's types, with times in UTC. Pure."""
+    """Returns the columns of a table (`MetaData.schema`) in Arrow's types, with times in UTC. Pure."""
     return pa.schema([*_fields(json.loads(schema)["fields"])])
 
 

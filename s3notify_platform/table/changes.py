@@ -4,8 +4,8 @@ A change has the labels of the object's rows before the change, and the labels a
 of the version before this one, and the new rows are in packs of this version. So the feed finds inserted and deleted
 rows by these labels. It need not compare the packs that the version rewrote.
 
-The manifest of a version holds its changes if they are few. Otherwise they are in a Parquet file that the manifest
-names.
+The manifest of a version has the version's changes if there are few. Many changes are in a Parquet file that the
+manifest names.
 """
 
 import io
@@ -26,8 +26,8 @@ Reason = Literal[
     "new", "overwritten", "deleted", "expired", "backfilled", "continued", "quarantined", "erased"
 ]
 """The reason why a state changed. `expired`: the bucket's lifecycle deleted the object, and its rows stay.
-`backfilled`: the object was read again although it had not changed. `continued`: the object was read further.
-`quarantined`: the whole object failed."""
+`backfilled`: the object was read again although it had not changed. `continued`: a further part of the object was read.
+`quarantined`: the object could not be read."""
 
 REASONS: Final[tuple[Reason, ...]] = get_args(Reason)
 
@@ -57,7 +57,8 @@ class Labels:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StateChange:
-    """The change of one object. `old` is None if the object had no state; `new` is None if it has no state any more.
+    """The change of one object. `old` is None if the object had no state before. `new` is None if the object has no
+    state afterwards.
 
     For an erased object, `key` is the `key_hash` of its key, and `etag` is empty.
     """
@@ -69,12 +70,12 @@ class StateChange:
     new: Labels | None = None
 
     def row(self) -> list[Any]:
-        """The change in the manifest's format: a list."""
+        """Returns the change in the manifest's format: a list."""
         return [self.slot, self.key, REASONS.index(self.reason), _row(self.old), _row(self.new)]
 
     @classmethod
     def of(cls, row: Sequence[Any]) -> "StateChange":
-        """Inverse of `row`. Raises `ValueError`, `TypeError` or `IndexError` for any other list."""
+        """Decodes the result of `row`. Raises `ValueError`, `TypeError` or `IndexError` for any other list."""
         slot, key, reason, old, new = row
         return cls(slot=Slot(slot), key=key, reason=REASONS[reason], old=_labels(old), new=_labels(new))
 
@@ -93,7 +94,7 @@ def _labels(row: Sequence[Any] | None) -> Labels | None:
 def state_changes(
     slot: Slot, pairs: Iterable[tuple[ObjectState, ObjectState | None]]
 ) -> Iterator[StateChange]:
-    """The change of each object, from pairs of its earlier and its new state.
+    """Yields the change of each object. A pair has the object's new state and its earlier state.
 
     Changes that no reader can see are left out.
     """
@@ -110,13 +111,15 @@ def state_changes(
 
 
 def erased(slot: Slot, key: str, before: ObjectState) -> StateChange:
-    """The change of an erased object. The change keeps neither the key nor the ETag."""
+    """Returns the change of an erased object. The change keeps neither the key nor the ETag."""
     old = Labels(etag="", since=before.since, until=before.until)
     return StateChange(slot=slot, key=key_hash(key), reason="erased", old=old)
 
 
 def key_hash(key: str) -> str:
-    """The hash of a key. A person who knows the key can compute the hash, and so see that the key was erased."""
+    """Returns the hash of a key. A person who knows the key can compute this hash, and so find the key among the erased
+    keys.
+    """
     return sha256(key.encode("utf-8", "surrogatepass")).hexdigest()
 
 
@@ -143,14 +146,14 @@ def _reason(state: ObjectState, before: ObjectState | None) -> Reason:
 
 
 def fits_inline(changes: Sequence[StateChange]) -> bool:
-    """True if the changes are few enough for the manifest itself. Pure."""
+    """Returns true if the changes are few enough for the manifest itself. Pure."""
     if len(changes) > CHANGES_INLINE:
         return False
     return len(json.dumps([each.row() for each in changes], ensure_ascii=False)) <= CHANGES_INLINE_BYTES
 
 
 def encode(changes: Sequence[StateChange]) -> bytes:
-    """The body of a Parquet file with these changes."""
+    """Returns the body of a Parquet file with these changes."""
     sink = io.BytesIO()
     with pq.ParquetWriter(sink, SCHEMA, compression="zstd") as writer:
         for start in range(0, len(changes), GROUP_ROWS):
@@ -176,7 +179,7 @@ def _fields(labels: Labels | None) -> dict[str, Any] | None:
 
 
 def decode(rows: pa.RecordBatch) -> Iterator[StateChange]:
-    """The changes in these rows of a file. Raises `KeyError` or `TypeError` if the rows have another format."""
+    """Yields the changes in these rows of a file. Raises `KeyError` or `TypeError` if the rows have another format."""
     for row in rows.to_pylist():
         old, new = (None if row[name] is None else Labels(**row[name]) for name in ("old", "new"))
         yield StateChange(slot=Slot(row["slot"]), key=row["key"], reason=row["reason"], old=old, new=new)

@@ -4,17 +4,20 @@ The check covers these points, for rows and for rejects:
 
     - Each version follows the version before it.
     - Each live file exists, and has as many rows as the log says.
-    - Each object has as many rows as its state says, with the state's ETag and labels, and no row twice.
-    - The counts of each slot are the sums over its states.
+    - Each object has as many rows as its state says, and no row occurs twice. The rows have the ETag and the labels of
+      the state.
+    - The counts of each slot are the sums over the states of the slot's objects.
 
-A derived table has no states. Each slot of it must have as many rows as the manifest says, in packs whose bounds
-include the slot.
+The tables of slot assets and clustered tables have no states. Each slot of a slot asset must have as many rows as the
+manifest says, in packs whose bounds include the slot. A clustered table must have as many rows as the manifest says,
+and no row twice.
 
 Requests:
 
     - 1 LIST for each 1000 versions, and 1 GET for each version
     - 1 GET for each pack
-    - 1 GET (2 with a vector in a file) for each pack and each group of `SLOTS_AT_ONCE` slots that the pack may hold
+    - 1 GET (2 GETs if a file has the deletion vector) for each pack and each group of `SLOTS_AT_ONCE` slots of which
+      the pack may have rows
     - the requests of `StateReader.columns`
 """
 
@@ -46,7 +49,7 @@ SLOTS_AT_ONCE: Final = 50
 """The number of slots whose objects are in memory at the same time."""
 
 SHOWN: Final = 100
-"""The most problems that are listed. The count includes the others, too."""
+"""The largest number of problems that are listed. `TableCheck.found` counts all problems."""
 
 COLUMNS: Final = ["_slot", "_key", "_etag", "_offset"]
 
@@ -55,7 +58,7 @@ COLUMNS: Final = ["_slot", "_key", "_etag", "_offset"]
 class TableCheck:
     """The result of a check. `problems`: one sentence for each problem, at most `SHOWN` sentences.
 
-    `found`: the number of problems.
+    `found`: the number of all problems.
     """
 
     version: int
@@ -72,7 +75,7 @@ class TableCheck:
 
 
 def check_table(table: LogTable, snapshot: Snapshot, *, track: Track = untracked) -> TableCheck:
-    """Check a snapshot, and the versions that lead to it."""
+    """Checks a snapshot, and the versions of the table up to this snapshot."""
     data, quarantine = table.data, table.quarantine
     problems: list[str] = []
     objects = 0
@@ -133,10 +136,10 @@ def _problems_of_files(packs: PackSet, live: Iterable[Add]) -> Iterator[str]:
 
 
 def _problems_of_slots(packs: PackSet, snapshot: Snapshot) -> Iterator[str]:
-    """The problems of a derived table's slots."""
+    """Yields the problems of a derived table's slots."""
     counts: Counter[int] = Counter()
     for pack in snapshot.packs.values():
-        with suppress(CorruptError):  # the check of the files already reports this
+        with suppress(CorruptError):  # the check of the files reports the damaged pack
             found = Counter(
                 slot for rows in packs.opened(pack).groups() for slot in rows["_slot"].to_pylist()
             )
@@ -153,11 +156,11 @@ def _problems_of_slots(packs: PackSet, snapshot: Snapshot) -> Iterator[str]:
 
 
 def _problems_of_clustered(packs: PackSet, snapshot: Snapshot) -> Iterator[str]:
-    """The problems of a clustered table."""
+    """Yields the problems of a clustered table."""
     seen: set[tuple[str, int]] = set()
     count = 0
     for pack in snapshot.packs.values():
-        with suppress(CorruptError):  # the check of the files already reports this
+        with suppress(CorruptError):  # the check of the files reports the damaged pack
             for rows in packs.opened(pack).groups():
                 places = [*zip(rows["_key"].to_pylist(), rows["_offset"].to_pylist(), strict=True)]
                 yield from (
@@ -172,7 +175,7 @@ def _problems_of_clustered(packs: PackSet, snapshot: Snapshot) -> Iterator[str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Objects:
-    """By slot and key: the number of rows, the ETags in these rows, and the labels of the packs that hold them."""
+    """The number of rows of each object, the ETags of these rows, and the labels of the packs with these rows."""
 
     counts: Counter[tuple[int, str]]
     etags: dict[tuple[int, str], set[str]]
@@ -196,7 +199,7 @@ def _objects(packs: PackSet, live: Iterable[Add], slots: list[Slot], problems: l
                     problems,
                 )
         except CorruptError:
-            pass  # the check of the files already reports this
+            pass  # the check of the files reports the damaged pack
     return found
 
 
@@ -219,8 +222,8 @@ def _problems_of_slot(
 ) -> Iterator[str]:
     for state in states.values():
         yield from _problems_of_object(slot, state, rows, state.rows, what="rows")
-        # Only some of more than `MAX_REJECTS` rejects are kept. Each part of the object then has one more
-        # reject, which says how many there were.
+        # If an object has more than `MAX_REJECTS` rejects, only some of them are kept. Each part of the object then has
+        # one further reject, which states the number of rejects.
         kept = rejects.counts[slot, state.key] if state.rejects > MAX_REJECTS else 0
         expected = kept if MAX_REJECTS < kept <= state.rejects else state.rejects
         yield from _problems_of_object(slot, state, rejects, expected, what="rejects")

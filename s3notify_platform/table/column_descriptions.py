@@ -1,5 +1,5 @@
-"""Descriptions of a table's columns, for people. Dagster shows them in the asset's schema; engines read them in the
-log.
+"""Descriptions of a table's columns, for people. Dagster shows the descriptions in the asset's schema. Engines read the
+descriptions in the log.
 """
 
 from typing import Any, Final
@@ -20,6 +20,8 @@ PLATFORM: Final = {
 
 
 def comment_of(column: dict[str, Any]) -> str | None:
-    """The description of a column (in Spark's schema JSON): the platform's own, else the COMMENT in the user's DDL."""
+    """Returns the description of a column (in Spark's schema JSON). The platform describes its own columns. For other
+    columns, this is the COMMENT in the user's DDL.
+    """
     given = (column.get("metadata") or {}).get("comment")
     return PLATFORM.get(column["name"]) or (given if isinstance(given, str) else None)

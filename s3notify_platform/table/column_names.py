@@ -18,37 +18,38 @@ _IN_OBJECTS: Final = "s3notify.name"
 
 
 def safe_name(name: str) -> str:
-    """The name, with only letters, digits and _ in it.
+    """Returns a safe name for the column, with only letters, digits and _.
 
-    Engines can use it without quotes, and Delta without column mapping. Each run of other characters becomes one _,
-    except at the ends, where it is removed: `Amount (EUR)` becomes `Amount_EUR`.
+    Engines need no quotes for a safe name, and Delta needs no column mapping. Adjacent other characters become one _.
+    At the two ends of a name, other characters are removed: `Amount (EUR)` becomes `Amount_EUR`.
     """
     return re.sub(r"\W+", "_", re.sub(r"^\W+|\W+$", "", name)) or "column"
 
 
 def table_names(schema: str, held: str = "{}", *, safe: bool, taken: Collection[str] = ()) -> str:
-    """The schema with the table's names. `schema` is Spark's JSON with the names that the fields have in objects.
+    """Returns the schema with the table's names. `schema` is Spark's JSON with the names that the fields have in
+    objects.
 
-    `held`: the current parsing schema, whose fields keep their names. If `safe` is set, new fields get safe names
-    (`safe_name`); otherwise they keep their own. A name gets a number (`a_b_2`) if another field already has this name,
-    ignoring case. A safe name that is in `taken` gets a number, too.
+    `held`: the current parsing schema. The fields of this schema keep their names. If `safe` is set, new fields get
+    safe names (`safe_name`). Otherwise new fields keep their names. A name gets a number (`a_b_2`) if another field
+    already has this name, ignoring case. A safe name that is in `taken` gets a number, too.
     """
     naming = _Naming(safe=safe, taken={name.casefold() for name in taken})
     return json.dumps(naming.named(json.loads(schema), json.loads(held)))
 
 
 def object_names(schema: str) -> str:
-    """Inverse of `table_names`: a parsing schema with the names that its fields have in objects."""
+    """Returns a parsing schema with the names that its fields have in objects: the inverse of `table_names`."""
     return json.dumps(_each_field(json.loads(schema), _as_in_objects))
 
 
 def bare_names(schema: str) -> str:
-    """A parsing schema without the names that its fields have in objects."""
+    """Returns a parsing schema without the names that its fields have in objects."""
     return json.dumps(_each_field(json.loads(schema), _bare))
 
 
 def name_in_objects(column: Mapping[str, Any]) -> str:
-    """The name that a field of a parsing schema has in objects."""
+    """Returns the name that a field of a parsing schema has in objects."""
     return str(column.get("metadata", {}).get(_IN_OBJECTS, column["name"]))
 
 
@@ -67,7 +68,9 @@ class _Naming:
     taken: Collection[str]
 
     def named(self, kind: Any, held: Any) -> Any:
-        """The type `kind`, with the table's names. `held` is the type at the same place in the parsing schema."""
+        """Returns the type `kind`, with the table's names. `held` is the type of the same field in the current parsing
+        schema.
+        """
         if not isinstance(kind, dict):
             return kind
         earlier = held if isinstance(held, dict) else {}
@@ -79,7 +82,7 @@ class _Naming:
         }
 
     def fields(self, fields: Sequence[Json], held: Sequence[Json]) -> list[Json]:
-        """These fields of a struct, with the table's names.
+        """Returns these fields of a struct, with the table's names.
 
         Names that stay unchanged are assigned first, so that no safe name takes one of them.
         """
@@ -116,7 +119,7 @@ _PARTS: Final = ("elementType", "keyType", "valueType")
 
 
 def _each_field(kind: Any, change: Callable[[Json], Json]) -> Any:
-    """The type, with `change` applied to each of its fields at any depth."""
+    """Returns the type, with `change` applied to each of its fields at any depth."""
     if not isinstance(kind, dict):
         return kind
     if "fields" in kind:

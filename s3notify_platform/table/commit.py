@@ -4,30 +4,30 @@ conditional write.
 Steps
     1. Ask the change for its proposal on top of the snapshot (`proposal`).
     2. Write the proposal's files, and the manifest under a fresh number `n`.
-    3. Create version v + 1 if it is absent (`conditional_commit`: natively, or under a lease).
+    3. Create version v + 1 by a conditional write (`conditional_commit`: by the store's preconditions, or under a
+       lease).
     4. If another writer was first, read the versions in between, wait a little, and begin again with the newest
-       snapshot. The same happens if a file is missing because `erase` removed it meanwhile, and only older versions
-       name it. A command that rewrites the table may lose to other writers again and again. It then holds the table
-       (`Known.held`). Other writers wait until the command releases the table: before their first attempt, their third
-       and each later one.
-    5. Record the version in `known`. Write a checkpoint if the last one is far behind.
+       snapshot. The same happens if `erase` has removed a file that only older versions name. A command that rewrites
+       the table may lose to other writers again and again. It then holds the table (`Known.held`). Other writers wait
+       until the command releases the table. They wait before the first, the third and each later attempt.
+    5. Record the version in `known`. Write a checkpoint if the last checkpoint is far behind.
 
 Invariants
     - Only step 3 makes anything visible. No version names the files of a failed attempt. These files are not deleted
       here, because an attempt in doubt may have been applied.
-    - `n` is new at each attempt. So this attempt created a version in the log if and only if the version has this `n`.
-    - No version is created below the newest one. Without a check, a process that slept while the log was cut could
-      create such a version. So no commit builds on a snapshot that is older than half of the longest run. If the write
-      came late, the version counts only if neither a checkpoint nor the known version is newer. Otherwise the writer
-      plans again, which shows whether its change was committed.
-    - If `known` has another `n` for a writer's version, another writer has replaced this version. This can happen only
-      if a lease ended during the write. So with leases, the body of a version is first staged under `n`, and `put_back`
-      can restore it from there. A version counts only if `known` does not have another `n` for one of the versions that
-      it builds on.
+    - Each attempt has a new `n`. So if a version in the log has this `n`, this attempt created the version.
+    - No version is created below the newest version. Without a check, a process that slept while the log was cut could
+      create an older version. So no commit builds on a snapshot that is older than half of the longest run. If the
+      write was late, the version counts only if there is no newer checkpoint and no newer known version. Otherwise the
+      writer plans its change again. The new plan shows whether the change was committed.
+    - If `known` has another `n` for a writer's version, another writer has replaced this version. A version can be
+      replaced only if a lease ended during the write. So with leases, the body of each version is first staged under
+      `n`. From this copy, `put_back` can restore a replaced version. A version does not count if `known` has another
+      `n` for one of the versions on which it builds.
 
-Requests of a commit without a competing writer: 1 PUT for each of its files, the manifest, the version and `known`.
-Once in `CHECKPOINT_EVERY` versions, 1 GET and 2 PUTs are added. With leases, add 1 PUT, and the requests of
-`DynamoCommit`.
+Cost of a commit without a competing writer: 1 PUT for each file of the change, and 1 PUT each for the manifest, the
+version and `known`. After `CHECKPOINT_EVERY` versions, a checkpoint costs 1 GET and 2 PUTs more. With leases, a commit
+costs 1 PUT more, and the requests of `DynamoCommit`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -57,26 +57,26 @@ from s3notify_platform.table.proposal import Change, Proposal, applied, next_ver
 from s3notify_platform.table.snapshot import Absent, LogReader, Snapshot, checkpoint_of
 
 MAX_RUN_SECONDS: Final = 6 * 3600.0
-"""The longest time from a run's first read of the table to its commit. Files younger than this are never removed."""
+"""The longest time from a run's first read of the table to its commit. Younger files are never removed as garbage."""
 
 COMMIT_SECONDS: Final = 120.0
-"""The time for which a change is tried again while other writers are first."""
+"""The time after which a commit fails if other writers are always first."""
 
 HELD_SECONDS: Final = 1.0
-"""The pause between two checks whether the table is still held."""
+"""Seconds between two checks whether a command still holds the table."""
 
 CHECKPOINT_EVERY: Final = 20
 
 BACKOFF_BASE_SECONDS: Final = 0.02
 BACKOFF_CEILING_SECONDS: Final = 5.0
-"""With this ceiling, few of 200 concurrent writers try at the same moment. With 2 s, they would need twice the
-attempts."""
+"""With this ceiling, few of 200 concurrent writers try at the same moment. With 2 s, the writers would need twice as
+many attempts."""
 CHECKPOINT_ATTEMPTS: Final = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Committed:
-    """The change is visible in this snapshot. `proposal`: the proposal that was committed."""
+    """The change was committed: it is visible in `snapshot`. `proposal`: the proposal that was committed."""
 
     snapshot: Snapshot
     proposal: Proposal
@@ -84,7 +84,7 @@ class Committed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NothingLeft:
-    """Nothing was committed: on top of this snapshot, nothing of the change was left to do."""
+    """Nothing was committed, because `snapshot` already has the effect of the change."""
 
     snapshot: Snapshot
 
@@ -94,7 +94,7 @@ CommitResult = Committed | NothingLeft
 
 @dataclass(slots=True, kw_only=True)
 class Wanted:
-    """A change that waits for its commit, with the snapshot that it was planned on."""
+    """A change that waits for its commit. `base`: the snapshot on which the change was planned."""
 
     change: Change
     base: Snapshot
@@ -104,10 +104,11 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Committer:
-    """Commits to one table. Thread-safe: changes that wait at the same time become one version.
+    """Creates the versions of one table. The class is thread-safe: changes that wait at the same time become one
+    version.
 
-    `leases`: True if `commits` works by leases. `at_once`: the most requests in flight. `together`: shared by all
-    committers of this table in a process. One of them commits the changes of all that wait.
+    `leases`: True if `commits` works by leases. `at_once`: the largest number of requests in flight. `together`: the
+    group commit that all committers of this table in a process share. One committer commits all waiting changes.
     """
 
     reader: LogReader
@@ -120,7 +121,7 @@ class Committer:
     together: GroupCommit = field(default_factory=GroupCommit)
 
     def create(self, *, table: str, metadata: MetaData, protocol: Protocol) -> None:
-        """Create version 0 of a table, if it does not exist. 2 PUTs, and 1 for `known`."""
+        """Creates version 0 of a table, if the version does not exist. Cost: 2 PUTs, and 1 write of `known`."""
         number = self._number()
         version = LogVersion(
             number=number,
@@ -137,24 +138,24 @@ class Committer:
             self.reader.known.note(table, 0, number)
 
     def commit(self, change: Change, base: Snapshot) -> CommitResult:
-        """Commit `change`, which was planned on `base`, as the next version.
+        """Commits `change`, which was planned on `base`, as the next version.
 
-        `ConflictError`: nothing is committed, because other writers were first for `commit_seconds`; plan again.
-        `FencedError`: the snapshot is too old, or the version came late or was replaced. Plan again: the new plan shows
-        whether the change was committed. `UnknownOutcomeError`: the change may or may not be committed; the next run
-        finds out. An error of `change` is raised unchanged.
+        `ConflictError`: nothing is committed, because other writers were first for `commit_seconds`. The caller must
+        plan again. `FencedError`: the snapshot is too old, or the version came late or was replaced. Plan again: the
+        new plan shows whether the change was committed. `UnknownOutcomeError`: the change may or may not be committed;
+        the next run finds out. An error of `change` is raised unchanged.
         """
-        # Only changes with the same class of `commits` share a version. Otherwise another committer could commit the
-        # change of a committer that may only read.
+        # Only committers with the same class of `commits` share a version. Otherwise the change of a committer that may
+        # only read could be committed by another committer.
         result: CommitResult = self.together.run(
             type(self.commits).__qualname__, Wanted(change=change, base=base), self.commit_together
         )
         return result
 
     def commit_alone(self, change: Change, base: Snapshot, *, holder: str = "") -> CommitResult:
-        """Like `commit`, but never in one version with other changes.
+        """Commits like `commit`, but never shares the version with other changes.
 
-        `holder`: the command that calls, if it may hold the table.
+        `holder`: the calling command, if this command may hold the table.
         """
         (result,) = self.commit_together([Wanted(change=change, base=base)], holder=holder)
         if isinstance(result, Exception):
@@ -162,7 +163,7 @@ class Committer:
         return result
 
     def commit_together(self, group: Sequence[Wanted], *, holder: str = "") -> list[CommitResult | Exception]:
-        """Commit waiting changes as one version. Returns the result of each change. Raises like `commit`."""
+        """Commits waiting changes as one version. Returns the result of each change. Raises the errors of `commit`."""
         deadline = self.clock.monotonic() + self.commit_seconds
         base = max((each.base for each in group), key=lambda snapshot: snapshot.version)
         base = self._released(base, holder, deadline)
@@ -191,7 +192,9 @@ class Committer:
                 base = self._released(replace(base, known=known, record=record), holder, deadline)
 
     def _released(self, base: Snapshot, holder: str, deadline: float) -> Snapshot:
-        """`base`, if no other command holds the table. Otherwise the newest snapshot after the release of the table."""
+        """Returns `base`, if no other command holds the table. Otherwise waits for the release of the table, and
+        returns the newest snapshot.
+        """
         known, record = base.known, base.record
         if not _is_held(known, holder):
             return base
@@ -207,7 +210,7 @@ class Committer:
         return self._newer(replace(base, known=known, record=record))
 
     def _newer(self, base: Snapshot) -> Snapshot:
-        """`base` with the versions that were created since. If the log was cut meanwhile, the table is read cold."""
+        """Returns `base` with the later versions. If the log was cut meanwhile, the table is read cold."""
         try:
             return self.reader.forward(base)
         except OtherLogError:
@@ -217,7 +220,7 @@ class Committer:
             return found
 
     def _not_damaged(self, group: Sequence[Wanted], base: Snapshot) -> Snapshot | None:
-        """If a change failed because `erase` has removed a file, the newest snapshot; else None."""
+        """Returns the newest snapshot if a change failed because `erase` has removed a file. Otherwise returns None."""
         damaged = [each for each in group if isinstance(each.failed, CorruptError)]
         if not damaged or (newer := self._newer(base)).number == base.number:
             return None
@@ -234,7 +237,7 @@ class Committer:
         return Committed(snapshot=found, proposal=wanted.proposal)
 
     def _proposed(self, group: Sequence[Wanted], base: Snapshot) -> tuple[list[Proposal], Snapshot]:
-        """The proposals, each on top of the proposal before it, and the snapshot that results from all of them.
+        """Returns the proposals, each on top of the proposal before it, and the snapshot that results from all of them.
 
         Also writes the files of all proposals except the last one.
         """
@@ -256,7 +259,7 @@ class Committer:
         return [each.proposal for each in group if each.proposal is not None], current
 
     def _attempt(self, base: Snapshot, current: Snapshot, proposals: Sequence[Proposal]) -> Snapshot | None:
-        """Commit `current` on top of `base`; None if another writer was first."""
+        """Commits `current` on top of `base`. Returns None if another writer was first."""
         version, number = current.version, current.number
         action = next_version(base, current, proposals, created_ms=self.clock.wall_ms())
         manifest, changes = current.manifest.spilled(self.reader.layout.changes_path(number))
@@ -283,13 +286,13 @@ class Committer:
         return self.checkpointed(replace(current, etag=etag, known=known, record=record, lineage=lineage))
 
     def _counts(self, known: Known, version: int, number: int) -> bool:
-        """True if the known version is the created version, or builds on it."""
+        """Returns true if the known version is the created version, or builds on it."""
         if known.version <= version:
             return (known.version, known.number) == (version, number)
         if not self.leases:
             return True
-        # An overrun lease may have replaced a version after the next one was built on it. So each version must be the
-        # parent that the next one names.
+        # A writer whose lease had ended may have replaced a version after the next version was built on it. So each
+        # version must be the parent that the next version names.
         expected = known.number
         for later in range(known.version, version, -1):
             found = self.reader.version(later)
@@ -303,7 +306,7 @@ class Committer:
         return {layout.staged_version(version.number): version.dumps()} if self.leases else {}
 
     def _created(self, version: int, number: int, body: bytes) -> ETag | None:
-        """Create the version. Returns its ETag, or None if another writer created this version."""
+        """Creates the version. Returns its ETag, or None if another writer created this version."""
         key = self.reader.layout.version(version)
         try:
             outcome = self.commits.put_if_absent(key, body)
@@ -327,7 +330,9 @@ class Committer:
             )
 
     def _check_not_late(self, current: Snapshot) -> None:
-        """Raises `FencedError` if newer versions already existed when the version was created in a log that was cut."""
+        """Raises `FencedError` if the table already had this version, or a newer version, when the version was
+        created.
+        """
         version, last = current.version, self.reader.last_checkpoint()
         known, _ = self.reader.known.read()
         replaced = known is not None and known.version == version and known.number != current.number
@@ -335,9 +340,9 @@ class Committer:
             raise FencedError(f"{self._table}: version {version} was created too late: plan again")
 
     def checkpointed(self, snapshot: Snapshot) -> Snapshot:
-        """The snapshot, with a checkpoint if the last one is `CHECKPOINT_EVERY` versions behind.
+        """Writes a checkpoint if the last checkpoint is `CHECKPOINT_EVERY` versions behind, and returns the snapshot.
 
-        If the checkpoint fails, the commit still counts, and the next commit tries the checkpoint again.
+        If the write fails, the commit counts nevertheless. The next commit then writes a checkpoint.
         """
         if snapshot.version - max(snapshot.checkpoint, 0) < CHECKPOINT_EVERY:
             return snapshot
@@ -347,9 +352,10 @@ class Committer:
             return snapshot
 
     def checkpoint(self, snapshot: Snapshot) -> Snapshot:
-        """Write a checkpoint of the snapshot. Afterwards `_last_checkpoint` names this checkpoint or a later one.
+        """Writes a checkpoint of the snapshot. Afterwards `_last_checkpoint` names this checkpoint or a later
+        checkpoint.
 
-        1 GET and 2 PUTs. `UnavailableError`, `UnknownOutcomeError`: the checkpoint may be missing; try again.
+        Cost: 1 GET and 2 PUTs. `UnavailableError`, `UnknownOutcomeError`: the checkpoint may be missing; try again.
         """
         body, name = checkpoint_of(snapshot)
         key = self.reader.layout.checkpoint(snapshot.version)
@@ -360,7 +366,7 @@ class Committer:
         return replace(snapshot, checkpoint=snapshot.version)
 
     def _name_checkpoint(self, name: LastCheckpoint) -> None:
-        """Write this version to `_last_checkpoint`, unless a later one is there."""
+        """Writes this version to `_last_checkpoint`, unless a later version is there."""
         key, store = self.reader.layout.last_checkpoint, self.reader.store
         for _ in attempts(self.clock, CHECKPOINT_ATTEMPTS):
             held = store.get(key)
@@ -379,18 +385,18 @@ class Committer:
         return f"the table below {self.reader.layout.prefix!r}"
 
     def _number(self) -> int:
-        """63 random bits, never 0."""
+        """Returns 63 random bits, never 0."""
         return int.from_bytes(self.clock.random_bytes(8), "little") >> 1 or 1
 
     def _put_all(self, files: Mapping[str, bytes]) -> None:
         in_parallel(lambda item: self._put(*item), files.items(), self.at_once)
 
     def _put(self, key: str, body: bytes) -> None:
-        # The name is new, so a repeated write stores the same body.
+        # No other writer uses this new name, so a repeated write stores the same body.
         if not isinstance(outcome := self.reader.store.put(key, body), Written):
             raise UnavailableError(f"{key}: {outcome}: try again")
 
 
 def _is_held(known: Known | None, holder: str) -> bool:
-    """True if a command other than `holder` holds the table."""
+    """Returns true if a command other than `holder` holds the table."""
     return known is not None and known.held not in ("", holder)

@@ -1,23 +1,24 @@
-"""A round of a derived slot table, as a change. It replaces all rows of each of its slots.
+"""A round of a derived slot table, as a change. The round replaces all rows of each of its slots.
 
-A derived table has the same log, but neither states of objects nor rejects. The first column of its rows is `_slot`;
-other columns of the platform are not needed. For each slot, the manifest has the version of the source's table from
-which the slot's rows were made. So a crash after the commit to the source's table, and before the commit to this one,
-is detected. The slot is then made again.
+A derived slot table has a log like its source's table, but neither states of objects nor rejects. The first column of
+its rows is `_slot`. The rows need no other columns of the platform. For each slot, the manifest has the version of the
+source's table from which the slot's rows were made. So a crash between the commits to the source's table and to the
+derived table is detected. The rows of the slot are then made again.
 
 | another writer, since the round was planned | the round |
 |---|---|
 | changed other slots | is committed on top of that version; the rows of other slots stay |
-| made one of its slots from the same source version, or from a later one | leaves that slot out: it is done |
-| made one of its slots from an earlier version, or rolled it back | replaces it |
+| made one of its slots from the same source version, or from a later one | leaves out this slot, which is up to date |
+| made one of its slots from an earlier version, or rolled it back | replaces the rows of this slot |
 | merged or replaced a pack that has rows of its slots | removes these rows from the new packs |
-| added columns, and did not change common columns | is committed, with the columns of both |
+| added columns, and did not change common columns | is committed, with the columns of both writers |
 | gave a column another type than the round | leaves out the slots with new rows: a conflict |
-| began the table again, under another id | has nothing left to commit |
+| began the table again, under another id | commits nothing |
 
 Packs are small (`DERIVED`). So replacing one slot writes at most `MAX_OTHERS` bytes besides its own rows. These bytes
 are rows of other slots in the same packs, and rows of merged packs. A batch may write as many bytes for each of its
-slots. If a batch replaces half of the bytes in the packs that it touches, it writes at most twice its own bytes.
+slots. If a batch replaces half of the bytes in the packs that it rewrites, it writes at most twice the bytes of its own
+rows.
 """
 
 from collections.abc import Mapping, Sequence
@@ -38,18 +39,19 @@ from s3notify_platform.table.round import CONFLICT
 from s3notify_platform.table.snapshot import Snapshot
 
 MAX_OTHERS: Final = 16 << 20
-"""The most bytes that replacing one slot writes, besides its rows."""
+"""The largest number of bytes that the replacement of a slot writes, besides the slot's rows."""
 
 DERIVED: Final = PackSizes(
     target=2 << 20, smallest=256 << 10, fan=2, group=1 << 20, budget=6 << 20, by_slot=True
 )
-"""The sizes of packs in derived tables. They keep the promise of `MAX_OTHERS`: 3 (`target` + `group`) + `budget` is
-less."""
+"""The sizes of packs in derived slot tables. They respect `MAX_OTHERS`: 3 (`target` + `group`) + `budget` is less."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewSlot:
-    """New rows of a slot. `rows`: their number. `source`: the source table's version that they were made from."""
+    """The new rows of a slot. `rows`: the number of these rows. `source`: the version of the source's table from which
+    they were made.
+    """
 
     rows: int
     source: int
@@ -58,11 +60,12 @@ class NewSlot:
 
 @dataclass(slots=True, kw_only=True)
 class Replacement:
-    """New rows for slots of a derived table, planned on the snapshot `base`. Give it to `Committer.commit`.
+    """New rows for slots of a derived slot table, which were planned on the snapshot `base`. `Committer.commit` commits
+    this change.
 
-    `rows`: packs of these slots, already stored, under the label `base.version` + 1. The other fields are as in
-    `RoundChange`. After the commit, `done` has the slots that another writer has already made. `dropped` has the other
-    slots that were left out, with reasons.
+    `rows`: packs of these slots, which are stored already. Their label is `base.version` + 1. The other fields are as
+    in `RoundChange`. After the commit, `done` has the slots whose new rows another writer has already committed.
+    `dropped` has the other slots that were left out, with reasons.
     """
 
     base: Snapshot
@@ -80,7 +83,7 @@ class Replacement:
         self._data = self.table.data.fresh()
 
     def onto(self, base: Snapshot) -> Proposal | None:
-        """See `Change`, and the table above."""
+        """See `Change`, and the list of cases in the module's docstring."""
         self.dropped = self._conflicts(base)
         self.done = frozenset(
             slot for slot in self.slots if slot not in self.dropped and self._is_done(slot, base)
@@ -89,7 +92,8 @@ class Replacement:
         left = {slot: each for slot, each in self.slots.items() if slot not in without}
         if not left:
             return None
-        # All rows of the slot are removed, even if the manifest says another number. So a damaged slot is repaired.
+        # All rows of the slot are removed, even if their number differs from the number in the manifest. So a damaged
+        # slot is repaired.
         leaving = [Withdrawal(slot=slot, key=None) for slot in left if base.manifest.slot(slot).rows]
         rows = self._data.changed(base.packs.values(), leaving, self.rows, without=without)
         metadata, protocol = self._schema(base)

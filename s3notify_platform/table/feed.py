@@ -1,11 +1,12 @@
-"""The changes of objects' states, version by version. They exist as long as the versions are kept.
+"""Reads the changes of objects' states, version by version. The changes exist as long as the versions are kept.
 
-A consumer remembers a version, and later asks for the changes since then. Rows with the labels in `old` are in packs of
-the version before. Rows with the labels in `new` are in packs of the version itself. `reading.read_slots` reads both;
-filter them by key. If all changes are applied to the states as of `since`, the result is the states as of `until`.
+A consumer remembers a version, and later asks for the changes after this version. Rows with the labels in `old` are in
+packs of the version before. Rows with the labels in `new` are in packs of the version itself. `reading.read_slots`
+reads these packs, and the caller filters the rows by key. If all changes are applied to the states as of `since`, the
+result is the states as of `until`.
 
-Requests: 2 GETs for each version. A version with more than `CHANGES_INLINE` changes has a file of changes, which takes
-1 GET more. If this file is large, it takes 1 GET for its footer and 1 for each 8 MB.
+Requests: 2 GETs for each version. A version with more than `CHANGES_INLINE` changes has a file of changes, which costs
+1 GET more. A large file of changes costs 1 GET for its footer and 1 GET for each 8 MB.
 """
 
 from collections.abc import Iterable, Iterator
@@ -24,14 +25,14 @@ from s3notify_platform.table.versions import kept_versions
 
 
 class NoFeedError(UsageError):
-    """The feed cannot give the changes of a version row by row, so a reader must begin again."""
+    """The feed cannot give the changes of a version row by row, so a reader must begin again with a snapshot."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VersionChanges:
     """The changes of one version. `body`: the version itself.
 
-    `changes`: an iterator that reads them; `count`: their number.
+    `changes`: an iterator that reads the changes. `count`: the number of changes.
     """
 
     version: int
@@ -41,10 +42,12 @@ class VersionChanges:
 
 
 def changes_of(reader: LogReader, since: int, until: int) -> Iterator[VersionChanges]:
-    """The changes after the version `since`, up to and including `until`. Versions of other engines have no changes.
+    """Yields the changes after the version `since`, up to and including `until`. Versions of other engines have no
+    changes.
 
-    `NotFoundError`: one of the versions is not kept; the message names the kept ones. A reader begins with a snapshot,
-    and goes on from its version. Held in memory: the manifests of some versions, and some thousand changes.
+    `NotFoundError`: one of the versions is not kept. The message names the kept versions. A reader begins with a
+    snapshot, and reads the changes after the snapshot's version. Memory holds the manifests of some versions, and some
+    thousand changes.
     """
     if since < -1:
         raise UsageError(f"since version {since}: the first version is 0; -1 is the table before it")
@@ -79,7 +82,7 @@ def _of(reader: LogReader, version: int) -> tuple[LogVersion, Manifest | None]:
 
 
 def not_kept(reader: LogReader, version: int) -> NotFoundError:
-    """The error for a version whose changes are not kept."""
+    """Returns the error for a version whose changes are not kept."""
     kept = kept_versions(reader)
     there = f"versions {min(kept)} to {max(kept)} are kept" if kept else "there is no table"
     return NotFoundError(

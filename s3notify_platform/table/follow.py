@@ -1,22 +1,23 @@
-"""Keeps a table in step with its source: the table that it is made from. Each change takes effect exactly once.
+"""Advances a derived table to the newest version of its source, which is another table. Each change takes effect
+exactly once.
 
 Steps
-    1. The table's manifest names the version of the source's table from which the table was made (`follows`). The
-       change feed has all changes since that version (`row_changes`). One step takes as many changes as fit into
-       memory.
+    1. The manifest of the derived table names the version of the source from which the table was made (`follows`). The
+       change feed has all changes of the source after this version (`row_changes`). One step takes as many changes as
+       fit into memory.
     2. The table's kind (`Kind`) turns the feed into a change: the newest row of each key (`latest`), or the same rows
        in another order (`clustered`).
-    3. One version of the table records both the change and the version of the source that it leads to. So if a step is
-       repeated, nothing is left to do. If a step was killed, the next step begins at the same version.
+    3. One version of the derived table records both the change and the reached version of the source. So a repeated
+       step changes nothing. If a step was killed, the next step begins at the same version.
 
-The table is rebuilt as one version in these cases:
+The derived table is rebuilt as one version in these cases:
 
     - The table is new.
     - A version that the feed needs is no longer kept, or a version of the source is a rollback.
-    - One version of the source changed too much.
+    - One version of the source has more changes than a step may take.
     - The table's definition, or the type of a column, has changed.
 
-Requests of a step with little to do:
+Requests of a step with few changes:
 
     - the requests of `LogTable.newest` for both tables, and of `row_changes`
     - 1 GET for each pack that was added or removed
@@ -54,19 +55,19 @@ from s3notify_platform.table.versions import snapshot_of
 
 STEP_OBJECTS: Final = 100_000
 STEP_BYTES: Final = 256 << 20
-"""The most changed objects of one step, and the most bytes added by them. If a single version has more, the table is
-rebuilt."""
+"""The largest number of changed objects in one step, and of bytes that they add. If a single version of the source has
+more, the derived table is rebuilt."""
 
 CONFLICTS: Final = 6
-"""The number of times that another writer may be first before the call fails."""
+"""A call fails if other writers are first more often than this."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """A change to be made on top of the snapshot `held` of `table`.
+    """The data for one change of `table`, on top of its snapshot `held`.
 
-    The change brings the table to `target`, a snapshot of `source`. `columns`: the columns of `target`. `metadata`,
-    `protocol`: the table's new ones; None leaves them unchanged. `note`: for the history.
+    After the change, the table has the rows of `target`, a snapshot of `source`. `columns`: the columns of `target`.
+    `metadata`, `protocol`: the new values for the table, or None if they stay unchanged. `note`: data for the history.
     """
 
     table: LogTable
@@ -86,21 +87,23 @@ class Step:
 
     @property
     def follows(self) -> Followed:
-        """The version of the source that the table has after the step."""
+        """The version of the source from which the table is made after the step."""
         return Followed(table=self.target.table, version=self.target.version)
 
     @property
     def place(self) -> tuple[ObjectStore, TableLayout]:
-        """The store and the layout that the source's rows are read from."""
+        """The store and the layout of the table from which rows are read."""
         return self.source.reader.store, self.source.layout
 
 
 class Kind(Protocol):
-    """A way to make one table from another one. Its changes must set the manifest's `follows` to `Step.follows`."""
+    """A kind of derived table, which is made from another table. The changes of a kind must set the manifest's
+    `follows` to `Step.follows`.
+    """
 
     @property
     def definition(self) -> str:
-        """A text that identifies the kind and its definition; it is kept with the table."""
+        """A text that identifies the kind and its definition. A property of the table has this text."""
         ...
 
     def check(self, columns: pa.Schema) -> None:
@@ -110,21 +113,21 @@ class Kind(Protocol):
     def schema(
         self, source: MetaData, *, created_ms: int, vectors: bool
     ) -> tuple[MetaData, actions.Protocol]:
-        """The table's `metaData` (without id and definition) and `protocol`, for a source with this `metaData`.
+        """Returns the table's `metaData` (without id and definition) and `protocol`, for a source with this `metaData`.
 
         Pure.
         """
         ...
 
     def changed(self, step: Step, feed: RowChanges) -> tuple[Change, int]:
-        """The change for this feed, and the number of rows or keys that it changes.
+        """Returns the change for this feed, and the number of rows or keys that it changes.
 
-        `NoFeedError`: rebuild the table.
+        `NoFeedError`: the table must be rebuilt.
         """
         ...
 
     def rebuild(self, step: Step) -> tuple[Change, int]:
-        """The change that makes the whole table from `step.target`, and removes all rows that it had before.
+        """Returns the change that makes the whole table from `step.target`, and removes all earlier rows of the table.
 
         `step.columns` is empty if the source has no schema yet.
         """
@@ -133,9 +136,9 @@ class Kind(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rebuilt:
-    """A rebuilt table, on top of `base`. `slots`: the facts of the slots that have rows or keys.
+    """A change that rebuilds the table on top of `base`. `slots`: the counts of the slots that have rows or keys.
 
-    If another writer has advanced the table after `base`, nothing is left to do.
+    If another writer has advanced the table after `base`, nothing is committed.
     """
 
     base: Snapshot
@@ -171,10 +174,11 @@ class _TooMuchError(Exception):
 
 @dataclass(slots=True, kw_only=True)
 class FollowResult:
-    """The result: the table's version (-1: no table), the source version that it is made from, and its number of rows.
+    """The table after the call. `version`: its version, or -1 without a table. `source`: the version of the source from
+    which it is made.
 
-    `changed`: the number of changed rows or keys, as the kind counts them. `rebuilt`: why the table was rebuilt; "" if
-    it was not.
+    `changed`: the number of changed rows or keys, as the kind counts them. `rebuilt`: the reason why the table was
+    rebuilt, or "" if it was not rebuilt.
     """
 
     version: int = -1
@@ -186,7 +190,9 @@ class FollowResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FollowingTable:
-    """A table, the table that it follows, and its kind. `name`, `identity`: as in `open_table`."""
+    """A derived table of the kind `kind`. `source`: the table from which it is made. `name`, `identity`: as in
+    `open_table`.
+    """
 
     source: LogTable
     table: LogTable
@@ -199,11 +205,11 @@ class FollowingTable:
     step_bytes: int = STEP_BYTES
 
     def follow(self, *, batch: str = "", rebuild: bool = False) -> FollowResult:
-        """Advance the table to the newest version of its source. Safe to repeat, and to run concurrently.
+        """Advances the table to the newest version of its source. Calls may be repeated, and may run concurrently.
 
-        `rebuild`: make the table from all rows of the source. `UsageError`: columns that the kind needs are missing or
-        unusable. `ConflictError`: other writers were first again and again. Other errors are those of `open_table` and
-        `Committer.commit`.
+        `rebuild`: the table is made from all rows of the source. `UsageError`: columns that the kind needs are missing
+        or unusable. `ConflictError`: other writers were first again and again. `open_table` and `Committer.commit` may
+        raise other errors.
         """
         done, conflicts = FollowResult(), 0
         while True:
@@ -250,7 +256,7 @@ class FollowingTable:
         return held.metadata.configuration.get(DEFINITION) == self.kind.definition
 
     def _why_rebuilt(self, held: Snapshot, now: Snapshot) -> str:
-        """The reason why the table must be rebuilt; "" if it can advance from its version."""
+        """Returns the reason why the table must be rebuilt, or "" if the change feed is enough."""
         follows = held.manifest.follows
         if follows is None:
             return "the table was never built"
@@ -269,7 +275,9 @@ class FollowingTable:
         return ""
 
     def _change(self, held: Snapshot, now: Snapshot, why: str, batch: str) -> tuple[Change, int, str]:
-        """The next change, the number of changed rows or keys, and the reason of a rebuild ("" if it is no rebuild)."""
+        """Returns the next change, the number of changed rows or keys, and the reason of a rebuild ("" if it is no
+        rebuild).
+        """
         if not why:
             try:
                 return (*self._step(held, now, batch), "")
@@ -317,7 +325,7 @@ class FollowingTable:
         return self.kind.changed(step, row_changes(self.source.reader, follows.version, until))
 
     def _schema(self, held: Snapshot, source: Snapshot) -> tuple[MetaData, actions.Protocol]:
-        """The table's `metaData` and `protocol`, for a source with the schema of this snapshot."""
+        """Returns the table's `metaData` and `protocol`, for a source with the schema of this snapshot."""
         found, protocol = self.kind.schema(
             source.metadata, created_ms=self.clock.wall_ms(), vectors=self.vectors
         )
@@ -325,7 +333,7 @@ class FollowingTable:
         return replace(found, id=held.table, configuration=properties), protocol
 
     def _until(self, since: int, now: int) -> int:
-        """The last source version that the next step takes."""
+        """Returns the last version of the source whose changes the next step takes."""
         objects, size, last = 0, 0, since
         for version, more_objects, more_bytes in sizes_of(self.source.reader, since, now):
             objects, size = objects + more_objects, size + more_bytes

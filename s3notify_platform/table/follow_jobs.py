@@ -1,7 +1,7 @@
-"""A table that follows another one sometimes needs work on all rows. This is the port for this work, and its
-implementation in this process.
+"""Some changes of a derived table need work on all rows of its source. `FollowJobs` is the port for this work, and
+`InProcess` does the work in this process.
 
-The implementation loads all rows of the table into memory, so it suits small tables.
+`InProcess` loads all rows of the source into memory, so it suits small tables.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -26,11 +26,11 @@ from s3notify_platform.table.snapshot import Snapshot
 
 
 class FollowJobs(NewestJobs, ClusterJobs, Protocol):
-    """The work on all rows of the source's table, as of a snapshot."""
+    """The work that needs all rows of the source's table, as of a snapshot."""
 
 
 class InProcess(FollowJobs):
-    """Does the work in this process. `source`: the followed table. `table`: the following one."""
+    """Does the work in this process. `source`: the table that is read. `table`: the derived table."""
 
     def __init__(self, source: LogTable, table: LogTable, *, clock: Clock = SYSTEM_CLOCK) -> None:
         self._source, self._table, self._clock = source, table, clock
@@ -59,7 +59,7 @@ class InProcess(FollowJobs):
 
 
 def stored(table: LogTable, rows: pa.Table, clustered: Clustered, label: int) -> list[StagedPack]:
-    """Store these sorted rows as files, and return the files. 1 PUT for each file."""
+    """Stores these sorted rows as packs, and returns the packs. Cost: 1 PUT for each pack."""
     found: list[StagedPack] = []
     for each in files(rows, clustered):
         staged, bodies = table.data.staged([each], label=label)
@@ -70,10 +70,10 @@ def stored(table: LogTable, rows: pa.Table, clustered: Clustered, label: int) ->
 
 
 def wanted_keys(keys: Mapping[Slot, Collection[str]]) -> pa.StringArray:
-    """The keys as a column. Pure."""
+    """Returns the keys of all slots as one column. Pure."""
     return pa.array([key for some in keys.values() for key in some], pa.string())
 
 
 def only(rows: pa.RecordBatch, keys: pa.StringArray) -> pa.RecordBatch:
-    """The rows whose key is one of these keys. Pure."""
+    """Returns the rows whose key is one of these keys. Pure."""
     return rows.filter(pc.is_in(rows.column("_key"), keys))

@@ -1,20 +1,20 @@
-"""A record of the table outside the table's prefix. By this record, a loss of versions is noticed.
+"""Keeps a record of the table outside the table's prefix. Readers notice a loss of versions by this record.
 
-`known` is one record for each table. The record is stored as `_s3notify-known/{source}` in the platform's bucket or
-another one, or in the records table. The record has the table's id, its identity, and the newest version with the
-number `n` of its manifest. The log (`metaData.id`, `txn.appId`), the sensor's cursor and the checkpoints of streams
-have the same id.
+`known` is one record for each table. The record is the object `_s3notify-known/{source}` in the platform's bucket or
+another bucket, or an item of the records table. The record has the table's id, its identity, and the newest version
+with the number `n` of its manifest. The log (`metaData.id`, `txn.appId`), the sensor's cursor and the checkpoints of
+streams have the same id.
 
 Invariants
-    - `known` is created first. Then version 0 of the log is created, with the same id.
-    - A version is recorded after it was created. So after a crash, `known` may be behind the log, but is never ahead of
-      it. If the log ends before the known version, commits are lost.
-    - If the log has another `n` for the known version, another version has replaced it. Either a writer's lease had
-      ended, or the log was restored from a backup.
-    - A table that starts over gets a new id, and keeps a list of its former ids, because version numbers are used
-      again.
+    - `known` is created first. Then version 0 of the log is created, with the same table id.
+    - A version is recorded after it was created. So after a crash, `known` may name an older version than the newest
+      version of the log, but never a newer version. If the log ends before the known version, commits were lost.
+    - If the log has another `n` for the known version, another version has replaced it. The cause is a writer whose
+      lease had ended, or a log that was restored from a backup.
+    - If a table begins again, its version numbers are used again. So the table gets a new id, and the record keeps a
+      list of its former ids.
 
-Requests: `read` takes 1. `note` takes 1 write. Each other writer that was first adds 1 read and 1 write.
+`read` costs 1 read. `note` costs 1 write, and 1 read and 1 write more for each other writer that was first.
 """
 
 import json
@@ -31,25 +31,26 @@ from s3notify_platform.protocols.notification_queue import TopicUser
 from s3notify_platform.protocols.updates import Updates
 
 KNOWN: Final = "_s3notify-known"
-"""The partition of these records in a record store; on a bucket, their folder."""
+"""The partition of these records in a record store, or their folder in a bucket."""
 
 ATTEMPTS: Final = 30
 
 PUT_BACK: Final = "s3notify table put-back"
-"""The command that restores a version that an overrun lease has replaced (`put_back`)."""
+"""The command that restores a version if a writer whose lease had ended has replaced it (`put_back`)."""
 
 LINEAGE: Final = 64
-"""A snapshot keeps the manifest numbers of this many versions, the newest ones."""
+"""A snapshot keeps the manifest numbers of at most this number of versions, the newest versions."""
 
 Lineage = tuple[tuple[int, int], ...]
-"""Versions and the numbers of their manifests, as they were read, ascending."""
+"""Versions and the numbers of their manifests, in ascending order."""
 
 FORMER_MAX: Final = 20
 """The number of former ids that a record keeps."""
 
 
 def known_key(platform_prefix: str) -> str:
-    """The key of a table's record: the source's name, or the whole platform prefix if it is not `_s3notify/{name}/`.
+    """Returns the key of a table's record: the source's name, or the whole platform prefix if it is not
+    `_s3notify/{name}/`.
 
     Pure.
     """
@@ -59,7 +60,7 @@ def known_key(platform_prefix: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Identity:
-    """The settings of a table that cannot change. With other values, it would be another table."""
+    """The settings of a table that cannot change. With other values, the table would be another table."""
 
     bucket: str
     prefix: str
@@ -67,15 +68,15 @@ class Identity:
     hash: str = HASH
 
     def leads_to(self, other: "Identity") -> bool:
-        """True if `migrate` can make the other table from this one.
+        """Returns true if `migrate` can make the other table from this one.
 
-        This is so if only the slots differ, or one prefix is the beginning of the other.
+        `migrate` can do this if bucket and hash are equal, and one prefix begins with the other prefix.
         """
         nested = self.prefix.startswith(other.prefix) or other.prefix.startswith(self.prefix)
         return nested and (self.bucket, self.hash) == (other.bucket, other.hash)
 
     def differences(self, other: "Identity") -> list[str]:
-        """A text for people: the settings in which `other` differs."""
+        """Returns texts for people, one for each setting in which `other` differs."""
         mine, others = asdict(self), asdict(other)
         return [
             f"{name} is {others[name]!r} and was {mine[name]!r}"
@@ -86,13 +87,14 @@ class Identity:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Known:
-    """The record. `version`: -1 if nothing was committed yet. `number`: the `n` of that version's manifest.
+    """The record of a table. `version`: the newest version, or -1 if nothing was committed yet. `number`: the `n` of
+    the manifest of `version`.
 
     `identity`: None until a run opens the table. `former`: the former ids of the table. `endpoint` (of the source's
-    bucket) and `sensor` (the epoch of the sensor that last opened a batch) are used for warnings. `confirmed`: a
-    version that is built on this version, or on an earlier one, may remove any number of objects. `rewriting`:
-    `migrate` is removing the former table's objects. `held`: the command (`s3notify {held}`) that rewrites the table
-    while other writers wait; "" if there is none.
+    bucket) and `sensor` (the epoch of the sensor that last opened a batch) are used for warnings. `confirmed`: a slot
+    whose last change is this version, or an earlier version, may lose any number of objects. `rewriting`: `migrate` is
+    removing the former table's objects. `held`: the command (`s3notify {held}`) that rewrites the table while other
+    writers wait, or "" if no writer waits.
     """
 
     table: str
@@ -107,12 +109,12 @@ class Known:
     held: str = ""
 
     def dumps(self) -> bytes:
-        """The record as JSON."""
+        """Returns the record as JSON."""
         return json.dumps(asdict(self) | {"v": 2}, separators=(",", ":")).encode()
 
     @classmethod
     def loads(cls, body: bytes, where: str) -> "Known":
-        """Inverse of `dumps`. Raises `CorruptError`, with `where` in its message."""
+        """Decodes the result of `dumps`. Raises `CorruptError`, with `where` in its message."""
         try:
             found = json.loads(body)
             of = {each.name: found[each.name] for each in fields(cls)}
@@ -122,19 +124,19 @@ class Known:
             raise CorruptError(f"{where}: not the record of a table ({body[:80]!r}): restore it") from error
 
     def topic_user(self, slots: int) -> TopicUser:
-        """The table as a user of its topic. `slots`: the number of slots of its source."""
+        """Returns the table as a user of its topic. `slots`: the number of slots of its source."""
         return TopicUser(slots=slots, table=self.table, former=self.former)
 
     def follower(self, table: str) -> "Known":
-        """The record of the table that replaces this one. The new record has no versions yet."""
+        """Returns the record of the table that replaces this one. The new record has no versions yet."""
         return Known(table=table, former=(self.table, *self.former)[:FORMER_MAX], sensor=self.sensor)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KnownRecord:
-    """Reads and changes the record of one table. Thread-safe; any process may change the record.
+    """Reads and changes the record of one table. Any thread and any process may change the record.
 
-    `where`: the record's place, for messages.
+    `where`: the location of the record, for messages.
     """
 
     records: RecordStore
@@ -143,17 +145,17 @@ class KnownRecord:
     clock: Clock = SYSTEM_CLOCK
 
     def read(self) -> tuple[Known | None, Record | None]:
-        """The decoded record, and the record as it is stored. 1 read."""
+        """Returns the decoded record, and the record as it is stored. Cost: 1 read."""
         found = self.records.read(KNOWN, self.key)
         return self._decoded(found), found
 
     def change(
         self, change: Callable[[Known | None], Known | None], *, seen: Record | None = None
     ) -> tuple[Known | None, Record | None]:
-        """Replace the record. `change` may be called twice.
+        """Replaces the record. `change` may be called twice.
 
-        `seen`: the record as it was last read; if it is given, the read is saved. 1 read and 1 write; without a change,
-        only the read. `UnavailableError`: repeat the call.
+        `seen`: the record that the caller read last. Cost: 1 read and 1 write. With `seen`, the call needs no read.
+        Without a change, it needs no write. `UnavailableError`: the caller may repeat the call.
         """
 
         def decide(record: Record | None) -> tuple[bytes | None, Known | None]:
@@ -176,10 +178,10 @@ class KnownRecord:
         seen: Record | None = None,
         below: Lineage = (),
     ) -> tuple[Known | None, Record | None]:
-        """Record a version that was created. Returns the record afterwards, which may name a later version.
+        """Records a version that was created. Returns the record after the call. This record may name a later version.
 
-        `below`: the versions that it builds on. If the record has another number for one of them, the record stays
-        unchanged.
+        `below`: the versions on which the new version builds. If the record has another number for one of these
+        versions, the record stays unchanged.
         """
         numbers = dict(below)
 
@@ -187,17 +189,21 @@ class KnownRecord:
             if known is None or known.table != table or known.version >= version:
                 return known  # the table was forgotten meanwhile, or another writer was faster
             if numbers.get(known.version, known.number) != known.number:
-                return known  # the version does not count: one of the versions that it builds on was replaced
+                return known  # the version does not count: a version on which it builds was replaced
             return replace(known, version=version, number=number)
 
         return self.change(noted, seen=seen)
 
     def hold(self, command: str) -> None:
-        """Make other writers wait for this command, unless they already wait for another one. 1 read and 1 write."""
+        """Makes other writers wait for this command, unless they already wait for another command. Cost: 1 read and 1
+        write.
+        """
         self.change(lambda now: replace(now, held=command) if now and not now.held else now)
 
     def release(self, command: str) -> None:
-        """Let other writers go on, also if an earlier run of the command held the table. 1 to 2 requests."""
+        """Ends the wait of other writers for this command, also if an earlier call of the command held the table. Cost:
+        1 to 2 requests.
+        """
         self.change(lambda now: replace(now, held="") if now and now.held == command else now)
 
     def _decoded(self, record: Record | None) -> Known | None:

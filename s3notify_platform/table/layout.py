@@ -13,7 +13,7 @@ _CHECKPOINT: Final = re.compile(r"(\d{20})\.checkpoint\.parquet")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableLayout:
-    """The keys of one table. All are below `prefix`, which ends in `/`.
+    """The keys of one table. All keys begin with `prefix`, which ends in `/`.
 
     Delta engines use the prefix as the table's location.
     """
@@ -34,11 +34,11 @@ class TableLayout:
         return f"{self.prefix}_delta_log/"
 
     def version(self, version: int) -> str:
-        """Key of one version."""
+        """Returns the key of one version."""
         return f"{self.log}{version:020d}.json"
 
     def checkpoint(self, version: int) -> str:
-        """Key of the checkpoint of a version."""
+        """Returns the key of the checkpoint of a version."""
         return f"{self.log}{version:020d}.checkpoint.parquet"
 
     @property
@@ -47,12 +47,12 @@ class TableLayout:
         return f"{self.log}_last_checkpoint"
 
     def version_of(self, key: str) -> int | None:
-        """The version in this object; None if the object is not a version."""
+        """Returns the version in this object, or None if the object is not a version."""
         match = _VERSION.fullmatch(key.removeprefix(self.log))
         return int(match[1]) if match else None
 
     def checkpoint_of(self, key: str) -> int | None:
-        """The version whose checkpoint is in this object; None if the object is not a checkpoint."""
+        """Returns the version whose checkpoint is in this object, or None if the object is not a checkpoint."""
         match = _CHECKPOINT.fullmatch(key.removeprefix(self.log))
         return int(match[1]) if match else None
 
@@ -64,7 +64,7 @@ class TableLayout:
         return f"{self.prefix}data/"
 
     def pack_path(self, name: str) -> str:
-        """The path of a pack in the log: relative to the table's prefix, and URI-encoded."""
+        """Returns the path of a pack in the log: relative to the table's prefix, and URI-encoded."""
         return quote(f"data/{name}.parquet", safe="/=")
 
     @property
@@ -73,7 +73,7 @@ class TableLayout:
         return f"{self.prefix}_symlink_format_manifest/manifest"
 
     def file(self, path: str) -> str:
-        """Key of a file that the log names. `UsageError`: the file is outside the table."""
+        """Returns the key of a file that the log names. `UsageError`: the file is outside the table."""
         key = unquote(path)
         if re.match(r"[a-zA-Z][a-zA-Z0-9+.-]*:|/", key) or {"..", "."} & {*key.split("/")}:
             raise UsageError(f"the log names {path!r}, which is outside the table below {self.prefix!r}")
@@ -92,7 +92,7 @@ class TableLayout:
         return f"{self.own}manifest/"
 
     def manifest(self, number: int) -> str:
-        """Key of a manifest. `number`: the manifest's number, as its version names it."""
+        """Returns the key of a manifest. `number`: the `n` of the manifest."""
         return f"{self.manifests}{number}.json"
 
     @property
@@ -101,7 +101,7 @@ class TableLayout:
         return f"{self.own}state/"
 
     def state(self, name: str) -> str:
-        """Key of a state file."""
+        """Returns the key of a state file."""
         return f"{self.states}{name}.parquet"
 
     @property
@@ -110,7 +110,7 @@ class TableLayout:
         return f"{self.own}rejects/"
 
     def reject_path(self, name: str) -> str:
-        """Path of a pack of rejects, relative to the table's prefix."""
+        """Returns the path of a pack of rejects, relative to the table's prefix."""
         return f"_s3notify/rejects/{name}.parquet"
 
     @property
@@ -119,7 +119,7 @@ class TableLayout:
         return f"{self.own}changes/"
 
     def changes_path(self, number: int) -> str:
-        """The path of a version's changes, relative to the table's prefix.
+        """Returns the path of a version's changes, relative to the table's prefix.
 
         `number`: the number of the version's manifest.
         """
@@ -136,14 +136,16 @@ class TableLayout:
         return f"{self.own}staged/"
 
     def staged_version(self, number: int) -> str:
-        """Key of a staged version."""
+        """Returns the key of a staged version."""
         return f"{self.staged}{number}.json"
 
     @property
     def cuts(self) -> str:
-        """Prefix of vacuum's marks. A mark shows since when `_last_checkpoint` has named a checkpoint (`vacuum`)."""
+        """Prefix of vacuum's marks. The time of a mark is the time since which `_last_checkpoint` has named a
+        checkpoint (`vacuum`).
+        """
         return f"{self.own}cut/"
 
     def cut(self, version: int) -> str:
-        """Key of the mark of one checkpoint."""
+        """Returns the key of the mark of one checkpoint."""
         return f"{self.cuts}{version:020d}"

@@ -1,8 +1,8 @@
 """One table, with its reader and its committer.
 
-A process keeps the newest snapshot of a table that it has seen. So a warm process requests only the later versions.
+A process keeps the newest snapshot that it has read of each table. So a warm process requests only the later versions.
 
-Requests of `newest`: those of `LogReader.open`, or of `LogReader.refresh` if the process has seen the table.
+`newest` makes the requests of `LogReader.open`, or of `LogReader.refresh` if the process has a snapshot of the table.
 """
 
 from collections.abc import Callable
@@ -29,9 +29,9 @@ from s3notify_platform.table.states.state_reader import StateReader
 
 @dataclass(slots=True)
 class SnapshotMemory:
-    """The newest snapshot that a process has seen of one table. Thread-safe.
+    """The newest snapshot of one table that a process has read. Thread-safe.
 
-    `together`: joins the commits of all runs in the process to this table.
+    `together`: joins the commits to this table of all runs in the process.
     """
 
     together: GroupCommit = field(default_factory=GroupCommit)
@@ -39,12 +39,12 @@ class SnapshotMemory:
     _lock: Lock = field(default_factory=Lock)
 
     def kept(self) -> Snapshot | None:
-        """The kept snapshot, or None."""
+        """Returns the kept snapshot, or None."""
         with self._lock:
             return self._kept
 
     def keep(self, found: Snapshot | Absent) -> None:
-        """Keep a snapshot that was just read or committed. If it is `Absent`, the kept snapshot is dropped."""
+        """Keeps a snapshot that was just read or committed. If it is `Absent`, the kept snapshot is dropped."""
         with self._lock:
             if isinstance(found, Absent):
                 self._kept = None
@@ -60,8 +60,8 @@ class SnapshotMemory:
 class LogTable:
     """A table. `data`: handles the table's packs. `quarantine`: handles the packs of rejects.
 
-    `committer`: commits; if the table may only be read, it refuses every commit. `url`: the URL of the table's prefix.
-    `mirror`: the name of the mirror that shows the table elsewhere (`mirrors`).
+    `committer`: commits changes. If the table may only be read, the committer refuses every commit. `url`: the URL of
+    the table's prefix. `mirror`: the name of the mirror that shows the table in another catalog or format (`mirrors`).
     """
 
     reader: LogReader
@@ -79,14 +79,14 @@ class LogTable:
         return self.reader.layout
 
     def newest(self) -> Snapshot | Absent:
-        """The newest snapshot. Raises like `LogReader.open`."""
+        """Returns the newest snapshot. Raises the errors of `LogReader.open`."""
         kept = self.memory.kept()
         found = self.reader.open() if kept is None else self.reader.refresh(kept)
         self.memory.keep(found)
         return found
 
     def commit(self, change: Change, base: Snapshot) -> CommitResult:
-        """Commit a change that was planned on `base`. Raises like `Committer.commit`."""
+        """Commits a change that was planned on `base`. Raises the errors of `Committer.commit`."""
         return self.noted(self.committer.commit(change, base))
 
     def noted(self, done: CommitResult) -> CommitResult:
@@ -117,11 +117,11 @@ def table_of(
     url: str = "",
     mirror: str | None = None,
 ) -> LogTable:
-    """A table of this layout. No request.
+    """Returns a table of this layout. No request.
 
     `leases`: True if `commits` works by leases, which other engines ignore. `vectors`: True if deletion vectors hide
     withdrawn rows. `restore`: the command that accepts a loss of versions, for messages. `mirror`: the name of the
-    mirror that shows the table elsewhere (`mirrors`). `url`: the URL of the table, for the mirror.
+    mirror that shows the table in another catalog or format (`mirrors`). `url`: the URL of the table, for the mirror.
     """
     memory = memory or SnapshotMemory()
     reader = LogReader(store, layout, known, adopt=not leases, at_once=at_once, restore=restore, clock=clock)

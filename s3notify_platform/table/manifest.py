@@ -1,8 +1,8 @@
-"""The part of a table's state that the log does not hold: counts by slot, files of object states, files of rejects.
+"""The part of a table's state that is not in the log: counts by slot, files of object states, files of rejects.
 
 A version of the log names its manifest by a number `n`, which is new at each attempt to commit. A manifest is written
-before its version, and never changed. A manifest that no version names is garbage. A manifest holds counts, not keys,
-so its size does not depend on the table's size: at most `MANIFEST_BYTES`.
+before its version, and never changed. A manifest to which no version refers is garbage. A manifest has counts, and no
+keys of all objects. So its size does not depend on the table's size, and is at most `MANIFEST_BYTES`.
 
 A manifest is stored as JSON, with the counts as columns. Item i of each column belongs to slot i.
 """
@@ -25,7 +25,7 @@ MANIFEST_BYTES: Final = 256 << 10
 FORMAT: Final = 1
 
 OTHER_CODE: Final = "other"
-"""The text in place of a code version if several code versions made the slot's rows, or if the version is unknown."""
+"""A text instead of a code version: several code versions made the slot's rows, or the code version is unknown."""
 
 Json = dict[str, Any]
 
@@ -34,13 +34,13 @@ Json = dict[str, Any]
 class SlotFacts:
     """The counts of one slot.
 
-    `generation`: the version that last changed the slot; 0 if no version has. `objects`: live objects.
-    `without_records`: see `ObjectState`. `failing`: objects in quarantine as a whole. `pending`: objects to be read
-    further or again. `signal`: the first digits of the signal's ETag, as the last batch saw it. `code_version`: the
-    version of the code that made the newest rows. `other_code`: the number of objects whose rows were made by other
-    code; these rows have labels below `code_since`. Failing objects do not count in `other_code`. `backfill`: rows that
-    were planned before this version must be read again; 0 if there is no request. `source`: the version of the source's
-    table that a derived slot was made from.
+    `generation`: the version that last changed the slot, or 0 if no version has changed it. `objects`: live objects.
+    `without_records`: see `ObjectState`. `failing`: objects that are in quarantine as a whole. `pending`: objects whose
+    reading continues or is repeated. `signal`: the first digits of the signal's ETag that the last batch saw.
+    `code_version`: the version of the code that made the newest rows. `other_code`: the number of objects whose rows
+    were made by other code. The rows of these objects have labels below `code_since`. Failing objects do not count in
+    `other_code`. `backfill`: rows that were planned before this version must be read again. It is 0 if there is no
+    request. `source`: for a slot of a slot asset, the version of the source's table from which its rows were made.
     """
 
     generation: int = 0
@@ -58,19 +58,20 @@ class SlotFacts:
     code_version: str = ""
 
     def objects_of_other_code(self, code: str) -> int:
-        """The number of objects whose rows were made by code other than `code`."""
+        """Returns the number of objects whose rows were made by code other than `code`."""
         return self.other_code if self.code_version == code else self.objects - self.failing
 
     def is_stale(self, code: str) -> bool:
-        """True if code other than `code` made at least some of the slot's rows. Pure."""
-        if self.source:  # a derived slot is replaced as a whole
+        """Returns true if code other than `code` made at least some of the slot's rows. Pure."""
+        if self.source:  # all rows of a derived slot are replaced together
             return self.code_version != code
         return self.objects_of_other_code(code) > 0
 
     def made_by(self, code: str) -> str:
-        """`code` if it made all rows.
+        """Returns `code` if this code made all rows.
 
-        Otherwise the version of the code that made them, or `OTHER_CODE` if that is not one version. Pure.
+        Otherwise returns the version of the code that made the rows. Returns `OTHER_CODE` if this version is unknown,
+        or if several versions made the rows. Pure.
         """
         if not self.is_stale(code):
             return code
@@ -84,7 +85,7 @@ _COUNTS: Final = tuple(each.name for each in fields(SlotFacts) if each.type is i
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChangesFile:
-    """A file with the changes of a version. `rows`: their number."""
+    """A file with the changes of a version. `rows`: the number of changes."""
 
     path: str
     size: int
@@ -93,7 +94,9 @@ class ChangesFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Followed:
-    """The version of another table from which a whole table was made. `table`: the id of the other table."""
+    """The source of a derived table that is made as a whole. `table`: the source's id. `version`: the source's version
+    from which the derived table was made.
+    """
 
     table: str
     version: int
@@ -101,10 +104,10 @@ class Followed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
-    """The state as of `version`, except its packs. `rejects`: packs of rejects, which the log does not name.
+    """The table's state as of `version`, except its packs. `rejects`: packs of rejects, which are not in the log.
 
-    `changes`: the changes of this version, in order; empty if they are in `changes_file`. `follows`: set for a table
-    that is kept in step with another one.
+    `changes`: the changes of this version, in order. It is empty if the changes are in `changes_file`. `follows`: the
+    source of a derived table that is made as a whole.
     """
 
     table: str
@@ -121,7 +124,7 @@ class Manifest:
     def spilled(self, path: str) -> tuple["Manifest", bytes | None]:
         """If there are too many changes for the manifest, moves them into a file at `path`.
 
-        Returns the manifest, and the body of the file (None if there is none).
+        Returns the manifest, and the body of the file (None if all changes are in the manifest).
         """
         if fits_inline(self.changes):
             return self, None
@@ -130,11 +133,11 @@ class Manifest:
         return replace(self, changes=(), changes_file=file), body
 
     def slot(self, slot: Slot) -> SlotFacts:
-        """The counts of a slot."""
+        """Returns the counts of a slot."""
         return self.slots.get(slot, EMPTY_SLOT)
 
     def dumps(self) -> bytes:
-        """The manifest as JSON. `UsageError`: it would exceed the size limit."""
+        """Returns the manifest as JSON. `UsageError`: the manifest is larger than the limit."""
         count = max(self.slots, default=-1) + 1
         of = [self.slot(Slot(number)) for number in range(count)]
         codes = sorted({facts.code_version for facts in of})
@@ -167,7 +170,7 @@ class Manifest:
 
     @classmethod
     def loads(cls, body: bytes, *, where: str) -> "Manifest":
-        """Inverse of `dumps`. Raises `CorruptError`, with `where` in its message."""
+        """Decodes the result of `dumps`. Raises `CorruptError`, with `where` in its message."""
         try:
             found = json.loads(body)
             if found["format"] != FORMAT:

@@ -1,11 +1,11 @@
-"""Opens a table whose log and record agree. Creates a table. Lets a table go on after a loss that a person has
-accepted.
+"""Opens a table whose log and record agree. Creates a table. Accepts a loss of versions, so that the table can be used
+again.
 
-The log has the table's id and its versions. The record (`known`), outside the prefix, has the id, the identity and the
-newest version. A table is refused if its log or its record is missing, or if it was made with other settings. It is
-refused before anything is written. The message names the command that lets it go on.
+The log has the table's id and its versions. The record (`known`), which is outside the table's prefix, has the id, the
+identity and the newest version. A table is refused if its log or its record is missing, or if the table was made with
+other settings. The refusal comes before any write. The message names the command that solves the problem.
 
-Requests of `open_table`: those of `LogTable.newest`. Creating the table takes 2 writes more, and the requests of
+`open_table` makes the requests of `LogTable.newest`. The creation of a table costs 2 writes more, and the requests of
 `Committer.create`.
 """
 
@@ -29,9 +29,9 @@ ID_BYTES: Final = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableName:
-    """The name of a table in messages. `source`: its source.
+    """The name of a table in messages. `source`: the name of its source.
 
-    `command`: makes the text of a command for it (`s3notify table NAME …`).
+    `command`: makes the text of a command for the table (`s3notify table NAME …`).
     """
 
     source: str
@@ -40,7 +40,7 @@ class TableName:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenTable:
-    """A table whose log and record agree. If `id` is empty, there is no table yet, and no snapshot."""
+    """A table whose log and record agree. If the table does not exist yet, `id` is empty and `snapshot` is None."""
 
     name: TableName
     known: Known
@@ -53,7 +53,7 @@ class OpenTable:
         return self.known.table
 
     def topic_user(self, slots: int) -> TopicUser:
-        """The table as a user of its topic. `slots`: the number of slots of its source."""
+        """Returns the table as a user of its topic. `slots`: the number of slots of its source."""
         return self.known.topic_user(slots)
 
 
@@ -66,11 +66,12 @@ def open_table(
     expected: str = "",
     create: tuple[MetaData, Protocol] | None = None,
 ) -> OpenTable:
-    """The table, if it is complete and has this `identity` (None: any). Otherwise the error says what to do.
+    """Returns the table, if it is complete and has this `identity` (None: any). Otherwise raises an error whose message
+    says what to do.
 
-    `expected`: the id that a cursor, or the record of seen signals, has for the table. `create`: schema and protocol of
-    version 0; with it, a table that never existed is created. `MetaData.id` is drawn here. `CorruptError`: log or
-    record is missing. `UsageError`: the table has another identity, or is being rewritten.
+    `expected`: the table's id in a cursor, or in the record of seen signals. `create`: metadata and protocol of version
+    0. If `create` is set, a table that never existed is created, with a new `MetaData.id`. `CorruptError`: the log or
+    the record is missing. `UsageError`: the table has another identity, or is being rewritten.
     """
     reader = table.reader
     try:
@@ -106,9 +107,9 @@ def open_table(
 
 
 def claim(reader: LogReader, table: OpenTable, epoch: str) -> str:
-    """Record that the sensor of this epoch uses the table.
+    """Records that the sensor of this epoch uses the table.
 
-    Returns a warning if another sensor used the table before. 1 read and 1 write.
+    Returns a warning if another sensor used the table before. Cost: 1 read and 1 write.
     """
     before = table.known.sensor
     if before == epoch:
@@ -121,7 +122,7 @@ def claim(reader: LogReader, table: OpenTable, epoch: str) -> str:
 
 
 def confirm(reader: LogReader, table: OpenTable) -> int:
-    """Allow the next version to remove any number of objects. Returns the newest version. 1 read and 1 write."""
+    """Allows the next version to remove any number of objects. Returns the newest version. Cost: 1 read and 1 write."""
     known, _ = reader.known.change(
         lambda now: replace(now, confirmed=now.version) if now and now.table == table.id else now
     )
@@ -171,7 +172,7 @@ def _created(
     endpoint: str,
     create: tuple[MetaData, Protocol],
 ) -> Snapshot:
-    """Create the table, or finish its creation: the record first, then version 0."""
+    """Creates the table, or finishes its creation: the record first, then version 0."""
     committer = table.committer
     fresh = new_id(committer.clock)
 
@@ -192,13 +193,13 @@ def _created(
 
 
 def new_id(clock: Clock) -> str:
-    """A new id for a table."""
+    """Returns a random id for a new table."""
     return clock.random_bytes(ID_BYTES).hex()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _NewId:
-    """A change of only the table's id."""
+    """A change that only gives the table a new id."""
 
     table: str
 
@@ -209,18 +210,20 @@ class _NewId:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Forgotten:
-    """A loss that was accepted. `table`: the new id; "" if there is no table. `version`: the last one that remains."""
+    """The result of an accepted loss. `table`: the new id, or "" if there is no table. `version`: the last version that
+    remains.
+    """
 
     table: str = ""
     version: int = -1
 
 
 def forget(committer: Committer, backlog: Callable[[], None]) -> Forgotten:
-    """Accept that versions or the record are missing. The table goes on under a new id, with the versions that remain.
+    """Accepts that versions or the record are missing. The table gets a new id, and keeps the versions that remain.
 
-    Version numbers are used again, so cursors and streams with the former id begin again. `backlog`: is called first,
-    and makes later batches compare every slot with a listing of the bucket. Stop the source's runs before the call.
-    Safe to repeat. Until a call has succeeded, the table is refused.
+    Version numbers are used again, so cursors and streams with the former id begin again. `backlog` is called first. It
+    makes later batches compare every slot with a listing of the bucket. The source's runs must be stopped before the
+    call. The call may be repeated. Until a call has succeeded, the table is refused.
 
     Requests: 1 LIST and 1 DELETE for each version beyond a gap, and the requests of `open` and of a commit.
     """
@@ -232,7 +235,7 @@ def forget(committer: Committer, backlog: Callable[[], None]) -> Forgotten:
     backlog()
     fresh = new_id(committer.clock)
     was = known or Known(table=left.table if left else fresh)
-    # If a table has no commit, it may begin again with other settings.
+    # A table without a commit may begin again with other settings.
     begun = max(was.version, -1 if left is None else left.version) > 0
     identity = was.identity if begun else None
     # The record is written first. If the process crashes then, log and record differ, and the command can be repeated.
@@ -246,7 +249,7 @@ def forget(committer: Committer, backlog: Callable[[], None]) -> Forgotten:
 
 
 def _remove_beyond(reader: LogReader, version: int) -> None:
-    """Remove the versions and checkpoints beyond a gap, newest first."""
+    """Removes the versions and checkpoints beyond a gap, newest first."""
     layout = reader.layout
     beyond: dict[str, int] = {}
     for meta in list_all(reader.store, layout.log):

@@ -13,9 +13,9 @@ USUAL: Final = (OWN, f"{KNOWN}/")
 
 
 def prefixes_of(text: str) -> tuple[str, ...]:
-    """The prefixes in `other_platform_prefixes`.
+    """Returns the prefixes in `other_platform_prefixes`.
 
-    `UsageError`: a prefix does not end in '/', so it could match too much.
+    `UsageError`: a prefix does not end in '/', so it could also match keys of other objects.
     """
     found = tuple(filter(None, text.split("|")))
     if not all(prefix.endswith("/") for prefix in found):
@@ -26,12 +26,12 @@ def prefixes_of(text: str) -> tuple[str, ...]:
 def own_prefixes(
     bucket: str, *, platform_bucket: str, platform_prefix: str, keyspace_prefix: str, queue_prefix: str
 ) -> tuple[str, ...]:
-    """The prefixes of the platform's objects in `bucket`: the usual prefixes, and the prefixes of a source with these
-    settings. Pure.
+    """Returns the prefixes of the platform's objects in `bucket`: the usual prefixes, and the prefixes of a source with
+    these settings. Pure.
 
-    Sources do not read objects below these prefixes, inlets do not report them, and publishers do not write them. The
-    settings have the names of `Location`'s fields, with defaults filled in. Two buckets with the same name count as one
-    bucket, because a store may have several URLs.
+    Sources do not read objects below these prefixes. Inlets do not report these objects, and publishers do not write
+    them. The settings have the names of `Location`'s fields, and include default values. Two buckets with the same name
+    are treated as one bucket, because a store may have several URLs.
     """
     if bucket != platform_bucket:
         return USUAL

@@ -1,8 +1,9 @@
 """The pinned schema of a table, which is kept in the table's log. Pure.
 
 The log's `metaData` has the columns of the rows. A property of the table has the parsing schema: the schema with which
-objects are parsed. So both change in the version with the first rows of the new schema. A later schema has every field
-of an earlier schema, with the same type, at any depth. Only `rollback` and `s3notify schema set` make exceptions.
+objects are parsed. So the columns and the parsing schema change in the version with the first rows of the new schema. A
+later schema has every field of an earlier schema, with the same type, at any depth. `rollback` and `s3notify schema
+set` are the only exceptions.
 """
 
 import json
@@ -22,7 +23,7 @@ INFERRED: Final = "s3notify.inferred"
 """Property of the table: `true` if the parsing schema was inferred."""
 
 DEFINITION: Final = "s3notify.definition"
-"""Property of a table that follows another one (`follow`): the definition by which it was made."""
+"""Property of a derived table (`follow`): the definition by which it was made."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +42,9 @@ NO_SCHEMA: Final = TableSchema()
 
 
 def schema_of(metadata: MetaData, *, derived: bool = False) -> TableSchema | None:
-    """The pinned schema of a table; None if nothing was committed yet. `derived`: as in `delta_schema`. Pure."""
+    """Returns the pinned schema of a table, or None if nothing was committed yet. `derived`: as in `delta_schema`.
+    Pure.
+    """
     if SOURCE not in metadata.configuration:
         return None
     own = {name for name, _ in LINEAGE[: 1 if derived else None]}
@@ -54,7 +57,7 @@ def schema_of(metadata: MetaData, *, derived: bool = False) -> TableSchema | Non
 
 
 def _plain(kind: Any) -> Any:
-    """The type, without the metadata that Delta adds (names and ids of column mapping)."""
+    """Returns the type, without the metadata that Delta adds (names and ids of column mapping)."""
     if isinstance(kind, list):
         return [_plain(each) for each in kind]
     if isinstance(kind, dict):
@@ -63,7 +66,7 @@ def _plain(kind: Any) -> Any:
 
 
 def is_same(one: TableSchema, other: TableSchema | None) -> bool:
-    """True if the two schemas are equal. Pure."""
+    """Returns true if the two schemas are equal. Pure."""
     return (
         other is not None
         and all(
@@ -75,7 +78,7 @@ def is_same(one: TableSchema, other: TableSchema | None) -> bool:
 
 
 def grown(known: TableSchema | None, *, source: str, rows: str, inferred: bool) -> TableSchema:
-    """The table's schema, extended: it has the columns of `rows`, and parses with `source`. Pure.
+    """Returns the table's schema, extended by the columns of `rows`, and with `source` as the parsing schema. Pure.
 
     `UsageError`: a column of `rows` contradicts the table, or the schema exceeds the limits.
     """
@@ -94,7 +97,9 @@ def described(
     vectors: bool = False,
     derived: bool = False,
 ) -> tuple[MetaData, Protocol]:
-    """The `metaData` and `protocol` of a table with this schema. Pure. `UsageError` as in `delta_schema`."""
+    """Returns the `metaData` and `protocol` of a table with this schema. Pure. Raises `UsageError` like
+    `delta_schema`.
+    """
     found = delta_schema(None if schema == NO_SCHEMA else schema.rows, vectors=vectors, derived=derived)
     own = {} if schema == NO_SCHEMA else {SOURCE: schema.source, INFERRED: str(schema.inferred).lower()}
     metadata = MetaData(
@@ -104,9 +109,9 @@ def described(
 
 
 def both_sources(theirs: Mapping[str, str], mine: Mapping[str, str]) -> dict[str, str]:
-    """The properties of both writers; if both set one, the value in `mine` wins.
+    """Returns the properties of both writers. If both writers set a property, the value in `mine` is used.
 
-    The parsing schema gets the fields of both. Pure.
+    The parsing schema gets the fields of both parsing schemas. Pure.
     """
     properties = {**theirs, **mine}
     if SOURCE in theirs and SOURCE in mine:
@@ -115,10 +120,10 @@ def both_sources(theirs: Mapping[str, str], mine: Mapping[str, str]) -> dict[str
 
 
 def was_retyped(theirs: MetaData, mine: MetaData, *, since: MetaData) -> bool:
-    """True if another writer gave a column another type than this writer (`mine`), or changed its parsing type after
-    `since`. Pure.
+    """Returns true if another writer (`theirs`) gave a column another type than this writer (`mine`), or changed a
+    column's parsing type after `since`. Pure.
 
-    From run to run, the source may declare other parsing types, while the table's columns stay the same.
+    The source may declare other parsing types in each run, although the table's columns stay the same.
     """
     if united(theirs.schema, mine.schema) is None:
         return True
@@ -138,7 +143,9 @@ class _Room:
     bytes: int
 
     def take(self, column: Any) -> bool:
-        """Count one more column; False if there is no room for it. Fields inside its type are counted separately."""
+        """Counts one more column, and returns False if there is no room for it. Fields inside the column's type are
+        counted separately.
+        """
         size = len(json.dumps(column | {"type": _kind(column["type"]) or column["type"]})) + _NESTED_BYTES
         if self.columns < 1 or self.bytes < size:
             return False
@@ -151,7 +158,7 @@ _NESTED_BYTES: Final = 60
 
 
 def check_size(schema: str, *, times: int = 1) -> None:
-    """Raises `UsageError` if a schema exceeds `times` the limits. Pure."""
+    """Raises `UsageError` if a schema exceeds the limits, multiplied by `times`. Pure."""
     columns, size = size_of(schema)
     for what, found, limit in (
         ("columns", columns, times * MAX_COLUMNS),
@@ -163,7 +170,8 @@ def check_size(schema: str, *, times: int = 1) -> None:
 
 
 def size_of(schema: str) -> tuple[int, int]:
-    """The number of fields at any depth (limit `MAX_COLUMNS`), and the number of bytes (limit `MAX_SCHEMA_BYTES`).
+    """Returns the number of fields at any depth (limit `MAX_COLUMNS`), and the number of bytes (limit
+    `MAX_SCHEMA_BYTES`).
 
     Pure.
     """
@@ -171,7 +179,7 @@ def size_of(schema: str) -> tuple[int, int]:
 
 
 def _inner(kind: Any) -> list[Any]:
-    """The types inside a type."""
+    """Returns the types inside a type."""
     match _kind(kind):
         case "struct":
             return [part["type"] for part in kind.get("fields", ())]
@@ -192,11 +200,12 @@ def _depth(kind: Any) -> int:
 
 
 def merged(old: str, new: str, *, strict: bool, bounded: bool = False) -> str:
-    """The schema `old`, extended by the fields that only `new` has, also inside structs, arrays and maps. Pure.
+    """Returns the schema `old`, extended by the fields that only `new` has, also inside structs, arrays and maps. Pure.
 
-    A field that both have stays as in `old`. If `strict` is set and the types differ, `UsageError` names the field.
-    Spark ignores case. So if a new name differs from another one only in case, the field is left out, or refused if
-    `strict`. If `bounded` is set, fields that would make the schema too large or too deep are left out.
+    A field that both schemas have stays as in `old`. If `strict` is set and the types differ, `UsageError` names the
+    field. Spark ignores case. So if a new name differs from another name only in case, the field is left out, or
+    `UsageError` is raised if `strict` is set. If `bounded` is set, fields that would make the schema too large or too
+    deep are left out.
     """
     empty: dict[str, Any] = {"type": "struct", "fields": []}
     one, other = empty | json.loads(old), empty | json.loads(new)
@@ -212,7 +221,7 @@ class _Merge:
     room: _Room | None
 
     def merged(self, old: Any, new: Any, path: str, level: int) -> Any:
-        """The merged type. `level`: the depth of its parts."""
+        """Returns the merged type. `level`: the depth of the fields in this type."""
         strict = self.strict
         match _kind(old), _kind(new):
             case "struct", "struct":
@@ -234,13 +243,13 @@ class _Merge:
         return old
 
     def fields(self, old: list[Any], new: list[Any], path: str, level: int) -> list[Any]:
-        """The fields of a struct."""
+        """Returns the merged fields of two structs."""
         strict = self.strict
         found = {column["name"]: column for column in new}
         result = []
         for column in old:
             if (other := found.get(column["name"])) is None:
-                # New rows do not have this column, so it may be null.
+                # New rows do not have this column, so the column must be nullable.
                 result.append(column | {"nullable": True})
                 continue
             kind = self.merged(column["type"], other["type"], _below(path, column["name"]), level + 1)
@@ -268,7 +277,7 @@ class _Merge:
         return result
 
     def added(self, kind: Any, level: int) -> Any:
-        """The part of a new column's type that fits within the limits; None if nothing fits."""
+        """Returns the part of a new column's type that fits within the limits, or None if nothing fits."""
         if _kind(kind) and level >= MAX_DEPTH:
             return None
         match _kind(kind):
@@ -288,7 +297,7 @@ class _Merge:
 
 
 def added_fields(old: str, new: str) -> dict[str, str]:
-    """The fields that only `new` has, by path, with their types. Pure."""
+    """Returns the fields that only `new` has, by path, with their types. Pure."""
     return dict(_added(json.loads(old), json.loads(new), ""))
 
 
@@ -317,7 +326,7 @@ def _below(path: str, name: str) -> str:
 
 
 def _name(kind: Any) -> str:
-    """The type as a text for people."""
+    """Returns the type as a text for people."""
     match _kind(kind):
         case "struct":
             return (

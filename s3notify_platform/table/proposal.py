@@ -1,8 +1,8 @@
 """The change that a writer requests, and the version that results from it. Pure.
 
-A `Change` is a writer's request: a function that makes the next state from a snapshot. If another writer creates a
-version first, the function is called again on top of this version. So each kind of change handles all cases of
-concurrent writers in one place.
+A `Change` is a writer's request: its `onto` makes the next state from a snapshot. If another writer creates a version
+first, `onto` is called again with a snapshot of this version. So each kind of change handles all cases of concurrent
+writers in one place.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,11 +21,11 @@ from s3notify_platform.table.states.state_levels import StateSet
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Proposal:
-    """The difference that a change makes to a snapshot. Omitted parts stay unchanged.
+    """The difference between a snapshot and the next version. Omitted fields stay unchanged.
 
-    `files`: the bodies to write before the version, by key. Each has a new name. `slots`: the facts of changed slots;
-    the committer sets their `generation`. `states`, `rejects`, `follows`: as in `Manifest`. `changes`: the changes of
-    the objects' states, for the feed (`feed`). `note`: for the history.
+    `files`: the bodies to write before the version, by key. Each key is new. `slots`: the counts of changed slots. The
+    commit sets their `generation`. `states`, `rejects`, `follows`: as in `Manifest`. `changes`: the changes of the
+    objects' states, for the feed (`feed`). `note`: data for the history.
     """
 
     adds: tuple[Add, ...] = ()
@@ -46,7 +46,7 @@ class Change(Protocol):
     """A change that a writer requests for the next version."""
 
     def onto(self, base: Snapshot) -> Proposal | None:
-        """The proposal on top of this snapshot; None if nothing is left to do.
+        """Returns the proposal on top of this snapshot, or None if the snapshot already has the effect of the change.
 
         Raises an error if no part of the change is possible.
         """
@@ -54,7 +54,7 @@ class Change(Protocol):
 
 
 def applied(base: Snapshot, proposal: Proposal, *, version: int, number: int) -> Snapshot:
-    """The snapshot that results if `base` gets a proposal, as this version."""
+    """Returns the snapshot that results from `base` and the proposal, as the version `version`."""
     removed = {each.id for each in proposal.removes}
     packs = {path: pack for path, pack in base.packs.items() if pack.id not in removed}
     before, metadata = base.manifest, proposal.metadata or base.metadata
@@ -67,7 +67,8 @@ def applied(base: Snapshot, proposal: Proposal, *, version: int, number: int) ->
         slots={**before.slots, **changed},
         states=before.states if proposal.states is None else proposal.states,
         rejects=before.rejects if proposal.rejects is None else proposal.rejects,
-        # Several proposals may become one version. The changes of this proposal then come after those of the others.
+        # Several proposals may become one version. The changes of this proposal then come after the changes of earlier
+        # proposals.
         changes=(*(before.changes if before.number == number else ()), *proposal.changes),
         follows=proposal.follows or before.follows,
     )
@@ -87,10 +88,11 @@ def applied(base: Snapshot, proposal: Proposal, *, version: int, number: int) ->
 def next_version(
     base: Snapshot, current: Snapshot, proposals: Sequence[Proposal], *, created_ms: int
 ) -> LogVersion:
-    """The log's version that leads from `base` to `current`. It has the changes of these proposals, in order.
+    """Returns the log's version that leads from `base` to `current`. This version has the changes of these proposals,
+    in order.
 
-    A file that one proposal adds and a later one removes is in neither list. `CorruptError`: the version would not fit
-    the state of `base`.
+    If one proposal adds a file and a later proposal removes the file, the version neither adds nor removes it.
+    `CorruptError`: the version does not fit the state of `base`.
     """
     live = {pack.id for pack in current.packs.values()}
     held = {pack.id for pack in base.packs.values()}

@@ -1,21 +1,23 @@
-"""Quarantine: the records and objects that could not be ingested, with the reasons. After a fix, they can be retried.
+"""Quarantine: the records and objects that could not be ingested, with the reasons. After a fix, a retry reads them
+again.
 
 There are two kinds. *Rejected records* belong to objects whose other records are committed. The manifest names the
-packs of these records. *Failing objects* could not be read completely. The states of failing objects hold the reason,
+packs of these records. *Failing objects* could not be read completely. The state of a failing object has the reason,
 and the traceback of an unforeseen error.
 
 After a fix, `retry` requests that objects are read again, by the steps of `reread`. If an object was read up to some
-place, reading goes on there; otherwise it begins at the start. A record or object leaves quarantine only in the version
-that has its rows, or that records the deletion of its object. If it fails again, it stays in quarantine, with the new
-reason.
+offset, the new read continues at this offset. Otherwise the new read begins at the object's start. A record or an
+object stays in quarantine until a version adds its rows, or until the object is deleted. If a new read fails, the
+object stays in quarantine with the new reason.
 
-Limits: at most `WAITING_MAX` objects of a slot are pending at the same time. A batch keeps their states in memory.
-Further objects need another call of `retry`. One version has the request for one slot, or for several slots with at
-most `REQUEST_MAX` failing objects and rejects together. If an object is being read in parts and has not failed, it is
-already pending. Its rejects can be retried after it was read to its end.
+Limits: at most `WAITING_MAX` objects of a slot are pending at the same time. The limit exists because a batch keeps the
+states of pending objects in memory. Further objects need another call of `retry`. One version has the request for one
+slot, or for several slots with at most `REQUEST_MAX` failing objects and rejects together. If an object is being read
+in parts and has not failed, the object is already pending. A retry of its rejects is possible after the object was read
+to its end.
 
-To examine slots takes the requests of `LogTable.newest`, of `StateReader.failing`, and of `reading` for the rejects.
-Slots share packs of rejects, so one request often serves several slots.
+The examination of slots makes the requests of `LogTable.newest`, of `StateReader.failing`, and of `reading` for the
+rejects. Slots share packs of rejects, so one request often serves several slots.
 """
 
 import re
@@ -41,10 +43,10 @@ from s3notify_platform.table.round import SlotRound
 from s3notify_platform.table.snapshot import Absent, Snapshot
 
 WAITING_MAX: Final = 100_000
-"""The most objects of one slot that may wait to be read further or again."""
+"""The largest number of objects of one slot whose next read may be pending."""
 
 REQUEST_MAX: Final = 200_000
-"""The most failing objects and rejects of several slots that are processed together."""
+"""The largest number of failing objects and rejects in slots that are processed together."""
 
 RETRY: Final = "retry"
 """The batch name of versions that request a retry."""
@@ -57,7 +59,7 @@ class Choice:
     """A choice of objects to retry.
 
     An object is chosen if its key is in `keys` (None: any key), and its reason contains `reason`. `columns`: the reason
-    must also be a value of one of these columns, or of a field in it.
+    must also name one of these columns, or a field in it.
     """
 
     keys: frozenset[str] | None = None
@@ -65,12 +67,12 @@ class Choice:
     columns: tuple[str, ...] = ()
 
     def has(self, state: ObjectState) -> bool:
-        """True if the failing object is chosen."""
+        """Returns true if the failing object is chosen."""
         chosen = (self.keys is None or state.key in self.keys) and self.reason in state.reason
         return chosen and (not self.columns or re.search(self._of_columns, state.reason) is not None)
 
     def among(self, rejects: pa.Table) -> pa.Table:
-        """Mask: true for each chosen reject."""
+        """Returns a mask: true for each chosen reject."""
         if self.keys is not None:
             rejects = rejects.filter(_is_in(rejects, self.keys))
         if self.reason:
@@ -81,8 +83,8 @@ class Choice:
 
     @property
     def _of_columns(self) -> str:
-        """A pattern for reasons that name these columns: reasons of rescued values (`formats.rescue.mismatch_reason`),
-        and of columnar files.
+        """A regular expression for reasons that name one of `columns`, as for rescued values
+        (`formats.rescue.mismatch_reason`) and columnar files.
         """
         names = "|".join(re.escape(name) for name in self.columns)
         return rf"^([0-9]+ more, the first: )?`?({names})`?[:.\[]|column '({names})' does not fit"
@@ -93,7 +95,7 @@ EVERYTHING: Final = Choice()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReasonCount:
-    """The numbers of records and objects of a slot that are in quarantine for one reason.
+    """The numbers of records and objects of one slot that are in quarantine for the same reason.
 
     `records` is 0 for failing objects.
     """
@@ -104,15 +106,15 @@ class ReasonCount:
     objects: int
     records: int
     waiting: int
-    """The number of objects that already wait for a requested retry."""
+    """The number of these objects whose retry is already requested."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyQuarantine:
-    """The quarantine of one object version. `state.reason`: why the object fails, or "".
+    """The failure and the rejects of one object version. `state.reason`: the reason of the failure, or "".
 
     `rejects`: the first rejects in order, with the columns of `REJECT_SCHEMA`. `state.rejects`: the number of all
-    rejects. `waiting`: a retry was requested, or the object is being read in parts.
+    rejects. `waiting`: True if a retry was requested, or if the object is being read in parts.
     """
 
     slot: Slot
@@ -123,10 +125,10 @@ class KeyQuarantine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retried:
-    """The objects that a retry requests (with `dry_run`: would request): failing objects, and objects with chosen
-    rejects. `records`: the number of these rejects.
+    """The objects whose retry is requested: failing objects, and objects with chosen rejects. `records`: the number of
+    the chosen rejects.
 
-    `waiting`: the number of these objects that were requested before. `left`: the number of objects beyond
+    `waiting`: the number of these objects whose retry was requested before. `left`: the number of objects beyond
     `WAITING_MAX`, which need another call.
     """
 
@@ -148,9 +150,9 @@ class Retried:
 
 
 def reasons_of(table: LogTable, slots: Iterable[Slot]) -> list[ReasonCount]:
-    """The counts by slot, kind and reason.
+    """Returns the counts by slot, kind and reason.
 
-    Requests: to examine the slots (see the module's docstring), and those of `StateReader.pending`.
+    The call makes the requests of an examination (see the module's docstring), and of `StateReader.pending`.
     """
     base = table.newest()
     if isinstance(base, Absent):
@@ -191,11 +193,10 @@ def _reasons(table: LogTable, base: Snapshot, slots: Sequence[Slot]) -> Iterator
 
 
 def key_quarantine(table: LogTable, slot: Slot, key: str, *, limit: int) -> KeyQuarantine | None:
-    """The quarantine of an object, with at most `limit` rejects; None if neither the object nor a record of it is in
-    quarantine.
+    """Returns the failure and at most `limit` rejects of an object, or None if nothing of the object is in quarantine.
 
-    Requests: those of `LogTable.newest`, of `StateReader.lookup`, and of `reading` for the packs that may hold its
-    rejects.
+    The call makes the requests of `LogTable.newest`, of `StateReader.lookup`, and of `reading` for the packs that may
+    have rejects of the object.
     """
     base = table.newest()
     if isinstance(base, Absent):
@@ -209,7 +210,7 @@ def key_quarantine(table: LogTable, slot: Slot, key: str, *, limit: int) -> KeyQ
 
 
 def rejects_packs(base: Snapshot, slot: Slot, state: ObjectState) -> list[Add]:
-    """The packs that may hold rejects of an object. Pure."""
+    """Returns the packs that may have rejects of an object. Pure."""
     if not state.rejects:
         return []
     labels = state.since, state.until
@@ -219,9 +220,9 @@ def rejects_packs(base: Snapshot, slot: Slot, state: ObjectState) -> list[Add]:
 def first_rejects(
     table: LogTable, packs: Iterable[Add], slot: Slot, state: ObjectState, *, limit: int
 ) -> pa.Table:
-    """The first rejects of an object version, in order. They are read from these packs.
+    """Returns the first rejects of an object version, in order, from the packs `packs`.
 
-    Requests: those of `reading.read`.
+    The call makes the requests of `reading.read`.
     """
     found = REJECT_SCHEMA.empty_table()
     for batch in read_slots(table.reader.store, table.layout, packs, [slot], REJECT_SCHEMA):
@@ -236,8 +237,8 @@ def first_rejects(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Chosen:
-    """The chosen objects of one slot: failing objects, other objects with chosen rejects, and the number of these
-    rejects.
+    """The chosen objects of one slot. `failing`: failing objects. `rejected`: other objects with chosen rejects.
+    `records`: the number of these rejects.
     """
 
     failing: Mapping[str, ObjectState]
@@ -252,9 +253,9 @@ class _Chosen:
 
 @dataclass(slots=True, kw_only=True)
 class _Retry:
-    """The request for some slots.
+    """The request of a retry for some slots.
 
-    If another writer creates a version first, only the slots that it changed are examined again.
+    If another writer creates a version first, only the slots that this version changed are examined again.
     """
 
     table: LogTable
@@ -321,12 +322,12 @@ def retry(
     *,
     dry_run: bool = False,
 ) -> Retried:
-    """Request that the source's next batch reads the `choice` of `slots` again.
+    """Requests that the source's next batch reads the `choice` of `slots` again.
 
-    `signals`: the publisher of the source's keyspace; None for a run that reads the slots itself. Safe to repeat.
-    Requests: to examine the slots (see the module's docstring), and those of `StateReader.lookup`. A commit for each
-    new request (`REQUEST_MAX`), 1 PUT for each signal, and 1 for the root. With `dry_run` nothing is written. Raises
-    like `LogTable.newest` and `Committer.commit`.
+    `signals`: the publisher of the source's keyspace, or None for a run that reads the slots itself. The call may be
+    repeated. It makes the requests of an examination (see the module's docstring), of `StateReader.lookup`, and of a
+    commit for each new request (`REQUEST_MAX`). It also costs 1 PUT for each signal, and 1 PUT for the root. With
+    `dry_run`, nothing is written. Raises the errors of `LogTable.newest` and `Committer.commit`.
     """
     base = table.newest()
     if isinstance(base, Absent):
@@ -340,7 +341,7 @@ def retry(
 
 
 def _chosen_of(table: LogTable, base: Snapshot, slots: Sequence[Slot], choice: Choice) -> dict[Slot, _Chosen]:
-    """The chosen objects of each of these slots."""
+    """Returns the chosen objects of each of these slots."""
     states = base.manifest.states
     failing = {
         slot: {key: state for key, state in found.items() if choice.has(state)}
@@ -351,7 +352,7 @@ def _chosen_of(table: LogTable, base: Snapshot, slots: Sequence[Slot], choice: C
         slot, key = Slot(row["_slot"]), row["_key"]
         if key not in failing.get(slot, ()):
             records[slot][key] = row["records"]
-    # Rejects of an expired object are kept, like its rows. But the object can no longer be read.
+    # Rejects of an expired object are kept, like its rows. But an expired object can no longer be read.
     known = table.states.lookup(states, {slot: [*keys] for slot, keys in records.items() if keys})
     found: dict[Slot, _Chosen] = {}
     for slot, keys in records.items():
@@ -379,7 +380,9 @@ def _added(parts: Iterable[Retried]) -> Retried:
 
 
 def _together(manifest: Manifest, slots: Iterable[Slot]) -> Iterator[list[Slot]]:
-    """The slots with anything in quarantine, in groups. Each group is below `REQUEST_MAX`, or is a single slot."""
+    """Yields groups of the slots that have records or objects in quarantine. A group has at most `REQUEST_MAX` of these
+    records and objects, or is a single slot.
+    """
     some: list[Slot] = []
     size = 0
     for slot in sorted(set(slots)):
@@ -402,7 +405,9 @@ def _with(manifest: Manifest, slots: Iterable[Slot], what: Literal["failing", "r
 def _counted(
     table: LogTable, base: Snapshot, slots: Iterable[Slot], choice: Choice, *, by: Sequence[str]
 ) -> pa.Table:
-    """The chosen rejects, grouped by these columns. The column `records` has the number of rejects in each group."""
+    """Returns the chosen rejects, grouped by the columns `by`. The column `records` has the number of rejects in each
+    group.
+    """
     fields = [REJECT_SCHEMA.field(name) for name in by]
     parts = [pa.schema([*fields, pa.field("records", pa.int64())]).empty_table()]
     batches = read_slots(

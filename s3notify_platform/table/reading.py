@@ -1,23 +1,24 @@
-"""Reads the rows, or the rejects, of slots as of a snapshot. The result is Arrow record batches. It works with Spark,
-and without.
+"""Reads the rows, or the rejects, of slots as of a snapshot. The result is Arrow record batches. Reading works with and
+without Spark.
 
-By the log, the driver finds the packs that may have rows of the slots. It distributes them to tasks, evenly by bytes
-(`plan_read`). A task needs only its `ReadTask`, which is small. It does not read the log. A large pack is divided among
-several tasks by ranges of bytes. A row group belongs to the task in whose range it begins.
+By the log, the driver finds the packs that may have rows of the slots. It distributes these packs to tasks, evenly by
+bytes (`plan_read`). A task needs only its `ReadTask`, which is small. Tasks do not read the log. A large pack is
+divided among several tasks by ranges of bytes. A row group belongs to the task in whose range it begins.
 
-A task reads the footer of each pack, then the row groups that may have rows of its slots. A task reads only the
-requested columns. Packs of other engines are read in the same way if their row groups have statistics of `_slot`.
+A task reads the footer of each pack, and then the row groups that may have rows of the task's slots. A task reads only
+the requested columns. Packs of other engines are read in the same way if their row groups have statistics of `_slot`.
 Otherwise the whole pack is read.
 
-Order: the rows of one pack come in the pack's order: by (`_slot`, `_key`, `_offset`), but packs of other engines may be
-unsorted. The rows of a slot, and even of one object, may be in several packs. If the order matters, sort the result.
+The rows of one pack come in the pack's order: by (`_slot`, `_key`, `_offset`). Packs of other engines may be unsorted.
+The rows of a slot, and even of one object, may be in several packs. If the order matters, the caller must sort the
+result.
 
 Requests: `plan_read` makes no request. `read` makes 1 GET for each pack up to `PACK_WHOLE_BYTES`. For each part of a
-larger pack, `read` makes 1 GET of the footer, and 1 for each run of neighbouring columns, up to `PACK_READ_BYTES`. So
-to read one slot of a large pack takes 2 GETs, or more if some columns are left out. A deletion vector in a file takes 1
-GET more.
+larger pack, `read` makes 1 GET of the footer, and 1 GET for each sequence of neighbouring columns, up to
+`PACK_READ_BYTES`. So a read of one slot from a large pack takes 2 GETs, or more if some columns are left out. A
+deletion vector in a file takes 1 GET more.
 
-Memory of `read`: twice `READ_AHEAD_BYTES`, a row group, and a batch.
+`read` keeps twice `READ_AHEAD_BYTES`, a row group, and a batch in memory.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -80,10 +81,9 @@ class PackPart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadTask:
-    """The work of one task: to read the rows of `slots` (ascending; None: all) in these parts.
+    """The work of one task: a read of the rows of `slots` (ascending; None: all) in these parts of packs.
 
-    `bytes`: about
-    how many bytes are read.
+    `bytes`: the approximate number of bytes that the task reads.
     """
 
     parts: tuple[PackPart, ...]
@@ -94,10 +94,10 @@ class ReadTask:
 def plan_read(
     packs: Iterable[Add], slots: Collection[Slot] | None = None, *, tasks: int = 1
 ) -> list[ReadTask]:
-    """Distribute the rows of `slots` (None: all) to at most `tasks` tasks, which read about the same number of bytes.
+    """Distributes the rows of `slots` (None: all) to at most `tasks` tasks, which read about the same number of bytes.
 
-    Pure. `packs`: the live packs (`Snapshot.packs`, or `Manifest.rejects`). A task has at least `PACK_WHOLE_BYTES`, so
-    there may be fewer tasks. The list is empty if no pack may have such rows.
+    Pure. `packs`: the live packs (`Snapshot.packs`, or `Manifest.rejects`). A task reads at least `PACK_WHOLE_BYTES`,
+    so there may be fewer tasks. The list is empty if no pack may have rows of the slots.
     """
     wanted = None if slots is None else np.array(sorted(set(slots)), dtype=np.int64)
     shares = [_Share.of(pack, wanted) for pack in packs]
@@ -112,7 +112,8 @@ def plan_read(
             if room <= 0:
                 dealt.append([])
                 room = share
-            # A small rest of the pack stays in this task, because another task would have to read the footer again.
+            # A small rest of the pack stays in this task. In another task, the rest would cost a second read of the
+            # footer.
             take = left if left <= room + PACK_WHOLE_BYTES else room
             dealt[-1].append((each.part(done, done + take), take))
             done += take
@@ -129,9 +130,9 @@ def plan_read(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Share:
-    """A pack, and the wanted slots in its range of slots (None: its range is unknown).
+    """A pack, and the wanted slots in the pack's range of slots (None: the range is unknown).
 
-    `weight`: the approximate bytes to read.
+    `weight`: the approximate number of bytes to read.
     """
 
     pack: Add
@@ -155,7 +156,7 @@ class _Share:
         return self.pack.slots, self.pack.since, self.pack.path
 
     def part(self, start: float, end: float) -> PackPart:
-        """The part of the pack between two weights, counted from the pack's beginning."""
+        """Returns the part of the pack between two weights, which count from the pack's beginning."""
         size = self.pack.size
         span = (self._place(start) if start else 0, self._place(end) if end < self.weight else size)
         return PackPart(
@@ -168,7 +169,9 @@ class _Share:
         )
 
     def _place(self, weight: float) -> int:
-        """The byte up to which the pack has this weight. All slots in its range are assumed to be equally large."""
+        """Returns the position up to which the pack has this weight. All slots in the pack's range are assumed to be
+        equally large.
+        """
         if self.slots is None:
             return int(weight)
         each = self.weight / len(self.slots)
@@ -187,10 +190,10 @@ def read(
     *,
     at_once: int = REQUESTS_IN_FLIGHT,
 ) -> Iterator[pa.RecordBatch]:
-    """The live rows of a task, with the columns of `output`, cast to the types in `output`.
+    """Yields the live rows of a task. The rows have only the columns of `output`, cast to the types in `output`.
 
-    A column that a pack lacks is null. No other columns are read. Batches have at most `BATCH_BYTES`, unless one row
-    has more. `at_once`: the most requests in flight. `CorruptError`: a file is missing, or differs from the log.
+    A column that a pack lacks is null. A batch has at most `BATCH_BYTES`, or a single larger row. `at_once`: the
+    largest number of requests in flight. `CorruptError`: a file is missing, or differs from the log.
     """
     columns = pa.schema([each.with_nullable(True) for each in output])
     slots = None if task.slots is None else np.array(task.slots, dtype=np.int64)
@@ -211,7 +214,7 @@ def read_slots(
     *,
     columns: Collection[str] | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """The live rows of slots (None: all), read in this process.
+    """Reads the live rows of slots (None: all) in this process, and yields them.
 
     `columns`: the columns of `output` that are wanted (None: all). See `read`.
     """
@@ -222,9 +225,9 @@ def read_slots(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Pack:
-    """A pack whose footer was read. `whole`: its body if it is small; else None.
+    """A pack whose footer was read. `whole`: the whole pack if it is small, or None.
 
-    `hidden`: the rows that its vector hides.
+    `hidden`: the rows that the pack's vector hides.
     """
 
     key: str
@@ -239,7 +242,7 @@ class _Pack:
 class _Group:
     """A row group: its number, and the number of its first row.
 
-    `filtered`: it may have rows of unwanted slots, which are filtered out.
+    `filtered`: True if the row group may have rows of other slots, which are filtered out.
     """
 
     number: int
@@ -249,7 +252,7 @@ class _Group:
 
 @dataclass(slots=True, kw_only=True)
 class _Job:
-    """Row groups of a pack that are read together. `spans`: where their wanted columns are.
+    """Row groups of a pack that are read together. `spans`: the byte ranges of their wanted columns.
 
     `bytes`: the size of these columns.
     """
@@ -261,12 +264,12 @@ class _Job:
 
     @property
     def streams(self) -> bool:
-        """True if the job is read while it is decoded."""
+        """True if the row groups are read while they are decoded."""
         return self.pack.whole is None and self.bytes > PACK_STREAM_BYTES
 
     @property
     def ranges(self) -> list[Span]:
-        """The ranges that are read ahead."""
+        """The byte ranges that are read before the row groups are decoded."""
         return [] if self.pack.whole is not None or self.streams else near(self.spans)
 
 
@@ -278,7 +281,7 @@ class _Reader:
     slots: npt.NDArray[np.int64] | None
 
     def first_requests(self, part: PackPart) -> list[partial[bytes]]:
-        """The first requests for a pack: for the whole pack or only its end, and for its vector."""
+        """Returns the first requests for a pack: for the whole pack or only its end, and for the pack's vector."""
         key, size = self.layout.file(part.path), part.size
         start = 0 if size <= PACK_WHOLE_BYTES else size - PACK_TAIL_BYTES
         requests = [partial(self._range, key, start, size)]
@@ -287,7 +290,7 @@ class _Reader:
         return requests
 
     def requests(self, job: _Job) -> list[partial[bytes]]:
-        """The requests for the rows of a job."""
+        """Returns the requests that a job needs for its rows."""
         return [partial(self._range, job.pack.key, start, end) for start, end in job.ranges]
 
     def _range(self, key: str, start: int, end: int) -> bytes:
@@ -301,7 +304,7 @@ class _Reader:
         return found
 
     def jobs(self, part: PackPart, answers: Sequence[bytes]) -> Iterator[_Job]:
-        """The jobs of a pack: the row groups to read, with neighbouring row groups in one job."""
+        """Yields the jobs of a pack: the row groups to read, with neighbouring row groups in one job."""
         pack = self._opened(part, answers)
         job = _Job(pack=pack)
         for group in self._groups(pack):
@@ -337,7 +340,7 @@ class _Reader:
         return _Pack(key=key, part=part, metadata=metadata, columns=columns, whole=whole, hidden=hidden)
 
     def _groups(self, pack: _Pack) -> Iterator[_Group]:
-        """The row groups of the part that may have rows of the wanted slots."""
+        """Yields the row groups of the part that may have rows of the wanted slots."""
         first, last = pack.part.span
         names = [pack.metadata.schema.column(n).path for n in range(pack.metadata.num_columns)]
         if self.slots is not None and "_slot" not in names:
@@ -352,7 +355,9 @@ class _Reader:
             start += group.num_rows
 
     def _slots_of(self, group: pq.RowGroupMetaData, names: Sequence[str]) -> tuple[bool, bool]:
-        """Two flags: the row group may have rows of wanted slots; it may have rows of other slots."""
+        """Returns two flags. The first flag: the row group may have rows of wanted slots. The second flag: the row
+        group may have rows of other slots.
+        """
         if self.slots is None:
             return True, False
         found = group.column(names.index("_slot")).statistics
@@ -363,7 +368,7 @@ class _Reader:
         return count > 0, count < high - low + 1
 
     def batches(self, job: _Job, bodies: Sequence[bytes]) -> Iterator[pa.RecordBatch]:
-        """The rows of a job."""
+        """Yields the rows of a job."""
         pack = job.pack
         parts = [(start, body) for (start, _), body in zip(job.ranges, bodies, strict=True)]
         source = pack.whole or RangedFile(pack.part.size, parts, partial(self._range, pack.key))
@@ -376,7 +381,7 @@ class _Reader:
 
     def _names(self, pack: _Pack, group: _Group) -> list[str]:
         wanted = {*self.output.names, *(["_slot"] if group.filtered else [])}
-        # To count the rows, at least one column is read.
+        # At least one column is read, because the rows must be counted.
         return [name for name in pack.columns if name in wanted] or [pack.columns[0]]
 
     def _shaped(
@@ -396,7 +401,7 @@ class _Reader:
 
 
 def _decoded(file: pq.ParquetFile, group: int, names: Sequence[str], key: str) -> Iterator[pa.RecordBatch]:
-    """The rows of a row group, in batches."""
+    """Yields the rows of a row group, in batches."""
     metadata = file.metadata.row_group(group)
     fitting = BATCH_BYTES * metadata.num_rows // max(metadata.total_byte_size, 1)
     count = max(1, min(BATCH_ROWS, MAX_CELLS // len(names), fitting))
@@ -407,7 +412,9 @@ def _decoded(file: pq.ParquetFile, group: int, names: Sequence[str], key: str) -
 
 
 def in_slices(rows: pa.RecordBatch, most_bytes: int) -> Iterator[pa.RecordBatch]:
-    """The rows in order, in slices of at most `most_bytes`. A larger single row is a slice by itself. Pure."""
+    """Yields the rows in order, in slices of at most `most_bytes`. A single row that is larger becomes one slice.
+    Pure.
+    """
     waiting = [rows]
     while waiting:
         part = waiting.pop()
@@ -419,9 +426,10 @@ def in_slices(rows: pa.RecordBatch, most_bytes: int) -> Iterator[pa.RecordBatch]
 
 
 def shaped(output: pa.Schema, count: int, given: dict[str, Any]) -> pa.RecordBatch:
-    """Rows with the columns of `output`: given columns are cast to the types in `output`, and missing columns are null.
+    """Makes rows with the columns of `output`: given columns are cast to the types in `output`, and missing columns are
+    null.
 
-    Pure. Fields that a struct lacks are null, too. `UsageError`: a value does not fit.
+    Pure. Fields that a struct lacks are null, too. `UsageError`: a value cannot be cast.
     """
 
     def column(wanted: pa.Field) -> pa.Array:

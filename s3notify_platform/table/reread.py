@@ -2,24 +2,24 @@
 
 Steps
     1. Commit one version with the request for all slots. A retry (`quarantined`) marks the states of objects (`again`).
-       A backfill says that all rows planned before this version must be read again (`backfill`).
-    2. Move the slots' signals, marked as queued, then the root. The next batch reads these slots.
-    3. The batch reads the requested objects even if their ETags are unchanged. The version that it commits removes the
-       request.
+       A backfill marks slots: all rows that were planned before this version must be read again (`backfill`).
+    2. Change the slots' signals, marked as queued, and then the root. So the next batch reads these slots.
+    3. The batch reads the requested objects even if their ETags are unchanged. The version that the batch commits
+       removes the request.
 
 | another writer, since the request was planned | the request |
 |---|---|
 | changed other slots, merged packs or state files, added columns | is committed on top of that version |
 | changed one of its slots | uses the slot's new state: objects that the other writer has read are not requested |
-| made the same request | leaves that slot unchanged, and signals it |
+| made the same request | leaves this slot unchanged, and signals the slot |
 | began the table again, under another id | uses the present table |
 
 Invariants
-    - Rows leave only in the version that has the rows in place of them.
-    - A request may be made twice, or be killed between steps 1 and 2 and repeated. Its slots are then signalled again,
-      and read only once.
-    - A request counts as a change of its slots. So if a round was planned before the request, such a slot is left out
-      of it (`round`). The slot is planned again on top of the request.
+    - Old rows leave the table only in the version that adds the new rows.
+    - If a call was killed between steps 1 and 2, it can be repeated. The slots are then signalled again, but are read
+      only once.
+    - A request counts as a change of its slots. So a round that was planned before the request leaves out these slots
+      (`round`). The slots are planned again on top of the request.
 """
 
 from collections.abc import Iterable, Mapping
@@ -42,20 +42,21 @@ BACKFILL: Final = "backfill"
 
 
 class Request(Change, Protocol):
-    """A request as a change of the table."""
+    """A change of the table that requests a new read of some slots."""
 
     @property
     def slots(self) -> tuple[Slot, ...]:
-        """The slots that have a request, a new or an earlier one. They are signalled."""
+        """The slots that have a new or an earlier request. These slots are signalled."""
         ...
 
 
 def ask_again(
     table: LogTable, base: Snapshot, request: Request, signals: Publisher | None, *, dry_run: bool
 ) -> Snapshot:
-    """Commit the request, and signal its slots. Returns the snapshot after the commit. Raises like `Committer.commit`.
+    """Commits the request, and signals its slots. Returns the snapshot after the commit. Raises the errors of
+    `Committer.commit`.
 
-    The request never shares a version with other changes, so that a backfill can name the version of its request.
+    The request never shares a version with other changes, because a backfill stores the number of this version.
     """
     if dry_run:
         request.onto(base)
@@ -69,9 +70,7 @@ def ask_again(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backfilled:
-    """The slots that are read again (with `dry_run`: would be), with the number of their objects and of their present
-    rows.
-    """
+    """The slots that are read again. `objects` and `rows`: the numbers of their objects and of their current rows."""
 
     slots: tuple[Slot, ...] = ()
     objects: int = 0
@@ -80,7 +79,7 @@ class Backfilled:
 
 @dataclass(slots=True, kw_only=True)
 class _Backfill:
-    """The request for some slots."""
+    """The request of a backfill for some slots."""
 
     table: LogTable
     wanted: frozenset[Slot]
@@ -107,14 +106,15 @@ class _Backfill:
         asked = {
             slot: replace(facts, backfill=base.version + 1)
             for slot, facts in left.items()
-            if slot not in own and facts.backfill != facts.generation  # if equal, it was requested just now
+            if slot not in own
+            and facts.backfill != facts.generation  # if equal, the last version made this request
         }
         if not asked:
             return None
         return Proposal(slots=asked, note={"batch": self.batch, "request": BACKFILL, "slots": [*asked]})
 
     def _own(self, every: Mapping[Slot, SlotFacts]) -> set[Slot]:
-        """The slots whose last change is by this run itself: its request, or its reading of them."""
+        """Returns the slots whose last change was made by this run itself: its request, or its read of the slots."""
         if self.batch == BACKFILL:
             return set()
         versions = sorted({facts.generation for facts in every.values()})
@@ -129,9 +129,9 @@ class _Backfill:
 
 
 def stale_slots(table: LogTable, code: str) -> list[Slot]:
-    """The slots with rows that code other than `code` has made; empty if `code` is "".
+    """Returns the slots with rows that code other than `code` has made. The list is empty if `code` is "".
 
-    Requests: those of `LogTable.newest`.
+    The call makes the requests of `LogTable.newest`.
     """
     found = table.newest() if code else None
     slots = found.manifest.slots if isinstance(found, Snapshot) else {}
@@ -146,17 +146,17 @@ def backfill(
     batch: str = BACKFILL,
     dry_run: bool = False,
 ) -> Backfilled:
-    """Request that the source's next batches read all objects of `slots` again, and replace their rows.
+    """Requests that the source's next batches read all objects of `slots` again, and replace their rows.
 
-    Failing objects stay in quarantine. Slots that no batch has committed are left out. If a slot is too large for one
-    batch, it takes several commits, and still each object is read only once. Safe to repeat. Requests: those of
-    `LogTable.newest`, 3 PUTs for the version of all slots, 1 PUT for each signal, and 1 for the root. With `dry_run`
-    nothing is written. Raises like `LogTable.newest` and `Committer.commit`.
+    Failing objects stay in quarantine. Slots that no batch has committed are left out. A slot that is too large for one
+    batch takes several commits, but each object is read only once. The call may be repeated. Cost: the requests of
+    `LogTable.newest`, 3 PUTs for the version of all slots, 1 PUT for each signal, and 1 PUT for the root. With
+    `dry_run`, nothing is written. Raises the errors of `LogTable.newest` and `Committer.commit`.
 
-    `signals`: None for a run that reads the slots itself. `batch` is then the run's own batch, and a retry requests
-    nothing for slots that this batch has read. To find these slots, the retry makes 1 GET for each version that was the
-    last to change one of the slots. If such a run is killed and never retried, its requests stay, but nothing signals
-    the slots. A slot keeps its rows until its next batch, for any cause, reads the rest.
+    `signals`: None for a run that reads the slots itself. `batch` is then the run's own batch, and a retry of the run
+    requests nothing for slots that the batch has already read. To find these slots, the retry makes 1 GET for each
+    version that was the last change of a slot. If the run is killed and never retried, its requests stay, but no signal
+    of the slots changes. The old rows of a slot stay until the next batch of the slot reads the objects again.
     """
     base = table.newest()
     if isinstance(base, Absent):
@@ -167,9 +167,9 @@ def backfill(
 
 
 def backfilled_keys(facts: SlotFacts, states: Mapping[str, ObjectState]) -> frozenset[str]:
-    """The objects of a slot that a backfill requests, and that have not been read since the request. Pure.
+    """Returns the objects of a slot that a backfill requests, and that have not been read since the request. Pure.
 
-    If rows were planned on top of the version with the request, or of a later one, their label is greater than
+    If rows were planned on top of the version with the request, or of a later version, their label is greater than
     `facts.backfill`.
     """
     return frozenset(key for key, s in states.items() if s.since <= facts.backfill and not s.reason)

@@ -1,36 +1,34 @@
-"""Changes the types of a table's columns by one version. The version has the new schema, and replaces each pack with
-such a column.
+"""Changes the types of columns by one version, which has the new schema and replaces all packs with these columns.
 
 Packs are rewritten even if readers of Parquet could widen the type. Delta allows files with narrower types only with
 the feature `typeWidening`. The feature raises the reader version, and many engines lack it. Without the feature,
-delta-rs and DuckDB can read most such files. Polars can only read an `int` as `bigint`, and a `float` as `double`
+delta-rs and DuckDB can read most such files. Polars can only read `int` as `bigint`, and `float` as `double`
 (`test_retyped_readers`).
 
 Steps
-    1. Convert the live packs, and store the new packs, which no version names yet. This is repeated for packs that
+    1. Convert the live packs, and store the new packs, which no version names yet. Repeat this step for packs that
        batches add meanwhile.
-    2. Commit the version with the schema and all new packs. If a batch was first, its packs are converted before the
-       next attempt. If other writers are first again and again, the change makes them wait (`Known.held`).
+    2. Commit the version with the schema and all new packs. If a batch commits first, its packs are converted before
+       the next attempt. If other writers are first again and again, the change makes other writers wait (`Known.held`).
     3. For each object with a value that cannot be converted, the same version requests a new read. The request is a
-       mark in the object's state. If a slot has too many such objects, or one of them is being read in parts, the
-       request is a backfill of the slot.
+       mark in the object's state. If a slot has too many of these objects, or an object that is being read in parts,
+       the request is a backfill of the slot.
 
 | another writer, since the change was planned | the change |
 |---|---|
 | committed rows of the old type, merged or rewrote packs | converts those packs, too |
 | added columns | is committed, with these columns |
-| gave the column this type | has nothing left to do |
-| staged rows of the old type, and commits after it | those slots are a conflict (`round`, `derived_round`) |
-| began the table again, under another id | an error |
+| gave the column this type | changes nothing |
+| staged rows of the old type, and commits after it | these slots are a conflict (`round`, `derived_round`) |
+| began the table again, under another id | fails |
 
-So a reader sees all columns with the old types, or all with the new ones. A value that cannot be converted is null
-until its object has been read again. If the object has expired, the change is refused, because the value would be lost.
-If readers will see other values than before, the version counts as a change of the slots, and of the data in the packs.
+So a reader sees all columns with the old types, or all columns with the new types. A value that cannot be converted is
+null until its object has been read again. If the object has expired, the change is refused. If readers will see other
+values, the version counts as a change of the slots and of the packs' data.
 
-Held in memory: `PACKS_AT_ONCE` packs with their old and new bodies, a row group, and `MARKED_MAX` keys.
+Memory holds `PACKS_AT_ONCE` packs with their old and new bodies, a row group, and `MARKED_MAX` keys.
 
-Requests: 1 GET for each live pack, 1 PUT for each pack with such a column, and the requests of `StateReader.lookup` and
-of a commit.
+Cost: 1 GET for each live pack, 1 PUT for each new pack, and the requests of `StateReader.lookup` and of a commit.
 """
 
 from collections.abc import Iterator, Mapping
@@ -67,11 +65,11 @@ HOLDER: Final = "schema set"
 PACKS_AT_ONCE: Final = 2
 
 MARKED_MAX: Final = 100_000
-"""The most objects that are marked one by one. If there are more, whole slots are read again."""
+"""The largest number of objects that are marked one by one. If there are more objects, whole slots are read again."""
 
 PASSES: Final = 4
 RESTARTS: Final = 2
-"""The number of times that other writers may be first. After that, they must wait."""
+"""The number of times that other writers may be first. Then the other writers must wait."""
 
 LOST_SHOWN: Final = 5
 
@@ -83,7 +81,7 @@ class Wanted:
     """The new types of columns (Spark's JSON).
 
     `of_transform`: as in `planned_change`. `read_again`: True if all objects with values in these columns are to be
-    read again. `derived`: the table is a derived one, whose slots are then made again.
+    read again. `derived`: True for the table of a slot asset, whose slots are then made again.
     """
 
     columns: str
@@ -92,21 +90,21 @@ class Wanted:
     derived: bool = False
 
     def of(self, snapshot: Snapshot) -> SchemaChange:
-        """The change from this snapshot to the new types. `UsageError`: as in `planned_change`."""
+        """Returns the change from this snapshot to the new types. `UsageError`: as in `planned_change`."""
         known = schema_of(snapshot.metadata, derived=self.derived) or NO_SCHEMA
         return planned_change(known, self.columns, of_transform=self.of_transform)
 
 
 Objects = dict[Slot, set[str] | None]
-"""Keys by slot. None in place of keys means any key of the slot."""
+"""Keys by slot. If a slot has None instead of keys, all keys of the slot are meant."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Doubts:
-    """By slot, the objects of a pack with a value that cannot be converted.
+    """The objects of a pack that have a value that cannot be converted.
 
-    `rows`: the number of rows with such a value. `keys` has None for a slot with too many keys, and for each slot of a
-    derived table, whose rows do not name objects. `lost`: objects with a value that is null until they are read.
+    `rows`: the number of rows with such a value. `keys`: the objects by slot, or None for a slot with too many keys,
+    and for each slot of a slot asset. `lost`: objects with a value that is null until they are read.
     """
 
     keys: Objects = field(default_factory=dict)
@@ -115,10 +113,10 @@ class Doubts:
     _room: int = MARKED_MAX
 
     def add(self, rows: pa.Table, doubtful: pa.Array, lost: pa.Array) -> None:
-        """Add rows.
+        """Adds the objects of some rows.
 
-        The masks say which rows have a doubtful value (it cannot be converted), and which have a lost value (null until
-        the new read).
+        The mask `doubtful` is true for rows with a value that cannot be converted. The mask `lost` is true for rows
+        with a value that is null until the new read.
         """
         self.rows += pc.sum(doubtful).as_py() or 0
         if "_key" not in rows.schema.names:
@@ -128,7 +126,7 @@ class Doubts:
         self._take(self.lost, _objects(rows, lost))
 
     def join(self, other: "Doubts") -> None:
-        """Add the doubts of another pack."""
+        """Adds the doubts of another pack."""
         self.rows += other.rows
         self._take(self.keys, other.keys)
         self._take(self.lost, other.lost)
@@ -146,7 +144,7 @@ class Doubts:
 
 
 def _objects(rows: pa.Table, mask: pa.Array) -> Objects:
-    """By slot, the objects of the rows for which the mask is true."""
+    """Returns, by slot, the objects of the rows for which the mask is true."""
     some = rows.select(["_slot", "_key"]).filter(mask).group_by(["_slot", "_key"]).aggregate([])
     found: dict[Slot, set[str]] = {}
     for slot, key in zip(some["_slot"].to_pylist(), some["_key"].to_pylist(), strict=True):
@@ -156,7 +154,7 @@ def _objects(rows: pa.Table, mask: pa.Array) -> Objects:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Pack:
-    """The result for a converted pack. `adds`: None if the pack has no such column, so that it stays."""
+    """The result for one pack. `adds`: the new packs, or None if the pack stays because it has no column to convert."""
 
     adds: tuple[Add, ...] | None
     doubts: Doubts
@@ -164,7 +162,7 @@ class _Pack:
 
 @dataclass(slots=True, kw_only=True)
 class Retype:
-    """The change, as a `Change`. `found`: the schema change as computed in the last call of `onto`."""
+    """The change of types, as a `Change`. `found`: the schema change that the last call of `onto` has computed."""
 
     table: LogTable
     wanted: Wanted
@@ -182,7 +180,7 @@ class Retype:
         self._began = self.table.committer.clock.monotonic()
 
     def onto(self, base: Snapshot) -> Proposal | None:
-        """See `Change`, and the table above. `UsageError`: values would be lost forever."""
+        """See `Change`, and the list of cases in the module's docstring. `UsageError`: as in `_check_kept`."""
         if base.table != self.base.table:
             raise ConflictError(
                 f"the table below {self.table.layout.prefix!r} has another id now: repeat the command"
@@ -256,7 +254,7 @@ class Retype:
         )
 
     def _requests(self, base: Snapshot) -> tuple[dict[Slot, SlotRound], dict[Slot, SlotFacts]]:
-        """By slot, the marks of objects that are read again. Also the counts of all slots with a request."""
+        """Returns, by slot, the marks of objects that are read again, and the counts of all slots with a request."""
         facts, doubts = base.manifest.slot, self.doubts.keys
         if self.wanted.derived:
             return {}, {slot: replace(facts(slot), source=0) for slot in doubts}
@@ -277,7 +275,9 @@ class Retype:
         return rounds, slots
 
     def _check_kept(self, base: Snapshot) -> None:
-        """Raises `UsageError` if an expired object, which cannot be read again, would lose a value."""
+        """Raises `UsageError` if an expired object, which cannot be read again, has a value that cannot be
+        converted.
+        """
         states = concerned(self.table, base, self.doubts.lost)
         if lost := sorted(state.key for state in states if state.expired and state.rows):
             columns = ", ".join(map(str, self.found.columns))
@@ -289,7 +289,7 @@ class Retype:
     # Packs
 
     def convert(self, base: Snapshot, *, track: Track = untracked) -> bool:
-        """Convert the live packs that are not converted yet, and store the new packs. False if all were converted."""
+        """Converts and stores the live packs that are not converted yet. Returns False if there are no such packs."""
         self.found = self.wanted.of(base)
         left = [pack for pack in base.packs.values() if pack.id not in self._made]
         if not left or not self.found.every:
@@ -324,7 +324,7 @@ class Retype:
 class Conversion:
     """Converts rows to the next schema.
 
-    `kinds`: for each column, its old type, its new type, and the way of conversion.
+    `kinds`: for each column, its old type, its new type, and the way of its conversion.
     """
 
     kinds: Mapping[str, tuple[pa.DataType, pa.DataType, How]]
@@ -333,7 +333,7 @@ class Conversion:
 
     @classmethod
     def of(cls, change: SchemaChange, wanted: Wanted, old: pa.Schema) -> "Conversion":
-        """The conversion that a schema change needs."""
+        """Returns the conversion of packs that a schema change needs."""
         new = arrow_schema(described(change.schema, created_ms=0, derived=wanted.derived)[0].schema)
         kinds = {
             each.name: (old.field(each.name).type, new.field(each.name).type, each.how)
@@ -343,20 +343,20 @@ class Conversion:
         return cls(kinds=kinds, looked_at=names & {*old.names}, read_again=wanted.read_again)
 
     def concerns(self, pack: pa.Schema) -> bool:
-        """True if a pack with these columns has a column that is converted."""
+        """Returns true if a pack with these columns has a column that is converted."""
         return not self.looked_at.isdisjoint(pack.names)
 
     def rewrites(self, pack: pa.Schema) -> bool:
-        """True if a pack has a column whose type changes."""
+        """Returns true if a pack has a column whose type changes in the table."""
         return not self.kinds.keys().isdisjoint(pack.names)
 
     def schema(self, pack: pa.Schema) -> pa.Schema:
-        """The columns of a pack after the conversion."""
+        """Returns the columns of a pack after the conversion."""
         kinds = {name: new for name, (_, new, _) in self.kinds.items()}
         return pa.schema([pa.field(each.name, kinds.get(each.name, each.type)) for each in pack])
 
     def converted(self, rows: pa.Table, doubts: Doubts) -> pa.Table:
-        """The rows, converted. Objects with values that cannot be converted are added to `doubts`."""
+        """Returns the rows, converted. Objects with values that cannot be converted are added to `doubts`."""
         doubtful = pa.array([False] * rows.num_rows, pa.bool_())
         lost, columns = doubtful, dict(zip(rows.schema.names, rows.columns, strict=True))
         for name, (old, new, how) in self.kinds.items():
@@ -377,9 +377,9 @@ class Conversion:
 
 
 def _rescued(texts: pa.Array, column: str) -> pa.Array:
-    """Mask: true for each row with a rescued value of this column, or of a field in it.
+    """Returns a mask: true for each row with a rescued value of this column, or of a field in it.
 
-    Only the beginning of the value's path is compared.
+    Only the beginning of each rescued value's path is compared.
     """
     found = pc.match_substring_regex(texts, rf'[{{,]"`?{_escaped(column)}(`|\.|\[|")')
     return pc.fill_null(found, False)
@@ -392,9 +392,9 @@ def _escaped(text: str) -> str:
 
 
 def doubts_of(table: LogTable, snapshot: Snapshot, wanted: Wanted, *, track: Track = untracked) -> Doubts:
-    """The objects that would be read again if the change were made on top of this snapshot. Nothing is written.
+    """Finds the objects that a change on top of this snapshot makes batches read again. Nothing is written.
 
-    Requests: those of `reading.read` for the changed columns. No request if all values can be converted in any case.
+    Cost: the requests of `reading.read` for the changed columns, or no request if all values can be converted.
     """
     change, doubts = wanted.of(snapshot), Doubts()
     old = arrow_schema(snapshot.metadata.schema)
@@ -414,11 +414,11 @@ def doubts_of(table: LogTable, snapshot: Snapshot, wanted: Wanted, *, track: Tra
 def retyped(
     table: LogTable, base: Snapshot, wanted: Wanted, *, track: Track = untracked
 ) -> tuple[CommitResult, Retype]:
-    """Give the columns their new types, on top of the newest version. Also returns the change.
+    """Gives the columns their new types, on top of the newest version. Also returns the change.
 
-    It is safe while batches run, and may be killed and repeated. `UsageError`: as in `planned_change`, or values would
-    be lost. `ConflictError`, `FencedError`, `UnavailableError`, `UnknownOutcomeError`: repeat the call. The caller
-    signals the slots of `Retype.asked_slots`.
+    The call is safe while batches run. A killed call may be repeated. `UsageError`: as in `planned_change`, or values
+    would be lost. `ConflictError`, `FencedError`, `UnavailableError`, `UnknownOutcomeError`: repeat the call. The
+    caller must signal the slots of `Retype.asked_slots`.
     """
     change, found = Retype(table=table, wanted=wanted, base=base), base
     for _ in range(PASSES):
@@ -439,9 +439,9 @@ def retyped(
 
 
 def concerned(table: LogTable, snapshot: Snapshot, objects: Objects) -> Iterator[ObjectState]:
-    """The states of these objects.
+    """Yields the states of these objects.
 
-    If a slot has None in place of keys, all of its states are in memory, for one such slot at a time.
+    If a slot has None instead of keys, all states of this slot are in memory, but only for one slot at a time.
     """
     named = {slot: keys for slot, keys in objects.items() if keys}
     yield from table.states.lookup(snapshot.manifest.states, named).values()

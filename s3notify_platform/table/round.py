@@ -3,20 +3,21 @@
 | another writer, since the round was planned | the round |
 |---|---|
 | changed other slots | is committed on top of that version |
-| changed one of its slots | leaves that slot out, with its rows, rejects and states: a conflict |
+| changed one of its slots | leaves out this slot, with its rows, rejects and states: a conflict |
 | erased an object that is in one of the round's packs | leaves out the slots of that pack, too |
-| removed a pack that the round withdraws rows from | withdraws them from the packs that replaced it |
-| merged packs or state files that the round merges, too | merges the new packs; drops its own merge of states |
-| added columns, and did not change common columns | is committed, with the columns of both |
-| gave a column another type or parsing type than the round | leaves out the slots that it has read: a conflict |
-| began the table again, under another id | has nothing left to commit |
+| replaced a pack from which the round withdraws rows | withdraws these rows from the new packs |
+| merged packs or state files that the round merges, too | merges the new packs, and drops its own merge of states |
+| added columns, and did not change common columns | is committed, with the columns of both writers |
+| gave a column another type or parsing type than the round | leaves out slots with new rows or rejects: a conflict |
+| began the table again, under another id | commits nothing |
 
-A small slot shares packs with other slots. If the slot is left out, its packs are rewritten without its rows.
+A small slot shares packs with other slots. If a round leaves out a small slot, the packs are rewritten without the rows
+of this slot.
 
 All changes follow from the states of objects. If the new state of an object does not continue the earlier state (same
 ETag and first label), the object's earlier rows are withdrawn. The counts of a slot change by the difference between
-new and earlier states. The number of withdrawn rows must match the states; otherwise the slot is damaged, and only this
-slot fails.
+its new and its earlier states. If the number of withdrawn rows differs from the number in the states, the slot is
+damaged, and only this slot fails.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -44,10 +45,11 @@ CONFLICT: Final = "another run committed the slot first"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlotRound:
-    """One slot of a round. `changes`: the new states of objects by key; an object that has left has the mark `gone`.
+    """One slot of a round. `changes`: the new states of objects by key; the state of an object that has left is marked
+    as `gone`.
 
-    `before`: the earlier states of these objects, if they had one. `label`: the label of the slot's new rows. The other
-    fields are as in `SlotFacts`; None leaves them unchanged.
+    `before`: the earlier states of the objects that had a state. `label`: the label of the slot's new rows. The other
+    fields are as in `SlotFacts`. If a field is None, its count stays unchanged.
     """
 
     changes: Mapping[str, ObjectState] = field(default_factory=dict)
@@ -59,11 +61,11 @@ class SlotRound:
 
     @property
     def pairs(self) -> list[tuple[ObjectState, ObjectState | None]]:
-        """Each new state, together with the earlier one."""
+        """Each new state, together with the earlier state of the object."""
         return [(state, self.before.get(key)) for key, state in self.changes.items()]
 
     def facts(self, before: SlotFacts) -> SlotFacts:
-        """The counts of the slot after the round. Pure."""
+        """Returns the counts of the slot after the round. Pure."""
         return replace(
             before,
             rows=before.rows + self._moved(lambda state: state.rows),
@@ -78,8 +80,8 @@ class SlotRound:
         )
 
     def _code(self, before: SlotFacts) -> dict[str, Any]:
-        """Counts after the round: the code that made the newest rows, and the number of objects that other code has
-        read.
+        """Returns counts after the round: the code version of the newest rows, and the number of objects whose rows
+        other code made.
         """
         code, since = self.code_version, before.code_since
         if code is None:
@@ -91,7 +93,7 @@ class SlotRound:
             return state.since < since and not (state.failing or state.expired)
 
         other = before.objects_of_other_code(code) + self._moved(is_other)
-        # A failing object may be read on from rows that other code has made.
+        # The next read of a failing object may continue after rows that other code has made.
         failing = before.failing + self._moved(lambda state: state.failing)
         return {"code_version": code, "other_code": other, "code_since": since if other or failing else 0}
 
@@ -102,24 +104,24 @@ class SlotRound:
         )
 
     def leaving(self) -> list[ObjectState]:
-        """The earlier states whose rows and rejects are withdrawn. Pure."""
+        """Returns the earlier states whose rows and rejects are withdrawn. Pure."""
         return [before for state, before in self.pairs if before is not None and _leave(state, before)]
 
 
 def _leave(state: ObjectState, before: ObjectState) -> bool:
-    """True if the rows of the earlier state are withdrawn.
+    """Returns true if the rows of the earlier state are withdrawn.
 
-    They stay if the new state has the same ETag and first label.
+    The rows stay if the new state has the same ETag and the same first label.
     """
     return state.gone or state.since != before.since or state.etag != before.etag
 
 
 @dataclass(slots=True, kw_only=True)
 class RoundChange:
-    """A round, planned on the snapshot `base`. Give it to `Committer.commit`.
+    """A round that was planned on the snapshot `base`. `Committer.commit` commits this change.
 
-    `rows`, `rejects`: its packs, already stored. `metadata`, `protocol`: for the schema of its rows, if this differs
-    from the schema of `base`. `note`: shown in the history. After the commit, `dropped` says why slots were left out.
+    `rows`, `rejects`: the packs of the round. `metadata`, `protocol`: set if the round's rows have another schema than
+    `base`. `note`: data for the history. After the commit, `dropped` says why slots were left out.
     """
 
     base: Snapshot
@@ -143,18 +145,19 @@ class RoundChange:
         self._staged = frozenset(slot for pack in (*self.rows, *self.rejects) for slot in pack.slots)
 
     def onto(self, base: Snapshot) -> Proposal | None:
-        """See `Change`, and the table above."""
+        """See `Change`, and the list of cases in the module's docstring."""
         while True:
             self.dropped = {**self._conflicts(base), **self._damaged}
             left = {slot: each for slot, each in self.slots.items() if slot not in self.dropped}
             if not left:
                 return None
             leaving = {slot: each.leaving() for slot, each in left.items()}
-            # If a slot fails after it was staged, it is no longer in the round, but a pack may still have its rows.
+            # If a slot fails after its rows were staged, the slot is no longer in the round, but a pack may have its
+            # rows.
             without = frozenset(self.dropped).union(self._staged).difference(left)
             rows = self._data.changed(
-                # Packs that this version adds are not merged yet. Otherwise readers of its changes would miss their
-                # rows.
+                # Packs that the same version adds are not merged yet. If they were merged, readers of the version's
+                # changes would miss the rows of these packs.
                 (pack for path, pack in base.packs.items() if path not in base.fresh),
                 _withdrawals(leaving, "rows"),
                 self.rows,
@@ -199,13 +202,15 @@ class RoundChange:
             if base.manifest.slot(slot).generation > self.base.version or base.table != self.base.table
         }
         if was_retyped(base.metadata, self.metadata or self.base.metadata, since=self.base.metadata):
-            # Rows of both types cannot be in one table. Records that were rejected with the old type may be valid with
-            # the new one.
+            # A table cannot have rows of both types. Records that were rejected with the old type may be valid with the
+            # new type.
             moved |= {Slot(slot) for pack in (*self.rows, *self.rejects) for slot in pack.slots}
         return dict.fromkeys(moved, CONFLICT)
 
     def _states(self, base: Snapshot) -> Next:
-        """The states of the next version. If a merge of state files is due, the first call includes it."""
+        """Returns the states of the next version. If a merge of state files is due, the first call includes the
+        merge.
+        """
         theirs = base.manifest.states
         if self._next is None:
             changes = {slot: each.changes for slot, each in self.slots.items()}
@@ -243,7 +248,7 @@ def _withdrawals(leaving: Mapping[Slot, Iterable[ObjectState]], what: str) -> li
 def _mismatches(
     leaving: Mapping[Slot, Iterable[ObjectState]], changes: PackChanges, what: str
 ) -> dict[Slot, str]:
-    """The slots whose packs had more or fewer rows than their states say, with the reason."""
+    """Returns the slots whose packs had more or fewer leaving rows than the states say. Each slot has a reason."""
     expected = {slot: sum(getattr(state, what) for state in states) for slot, states in leaving.items()}
     return {
         slot: f"CorruptError: {changes.withdrawn[slot]} {what} of objects that leave slot {slot} were found, but "

@@ -1,19 +1,21 @@
-"""The change feed: rows that were added to a table, and rows that left it, between two versions.
+"""The change feed: the rows that were added to a table, and the rows that left the table, between two versions.
 
 Guarantees
-    - If the rows that left are taken from the rows as of the first version, and the added rows are added, the result is
-      the rows as of the last version.
-    - A row that was added and left again in between is not in the feed. So the feed has at most one change of each row.
-    - Each change has the version that made it, that version's time, and the reason why its object changed.
+    - The rows as of the first version, without the rows that left, and with the added rows, are the rows as of the last
+      version.
+    - A row that was added and left between the two versions is not in the feed. So the feed has at most one change of
+      each row.
+    - Each change has its version, the time of this version, and the reason why the object changed.
 
-The rows that a version adds are in new packs, which have the label of its round. A version also rewrites earlier packs,
-to withdraw rows or to merge. A rewritten pack has earlier labels, and is not read. The rows that left are in packs that
-were live as of the first version, and are no longer live as of the last version.
+The rows that a version adds are in new packs, which have the label of the version's round. A version also rewrites
+earlier packs, to withdraw rows or to merge packs. The feed does not read rewritten packs, which have earlier labels.
+The rows that left are in packs that were live as of the first version, and are no longer live as of the last version.
 
-For an erased object, the feed has a single deletion, in place of its rows: its slot, and the `changes.key_hash` of its
-key.
+For an erased object, the feed has a single deletion, instead of its rows. The deletion has the object's slot, and the
+`changes.key_hash` of its key.
 
-Requests: those of `feed.changes_of`; 1 GET if rows have left; then those of `reading.read` for each task.
+`row_changes` makes the requests of `feed.changes_of`, and 1 GET if rows have left. Each task makes the requests of
+`reading.read`.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -42,8 +44,9 @@ CHANGE_COLUMNS: Final = pa.schema(
         ("_reason", pa.string()),
     ]
 )
-"""The columns that a change has besides the columns of its row. Three are as in Delta's change data feed: `insert` or
-`delete`, the version that made the change, and the version's time. The fourth has the reason (`changes.Reason`)."""
+"""The columns that a change has besides the columns of its row. The first three columns are as in Delta's change data
+feed: `insert` or `delete`, the version of the change, and the version's time. The fourth column has the reason
+(`changes.Reason`)."""
 
 NO_REASONS: Final = pa.RecordBatch.from_pylist(
     [],
@@ -57,12 +60,14 @@ NO_REASONS: Final = pa.RecordBatch.from_pylist(
         ]
     ),
 )
-"""An empty batch of changed objects: each has its key, its slot, a version that changed it, the version's time, and the
-reason."""
+"""An empty batch of changed objects. An object has its key, its slot, a version that changed the object, this version's
+time, and the reason."""
 
 
 def with_changes(table: pa.Schema) -> pa.Schema:
-    """The columns of a table, and `CHANGE_COLUMNS`. `UsageError`: the table has a column of the same name. Pure."""
+    """Returns the columns of a table, and `CHANGE_COLUMNS`. `UsageError`: the table has a column of the same name.
+    Pure.
+    """
     if taken := sorted({*CHANGE_COLUMNS.names} & {*table.names}):
         raise UsageError(
             f"the table has a column {taken[0]!r}, but its change feed needs this name: rename the column in a "
@@ -72,11 +77,11 @@ def with_changes(table: pa.Schema) -> pa.Schema:
 
 
 def sizes_of(reader: LogReader, since: int, until: int) -> Iterator[tuple[int, int, int]]:
-    """Each version after `since`, up to `until`, with the number of changed objects and the approximate number of added
-    bytes.
+    """Yields each version after `since`, up to `until`, with the number of changed objects and the approximate number
+    of added bytes.
 
-    `NotFoundError`: as in `changes_of`. `NoFeedError`: a version went back to an earlier one, or gave a column another
-    type and other values.
+    `NotFoundError`: as in `changes_of`. `NoFeedError`: a version is a rollback, or gave a column another type and other
+    values.
     """
     for each in changes_of(reader, since, until):
         _check_forward(each)
@@ -84,10 +89,10 @@ def sizes_of(reader: LogReader, since: int, until: int) -> Iterator[tuple[int, i
 
 
 def row_changes(reader: LogReader, since: int, until: int, *, deletes: bool = True) -> "RowChanges":
-    """The changes after the version `since`, up to and including `until`. Raises like `sizes_of`.
+    """Returns the changes after the version `since`, up to and including `until`. Raises the errors of `sizes_of`.
 
-    `deletes`: True if rows that left are wanted. The version `since` must then still be kept. Held in memory: the key
-    of each object that was changed or has left.
+    `deletes`: True if rows that left are wanted. If they are, the version `since` must not have been removed. Memory
+    holds the key of each object that was changed or has left.
     """
     found = RowChanges()
     base = since
@@ -95,8 +100,8 @@ def row_changes(reader: LogReader, since: int, until: int, *, deletes: bool = Tr
         _check_forward(each)
         found.add(each)
         if each.version == since + 1 and found.erased:
-            # The files that this version removed no longer exist, and only erased objects lost rows. So the files of
-            # this version are the new base.
+            # The files that this version removed no longer exist, and only erased objects lost rows. So the feed takes
+            # the files of this version as its new base.
             base = each.version
             found.forget_files()
     if deletes and found.first and base >= 0 and reader.version(base) is None:
@@ -107,7 +112,7 @@ def row_changes(reader: LogReader, since: int, until: int, *, deletes: bool = Tr
 def all_rows(
     snapshot: Snapshot, slots: Collection[Slot] | None = None, *, at_ms: int = 0, tasks: int = 1
 ) -> "list[Inserts]":
-    """All rows of `slots` (None: all) as inserts. They count as inserts of the snapshot's version, at the time `at_ms`.
+    """Returns all rows of `slots` (None: all) as inserts. The inserts have the snapshot's version and the time `at_ms`.
 
     Pure.
     """
@@ -119,7 +124,9 @@ def all_rows(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Brought:
-    """Rows that one version added. `at_ms`: the version's time. `reasons`: the reasons of objects that were not new."""
+    """Rows that one version added. `at_ms`: the version's time. `reasons`: the reasons of the objects that existed
+    before.
+    """
 
     task: ReadTask
     version: int
@@ -128,15 +135,15 @@ class Brought:
 
 
 class Share(Protocol):
-    """The work of one task."""
+    """The part of the feed that one task reads."""
 
     @property
     def bytes(self) -> int:
-        """The approximate number of bytes that are read."""
+        """The approximate number of bytes that the task reads."""
         ...
 
     def read(self, store: Ranged, layout: TableLayout, output: pa.Schema) -> Iterator[pa.RecordBatch]:
-        """The rows with the columns of `output`, which may include `CHANGE_COLUMNS`. See `reading.read`."""
+        """Yields the rows with the columns of `output`, which may include `CHANGE_COLUMNS`. See `reading.read`."""
         ...
 
 
@@ -144,7 +151,7 @@ class Share(Protocol):
 class Inserts:
     """Added rows, in the order of versions.
 
-    `left`: objects that lost rows, each with the last version that removed some.
+    `left`: objects that lost rows, each with the last version that removed rows of the object.
     """
 
     parts: tuple[Brought, ...]
@@ -166,7 +173,7 @@ class Inserts:
                     yield _changed(output, kept, self._changes(part, kept) if changes else {})
 
     def _kept(self, rows: pa.RecordBatch, version: int) -> pa.RecordBatch:
-        """The rows that no version after this one has removed."""
+        """Returns the rows that no version after this one has removed."""
         later = pc.take(self.left.column("version"), _places(rows, self.left))
         return rows.filter(pc.invert(pc.fill_null(pc.greater(later, version), False)))
 
@@ -184,7 +191,8 @@ class Inserts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deletes:
-    """Rows that left. `left`: the objects of these rows, each with the first version that removed rows of it.
+    """The rows that left the table. `left`: the objects of these rows, each with the first version that removed rows of
+    the object.
 
     `task` is None if these objects were erased. Each erased object then has one row, with nulls for values that are not
     kept.
@@ -217,11 +225,12 @@ Change = tuple[Slot, int, int, str]
 
 @dataclass(slots=True, kw_only=True)
 class RowChanges:
-    """The changes between two versions, read by `inserts` and `deletes`. Made by `row_changes`.
+    """The changes between two versions, as made by `row_changes`. The methods `inserts` and `deletes` divide them into
+    tasks.
 
-    `came`: the packs that each version added, and the objects in them that were not new. `left`: packs that were live
-    as of the first version, and are no longer live as of the last version. `first`, `last`: for each object that lost
-    rows, the first and the last change that removed some.
+    `came`: the packs that each version added, and the objects in these packs that existed before. `left`: packs that
+    were live as of the first version, and are no longer live as of the last version. `first`, `last`: for each object
+    that lost rows, the first and the last change that removed rows of the object.
     """
 
     came: list[tuple[VersionChanges, list[Add], pa.RecordBatch]] = field(default_factory=list)
@@ -232,7 +241,7 @@ class RowChanges:
     _added: set[tuple[str, str]] = field(default_factory=set)
 
     def add(self, each: VersionChanges) -> None:
-        """Add the next version."""
+        """Adds the changes of the next version."""
         labels: set[int] = set()
         reasons: dict[str, Change] = {}
         for change in each.changes:
@@ -254,16 +263,16 @@ class RowChanges:
         self._added |= {add.id for add in adds}
 
     def forget_files(self) -> None:
-        """Take the files as of the version that was read last as the new base."""
+        """Takes the files of the last added version as the new base."""
         self.left.clear()
         self._added.clear()
 
     def shares(self, slots: Collection[Slot] | None = None, *, tasks: int = 1) -> "Sequence[Share]":
-        """All changes of `slots` (None: all), deletes first, for about twice `tasks` tasks. Pure."""
+        """Returns all changes of `slots` (None: all), deletes first, for about twice `tasks` tasks. Pure."""
         return [*self.deletes(slots, tasks=tasks), *self.inserts(slots, tasks=tasks)]
 
     def inserts(self, slots: Collection[Slot] | None = None, *, tasks: int = 1) -> list[Inserts]:
-        """The added rows of `slots` (None: all), in the order of versions, for about `tasks` tasks. Pure."""
+        """Returns the added rows of `slots` (None: all), in the order of versions, for about `tasks` tasks. Pure."""
         parts = [
             Brought(
                 task=task,
@@ -281,7 +290,9 @@ class RowChanges:
         ]
 
     def deletes(self, slots: Collection[Slot] | None = None, *, tasks: int = 1) -> list[Deletes]:
-        """The rows of `slots` (None: all) that left, for at most `tasks` tasks, and the erased objects. Pure."""
+        """Returns the rows of `slots` (None: all) that left, for at most `tasks` tasks, and the erased objects.
+        Pure.
+        """
         found: list[Deletes] = []
         wanted = None if slots is None else {*slots}
         first, erased = (
@@ -299,7 +310,7 @@ class RowChanges:
 
 
 def _stay(change: StateChange) -> bool:
-    """True if the earlier rows stay."""
+    """Returns true if the earlier rows of the object stay."""
     old, new = change.old, change.new
     return old is not None and new is not None and (old.etag, old.since) == (new.etag, new.since)
 
@@ -326,7 +337,7 @@ def _batch(changes: Mapping[str, Change]) -> pa.RecordBatch:
 
 
 def _within(objects: pa.RecordBatch, tasks: Sequence[ReadTask]) -> pa.RecordBatch:
-    """The objects whose rows these tasks may read."""
+    """Returns the objects whose rows these tasks may read."""
     if not objects.num_rows:
         return objects
     bounds = [part.slots for task in tasks for part in task.parts]
@@ -336,7 +347,7 @@ def _within(objects: pa.RecordBatch, tasks: Sequence[ReadTask]) -> pa.RecordBatc
 
 
 def _dealt(parts: Iterable[Brought], tasks: int) -> Iterator[list[Brought]]:
-    """The parts in order, distributed by bytes to about `tasks` tasks."""
+    """Yields the parts in order, distributed by bytes to about `tasks` tasks."""
     parts = [*parts]
     share = sum(part.task.bytes for part in parts) / tasks
     some: list[Brought] = []
@@ -350,7 +361,7 @@ def _dealt(parts: Iterable[Brought], tasks: int) -> Iterator[list[Brought]]:
 
 
 def _columns(output: pa.Schema, *, by_key: bool) -> pa.Schema:
-    """The columns that must be read to make this output."""
+    """Returns the columns that must be read to make this output."""
     own = [each for each in output if each.name not in CHANGE_COLUMNS.names]
     if by_key and "_key" not in output.names:
         own.append(pa.field("_key", pa.string()))
@@ -358,7 +369,7 @@ def _columns(output: pa.Schema, *, by_key: bool) -> pa.Schema:
 
 
 def _places(rows: pa.RecordBatch, objects: pa.RecordBatch) -> pa.Array:
-    """The index of each row's object among `objects`; null if it is not there."""
+    """Returns the index of each row's object among `objects`, or null if the object is not in `objects`."""
     return pc.index_in(rows.column("_key"), objects.column("key"))
 
 

@@ -1,7 +1,8 @@
 """Finds columns that contradict the pinned schema, and plans the change of their types. Pure.
 
-`s3notify schema set` changes the parsing type of a column. If the table's column of this name has the same type, it
-changes, too. If its type differs, a transform makes it, and it changes only on request.
+`s3notify schema set` changes the parsing type of a column. If the table's column of this name has the same type, the
+table's column changes, too. If the types differ, a transform makes the table's column, which then changes only on
+request.
 """
 
 import json
@@ -28,7 +29,7 @@ _OWN: Final = frozenset({*(name for name, _ in LINEAGE), "_rescued"})
 class Contradiction:
     """A contradiction: a column, or a field in it (at `path`), has the type `old`, but is now declared as `new`.
 
-    `column`: the whole new column.
+    `column`: the column with its new type.
     """
 
     path: str
@@ -45,9 +46,9 @@ def _shown(kind: Any) -> str:
 
 
 def contradictions(pinned: str, now: str) -> Iterator[Contradiction]:
-    """The columns with different types in the two schemas (Spark's JSON).
+    """Yields the columns and fields that have different types in the two schemas (Spark's JSON).
 
-    Names that differ only in case are different names.
+    Names that differ only in case count as different names.
     """
     held = {column["name"]: column["type"] for column in json.loads(pinned).get("fields", ())}
     for column in json.loads(now).get("fields", ()):
@@ -73,7 +74,7 @@ def _differing(old: Any, new: Any, path: str) -> Iterator[tuple[str, Any, Any]]:
 
 
 def set_command(name: str, columns: Sequence[Json], *options: str) -> str:
-    """The command that gives these columns (fields of Spark's JSON) their types in the table of the source `name`."""
+    """Returns the command that changes these columns (fields of Spark's JSON) in the table of the source `name`."""
     wanted = ", ".join(column_ddl(column["name"], column["type"]) for column in columns)
     return " ".join(("`s3notify schema set", name, shlex.quote(wanted), *options)) + "`"
 
@@ -83,9 +84,9 @@ def check_types(
 ) -> None:
     """Raises `UsageError` if columns have other types in `now` than in `pinned`.
 
-    The message has the command that changes the table. `name`: the source's name. `source`: the parsing schema that its
-    objects have now. `asset`: the slot asset that the table belongs to. `setting`: the setting that declares these
-    columns.
+    The message has the command that changes the table. `name`: the source's name. `source`: the current parsing schema
+    of the source's objects. `asset`: the slot asset to which the table belongs. `setting`: the setting that declares
+    these columns.
     """
     every = [*contradictions(pinned, now)]
     if not every:
@@ -123,10 +124,10 @@ class ColumnChange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchemaChange:
-    """The next schema. `columns`: columns of the table whose type changes.
+    """A schema after a change of types. `columns`: columns of the table whose type changes.
 
-    `parsed`: columns whose parsing type changes. `names`: all requested columns, by their names in the objects, or else
-    by their names in the table.
+    `parsed`: columns whose parsing type changes. `names`: the names of all requested columns in the objects. A column
+    that is not in the objects has its name in the table.
     """
 
     schema: TableSchema
@@ -141,10 +142,10 @@ class SchemaChange:
 
 
 def planned_change(known: TableSchema, wanted: str, *, of_transform: bool = False) -> SchemaChange:
-    """The change that gives columns the types in `wanted` (Spark's JSON).
+    """Returns the change that gives columns the types in `wanted` (Spark's JSON).
 
-    If `wanted` omits fields of a struct, they stay. `of_transform`: change only the table's columns. `UsageError`: the
-    column does not exist, or is one of the platform's.
+    If `wanted` omits fields of a struct, these fields stay. `of_transform`: only the table's columns change.
+    `UsageError`: the column does not exist, or is a column of the platform.
     """
     source, rows = json.loads(known.source), json.loads(known.rows)
     read, held = ({part["name"]: part for part in each.get("fields", ())} for each in (source, rows))
@@ -183,7 +184,9 @@ def _change(column: Json, given: Json) -> ColumnChange | None:
 
 
 def _retyped(old: Any, new: Any, path: str) -> Any:
-    """The type `new`, with the fields that only `old` has added. `UsageError`: `new` has fields that `old` lacks."""
+    """Returns the type `new`, with the fields that only `old` has added. `UsageError`: `new` has fields that `old`
+    lacks.
+    """
     if isinstance(old, str) or isinstance(new, str) or old["type"] != new["type"]:
         return new
     if old["type"] != "struct":

@@ -1,19 +1,19 @@
 """Reads the newest state of a table: cold, or as a refresh of an earlier snapshot. Pure except for `LogReader`.
 
-A process keeps its snapshot. Before each round, it reads `known`, and lists the log from the snapshot's version on.
-Both take one round trip. If the snapshot's version is missing or was replaced, or if `n` or the id differs, the process
-opens the table again. Then a backup was restored, or the table was removed and made again.
+A process keeps its snapshot. Before each round, it reads `known`, and lists the log from the snapshot's version on. The
+two requests are made in parallel. If the snapshot's version is missing or was replaced, or if `n` or the id differs,
+the process opens the table again. The causes are a restored backup, or a table that was removed and made again.
 
 The age of a snapshot counts from the moment just before the first read of its version, by the process's own clock. A
-version is never cut from the log within the duration of the longest run. So a process with a young snapshot sees every
-version that was created since. `erase` replaces each version that it removes by an empty object, so that no sleeping
-writer can create the version. A reader that finds an empty object opens the table again, at a later checkpoint.
+version stays in the log for longer than the longest run takes. So a process with a young snapshot finds every later
+version. If `erase` removes a version, it leaves an empty object instead, so that no sleeping writer can create the
+version again. A reader that finds an empty object opens the table again, at a later checkpoint.
 
 Versions of other engines are adopted if they change no data (OPTIMIZE). Other foreign versions are refused until a
-rollback undoes them (`log_state`). The message names the version.
+rollback undoes them (`log_state`). The error message names the refused version.
 
-Requests: `open` takes 3 GETs and 1 LIST, and 1 GET for each version since the checkpoint. `refresh` takes 1 GET and 1
-LIST in parallel, 1 GET for each new version, and 1 for the manifest of the last version.
+`open` costs 3 GETs and 1 LIST, and 1 GET for each version after the checkpoint. `refresh` costs 1 GET and 1 LIST, 1 GET
+for each new version, and 1 GET for the manifest of the last version.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -34,18 +34,18 @@ from s3notify_platform.table.layout import TableLayout
 from s3notify_platform.table.manifest import Manifest
 
 OPEN_ATTEMPTS: Final = 5
-"""The number of times that a table is opened again because its log changed while it was read."""
+"""The largest number of attempts to open a table whose log changes during the read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
     """A table as of `version`.
 
-    `number`: the `n` of its manifest: the manifest of the newest version that the platform itself wrote. `etag`: the
-    ETag of the version's object. `asked_at`: the monotonic time before the first read for this snapshot. `checkpoint`:
-    the newest checkpoint that was seen. `known`, `record`: the decoded and the stored record, as they were read with
-    the snapshot. `lineage`: at most `LINEAGE` versions, this version last. `fresh`: before the version is committed,
-    the paths of the packs that it adds.
+    `number`: the `n` of the manifest of the newest version that the platform itself wrote. `etag`: the ETag of the
+    version's object. `asked_at`: the monotonic time before the first read for this snapshot. `checkpoint`: the newest
+    checkpoint that the process knows. `known`, `record`: the decoded and the stored record that were read with the
+    snapshot. `lineage`: at most `LINEAGE` versions up to this version. `fresh`: the paths of the packs that this
+    version adds, if the version is not committed yet.
     """
 
     version: int
@@ -73,7 +73,7 @@ class Snapshot:
 class Absent:
     """There is no table: neither a log nor a known version.
 
-    `known`: the record, if the creation of the table was begun.
+    `known`: the record, if a creation of the table has begun.
     """
 
     known: Known | None = None
@@ -82,7 +82,7 @@ class Absent:
 
 
 def checkpoint_of(snapshot: Snapshot) -> tuple[bytes, LastCheckpoint]:
-    """The checkpoint of a snapshot, and the content of `_last_checkpoint` that names it. Pure."""
+    """Returns the checkpoint of a snapshot, and the content of `_last_checkpoint` that names it. Pure."""
     state = Checkpoint(
         protocol=snapshot.protocol,
         metadata=snapshot.metadata,
@@ -93,7 +93,9 @@ def checkpoint_of(snapshot: Snapshot) -> tuple[bytes, LastCheckpoint]:
 
 
 def of_checkpoint(body: bytes, version: int, *, where: str) -> LogState:
-    """The state in a checkpoint of the platform or of another engine. Pure. Raises `CorruptError` or `UsageError`."""
+    """Returns the state in a checkpoint of the platform or of another engine. Pure. Raises `CorruptError` or
+    `UsageError`.
+    """
     found = decode(body, where=where)
     if found.strange:
         raise UsageError(f"{where}: another engine's checkpoint, with {', '.join(found.strange)}: remove it")
@@ -112,8 +114,9 @@ def of_checkpoint(body: bytes, version: int, *, where: str) -> LogState:
 class LogReader:
     """Reads the log of one table. Thread-safe.
 
-    `adopt`: True if versions of other engines that change no data are adopted. This needs commits without leases.
-    `at_once`: the most requests in flight. `restore`: the command that accepts a loss of versions, for messages.
+    `adopt`: True if versions of other engines that change no data are adopted. Adoption needs commits without leases.
+    `at_once`: the largest number of requests in flight. `restore`: the command that accepts a loss of versions, for
+    messages.
     """
 
     def __init__(
@@ -136,9 +139,9 @@ class LogReader:
         self._restore = restore
 
     def open(self) -> Snapshot | Absent:
-        """The newest snapshot, read cold.
+        """Returns the newest snapshot, read cold.
 
-        `CorruptError`: versions are missing, or an object cannot be read; the message says what to do. `UsageError`:
+        `CorruptError`: versions are missing, or an object cannot be read. The message says what to do. `UsageError`:
         another engine has changed the table's data.
         """
         refused = ""
@@ -150,7 +153,7 @@ class LogReader:
                 found = self._replayed(asked_at)
             except OtherLogError as error:
                 refused = str(error)
-                continue  # The log was cut, or removed and made again, while it was read.
+                continue  # While the log was read, it was cut, or it was removed and made again.
             if found is None:
                 refused = self.missing(known, NO_VERSION, "", ())
                 if not refused:
@@ -170,7 +173,9 @@ class LogReader:
         )
 
     def refresh(self, snapshot: Snapshot) -> Snapshot | Absent:
-        """`snapshot` with the later versions. If the log was replaced, the table is read cold. Raises like `open`."""
+        """Returns `snapshot` with the later versions. If the log was replaced, the table is read cold. Raises the
+        errors of `open`.
+        """
         asked_at = self.clock.monotonic()
         asks: list[Callable[[], Any]] = [lambda: self._since(snapshot), self.known.read]
         since, (known, record) = in_parallel(lambda ask: ask(), asks, self._at_once)
@@ -189,7 +194,9 @@ class LogReader:
         return found
 
     def _since(self, snapshot: Snapshot) -> range | None:
-        """The later versions in the log; None if the snapshot's version is missing or was replaced. 1 LIST."""
+        """Returns the numbers of the later versions in the log, or None if the snapshot's version is missing or was
+        replaced. Cost: 1 LIST.
+        """
         own = self.layout.version(snapshot.version)
         page = self.store.list(self.layout.log, start_after=own.removesuffix("json"))
         listed = {
@@ -200,9 +207,10 @@ class LogReader:
         return range(snapshot.version + 1, snapshot.version + len(listed))
 
     def forward(self, snapshot: Snapshot) -> Snapshot:
-        """The snapshot with the versions that were created since. Its age stays the same.
+        """Returns the snapshot with the later versions. The age of the snapshot stays the same.
 
-        Requests: 1 GET for each version and 1 more, and 1 for the manifest. `OtherLogError`: the log was cut meanwhile.
+        Cost: 1 GET for each later version, 1 GET for the version that does not exist yet, and 1 GET for the manifest.
+        `OtherLogError`: the log was cut meanwhile.
         """
         found: list[StoredObject] = []
         while (later := self._stored(snapshot.version + 1 + len(found))) is not None:
@@ -210,12 +218,12 @@ class LogReader:
         return self._onto(snapshot, found)
 
     def version(self, version: int) -> LogVersion | None:
-        """One version; None if it is missing or was erased. 1 GET."""
+        """Returns one version, or None if it is missing or was erased. Cost: 1 GET."""
         found = self._stored(version)
         return None if found is None or not found.body else self._loaded(found)
 
     def manifest(self, number: int) -> Manifest:
-        """The manifest with this number. 1 GET. `CorruptError`: it is missing."""
+        """Returns the manifest with this number. Cost: 1 GET. `CorruptError`: the manifest is missing."""
         key = self.layout.manifest(number)
         found = self.store.get(key)
         if not isinstance(found, StoredObject):
@@ -223,7 +231,9 @@ class LogReader:
         return Manifest.loads(found.body, where=key)
 
     def as_of(self, version: int) -> Snapshot | None:
-        """The table as of an earlier version; None if this version is not kept. 1 LIST, and GETs as in `open`."""
+        """Returns the table as of an earlier version, or None if this version is not kept. Cost: 1 LIST, and GETs as in
+        `open`.
+        """
         listed = [meta.key for meta in list_all(self.store, self.layout.log) if meta.size]
         versions = {found for key in listed if (found := self.layout.version_of(key)) is not None}
         bases = [found for key in listed if (found := self.layout.checkpoint_of(key)) is not None]
@@ -254,7 +264,7 @@ class LogReader:
         return state
 
     def _all_stored(self, versions: Sequence[int]) -> list[StoredObject]:
-        """Read these versions. `OtherLogError`: one of them is missing."""
+        """Reads these versions. `OtherLogError`: a version is missing."""
         found = [each for each in in_parallel(self._stored, versions, self._at_once) if each is not None]
         if len(found) < len(versions):
             raise OtherLogError("a version was removed while the log was read")
@@ -297,19 +307,19 @@ class LogReader:
         return replace(snapshot, asked_at=asked_at, checkpoint=base, etag=etag)
 
     def _hides(self, state: LogState) -> bool:
-        """True if a checkpoint of another engine may hide a foreign version that must be refused."""
+        """Returns true if a checkpoint of another engine may hide a foreign version that must be refused."""
         return state.foreign and (version := self.version(state.version)) is not None and version.foreign
 
     def _parts(self, below: int | None = None) -> tuple[int, range]:
-        """The version of the newest checkpoint, or -1, and the versions after it.
+        """Returns the version of the newest checkpoint, or -1, and the versions after it.
 
-        `below`: take only a checkpoint before this version. 1 GET and 1 LIST. `OtherLogError`: one of the versions is
-        missing.
+        `below`: only a checkpoint before this version is used. Cost: 1 GET and 1 LIST. `OtherLogError`: one of the
+        versions is missing.
         """
         base = self.last_checkpoint() if below is None else NO_VERSION
         start = None if base == NO_VERSION else f"{self.layout.version(base)}~"
         keys = [meta.key for meta in list_all(self.store, self.layout.log, start_after=start)]
-        if base == NO_VERSION:  # its writer may have crashed before `_last_checkpoint` named it
+        if base == NO_VERSION:  # a writer may have crashed before `_last_checkpoint` named its checkpoint
             found = filter(None, map(self.layout.checkpoint_of, keys))
             base = max((each for each in found if below is None or each < below), default=NO_VERSION)
         numbers = map(self.layout.version_of, keys)
@@ -320,10 +330,11 @@ class LogReader:
         return base, since
 
     def longest(self, *, before_refused: bool = False) -> Snapshot | None:
-        """The newest readable snapshot. It does not look at `known`, and later versions may be missing. See `as_of`.
+        """Returns the newest readable snapshot. The call does not compare the snapshot with `known`, and later versions
+        may be missing. See `as_of`.
 
-        `UsageError`: a version of another engine is refused. `before_refused`: return the snapshot before that version
-        instead.
+        `UsageError`: a version of another engine is refused. With `before_refused`, the snapshot before this version is
+        returned instead.
         """
         listed = [meta.key for meta in list_all(self.store, self.layout.log)]
         bases = sorted(filter(None, map(self.layout.checkpoint_of, listed)), reverse=True)
@@ -356,7 +367,7 @@ class LogReader:
         return replace(found, etag=version.meta.etag)
 
     def _readable(self, version: int) -> list[StoredObject]:
-        """The consecutive versions from this one on, until a version is missing or damaged."""
+        """Returns the consecutive versions from `version` on, until a version is missing or damaged."""
         found: list[StoredObject] = []
         with suppress(CorruptError):
             while (stored := self._stored(version + len(found))) is not None:
@@ -372,14 +383,14 @@ class LogReader:
         return of_checkpoint(found.body, version, where=key)
 
     def last_checkpoint(self) -> int:
-        """The version of the newest checkpoint; -1 if there is no checkpoint. 1 GET."""
+        """Returns the version of the newest checkpoint, or -1 if there is no checkpoint. Cost: 1 GET."""
         found = self.store.get(self.layout.last_checkpoint)
         if not isinstance(found, StoredObject):
             return NO_VERSION
         return LastCheckpoint.loads(found.body, where=self.layout.last_checkpoint).version
 
     def missing(self, known: Known | None, version: int, table: str, lineage: Lineage) -> str:
-        """The reason why this is not the known log; "" if it is."""
+        """Returns the reason why the log differs from the known log, or "" if the logs are the same."""
         if known is None:
             return f"its record is gone from {self.known.where}" if version != NO_VERSION else ""
         if version == NO_VERSION and known.version == NO_VERSION:
@@ -396,7 +407,7 @@ class LogReader:
 
 
 def state_of(snapshot: Snapshot) -> LogState:
-    """The part of a snapshot that comes from the log itself. Pure."""
+    """Returns the part of a snapshot that is in the log itself. Pure."""
     return LogState(
         version=snapshot.version,
         number=snapshot.number,

@@ -5,20 +5,20 @@
 | a number | a number type that has all values of the old type | exact |
 | a date | timestamp, as midnight in UTC | exact |
 | numbers, booleans, dates, times | string | text |
-| a number | any other number type | checked |
+| a number | another number type | checked |
 | a timestamp | date | checked |
 | binary | string | checked |
-| all else | anything | again |
+| any other type | any type | again |
 
 - *exact*: no value changes.
-- *text*: each value becomes a text, which may differ from the text in its object (`007`, `1.50`).
-- *checked*: if the new type can hold exactly the same value, it stays; otherwise its object must be read again.
+- *text*: each value becomes a text. This text may differ from the text in the object (`007`, `1.50`).
+- *checked*: a value stays if the new type has exactly the same value. Otherwise the value's object must be read again.
 - *again*: the objects of all values must be read again.
 
-A type with fields or elements is converted in the most costly way that one of them needs. But if that way is *checked*,
-the type is converted by *again*.
+A type with fields or elements is converted in the most costly way that a field or an element needs. If this way is
+*checked*, the whole type is converted by *again*.
 
-Types are Spark's JSON, values are Arrow's.
+Types are in Spark's JSON, and values are in Arrow's format.
 """
 
 import re
@@ -35,10 +35,10 @@ WORST: Final[tuple[How, ...]] = ("exact", "text", "checked", "again")
 
 _DIGITS: Final = {"byte": 3, "short": 5, "integer": 10, "long": 19}
 _WHOLE: Final = {"float": 24, "double": 53}
-"""The number of bits up to which the type holds every integer exactly."""
+"""By type, the number of bits up to which all integers are exact."""
 
 _EXACT_DIGITS: Final = 15
-"""A double keeps this number of significant digits of any decimal."""
+"""A double represents any decimal with at most this number of significant digits exactly."""
 
 _TIMES: Final = ("timestamp", "timestamp_ntz")
 _TEXTS: Final = (*_DIGITS, *_WHOLE, "boolean", "date", *_TIMES)
@@ -50,7 +50,9 @@ _DATE: Final = r"^[0-9]{4}-(0[1-9]|1[0-2])-(0[1-9]|[12][0-9]|3[01])$"
 
 
 def how(old: Any, new: Any) -> How | None:
-    """The way in which values of the type `old` become values of the type `new`; None if both are the same type."""
+    """Returns the way in which values of the type `old` become values of the type `new`, or None if the types are
+    equal.
+    """
     if is_same_type(old, new):
         return None
     if (parts := _parts(old, new)) is None:
@@ -60,7 +62,7 @@ def how(old: Any, new: Any) -> How | None:
 
 
 def is_same_type(one: Any, other: Any) -> bool:
-    """True if two types differ only in comments and nullability."""
+    """Returns true if two types differ only in comments and nullability."""
     if isinstance(one, str) or isinstance(other, str):
         found = [each.replace(" ", "") if isinstance(each, str) else "" for each in (one, other)]
         return found[0] == found[1]
@@ -69,7 +71,7 @@ def is_same_type(one: Any, other: Any) -> bool:
 
 
 def _parts(old: Any, new: Any) -> list[tuple[Any, Any]] | None:
-    """Pairs of the types inside two types; None if the two types do not have the same parts."""
+    """Returns pairs of the types inside two types, or None if the two types have different fields."""
     if not isinstance(old, dict) or not isinstance(new, dict) or old["type"] != new["type"]:
         return None
     if old["type"] == "struct":
@@ -102,7 +104,7 @@ def _decimal(kind: str) -> tuple[int, int] | None:
 
 
 def _all_fit(old: str, new: str) -> bool:
-    """True if each value of the numeric type `old` is also a value of the numeric type `new`."""
+    """Returns true if each value of the numeric type `old` is also a value of the numeric type `new`."""
     before = _decimal(old) or ((_DIGITS[old], 0) if old in _DIGITS else None)
     if (after := _decimal(new)) is not None:
         return before is not None and before[1] <= after[1] and before[0] - before[1] <= after[0] - after[1]
@@ -114,7 +116,7 @@ def _all_fit(old: str, new: str) -> bool:
 
 
 def ddl(kind: Any) -> str:
-    """A type in the form that `s3notify schema set` accepts."""
+    """Returns a type in the form that `s3notify schema set` accepts."""
     match kind["type"] if isinstance(kind, dict) else "":
         case "struct":
             return f"struct<{', '.join(column_ddl(part['name'], part['type']) for part in kind['fields'])}>"
@@ -127,7 +129,7 @@ def ddl(kind: Any) -> str:
 
 
 def column_ddl(name: str, kind: Any) -> str:
-    """A column in the form that `s3notify schema set` accepts."""
+    """Returns a column in the form that `s3notify schema set` accepts."""
     plain = re.fullmatch(r"\w+", name)
     return f"{name if plain else '`' + name.replace('`', '``') + '`'} {ddl(kind)}"
 
@@ -136,10 +138,10 @@ def column_ddl(name: str, kind: Any) -> str:
 
 
 def converted(values: pa.Array, kind: pa.DataType, change: How) -> tuple[pa.Array, pa.Array]:
-    """The values in another type, and a mask: true for each value whose object must be read again.
+    """Returns the values in another type, and a mask: true for each value whose object must be read again.
 
-    Such a value is null until then, unless its text can be read as a value of the new type. `change`: the result of
-    `how` for both types.
+    Until the new read, such a value is null, except if its text is a value of the new type. `change`: the result of
+    `how` for the old and the new type.
     """
     nothing = pa.array([False] * len(values), pa.bool_())
     match change:
@@ -154,12 +156,12 @@ def converted(values: pa.Array, kind: pa.DataType, change: How) -> tuple[pa.Arra
 
 
 def _where(values: pa.Array, ok: pa.Array) -> pa.Array:
-    """The values, with null where `ok` is not true."""
+    """Returns the values, with null where `ok` is not true."""
     return pc.if_else(pc.fill_null(ok, False), values, pa.nulls(len(values), values.type))
 
 
 def _checked(values: pa.Array, kind: pa.DataType) -> pa.Array:
-    """The values in the type `kind`, if they are the same there; null in place of other values."""
+    """Converts the values that are exactly the same in the type `kind`. Other values become null."""
     old = values.type
     if pa.types.is_binary(old):
         return _halved(values, lambda some: some.cast(kind))
@@ -192,7 +194,7 @@ def _between(values: pa.Array, most: float) -> pa.Array:
 
 
 def _of_text(texts: pa.Array, kind: pa.DataType) -> pa.Array:
-    """The values of texts that are clearly numbers or dates of this type; null in place of other texts."""
+    """Converts the texts that are clearly numbers or dates of this type. Other texts become null."""
     if pa.types.is_decimal(kind):
         before = kind.precision - kind.scale
         whole = rf"0*[0-9]{{1,{before}}}" if before else "0+"
@@ -214,9 +216,10 @@ def _of_text(texts: pa.Array, kind: pa.DataType) -> pa.Array:
 
 
 def _halved(values: pa.Array, convert: Callable[[pa.Array], pa.Array]) -> pa.Array:
-    """All values, converted.
+    """Converts all values.
 
-    If this fails, each half is converted separately, so that in the end only values that do not fit are null.
+    If the conversion fails, each half of the values is converted separately. So in the end, only values that do not fit
+    are null.
     """
     return pa.concat_arrays([*_pieces(values, convert)])
 

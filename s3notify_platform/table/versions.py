@@ -1,10 +1,10 @@
 """The earlier versions of a table: the changes that each version made, and the table as of a version.
 
 Versions are kept for the retention time of vacuum. A version's time is the modification time of its object, by the
-store's clock. S3 gives it in whole seconds.
+store's clock. S3 gives this time in whole seconds.
 
-Requests: 1 LIST for each 1000 versions that are kept. `history` takes 1 GET for each version that the caller takes from
-it. `snapshot_of` takes 1 GET of a checkpoint, 1 for each version since it, and 1 of a manifest.
+Each function costs 1 LIST for each 1000 versions that are kept. `history` costs 1 GET for each version that it yields.
+`snapshot_of` costs 1 GET of a checkpoint, 1 GET for each version after the checkpoint, and 1 GET of a manifest.
 """
 
 from collections.abc import Iterator, Mapping
@@ -18,7 +18,7 @@ from s3notify_platform.table.delta.actions import LogVersion
 from s3notify_platform.table.snapshot import LogReader, Snapshot
 
 ROLLBACK: Final = "rollback"
-"""Field of a version's note: the version to which a rollback went back."""
+"""Field of a version's note: the version that a rollback restored."""
 
 RETYPED: Final = "retyped"
 """Field of a version's note: the columns that got another type, by name, with both types."""
@@ -37,7 +37,7 @@ class Event:
 
 
 def history(reader: LogReader) -> Iterator[Event]:
-    """The versions that are kept, newest first. A version that vacuum removes meanwhile is left out."""
+    """Yields the versions that are kept, newest first. Versions that vacuum removes meanwhile are left out."""
     found = kept_versions(reader)
     for version in sorted(found, reverse=True):
         body = reader.version(version)
@@ -46,15 +46,15 @@ def history(reader: LogReader) -> Iterator[Event]:
 
 
 def kept_versions(reader: LogReader) -> dict[int, ObjectMeta]:
-    """The versions that are kept, with their objects. Versions that `erase` has emptied are left out."""
+    """Returns the versions that are kept, with their objects. Versions that `erase` has emptied are left out."""
     layout = reader.layout
     listed = (meta for meta in list_all(reader.store, layout.log) if meta.size)
     return {version: meta for meta in listed if (version := layout.version_of(meta.key)) is not None}
 
 
 def changed_at(reader: LogReader, snapshot: Snapshot) -> dict[Slot, int]:
-    """The time of the last change of each slot, in Unix milliseconds; 0 if the version of this change is no longer
-    kept.
+    """Returns the time of the last change of each slot, in Unix milliseconds, or 0 if the version of this change is no
+    longer kept.
     """
     kept = kept_versions(reader)
     return {
@@ -65,15 +65,17 @@ def changed_at(reader: LogReader, snapshot: Snapshot) -> dict[Slot, int]:
 
 
 def created_ms(reader: LogReader, version: int) -> int:
-    """The time when a version was created, by its writer's clock; 0 if it is not kept. 1 GET."""
+    """Returns the time when a version was created, by its writer's clock, or 0 if the version is not kept. Cost: 1
+    GET.
+    """
     found = reader.version(version)
     return found.created_ms if found is not None else 0
 
 
 def version_at(reader: LogReader, at_ms: int) -> int:
-    """The version that was the newest one at the time `at_ms` (Unix milliseconds).
+    """Returns the version that was the newest version at the time `at_ms` (Unix milliseconds).
 
-    `NotFoundError`: no kept version is so old.
+    `NotFoundError`: all kept versions are newer.
     """
     found = kept_versions(reader)
     if not (earlier := [version for version, meta in found.items() if meta.modified_ms <= at_ms]):
@@ -86,7 +88,7 @@ def version_at(reader: LogReader, at_ms: int) -> int:
 
 
 def snapshot_of(reader: LogReader, version: int) -> Snapshot:
-    """The table as of this version. `NotFoundError`: the version is not kept, or does not exist yet."""
+    """Returns the table as of this version. `NotFoundError`: the version is not kept, or does not exist yet."""
     found = reader.as_of(version)
     if found is None:
         kept = sorted(kept_versions(reader))
@@ -96,7 +98,8 @@ def snapshot_of(reader: LogReader, version: int) -> Snapshot:
 
 
 def note_of(version: LogVersion, slot: Slot) -> Mapping[str, Any]:
-    """A version may have several changes with notes. This is the note of the change that concerned this slot, or empty.
+    """Returns the note of the change that concerned this slot, or an empty note. A version may have several changes
+    with notes.
 
     Pure.
     """

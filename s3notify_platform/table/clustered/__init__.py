@@ -1,9 +1,9 @@
 """A clustered table has the same rows as its source, sorted by some columns. It is kept in step with the source
 (`table.follow`).
 
-So a query by these columns reads only the few files whose statistics include its values.
+So a query by these columns reads only the few files whose statistics include the query's values.
 
 Reading order: `cluster_order` (the columns), `bounds` (which files may hold a row, by their statistics),
 `cluster_files` (files of sorted rows), `clustered_round` (the next version, from the changes), `overlap` (the files
-that compaction merges), `clustered_rows` (all parts together).
+that compaction merges), `clustered_rows` (the kind of table, for `follow`).
 """

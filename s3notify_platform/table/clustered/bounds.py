@@ -1,7 +1,7 @@
-"""Finds the files that may hold given rows. The log's statistics of each file decide. Pure.
+"""Finds the files that may hold given rows. Compares the rows with the statistics of each file in the log. Pure.
 
-Statistics are bounds: texts are cut and times are rounded, so that no value is outside them. A column without
-statistics may have any value.
+Statistics are bounds. Bounds of texts are cut and bounds of times are rounded, so that no value is outside its bounds.
+A column without statistics may have any value.
 """
 
 import json
@@ -19,9 +19,9 @@ Rows = npt.NDArray[np.int64]
 
 
 def files_of(packs: Iterable[Add], rows: pa.Table, columns: Sequence[str]) -> dict[str, Rows]:
-    """By path, the files that may hold some of these rows, with the numbers of the rows that each may hold.
+    """Returns the files that may have some of `rows`: by path, the positions of these rows in `rows`.
 
-    Only `columns` are compared.
+    Only the values in `columns` are compared.
     """
     found = {}
     for pack in packs:
@@ -45,13 +45,13 @@ def _may_hold(pack: Add, rows: pa.Table, columns: Sequence[str]) -> npt.NDArray[
                 within &= pc.fill_null(held, False).to_numpy(zero_copy_only=False)
         if name in nulls and nulls[name] == stats.get("numRecords"):
             within[:] = False  # all values of the column are null
-        # NaN is in no range of bounds. So a file with NaN has no bounds.
+        # If a column has NaN, the file has no bounds for the column, because no range includes NaN.
         mask &= np.where(is_null, nulls.get(name) != 0, within)
     return mask
 
 
 def _value(bound: Any, kind: pa.DataType) -> pa.Scalar:
-    """The value of the column that a bound (in the format of the statistics) stands for."""
+    """Converts a bound from the format of the statistics to the type of its column."""
     if pa.types.is_boolean(kind) or pa.types.is_floating(kind) or pa.types.is_integer(kind):
         return pa.scalar(bound, kind)
     return pa.array([str(bound)]).cast(kind)[0]

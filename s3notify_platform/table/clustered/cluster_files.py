@@ -18,8 +18,8 @@ GROUP_BYTES: Final = 16 << 20
 
 
 def files(rows: pa.Table, clustered: Clustered) -> Iterator[NewPack]:
-    """The files of these sorted rows. Each file except the last is full."""
-    group_bytes = min(GROUP_BYTES, 4 * clustered.file_bytes)  # compressed, a row group is smaller than a file
+    """Yields files with these sorted rows. Each file except the last is full."""
+    group_bytes = min(GROUP_BYTES, 4 * clustered.file_bytes)  # a compressed row group is smaller than a file
     each = max(1, rows.num_rows * group_bytes // max(rows.nbytes, 1))
     groups = [rows.slice(start, each) for start in range(0, rows.num_rows, each)]
     while groups:

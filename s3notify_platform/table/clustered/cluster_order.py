@@ -1,4 +1,4 @@
-"""The order of a clustered table: its columns, and the size of its files."""
+"""The order of a clustered table: the columns by which rows are sorted, and the size of files."""
 
 import json
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from s3notify_platform.table.packs.pack_file import PackSizes
 from s3notify_platform.table.pinned_schema import DEFINITION
 
 FILE_BYTES: Final = "delta.targetFileSize"
-"""Property of a clustered table: the number of bytes from which a file is full."""
+"""Property of a clustered table: a file with at least this number of bytes is full."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,7 +25,9 @@ class Clustered:
     file_bytes: int = CLUSTER_FILE_BYTES
 
     def dumps(self) -> str:
-        """A text that identifies the definition. The text omits the size of files, so a new size rewrites nothing."""
+        """Returns a text that identifies the definition. The text omits the size of files, so a new size does not
+        rebuild the table.
+        """
         return json.dumps({"cluster_by": self.columns})
 
     @property
@@ -36,7 +38,9 @@ class Clustered:
         )
 
     def check(self, columns: pa.Schema) -> None:
-        """Raises `UsageError` if a column of the order is missing in the source's table, or has no order."""
+        """Raises `UsageError` if a column of the order is missing in the source's table, or if its values have no
+        order.
+        """
         for name in self.columns:
             if name not in columns.names:
                 raise UsageError(
@@ -47,19 +51,19 @@ class Clustered:
                 raise UsageError(f"cluster_by: column {name!r} is {kind}: use numbers, texts, dates or times")
 
     def in_order(self, rows: pa.Table) -> pa.Table:
-        """The sorted rows. Rows with equal columns are sorted by object and offset. Pure."""
+        """Returns the sorted rows. Rows with equal values in these columns are sorted by object and offset. Pure."""
         keys = [(name, "ascending") for name in (*self.columns, "_key", "_offset")]
         return rows.take(pc.sort_indices(rows, sort_keys=keys)).combine_chunks()
 
 
 def clustered_as(metadata: MetaData) -> Clustered | None:
-    """The order of a clustered table's rows; None if the table is of another kind. Pure."""
+    """Returns the order of a clustered table's rows, or None if the table is of another kind. Pure."""
     found = json.loads(metadata.configuration.get(DEFINITION, "{}"))
     if "cluster_by" not in found:
         return None
     size = metadata.configuration.get(
         FILE_BYTES, ""
-    )  # another engine may have changed it to a text like 128mb
+    )  # another engine may have changed the size to a text like 128mb
     return Clustered(
         columns=tuple(found["cluster_by"]), file_bytes=int(size) if size.isdecimal() else CLUSTER_FILE_BYTES
     )

@@ -6,9 +6,9 @@ Files of one size class are merged, as in other tables (`packs.rewrite_choice`),
 
 | another writer, since the round was planned | the round |
 |---|---|
-| advanced the table to a later version of its source, or to another source | has nothing left to commit |
-| merged or rewrote files | looks for its rows in the new files |
-| rolled the table back | has nothing left to commit |
+| advanced the table to a later version of its source, or to another source | commits nothing |
+| merged or rewrote files | searches the new files for the rows that left |
+| rolled the table back | commits nothing |
 """
 
 from collections.abc import Mapping, Sequence
@@ -37,12 +37,12 @@ from s3notify_platform.table.proposal import Proposal
 from s3notify_platform.table.snapshot import Snapshot
 
 ALL: Final = Slot(0)
-"""A clustered table has its counts in this slot only."""
+"""The manifest of a clustered table has all counts in this slot."""
 
 
 @dataclass(slots=True, kw_only=True)
 class ClusteredRound:
-    """A round, planned on the snapshot `base`. `came`: new rows, sorted.
+    """A round that was planned on the snapshot `base`. `came`: the new rows, in order.
 
     `left`: the rows that left the source, with only `_key`, `_offset` and the columns of the order.
     """
@@ -60,7 +60,7 @@ class ClusteredRound:
     _new: list[tuple[str, Any]] | None = None
 
     def onto(self, base: Snapshot) -> Proposal | None:
-        """See `Change`, and the table above."""
+        """See `Change`, and the list of cases in the module's docstring."""
         if base.table != self.base.table or base.manifest.follows != self.base.manifest.follows:
             return None
         live = {pack.path: pack for pack in base.packs.values()}
@@ -85,7 +85,7 @@ class ClusteredRound:
         )
 
     def _rewritten(self, live: Mapping[str, Add], hit: Mapping[str, Any]) -> PackChanges:
-        """The changes to existing files: some are merged, and others lose rows."""
+        """Returns the changes to existing files: some files are merged, and other files lose rows."""
         found, hides = PackChanges(), self.table.data.vectors
         merges = compaction(live.values(), self.clustered.sizes, touched=() if hides else hit.keys())
         merged = {path for merge in merges for path in merge.paths}
@@ -103,7 +103,7 @@ class ClusteredRound:
         return found
 
     def _merge(self, packs: Sequence[Add], hit: Mapping[str, Any], merge: Merge, found: PackChanges) -> None:
-        """Rewrite these files as one file, or several, without the rows that left the source."""
+        """Rewrites these files as one file, or as several files, without the rows that left the source."""
         parts, withdrawn = [], 0
         for pack in packs:
             rows = pa.concat_tables(self.table.data.opened(pack).groups())
@@ -113,7 +113,7 @@ class ClusteredRound:
                 rows = rows.filter(pc.invert(gone))
             parts.append(rows)
         if len(packs) == 1 and not withdrawn and not packs[0].vector:
-            return  # its bounds allow the rows, but the file does not hold them
+            return  # the file's bounds include the rows, but the file does not have them
         found.withdrawn[ALL] += withdrawn
         now_ms, change = self.clock.wall_ms(), withdrawn > 0
         found.removes += [pack.removed(now_ms, data_change=change) for pack in packs]
@@ -121,7 +121,7 @@ class ClusteredRound:
         _write(self.table, self.clustered, together, merge, found, data_change=change)
 
     def _hide(self, packs: Sequence[Add], hit: Mapping[str, Any], found: PackChanges) -> None:
-        """Hide rows of these files by deletion vectors: the rows that left the source."""
+        """Hides the rows that left the source, by deletion vectors of these files."""
         hidden: dict[str, Any] = {}
         data, now_ms = self.table.data, self.clock.wall_ms()
         for pack in packs:
@@ -145,7 +145,7 @@ class ClusteredRound:
         found.adds += [with_vector(by_path[path], encoded.vectors[path]) for path in hidden]
 
     def _join(self, found: PackChanges) -> None:
-        """Add the new rows, in separate files."""
+        """Adds the new rows, in separate files."""
         data, label = self.table.data, self.base.version + 1
         if self._new is None:
             self._new = [(unique_name(self.clock), each) for each in files(self.came, self.clustered)]
@@ -157,7 +157,7 @@ class ClusteredRound:
 def merged(table: LogTable, clustered: Clustered, packs: Sequence[Add]) -> PackChanges:
     """Merges files into one sorted file, or several full files, without the rows that vectors hide.
 
-    1 GET for each file.
+    Cost: 1 GET for each file.
     """
     rows = [pa.concat_tables(table.data.opened(pack).groups()) for pack in packs]
     together = clustered.in_order(pa.concat_tables(rows, promote_options="default"))
@@ -179,7 +179,7 @@ def _write(
     *,
     data_change: bool,
 ) -> None:
-    """Make files of these sorted rows, and add them to `found`."""
+    """Makes files of these sorted rows, and adds them to `found`."""
     data = table.data
     for each in files(rows, clustered):
         name = unique_name(data.clock)
@@ -188,7 +188,7 @@ def _write(
 
 
 def _gone(rows: pa.Table, left: pa.Table) -> pa.ChunkedArray:
-    """Mask: true for each of `rows` that is among the rows that left. Object and offset are compared."""
+    """Returns a mask of `rows`: true for each row that is also in `left`. Rows are compared by object and offset."""
     wanted = {*zip(left["_key"].to_pylist(), left["_offset"].to_pylist(), strict=True)}
     maybe = np.flatnonzero(pc.is_in(rows["_key"], left["_key"].combine_chunks()).to_numpy())
     keys, offsets = (rows[name].take(pa.array(maybe)).to_pylist() for name in ("_key", "_offset"))

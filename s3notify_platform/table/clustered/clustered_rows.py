@@ -1,4 +1,4 @@
-"""The same rows in another order, as a kind of table that follows another one (`follow`)."""
+"""The clustered table, as a kind of table for `follow`: it has the rows of its source in another order."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -23,16 +23,18 @@ PLACE: Final = ("_key", "_offset")
 
 
 class ClusterJobs(Protocol):
-    """The work on all rows of the source's table, as of a snapshot."""
+    """The work that needs all rows of the source's table, as of a snapshot."""
 
     def clustered(self, clustered: Clustered, snapshot: Snapshot, label: int) -> Sequence[StagedPack]:
-        """Write all rows in order, under this label. The files are stored when the call returns."""
+        """Writes all rows in order, under this label. The files are stored when the call returns."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusteredRows(Kind):
-    """The same rows, sorted by some columns. `jobs`: the work on the whole source."""
+    """A table with the rows of its source, sorted by some columns. `jobs`: does the work that needs all rows of the
+    source.
+    """
 
     clustered: Clustered
     jobs: ClusterJobs
@@ -56,7 +58,7 @@ class ClusteredRows(Kind):
         return replace(metadata, configuration=properties), protocol
 
     def changed(self, step: Step, feed: RowChanges) -> tuple[Change, int]:
-        """See `Kind`. The second result counts rows."""
+        """See `Kind`. The number in the result counts rows."""
         if feed.erased:
             raise NoFeedError("objects were erased, and the feed does not say which rows they had")
         came = pa.Table.from_batches(
@@ -81,7 +83,7 @@ class ClusteredRows(Kind):
         return change, came.num_rows + left.num_rows
 
     def rebuild(self, step: Step) -> tuple[Change, int]:
-        """See `Kind`. The second result counts rows."""
+        """See `Kind`. The number in the result counts rows."""
         packs = self.jobs.clustered(self.clustered, step.target, step.label) if step.columns else ()
         rows = sum(pack.add.rows for pack in packs)
         change = Rebuilt(

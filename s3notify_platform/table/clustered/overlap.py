@@ -11,11 +11,12 @@ from s3notify_platform.table.clustered.cluster_order import Clustered
 from s3notify_platform.table.delta.actions import Add
 
 DEPTH: Final = 3
-"""One value may be in the ranges of at most this number of files. If it is in more, the files are merged."""
+"""At most this number of files may have ranges that include the same value. If more files have such ranges, these files
+are merged."""
 
 
 def overlapping(live: Iterable[Add], clustered: Clustered, step_bytes: int) -> Iterator[list[Add]]:
-    """Groups of files to be merged, each of about `step_bytes`. A file is in at most one group.
+    """Yields groups of files that are to be merged. A group has about `step_bytes`, and a file is in at most one group.
 
     Files are ordered by the least value of the first column. A file whose least value is unknown comes last.
     """
@@ -37,7 +38,9 @@ def overlapping(live: Iterable[Add], clustered: Clustered, step_bytes: int) -> I
 
 
 def _worth(step: list[Add], clustered: Clustered) -> Iterator[list[Add]]:
-    """Yields the step if its merge is useful: several files are small, too many overlap, or a vector hides rows."""
+    """Yields the step if its merge is useful: several files are small, too many files overlap, or a vector hides
+    rows.
+    """
     small = sum(pack.size < clustered.file_bytes // 2 for pack in step)
     if small > 1 or len(step) > DEPTH or any(pack.vector for pack in step):
         yield step
@@ -49,7 +52,7 @@ def _bounds(pack: Add, name: str) -> tuple[Any, Any]:
 
 
 def _rank(bound: Any) -> tuple[bool, str, Any]:
-    """A sort key for the bounds of one column. A missing bound comes last."""
+    """Returns a sort key for the bounds of one column. A missing bound comes last."""
     return (
         bound is None,
         type(bound).__name__ if isinstance(bound, str) else "",

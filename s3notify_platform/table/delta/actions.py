@@ -1,11 +1,12 @@
-"""The actions of one version of a Delta log. The version may be of this platform or of another engine. Pure.
+"""The actions of one version of a Delta log. This platform or another engine may have written the version. Pure.
 
 Each version of the platform has one `txn` action. Its `appId` is the table's id, and its `version` is the number `n` of
-the version's manifest. So the log names its manifest, and a checkpoint names it, too. `commitInfo` has `n`, too, and
-the `n` of the version before (`parent`). By `parent`, a reader notices if an earlier version was replaced.
+the version's manifest. So a version of the log names its manifest, and a checkpoint names the manifest, too.
+`commitInfo` has `n`, too, and the `n` of the version before (`parent`). By `parent`, a reader notices that an earlier
+version was replaced.
 
-The label of a row is the number of the version that the row was planned for. The tags of a pack's `add` have the lowest
-and the highest label of its rows.
+The label of a row is the number of the version for which the row was planned. The tags of a pack's `add` have the
+lowest and the highest label of its rows.
 
 Source: Delta Transaction Log Protocol (https://github.com/delta-io/delta/blob/master/PROTOCOL.md).
 """
@@ -28,7 +29,7 @@ SLOTS: Final = "s3notify.slots"
 """Tag of `remove`, which has no statistics: the lowest and the highest slot of the pack's rows, like `3-17`."""
 
 NOTE: Final = "s3notify"
-"""Field of `commitInfo`: what the version tells to the history and the change feed."""
+"""Field of `commitInfo`: the version's data for the history and the change feed."""
 
 ANY_LABEL: Final = 2**63 - 1
 
@@ -41,7 +42,9 @@ UNKNOWN_ROWS: Final = -1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Vector:
-    """A deletion vector: hides rows of a file. `body`: the vector itself in Z85 (if `storage` is `i`), or its place."""
+    """A deletion vector, which hides rows of a file. `body`: the vector itself in Z85 (if `storage` is `i`), or the
+    name of its file.
+    """
 
     storage: str
     body: str
@@ -56,7 +59,7 @@ class Vector:
         return f"{self.storage}{self.body}" + ("" if self.offset is None else f"@{self.offset}")
 
     def json(self) -> Json:
-        """The vector in the format of an action."""
+        """Returns the vector in the format of an action."""
         at = {} if self.offset is None else {"offset": self.offset}
         return {
             "storageType": self.storage,
@@ -68,7 +71,7 @@ class Vector:
 
     @classmethod
     def of(cls, found: Mapping[str, Any] | None) -> "Vector | None":
-        """Inverse of `json`."""
+        """Decodes the result of `json`."""
         if not found:
             return None
         return cls(
@@ -84,9 +87,9 @@ class Vector:
 class Add:
     """A live file: a pack, or a file that another engine made of packs.
 
-    `rows`: the number of rows in the file, or `UNKNOWN_ROWS`; `vector` may hide some of them. `slots`, `keys`: the
-    least and the greatest slot and key that the file may hold. `since`, `until`: the least and the greatest label of
-    its rows. `stats`: the statistics as text, in the log's format.
+    `rows`: the number of all rows in the file, or `UNKNOWN_ROWS`. `vector`: the rows that readers do not see. `slots`,
+    `keys`: the least and the greatest slot and key that the file may have. `since`, `until`: the least and the greatest
+    label of the file's rows. `stats`: the statistics as text, in the log's format.
     """
 
     path: str
@@ -110,13 +113,13 @@ class Add:
 
     @property
     def id(self) -> tuple[str, str]:
-        """Identifies the file in the log: its path and its vector."""
+        """The path and the vector of the file, which identify it in the log."""
         return self.path, self.vector.id if self.vector else ""
 
     def may_hold(self, slot: int, key: str | None, since: int, until: int) -> bool:
-        """True if the file may hold rows of this object, with a label in this range.
+        """Returns true if the file may hold rows of this object, with a label in this range.
 
-        A key of None means any object in the slot.
+        If `key` is None, this applies to any object in the slot.
         """
         return (
             self.slots[0] <= slot <= self.slots[1]
@@ -126,7 +129,7 @@ class Add:
         )
 
     def json(self) -> Json:
-        """The action."""
+        """Returns the action in the format of the log."""
         return {
             "path": self.path,
             "partitionValues": {},
@@ -140,7 +143,9 @@ class Add:
 
     @classmethod
     def of(cls, found: Mapping[str, Any]) -> "Add":
-        """Inverse of `json`. If statistics and tags lack a bound, the result has the widest possible bound."""
+        """Decodes the result of `json`. If statistics and tags lack a bound, the result has the widest possible
+        bound.
+        """
         stats = json.loads(found.get("stats") or "{}")
         least, most = _known(stats.get("minValues")), _known(stats.get("maxValues"))
         rows = stats.get("numRecords")
@@ -160,7 +165,7 @@ class Add:
         )
 
     def removed(self, now_ms: int, *, data_change: bool = True) -> "Remove":
-        """The action that removes this file."""
+        """Returns the action that removes this file."""
         return Remove(
             path=self.path,
             size=self.size,
@@ -175,7 +180,7 @@ class Add:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Remove:
-    """A file that is no longer live. Fields that `Add` has, too, describe the file as it was."""
+    """A file that is no longer live. The fields that `Add` also has describe the file before its removal."""
 
     path: str
     deleted_ms: int
@@ -193,7 +198,7 @@ class Remove:
 
     @property
     def file(self) -> Add:
-        """The file as it was while it was live, but without its statistics."""
+        """The file before its removal, without its statistics."""
         return Add(
             path=self.path,
             size=self.size,
@@ -206,7 +211,7 @@ class Remove:
         )
 
     def json(self) -> Json:
-        """The action."""
+        """Returns the action in the format of the log."""
         low, high = self.slots
         return {
             "path": self.path,
@@ -221,7 +226,7 @@ class Remove:
 
     @classmethod
     def of(cls, found: Mapping[str, Any]) -> "Remove":
-        """Inverse of `json`. If the tags lack a bound, the result has the widest possible bound."""
+        """Decodes the result of `json`. If the tags lack a bound, the result has the widest possible bound."""
         tags = found.get("tags") or {}
         low, high = tags.get(SLOTS, f"0-{ANY_LABEL}").split("-")
         return cls(
@@ -249,7 +254,7 @@ class MetaData:
     partition_columns: tuple[str, ...] = ()
 
     def json(self) -> Json:
-        """The action."""
+        """Returns the action in the format of the log."""
         return {
             "id": self.id,
             "name": self.name,
@@ -263,7 +268,7 @@ class MetaData:
 
     @classmethod
     def of(cls, found: Mapping[str, Any]) -> "MetaData":
-        """Inverse of `json`."""
+        """Decodes the result of `json`."""
         return cls(
             id=found["id"],
             schema=found["schemaString"],
@@ -285,7 +290,7 @@ class Protocol:
     writer_features: tuple[str, ...] = ()
 
     def json(self) -> Json:
-        """The action."""
+        """Returns the action in the format of the log."""
         found: Json = {"minReaderVersion": self.reader, "minWriterVersion": self.writer}
         if self.reader >= 3:
             found["readerFeatures"] = list(self.reader_features)
@@ -295,7 +300,7 @@ class Protocol:
 
     @classmethod
     def of(cls, found: Mapping[str, Any]) -> "Protocol":
-        """Inverse of `json`."""
+        """Decodes the result of `json`."""
         return cls(
             reader=found["minReaderVersion"],
             writer=found["minWriterVersion"],
@@ -306,7 +311,8 @@ class Protocol:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogVersion:
-    """One version of the log. `number` names its manifest, and `parent` the manifest of the version before.
+    """One version of the log. `number`: the number of its manifest. `parent`: the number of the manifest of the version
+    before.
 
     `number` is 0 in a version of another engine. `note`: data for the history. `strange`: the names of actions that
     this platform neither writes nor reads.
@@ -335,7 +341,7 @@ class LogVersion:
         return any(add.data_change for add in self.adds) or any(gone.data_change for gone in self.removes)
 
     def dumps(self) -> bytes:
-        """The body of the version, with one action on each line."""
+        """Returns the body of the version, with one action on each line."""
         info: Json = {
             "timestamp": self.created_ms,
             "operation": self.operation,
@@ -353,12 +359,14 @@ class LogVersion:
         actions += [{"remove": each.json()} for each in self.removes]
         actions += [{"add": each.json()} for each in self.adds]
         lines = (json.dumps(each, separators=(",", ":"), ensure_ascii=False) for each in actions)
-        # A note may quote any text. If it had a lone surrogate, other engines could not read the log.
+        # A note may quote any text. With a lone surrogate in a note, other engines could not read the log.
         return "".join(f"{line}\n" for line in lines).encode(errors="replace")
 
     @classmethod
     def loads(cls, body: bytes, *, where: str) -> "LogVersion":
-        """Inverse of `dumps`, also for other engines' versions. Raises `CorruptError`, with `where` in its message."""
+        """Decodes a version of this platform or of another engine. Raises `CorruptError`, with `where` in its
+        message.
+        """
         try:
             return _version([json.loads(line) for line in body.splitlines() if line.strip()])
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
@@ -368,12 +376,12 @@ class LogVersion:
 
 
 def _tags(since: int, until: int, **more: str) -> Json:
-    """The tags of a file that the platform wrote; empty for a file of another engine."""
+    """Returns the tags of a file that the platform wrote; empty for a file of another engine."""
     return {} if until == ANY_LABEL else {"tags": {SINCE: str(since), UNTIL: str(until)} | more}
 
 
 def _known(bounds: Mapping[str, Any] | None) -> Json:
-    """Only the bounds that are known: some engines write null for unknown bounds."""
+    """Returns the bounds without null, which some engines write for unknown bounds."""
     return {name: bound for name, bound in (bounds or {}).items() if bound is not None}
 
 

@@ -1,4 +1,4 @@
-"""Checkpoints of the log. A checkpoint is a Parquet file with all that a reader needs of the versions up to its own.
+"""Checkpoints of the log. A checkpoint of a version is a Parquet file with the state of the log as of this version.
 Pure.
 
 This platform writes a classic checkpoint in a single file, which every engine reads. The checkpoint has the protocol,
@@ -28,9 +28,9 @@ from s3notify_platform.table.delta.actions import Add, Json, MetaData, Protocol,
 class Checkpoint:
     """The state of a log as of one version.
 
-    `txns`: the newest version of each application (`appId`). `removes`: files that are no longer live, which engines
-    need only for their vacuum. `strange`: the names of actions that this platform does not read. `foreign`: True if
-    another engine wrote the checkpoint.
+    `txns`: the newest version of each application (`appId`). `removes`: files that are no longer live. Engines need
+    these files only for their vacuum. `strange`: the names of actions that this platform does not read. `foreign`: True
+    if another engine wrote the checkpoint.
     """
 
     protocol: Protocol
@@ -46,8 +46,8 @@ class Checkpoint:
 class LastCheckpoint:
     """The content of `_last_checkpoint`, which names the newest checkpoint.
 
-    `actions`, `size_bytes`, `adds`: the checkpoint's size; 0 if unknown. `parts`: the number of its files (this
-    platform writes 1).
+    `actions`, `size_bytes`, `adds`: the checkpoint's number of actions, bytes and live files; 0 if unknown. `parts`:
+    the number of files of the checkpoint (this platform writes 1).
     """
 
     version: int
@@ -57,7 +57,7 @@ class LastCheckpoint:
     parts: int = 1
 
     def dumps(self) -> bytes:
-        """The body of `_last_checkpoint`."""
+        """Returns the body of `_last_checkpoint`."""
         found = {"version": self.version, "size": self.actions}
         if self.size_bytes:
             found |= {"sizeInBytes": self.size_bytes, "numOfAddFiles": self.adds}
@@ -65,7 +65,9 @@ class LastCheckpoint:
 
     @classmethod
     def loads(cls, body: bytes, *, where: str) -> "LastCheckpoint":
-        """Inverse of `dumps`, also for files of other engines. Raises `CorruptError`, with `where` in its message."""
+        """Decodes a `_last_checkpoint` of this platform or of another engine. Raises `CorruptError`, with `where` in
+        its message.
+        """
         try:
             found = json.loads(body)
             return cls(
@@ -83,7 +85,7 @@ class LastCheckpoint:
 
 
 _OWN: Final = b"s3notify"
-"""The key in a file's metadata that marks checkpoints of this platform."""
+"""A key in the metadata of a Parquet file: only checkpoints of this platform have it."""
 
 _STRINGS: Final = pa.map_(pa.string(), pa.string())
 _VECTOR: Final = pa.struct(
@@ -146,7 +148,7 @@ _SCHEMA: Final = pa.schema(
 
 
 def encode(state: Checkpoint, *, version: int) -> tuple[bytes, LastCheckpoint]:
-    """The checkpoint of this version, and the content of `_last_checkpoint` that names it."""
+    """Returns the checkpoint of this version, and the content of `_last_checkpoint` that names it."""
     columns: dict[str, list[Json]] = {
         "protocol": [state.protocol.json()],
         "metaData": [state.metadata.json()],
@@ -171,9 +173,9 @@ def encode(state: Checkpoint, *, version: int) -> tuple[bytes, LastCheckpoint]:
 
 
 def decode(body: bytes, *, where: str) -> Checkpoint:
-    """Inverse of `encode`, also for files of other engines. Raises `CorruptError`, with `where` in its message.
+    """Decodes a checkpoint of this platform or of another engine. Raises `CorruptError`, with `where` in its message.
 
-    A V2 checkpoint lists the live files in other objects: `strange` then has `sidecar`.
+    A V2 checkpoint lists the live files in other objects. For such a checkpoint, `strange` has `sidecar`.
     """
     try:
         file = pq.ParquetFile(pa.BufferReader(body))
@@ -204,7 +206,7 @@ def decode(body: bytes, *, where: str) -> Checkpoint:
 
 
 def _rows(file: pq.ParquetFile, name: str) -> list[Json]:
-    """The actions of one kind, with only the fields that this platform reads."""
+    """Returns the actions of one kind, with only the fields that this platform reads."""
     if name not in _SCHEMA.names:
         return [{}] * (len(column := file.read(columns=[name], use_threads=False)[name]) - column.null_count)
     there = {each.name for each in file.schema_arrow.field(name).type}
@@ -225,7 +227,7 @@ def _values(file: pq.ParquetFile, name: str, columns: list[str]) -> list[Json]:
 
 
 def _json_stats(parsed: Json | None) -> str | None:
-    """The statistics from columns: the counts, and those bounds that need no conversion (integers and texts)."""
+    """Converts statistics from columns to JSON: the counts, and the bounds of integers and texts."""
     if not parsed:
         return None
     found: Json = {

@@ -1,8 +1,8 @@
-"""The state of a log, version by version. Decides which versions of other engines are adopted. Pure.
+"""Computes the state of a log, version by version. Decides which versions of other engines are adopted. Pure.
 
 A version of the platform follows the version before it. A version of another engine is adopted if it changes no data.
-Other foreign versions are refused, unless the platform's next version undoes them (`rollback`). The version that undoes
-them restores the state before them.
+Other foreign versions are refused, unless the platform's next version undoes them (`rollback`). This next version
+restores the state before the foreign versions.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,7 +17,8 @@ from s3notify_platform.table.known import LINEAGE, Lineage
 NO_VERSION: Final = -1
 
 UNDOES: Final = "undoes"
-"""Field of a version's note: the versions of other engines that this version undoes. They directly precede it."""
+"""Field of a version's note: the versions of other engines that this version undoes. The undone versions directly
+precede this version."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +39,8 @@ class LogState:
 
 
 def undone_in(versions: Sequence[LogVersion]) -> list[bool]:
-    """For each of these consecutive versions: True if another engine wrote it, and the next own version undoes it.
+    """Returns a flag for each of these consecutive versions: true if another engine wrote the version, and the
+    platform's next version undoes it.
 
     Pure.
     """
@@ -55,10 +57,10 @@ def undone_in(versions: Sequence[LogVersion]) -> list[bool]:
 def after(
     state: LogState, version: LogVersion, *, where: str, adopt: bool = True, undone: bool = False
 ) -> LogState:
-    """The state after this version. Pure.
+    """Returns the state after this version. Pure.
 
-    `adopt`: accept a foreign version that changes no data. `undone`: accept any foreign version. `CorruptError`: the
-    version does not fit the state. `UsageError`: another engine made a forbidden change.
+    `adopt`: a foreign version that changes no data is accepted. `undone`: any foreign version is accepted.
+    `CorruptError`: the version does not fit the state. `UsageError`: another engine made a forbidden change.
     """
     number = state.version + 1
     if version.foreign and not adopt and not undone:
@@ -93,13 +95,15 @@ def after(
 
 
 def _goes_on(state: LogState, version: LogVersion) -> bool:
-    """True if the version belongs to this table, or is its first version under a new id (`open_table.forget`)."""
+    """Returns true if the version belongs to this table, or is its first version under a new id
+    (`open_table.forget`).
+    """
     renamed = version.metadata is not None and version.metadata.id == version.table
     return version.table == state.table or renamed
 
 
 class OtherLogError(CorruptError):
-    """The log was replaced since it was read. Open the table again."""
+    """The log was replaced after it was read, so the table must be opened again."""
 
 
 def _check_foreign(state: LogState, version: LogVersion, where: str) -> None:
@@ -120,7 +124,7 @@ def _check_foreign(state: LogState, version: LogVersion, where: str) -> None:
 
 
 def _same_rows(state: LogState, version: LogVersion) -> bool:
-    """True if a foreign version declares that it changes no data, and its numbers of rows confirm this."""
+    """Returns true if a foreign version declares that it changes no data, and if the numbers of rows confirm this."""
     live = {pack.id: pack.live_rows for pack in state.packs.values()}
     gone = {each.id for each in version.removes}
     counts = [add.live_rows for add in version.adds]

@@ -1,12 +1,12 @@
 """The table's schema in Delta's form, and the protocol and the properties that this schema needs. Pure.
 
-An engine needs only the protocol versions that the table's schema demands:
+An engine needs no higher protocol versions than the table's schema demands:
 
     - reader 1 and writer 2
     - column mapping (2 and 5), if a name has characters that Delta reserves
     - table features (3 and 7), for timestamps without zone, and for deletion vectors
 
-Every column may be null, because files that are older than a column do not have it.
+Every column is nullable, because files that are older than a column do not have the column.
 
 `objections` lists the changes by another engine that cannot be adopted.
 
@@ -31,11 +31,11 @@ LINEAGE: Final = (
     ("_etag", "string"),
     ("_offset", "long"),
 )
-"""The first columns of each pack. They say from which object a row was read."""
+"""The first columns of each pack, which say from which object a row was read."""
 
 PROPERTIES: Final = {
-    # Only the platform's vacuum may remove files and versions. With these settings, the cleanup of another engine finds
-    # nothing old enough: neither history, nor files that are about to be committed.
+    # Only the platform's vacuum may remove files and versions. With these settings, nothing is old enough for the
+    # cleanup of another engine: neither old versions, nor files of a round that is not committed yet.
     "delta.deletedFileRetentionDuration": "interval 5200 weeks",
     "delta.enableExpiredLogCleanup": "false",
 }
@@ -44,7 +44,7 @@ PROPERTIES: Final = {
 VECTORS: Final = "delta.enableDeletionVectors"
 
 FORGETS: Final = "delta.setTransactionRetentionDuration"
-"""A property that must not be set. Engines drop the `txn` that names the manifest after this time."""
+"""A property that must not be set. After the time in this property, engines drop the `txn` that names the manifest."""
 
 _HARMLESS: Final = (
     "delta.autoOptimize",
@@ -56,7 +56,8 @@ _HARMLESS: Final = (
     "delta.targetFileSize",
     "delta.tuneFileSizesForRewrites",
 )
-"""Prefixes of Delta's properties that require nothing of other writers. Other prefixes than `delta.` are the user's."""
+"""Prefixes of Delta's properties that require nothing of other writers. Properties that do not begin with `delta.`
+belong to the user."""
 
 _PRIMITIVES: Final = re.compile(
     r"string|long|integer|short|byte|float|double|boolean|binary|date|timestamp|timestamp_ntz|decimal\(\d+, ?\d+\)"
@@ -68,7 +69,7 @@ _RESERVED: Final = frozenset(" ,;{}()\n\t=")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeltaSchema:
-    """A schema in Delta's JSON, the protocol that engines need to read it, and the properties that it needs."""
+    """A schema in Delta's JSON, with the protocol and the properties that the schema requires."""
 
     schema: str
     protocol: Protocol
@@ -76,10 +77,10 @@ class DeltaSchema:
 
 
 def delta_schema(rows: str | None, *, vectors: bool = False, derived: bool = False) -> DeltaSchema:
-    """The schema of a table whose packs hold `rows` (Spark's schema JSON) after the lineage columns.
+    """Returns the schema of a table whose packs hold `rows` (Spark's schema JSON) after the lineage columns.
 
-    `vectors`: deletion vectors will be written. `derived`: the table is a derived one, so `_slot` is the only lineage
-    column. `UsageError` names a column whose type Delta lacks, or whose name is already used.
+    `vectors`: deletion vectors will be written. `derived`: `_slot` is the only lineage column, as in the table of a
+    slot asset. `UsageError` names a column whose type Delta lacks, or whose name is already used.
     """
     own = [{"name": name, "type": kind} for name, kind in LINEAGE[: 1 if derived else None]]
     columns = own + (json.loads(rows).get("fields", []) if rows else [])
@@ -142,7 +143,7 @@ def _type(kind: Any, where: str, names: list[str], kinds: set[str]) -> Any:
 
 
 def _map_columns(fields: Iterable[Json]) -> int:
-    """Add the metadata of column mapping to each column. Returns the highest id.
+    """Adds the metadata of column mapping to each column. Returns the highest id of a column.
 
     Ids are derived from the columns' paths, so they stay the same when the schema grows.
     """
@@ -184,7 +185,9 @@ def _protocol(features: set[str]) -> Protocol:
 
 
 def _implied(protocol: Protocol) -> set[str]:
-    """The writer features of a protocol. Features that its version number implies are included."""
+    """Returns the writer features of a protocol. The result includes the features that the protocol's version number
+    implies.
+    """
     if protocol.writer >= 7:
         return {*protocol.writer_features}
     since = {
@@ -198,7 +201,7 @@ def _implied(protocol: Protocol) -> set[str]:
 
 
 def raised(known: Protocol | None, wanted: Protocol) -> Protocol:
-    """The lowest protocol that includes both. So a table's protocol is never lowered."""
+    """Returns the lowest protocol that includes both protocols. So a table's protocol is never lowered."""
     if known is None:
         return wanted
     if max(known.reader, wanted.reader) < 3 and max(known.writer, wanted.writer) < 7:
@@ -218,7 +221,8 @@ def raised(known: Protocol | None, wanted: Protocol) -> Protocol:
 
 
 def objections(version: LogVersion, *, metadata: MetaData, protocol: Protocol) -> list[str]:
-    """The reasons why the `metaData` and `protocol` of a foreign version cannot be adopted; empty if they can.
+    """Returns the reasons why the `metaData` and `protocol` of a foreign version cannot be adopted. The list is empty
+    if they can be adopted.
 
     The version may change comments, the name, the description, properties that do not begin with `delta.`, and
     properties that tune other engines.
@@ -259,7 +263,7 @@ def _property_change(name: str, old: str | None, value: str | None) -> str:
 
 
 def _schema_changes(old: str, new: str) -> Iterator[str]:
-    """The columns that differ in anything except their comments."""
+    """Yields the differences between the columns of two schemas, except differences in comments."""
     try:
         before, after = (
             {each["name"]: _bare(each) for each in json.loads(text)["fields"]} for text in (old, new)
@@ -277,7 +281,7 @@ def _schema_changes(old: str, new: str) -> Iterator[str]:
 
 
 def _bare(kind: Any) -> Any:
-    """The type, without the comments in it."""
+    """Returns the type, without the comments in it."""
     if isinstance(kind, list):
         return [_bare(each) for each in kind]
     if isinstance(kind, dict):
@@ -289,9 +293,10 @@ def _bare(kind: Any) -> Any:
 
 
 def united(theirs: str, mine: str) -> str | None:
-    """A schema with the columns of both: first theirs, then mine.
+    """Returns a schema with the columns of both schemas: first the columns of `theirs`, then the other columns of
+    `mine`.
 
-    None if a column has different types or sources in them. Pure.
+    Returns None if a column has different types, or is read from different fields of the objects. Pure.
     """
     try:
         return json.dumps(_united(json.loads(theirs), json.loads(mine)))

@@ -1,19 +1,20 @@
-"""Statistics of a pack, from its Parquet footer. Statistics let readers skip the pack. Pure.
+"""Makes the statistics of a pack from its Parquet footer. By these statistics, a query can skip the pack. Pure.
 
 Guarantee: a bound holds for every row, in the order in which engines compare values. A column without a safe bound has
 no bound. So a query finds the same rows with statistics as without them.
 
-- Strings keep their first `STRING_CHARS` characters. The last character of an upper bound is raised. The order of code
-  points is the order of UTF-8. Texts in lineage columns are not cut.
+- Strings keep their first `STRING_CHARS` characters. The last character of a cut upper bound is replaced by the next
+  character. The order of code points is the order of UTF-8. Texts in lineage columns are not cut.
 - Lower bounds of times are rounded down to the millisecond, and upper bounds are rounded up.
 - Engines may read decimals as doubles. So decimals with more than `EXACT_DIGITS` digits are rounded: lower bounds down,
   upper bounds up.
-- The bounds in footers ignore NaN. But NaN is the greatest value for engines (for some, the least). A column of floats
-  has bounds only if the writer says that it has no NaN (`without_nan`).
+- The bounds in footers ignore NaN. But for engines, NaN is the greatest value, or the least value. So a column of
+  floats has bounds only if the writer has checked that the column has no NaN (`without_nan`).
 - Booleans and binaries have only a count of nulls. Lists and maps, and the fields inside them, have no statistics.
 - A value that the log cannot express (the year 10000, infinity) does not become a bound.
 
-A deletion vector does not change the bounds, so they may be wider than needed. `hidden` records this (`tightBounds`).
+A deletion vector does not change the bounds. So the bounds may be too wide for the visible rows, and `hidden` sets
+`tightBounds` to false.
 
 Source: Delta Transaction Log Protocol, "Per-file Statistics".
 """
@@ -38,7 +39,7 @@ COLUMNS: Final = 32
 """At most this number of columns have statistics. A field inside a struct counts as a column."""
 
 STRING_CHARS: Final = 32
-"""The most characters in a bound of strings."""
+"""The largest number of characters in a bound of strings."""
 
 EXACT_DIGITS: Final = 15
 """The number of digits that a decimal keeps when it is converted to a double and back."""
@@ -55,7 +56,9 @@ Path = tuple[str, ...]
 
 @dataclass(slots=True)
 class _Column:
-    """The statistics of a leaf column, over the row groups read so far. `least`, `greatest`: in the footer's format."""
+    """The statistics of a leaf column, over the row groups that were read so far. `least`, `greatest`: bounds in the
+    footer's format.
+    """
 
     kind: pa.DataType
     nulls: int | None = 0
@@ -82,7 +85,7 @@ class _Column:
 
 @dataclass(slots=True)
 class _Tree:
-    """JSON texts of values by column, nested like the columns."""
+    """JSON texts of values, by column. Structs are nested trees."""
 
     parts: dict[str, "str | _Tree"] = field(default_factory=dict)
 
@@ -114,7 +117,7 @@ def add_of(
     data_change: bool = True,
     no_nan: Collection[Path] = (),
 ) -> Add:
-    """The action that adds this pack. `path`: its path in the log.
+    """Returns the action that adds this pack. `path`: its path in the log.
 
     `no_nan`: the float columns without NaN, which may have bounds.
     """
@@ -124,7 +127,7 @@ def add_of(
 
 
 def stats_of(footer: pq.FileMetaData, *, no_nan: Collection[Path] = ()) -> str:
-    """The statistics of a file, in the text format of an action."""
+    """Returns the statistics of a file, in the text format of an action."""
     least, greatest, nulls = _Tree(), _Tree(), _Tree()
     for path, column in _columns(footer):
         if column.nulls is not None:
@@ -143,9 +146,9 @@ def stats_of(footer: pq.FileMetaData, *, no_nan: Collection[Path] = ()) -> str:
 
 
 def without_nan(rows: pa.Table) -> frozenset[Path]:
-    """The float columns without NaN in these rows.
+    """Returns the float columns without NaN in these rows.
 
-    A column of a file has no NaN if it has none in all parts of the file.
+    A column of a file has no NaN if no part of the file has NaN in this column.
     """
     found: set[Path] = set()
 
@@ -162,7 +165,9 @@ def without_nan(rows: pa.Table) -> frozenset[Path]:
 
 
 def hidden(add: Add, vector: Vector, *, data_change: bool = True) -> Add:
-    """The action that adds the same file again, with `vector`, which hides some rows. `add` must then be removed."""
+    """Returns an action that adds the same file again with `vector`, which hides some rows. The caller must remove the
+    old `add`.
+    """
     stats: dict[str, Any] = json.loads(add.stats or "{}")
     stats["tightBounds"] = False
     text = json.dumps(stats, separators=(",", ":"), ensure_ascii=False)
@@ -173,7 +178,9 @@ def hidden(add: Add, vector: Vector, *, data_change: bool = True) -> Add:
 
 
 def _columns(footer: pq.FileMetaData) -> Iterator[tuple[Path, _Column]]:
-    """The columns that get statistics: lineage columns, and the first of the other columns that can have them."""
+    """Yields the columns that get statistics: the lineage columns, and the first other columns that can have
+    statistics.
+    """
     leaves = list(_leaves(footer.schema.to_arrow_schema()))
     single = [(at, path, kind) for at, (path, kind) in enumerate(leaves) if path is not None]
     own = [each for each in single if _own(each[1])]
@@ -191,7 +198,9 @@ def _own(path: Path) -> bool:
 
 
 def _leaves(fields: Any, above: Path | None = ()) -> Iterator[tuple[Any, pa.DataType]]:
-    """The path and type of each leaf column of a Parquet file, in order. The path is None inside lists and maps."""
+    """Yields the path and type of each leaf column of a Parquet file, in order. The path is None inside lists and
+    maps.
+    """
     for part in fields:
         path = None if above is None else (*above, part.name)
         kind = part.type
@@ -206,9 +215,9 @@ def _leaves(fields: Any, above: Path | None = ()) -> Iterator[tuple[Any, pa.Data
 
 
 def _raw(found: Any, kind: pa.DataType) -> tuple[Any, Any]:
-    """Bounds of a row group: decimals unchanged, texts as bytes, dates and times as numbers.
+    """Returns the bounds of a row group: decimals unchanged, texts as bytes, dates and times as numbers.
 
-    As numbers, because they may be beyond Python's range of dates.
+    Dates and times are numbers, because they may be beyond Python's range of dates.
     """
     return (found.min, found.max) if pa.types.is_decimal(kind) else (found.min_raw, found.max_raw)
 
@@ -243,7 +252,9 @@ def _text(value: bytes, cut: Callable[[str], str | None]) -> str | None:
 
 
 def _raised(text: str, chars: int | None) -> str | None:
-    """An upper bound for a text: itself if it is short, else its raised beginning, if it can be raised; else None."""
+    """Returns an upper bound for a text. A short text is its own bound. The bound of a long text is its beginning with
+    the last character raised, or None if no character can be raised.
+    """
     if chars is None or len(text) <= chars:
         return text
     kept = text[:chars].rstrip(_LAST)
@@ -261,7 +272,9 @@ def _decimal(value: Decimal, kind: Any, rounding: str) -> str | None:
     rounded = Context(prec=EXACT_DIGITS, rounding=rounding).plus(value)
     if rounded.is_zero():
         return "0"
-    if rounded.adjusted() >= kind.precision - kind.scale:  # rounding has added a digit, which the type lacks
+    if (
+        rounded.adjusted() >= kind.precision - kind.scale
+    ):  # rounding has added a digit, and the type has no room for it
         return None
     return format(rounded, "f")
 

@@ -1,17 +1,18 @@
-"""Deletion vectors: they hide rows of a pack. Bytes in, bytes out. Pure.
+"""Encodes and decodes deletion vectors, which hide rows of a pack. Pure.
 
 A vector is a set of row numbers, counted from 0 over the whole file. Small vectors are in the log itself. All larger
-vectors of a round are in one file, so that a round writes at most one more object. The name of its folder begins with
-`_`. `vacuum(full=True)` of delta-rs does not know vectors, and removes their files from other folders.
+vectors of a round are in one file, so that a round writes at most one further object. The folder of these files has a
+name that begins with `_`. In other folders, `vacuum(full=True)` of delta-rs would remove the files, because it ignores
+vectors.
 
     - A vector has magic (4 bytes, little endian), the number of bitmaps (8), and for each bitmap the high 32 bits of
       its rows (4) and a Roaring bitmap in the portable format.
-    - In the log, a vector is Z85, padded by zeros to four bytes.
-    - A file has its version (1 byte), and for each vector its size (4, big endian), the vector, and its CRC-32 (4, big
-      endian).
+    - In the log, a vector is encoded as Z85, and padded by zeros to a multiple of four bytes.
+    - A file has the version of its format (1 byte), and for each vector its size (4, big endian), the vector, and its
+      CRC-32 (4, big endian).
 
-Each vector is checked when it is read: its magic, checksum and counts, and the row numbers against its file. A vector
-is expanded only after these checks.
+Each vector is checked when it is read: its magic, checksum and counts, and whether its row numbers are in the file. A
+vector is expanded only after these checks.
 
 Sources: Delta Transaction Log Protocol, "Deletion Vector Format"; ZeroMQ RFC 32 (Z85); RoaringFormatSpec.
 """
@@ -30,7 +31,7 @@ from s3notify_platform.kernel.errors import CorruptError
 from s3notify_platform.table.delta.actions import Vector
 
 INLINE_BYTES: Final = 1024
-"""The most bytes of a vector in the log itself. Larger vectors go to a file."""
+"""The largest number of bytes of a vector in the log itself. Larger vectors are in a file."""
 
 _MAGIC: Final = 1681511377
 _HEADER: Final = struct.Struct("<IQI")
@@ -41,14 +42,15 @@ _VALUES: Final = {char: value for value, char in enumerate(_Z85)}
 _UUID_CHARS: Final = 20
 
 FOLDER: Final = "_s3notify/vector"
-"""The folder of the vectors' files, below the table's prefix. In the log it is a prefix of their ids."""
+"""The folder of the vectors' files, below the table's prefix. In the log, the folder is a prefix of the vectors'
+ids."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EncodedVectors:
-    """The vectors of a round, by the path of their pack.
+    """The vectors of a round. `vectors`: the vectors by the path of their pack.
 
-    `body`: the file of large vectors; None if there are only small ones.
+    `body`: the file of large vectors, or None if all vectors are small.
     """
 
     vectors: Mapping[str, Vector]
@@ -56,7 +58,7 @@ class EncodedVectors:
 
 
 def encode(rows: Mapping[str, Iterable[int]], *, file: UUID) -> EncodedVectors:
-    """The vectors that hide these rows (numbers below 2^32) of these packs.
+    """Returns the vectors that hide these rows (numbers below 2^32) of these packs.
 
     `file`: the id of the new file (`path_of(file)`).
     """
@@ -77,7 +79,7 @@ def encode(rows: Mapping[str, Iterable[int]], *, file: UUID) -> EncodedVectors:
 
 
 def path_of(file: UUID) -> str:
-    """Path of a file of vectors, relative to the table's prefix."""
+    """Returns the path of a file of vectors, relative to the table's prefix."""
     return f"{FOLDER}/{_name(file)}"
 
 
@@ -86,7 +88,8 @@ def _name(file: UUID) -> str:
 
 
 def file_of(vector: Vector) -> str | None:
-    """The path of the file that holds the vector, relative to the table's prefix; None if it is in the log itself.
+    """Returns the path of the file with the vector, relative to the table's prefix. Returns None if the vector is in
+    the log itself.
 
     `CorruptError`: the vector is stored in a way that this platform does not read.
     """
@@ -104,16 +107,16 @@ def file_of(vector: Vector) -> str | None:
 
 
 def span(vector: Vector) -> tuple[int, int]:
-    """The place of the vector in its file: its first byte, and the byte after its last one."""
+    """Returns the byte range of the vector in its file: the first byte, and the byte after the last byte."""
     start = vector.offset or 0
     return start, start + _FILE_SIZE.size + vector.size + _FILE_SIZE.size
 
 
 def decode(vector: Vector, *, rows: int, stored: bytes = b"", where: str) -> BitMap:
-    """The bitmap of the rows that a vector hides in a file of `rows` rows. Bitmaps are united by `|`.
+    """Returns the bitmap of the rows that a vector hides in a file of `rows` rows. The operator `|` unites two bitmaps.
 
-    `stored`: the bytes of its `span`, if it is in a file. `CorruptError`, with `where` in its message: the vector is
-    damaged, or belongs to another file.
+    `stored`: the bytes of the vector's `span`, if the vector is in a file. `CorruptError`, with `where` in its message:
+    the vector is damaged, or belongs to another file.
     """
     try:
         data = _stored(vector, stored) if vector.storage != "i" else _from_z85(vector.body)[: vector.size]

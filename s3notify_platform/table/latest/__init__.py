@@ -1,9 +1,9 @@
 """A table of newest rows has the newest row of each key. It is kept in step with its source's table (`table.follow`).
 
 Reading order: `latest_definition` (the key's columns, and the order of rows), `ranks` (texts by which rows are
-compared), `latest_round` (the next version, from the changes), `latest_build` (a rebuild), `newest_rows` (all parts
-together).
+compared), `latest_round` (the next version, from the changes), `latest_build` (a rebuild), `newest_rows` (the kind of
+table, for `follow`).
 
-No row outlives its object. If an object is overwritten, deleted, erased or quarantined, its keys get their next-newest
-rows.
+A row leaves the table when its object leaves. If an object is overwritten, deleted, erased or quarantined, the keys of
+its rows get their next-newest rows.
 """

@@ -1,8 +1,8 @@
 """Rebuilds a table of newest rows from all rows of its source's table, as one version.
 
-Rows are sorted by (`_slot`, `_key`) and by rank, the newest first. So while a task reads, it can write the first row of
-each key, and the key's state. Each task has its own range of slots. So the files of object states do not overlap. These
-files go into the level that has room for their size.
+Rows are sorted by (`_slot`, `_key`) and by rank, the newest first. So a task can write the first row and the state of
+each key while it reads the rows in order. Each task has its own range of slots. So the files of object states do not
+overlap. All these files form one level of the state tree: the level that has room for their size.
 """
 
 import math
@@ -31,7 +31,9 @@ from s3notify_platform.table.states.state_merge import FAN_OUT
 
 @dataclass(slots=True, kw_only=True)
 class BuiltPart:
-    """The result for a range of slots: the stored packs and state files, and the counts of rows and keys by slot."""
+    """The result of one task, for a range of slots: the stored packs and state files, and the counts of rows and keys
+    by slot.
+    """
 
     packs: list[StagedPack] = field(default_factory=list)
     states: list[StateFile] = field(default_factory=list)
@@ -42,7 +44,7 @@ class BuiltPart:
 def build_part(
     table: LogTable, label: int, rows: Iterable[pa.RecordBatch], slots: tuple[int, int], clock: Clock
 ) -> BuiltPart:
-    """Write the newest row of each key in a range of slots. 1 PUT for each pack and state file.
+    """Writes the newest row of each key in a range of slots. Cost: 1 PUT for each pack and state file.
 
     `slots`: the first slot, and the slot after the last one. `rows`: keyed rows (`Latest.keyed`) of these slots, sorted
     by `_slot`, `_key`, and `_etag` descending.
@@ -78,7 +80,7 @@ def build_part(
 
 
 def _newest(rows: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
-    """The first row of each key."""
+    """Yields the first row of each key, in batches."""
     last: tuple[int, str] | None = None
     for batch in rows:
         if not batch.num_rows:
@@ -95,7 +97,7 @@ def _newest(rows: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
 
 
 def _states(newest: pa.Table, label: int) -> pa.RecordBatch:
-    """The states of the keys that have these newest rows."""
+    """Returns the states of the keys in `newest`, in columns."""
     count = newest.num_rows
     given: dict[str, Any] = {
         "slot": newest["_slot"],
@@ -115,7 +117,7 @@ def _states(newest: pa.Table, label: int) -> pa.RecordBatch:
 
 
 def facts_of(parts: Sequence[BuiltPart]) -> dict[Slot, SlotFacts]:
-    """The counts of the slots that have keys. Pure."""
+    """Returns the counts of the slots that have keys. Pure."""
     return {
         Slot(slot): SlotFacts(rows=part.rows[slot], objects=keys)
         for part in parts
@@ -124,12 +126,12 @@ def facts_of(parts: Sequence[BuiltPart]) -> dict[Slot, SlotFacts]:
 
 
 def states_of(parts: Sequence[BuiltPart]) -> StateSet:
-    """The states of all keys: their files are in the level that has room for them. Pure."""
+    """Returns the states of all keys: their files are in the level that has room for them. Pure."""
     files = sorted((file for part in parts for file in part.states), key=lambda file: file.first)
     level = _level_of(sum(file.bytes for file in files))
     return StateSet(files=tuple(replace(file, level=level) for file in files))
 
 
 def _level_of(size: int) -> int:
-    """The level that has room for `size` bytes."""
+    """Returns the level that has room for `size` bytes."""
     return 1 + max(0, math.ceil(math.log(max(size, 1) / STATE_LEVEL_BYTES, FAN_OUT)))

@@ -24,10 +24,11 @@ OWN: Final = pa.schema(
 """The first columns of a newest row: the slot of its key, the key, the row's rank (`ranks`), and 0."""
 
 ORIGIN: Final = pa.schema([("_source_key", pa.string()), ("_source_offset", pa.int64())])
-"""The last columns of a newest row: the object that it was read from, and its offset in this object."""
+"""The last columns of a newest row: the key of the object from which the row was read, and the row's offset in this
+object."""
 
 DELETED: Final = "_deleted"
-"""Column of keyed rows: true if the row says that its key is deleted."""
+"""Column of keyed rows: true if the row means that its key is deleted."""
 
 Predicate = Callable[[pa.RecordBatch], pa.BooleanArray]
 """A condition on rows. The result is true, false or null (unknown) for each row."""
@@ -35,13 +36,14 @@ Predicate = Callable[[pa.RecordBatch], pa.BooleanArray]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Latest:
-    """The definition. It can be pickled if `deleted` can.
+    """The definition of a table of newest rows. It can be pickled if `deleted` can be pickled.
 
-    `key`: the columns of the key. A row with a null in one of them has no key, and is left out. `order_by`: the columns
-    that decide which row is newer, the most significant first. Null is older than all values. Ties are broken by the
-    time when the row's object was written (`_modified`), then by the object's key, then by the row's offset. `deleted`:
-    the rows that say that their key is deleted. While such a row is the newest of its key, the key has no row.
-    `deleted_when`: the same condition as text. `slots`: the number of slots for keys.
+    `key`: the columns of the key. A row with a null in one of these columns has no key, and is left out. `order_by`:
+    the columns that decide which row is newer, the most significant first. Null is older than all values. Ties are
+    broken by the time when the row's object was written (`_modified`), then by the object's key, then by the row's
+    offset. `deleted`: selects the rows that mean that their key is deleted. If the newest row of a key is a selected
+    row, the key has no row in the table. `deleted_when`: the condition of `deleted` as text. `slots`: the number of
+    slots for keys.
     """
 
     key: tuple[str, ...]
@@ -51,11 +53,11 @@ class Latest:
     slots: int = SLOT_COUNT
 
     def dumps(self) -> str:
-        """A text that identifies the definition; it is stored in the table's properties."""
+        """Returns a text that identifies the definition. The table's properties have this text."""
         return json.dumps({"key": self.key, "order_by": self.order_by, "deleted_when": self.deleted_when})
 
     def check(self, columns: pa.Schema) -> None:
-        """Raises `UsageError` if a needed column is missing in the source's table, or has no order."""
+        """Raises `UsageError` if a needed column is missing in the source's table, or has an unsuitable type."""
         for name in (*self.key, *self.order_by):
             if name not in columns.names:
                 raise UsageError(
@@ -71,22 +73,22 @@ class Latest:
             raise UsageError(f"latest: the table has a column {taken[0]!r}, which is reserved: rename it")
 
     def order_types(self, columns: pa.Schema) -> list[pa.DataType]:
-        """The types of the columns in `order_by`."""
+        """Returns the types of the columns in `order_by`."""
         return [columns.field(name).type for name in self.order_by]
 
     def keyed_columns(self, source: pa.Schema) -> pa.Schema:
-        """The columns of keyed rows: the columns of newest rows, and `DELETED`.
+        """Returns the columns of keyed rows: the columns of newest rows, and `DELETED`.
 
         `source`: the columns of the source's table.
         """
         return pa.schema([*OWN, *self._data(source), *ORIGIN, (DELETED, pa.bool_())])
 
     def keyed_table(self, source: pa.Schema, batches: Iterable[pa.RecordBatch]) -> pa.Table:
-        """Makes keyed rows of rows with these columns."""
+        """Converts batches of rows of the source's table to keyed rows. `source`: the columns of these rows."""
         return pa.Table.from_batches(map(self.keyed, batches), self.keyed_columns(source))
 
     def keyed(self, rows: pa.RecordBatch) -> pa.RecordBatch:
-        """Makes keyed rows of rows of the source's table. Rows without a key are left out."""
+        """Converts rows of the source's table to keyed rows. Rows without a key are left out."""
         texts = key_texts([rows.column(name) for name in self.key])
         if texts.null_count:
             there = pc.is_valid(texts)
@@ -132,14 +134,14 @@ def _zeros(count: int) -> list[int]:
 
 
 def newest_of(rows: pa.Table) -> pa.Table:
-    """The newest row of each key among keyed rows, in the order of packs. Pure."""
+    """Returns the newest row of each key among keyed rows, in the order of packs. Pure."""
     order = [("_slot", "ascending"), ("_key", "ascending"), ("_etag", "descending")]
     found = rows.take(pc.sort_indices(rows, sort_keys=order)).combine_chunks()
     return found.filter(is_first(found["_slot"], found["_key"]))
 
 
 def is_first(slots: pa.ChunkedArray, keys: pa.ChunkedArray) -> pa.ChunkedArray | pa.Array:
-    """Mask: true for each row whose key differs from the key of the row before. Pure."""
+    """Returns a mask: true for each row whose key differs from the key of the row before it, for sorted rows. Pure."""
     if len(keys) < 2:
         return pa.repeat(True, len(keys))
     other = pc.or_(

@@ -1,19 +1,20 @@
 """The next version of a table of newest rows, from the rows that its source's table has gained and lost.
 
-In this table, a key takes the place of an object, and so has a state. The state's ETag is the rank of the key's newest
-row (`ranks`). If this newest row says that the key is deleted, the key has no row in the table, but keeps its state. So
-to judge a row that arrives late, the state is enough. If the rank of a row that left equals the state's ETag, this row
-was the newest one. The round decides for each key that gained or lost rows in the source's table:
+In a table of newest rows, each key has a state, like an object in other tables. The state's ETag is the rank of the
+key's newest row (`ranks`). If this newest row says that the key is deleted, the key has no row in the table, but keeps
+its state. So the state is enough to decide if a row that arrives late is newer. If the rank of a row that left equals
+the state's ETag, the row that left was the newest row. The round decides for each key that gained or lost rows in the
+source's table:
 
 | the key's newest row | a newer row was added | the key |
 |---|---|---|
-| stays | yes | gets that row |
+| stays | yes | gets the added row |
 | stays | no | stays unchanged |
-| left | yes, or the same row again | gets that row |
-| left | no | gets the newest of the remaining rows (`search`), or leaves |
-| does not exist | yes | gets that row |
+| left | yes, or the same row again | gets the added row |
+| left | no | gets the newest of the remaining rows (`search`), or leaves the table |
+| does not exist | yes | gets the added row |
 
-`search` looks through the source's table, at most once in a round.
+`search` reads all rows of the source's table, at most once in a round.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -40,13 +41,13 @@ KEYS_AT_ONCE: Final = 50_000
 
 Keys = Mapping[Slot, Collection[str]]
 Search = Callable[[Keys], pa.Table]
-"""Returns the newest rows of these keys, in the form of `newest_of`. They are as of the source version that the round
-leads to."""
+"""Returns the newest rows of these keys, in the form of `newest_of`. The rows are as of the version of the source that
+the table has after the round."""
 
 
 @dataclass(slots=True, kw_only=True)
 class KeyChanges:
-    """The changes of keys, and the rows to write, which are sorted as in packs."""
+    """The changes of keys, and the rows to write. The rows are sorted by slot and key, as in packs."""
 
     slots: dict[Slot, SlotRound]
     rows: pa.Table
@@ -55,10 +56,10 @@ class KeyChanges:
 def key_changes(
     table: LogTable, base: Snapshot, came: pa.Table, left: pa.Table, search: Search
 ) -> KeyChanges:
-    """The changes of keys on top of `base`. The table in the module's docstring has the rules.
+    """Returns the changes of keys on top of `base`. The list of cases in the module's docstring has the rules.
 
     `came`: the newest of the added rows, in the form of `newest_of`. `left`: the `_slot`, `_key` and `_etag` of the
-    rows that left. Requests: those of `StateReader.lookup`, and of `search`.
+    rows that left. The call makes the requests of `StateReader.lookup` and of `search`.
     """
     places = _places(came, left)
     held = _states(table, base, places)
@@ -114,7 +115,7 @@ class _Newer:
         self._deleted = rows[DELETED].to_pylist()
 
     def state(self, at: int, label: int) -> ObjectState:
-        """The state of the key whose newest row is number `at` of these rows."""
+        """Returns the state of the key whose newest row is number `at` of these rows."""
         return ObjectState(
             key=self._keys[at],
             etag=self.ranks[at],
@@ -126,7 +127,7 @@ class _Newer:
 
 
 def _places(came: pa.Table, left: pa.Table) -> dict[Slot, list[str]]:
-    """By slot, the keys of rows that were added or left."""
+    """Returns, by slot, the keys of the rows that were added or that left."""
     named = pa.concat_tables([came.select(["_slot", "_key"]), left.select(["_slot", "_key"])])
     distinct = named.group_by(["_slot", "_key"]).aggregate([])
     found: dict[Slot, list[str]] = {}
@@ -154,7 +155,7 @@ def _parts(places: Keys) -> Iterator[Keys]:
 
 
 def staged(table: LogTable, rows: pa.Table, label: int) -> list[StagedPack]:
-    """Packs of these rows, which are written together with the version. No request."""
+    """Returns packs of these rows. The commit writes the packs together with the version. No request."""
     if not rows.num_rows:
         return []
     packs, files = table.data.staged(write([rows], table.data.sizes), label=label)
@@ -163,15 +164,15 @@ def staged(table: LogTable, rows: pa.Table, label: int) -> list[StagedPack]:
 
 @dataclass(slots=True, kw_only=True)
 class FollowingRound:
-    """A round of a table of newest rows, as a change. It is committed as a whole or not at all.
+    """A round of a table of newest rows, as a change. The round is committed completely, or nothing of it is committed.
 
-    `follows`: the source version that the table has afterwards.
+    `follows`: the version of the source from which the table is made after the round.
 
     | another writer, since the round was planned | the round |
     |---|---|
-    | advanced the table to a later version of its source, or to another source | has nothing left to commit |
+    | advanced the table to a later version of its source, or to another source | commits nothing |
     | merged or rewrote packs or state files | is committed on top of that version |
-    | rolled the table back, or erased keys of its slots | a conflict: plan again |
+    | rolled the table back, or erased keys of its slots | fails with a conflict, and must be planned again |
     """
 
     round: RoundChange
@@ -179,7 +180,7 @@ class FollowingRound:
     note: Mapping[str, Any] = field(default_factory=dict)
 
     def onto(self, base: Snapshot) -> Proposal | None:
-        """See `Change`, and the table above."""
+        """See `Change`, and the list of cases in the docstring of the class."""
         planned = self.round.base
         if base.table != planned.table or base.manifest.follows != planned.manifest.follows:
             return None

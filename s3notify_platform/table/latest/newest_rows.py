@@ -1,4 +1,4 @@
-"""The newest row of each key, as a kind of table that follows another one (`follow`)."""
+"""The table of newest rows, as a kind of table for `follow`."""
 
 import json
 import typing
@@ -24,7 +24,7 @@ from s3notify_platform.table.row_changes import RowChanges
 from s3notify_platform.table.snapshot import Snapshot
 
 GATHERED_BYTES: Final = 64 << 20
-"""The Arrow bytes of rows that are collected before only the newest row of each key is kept."""
+"""When this number of Arrow bytes of rows is collected, all rows except the newest row of each key are dropped."""
 
 _NAMED: Final = pa.schema([OWN.field(name) for name in OWN.names[:3]])
 
@@ -32,20 +32,20 @@ _ORIGIN_TYPES: Final = {"_source_key": "string", "_source_offset": "long"}
 
 
 class NewestJobs(typing.Protocol):
-    """The work on all rows of the source's table, as of a snapshot."""
+    """The work that needs all rows of the source's table, as of a snapshot."""
 
     def newest(self, latest: Latest, snapshot: Snapshot, label: int) -> Sequence[BuiltPart]:
-        """Write the newest row of each key, under this label. See `build_part`."""
+        """Writes the newest row of each key, under this label. See `build_part`."""
         ...
 
     def search(self, latest: Latest, snapshot: Snapshot, keys: Keys) -> pa.Table:
-        """The newest rows of these keys, in the form of `newest_of`."""
+        """Returns the newest rows of these keys, in the form of `newest_of`."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewestRows(Kind):
-    """The newest row of each key. `jobs`: the work on the whole source."""
+    """A table of the newest row of each key. `jobs`: does the work that needs all rows of the source."""
 
     latest: Latest
     jobs: NewestJobs
@@ -70,7 +70,7 @@ class NewestRows(Kind):
         return described(TableSchema(rows=json.dumps(columns)), created_ms=created_ms, vectors=vectors)
 
     def changed(self, step: Step, feed: RowChanges) -> tuple[Change, int]:
-        """See `Kind`. The second result counts keys."""
+        """See `Kind`. The number in the result counts keys."""
         search = partial(self.jobs.search, self.latest, step.target)
         found = key_changes(step.table, step.held, self._came(step, feed), self._left(step, feed), search)
         keys = sum(len(each.changes) for each in found.slots.values())
@@ -90,7 +90,7 @@ class NewestRows(Kind):
         return change, keys
 
     def rebuild(self, step: Step) -> tuple[Change, int]:
-        """See `Kind`. The second result counts keys."""
+        """See `Kind`. The number in the result counts keys."""
         parts: list[BuiltPart] = []
         if step.columns:
             parts += self.jobs.newest(self.latest, step.target, step.label)
@@ -108,7 +108,7 @@ class NewestRows(Kind):
         return change, sum(part.keys.total() for part in parts)
 
     def _came(self, step: Step, feed: RowChanges) -> pa.Table:
-        """For each key, the newest of the added rows."""
+        """Returns, for each key, the newest of the added rows."""
         found, waiting = self.latest.keyed_table(step.columns, ()), list[pa.RecordBatch]()
         for rows in (rows for share in feed.inserts() for rows in share.read(*step.place, step.columns)):
             waiting.append(self.latest.keyed(rows))
@@ -117,7 +117,7 @@ class NewestRows(Kind):
         return newest_of(pa.concat_tables([found, pa.Table.from_batches(waiting, found.schema)]))
 
     def _left(self, step: Step, feed: RowChanges) -> pa.Table:
-        """Slot, key and rank of each row that left the source's table."""
+        """Returns slot, key and rank of each row that left the source's table."""
         ranked = replace(self.latest, deleted=None)
         names = {*OWN.names, *ranked.key, *ranked.order_by, MODIFIED}
         needed = pa.schema([each for each in step.columns if each.name in names])
@@ -129,7 +129,7 @@ class NewestRows(Kind):
         return found
 
     def _erased(self, step: Step, feed: RowChanges) -> Iterator[pa.Table]:
-        """The keys whose newest row was from an erased object.
+        """Yields the keys whose newest row was from an erased object.
 
         All states are read, because the feed has only hashes of erased objects.
         """

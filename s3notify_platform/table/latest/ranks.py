@@ -1,19 +1,19 @@
-"""Texts that compare rows: the key of a row, and its rank, which decides which row of a key is newer. Pure.
+"""Makes two texts of a row: its key, and its rank. The rank decides which row of a key is newer. Pure.
 
-A rank is a text. Ranks are compared character by character, so Arrow, Spark, Parquet and Python give the same order. A
-rank joins these parts:
+Ranks are compared character by character, so Arrow, Spark, Parquet and Python give the same order. A rank joins these
+parts:
 
 | part | text |
 |---|---|
-| each column of `order_by` | `1`, then a text that sorts like the value; only `0` if the value is null |
-| the object's `_modified` | as for a column |
-| the object's key | as a text |
-| `_offset` | as a number |
+| each column of `order_by` | `1` and a text that sorts like the value, or `0` for null |
+| the object's `_modified` | like a column of `order_by` |
+| the object's key | like a text value |
+| `_offset` | like a whole number |
 
 | value | text |
 |---|---|
 | a whole number, date, time or boolean | 16 hexadecimal digits: its distance from the least 64-bit integer |
-| a decimal | 32 hexadecimal digits: likewise, of its unscaled integer |
+| a decimal | 32 hexadecimal digits: the distance of its unscaled integer from the least 128-bit integer |
 | a float | 16 hexadecimal digits; -0.0 equals 0.0, and NaN is last, as in Spark |
 | a text | its characters, and an end mark that sorts before all characters |
 
@@ -60,10 +60,11 @@ def check_order(name: str, kind: pa.DataType) -> None:
 
 
 def key_texts(columns: Sequence[pa.Array]) -> pa.StringArray:
-    """The key of each row; null if one of its columns is null. A key longer than `MAX_KEY_BYTES` becomes a hash.
+    """Returns the key of each row, or null if one of the key's columns is null in the row. A key longer than
+    `MAX_KEY_BYTES` becomes a hash.
 
-    With one column, the key is its value as text. With several columns, their texts are joined by `|`. In these texts,
-    a backslash escapes `|` and backslashes.
+    With one column, the key is the column's value as text. With several columns, the texts of the values are joined by
+    `|`. In these texts, a backslash escapes `|` and backslashes.
     """
     texts = [_plain(column) for column in columns]
     if len(texts) > 1:
@@ -87,13 +88,15 @@ def key_texts(columns: Sequence[pa.Array]) -> pa.StringArray:
 def rank_texts(
     order: Sequence[pa.Array], modified: pa.Array, key: pa.Array, offset: pa.Array
 ) -> pa.StringArray:
-    """The rank of each row. `order`: the columns of `order_by`."""
+    """Returns the rank of each row. `order`: the columns of `order_by`."""
     parts = [_with_null(each) for each in (*order, modified)]
     return pc.binary_join_element_wise(*parts, _ended(key), _hex(_of_numbers(offset)), "")
 
 
 def object_key_of(rank: str, kinds: Sequence[pa.DataType]) -> str:
-    """The key of the object that a row with this rank was read from. `kinds`: the types of the `order_by` columns."""
+    """Returns the key of the object from which a row with this rank was read. `kinds`: the types of the `order_by`
+    columns.
+    """
     at = 0
     for kind in (*kinds, pa.timestamp("us", "UTC")):
         if rank[at] == "0":
@@ -106,7 +109,7 @@ def object_key_of(rank: str, kinds: Sequence[pa.DataType]) -> str:
 
 
 def _end_of(rank: str, start: int) -> int:
-    """The position after the text that begins at `start`."""
+    """Returns the position after the text that begins at `start`."""
     at = rank.index(_END, start)
     while rank[at : at + 2] == _NUL:
         at = rank.index(_END, at + 2)
@@ -129,7 +132,7 @@ def _is_exact(kind: pa.DataType) -> bool:
 
 
 def _order_of(kind: pa.DataType) -> Callable[[pa.Array], pa.StringArray] | None:
-    """A function that converts values without null to sortable texts."""
+    """Returns a function that converts values without null to sortable texts."""
     if _is_text(kind):
         return _ended
     if pa.types.is_decimal128(kind):
@@ -193,7 +196,7 @@ def _of_decimals(column: pa.Array) -> pa.StringArray:
 
 
 def _hex(words: Words) -> pa.StringArray:
-    """16 hexadecimal digits for each word."""
+    """Returns 16 hexadecimal digits for each 64-bit word."""
     digits = words.astype(">u8").tobytes().hex().encode()
     offsets = np.arange(0, len(digits) + 1, 16, dtype=np.int32)
     return pa.StringArray.from_buffers(len(words), pa.py_buffer(offsets), pa.py_buffer(digits))

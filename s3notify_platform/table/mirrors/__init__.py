@@ -1,12 +1,12 @@
 """Mirrors. After each new version, a mirror shows the table elsewhere: in a catalog, or in another table format.
 
 A new mirror is a folder or a file with a class, and one entry in `MIRRORS`. The entry's name is then a value of the
-setting `mirror`. Nothing else changes: batches, slot assets, compaction, rollback and erasure all commit through
-`LogTable.commit`.
+setting `mirror`. No other code changes, because batches, slot assets, compaction, rollback and erasure all commit
+through `LogTable.commit`.
 
-The process that has committed calls the mirror afterwards. The version stays committed even if the mirror fails; the
-error is logged. A mirror gets the whole snapshot. So if it misses a version, the next version makes up for it. The
-calls for two versions may come in any order.
+The process that has committed calls the mirror afterwards. If the mirror fails, the error is logged, and the version
+stays committed. A mirror gets the whole snapshot. So if a mirror misses a version, it is up to date again after the
+next version. The calls for two versions may come in any order.
 """
 
 import logging
@@ -23,7 +23,7 @@ _LOG: Final = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mirrored:
-    """The table to show, as of a version. `url`: the URL of the table's prefix, which ends in `/`."""
+    """A table as of a version, which a mirror shows. `url`: the URL of the table's prefix, which ends in `/`."""
 
     url: str
     store: ObjectStore
@@ -32,10 +32,10 @@ class Mirrored:
 
 
 class Mirror(Protocol):
-    """Shows a table elsewhere."""
+    """Shows a table in another catalog or table format."""
 
     def show(self, table: Mirrored) -> None:
-        """Show this version, unless a later one is already shown. The call may happen twice for one version."""
+        """Shows this version, unless a later version is already shown. Two calls may have the same version."""
         ...
 
 
@@ -46,7 +46,7 @@ MIRRORS: Final[dict[str, str]] = {
 
 
 def show(name: str, table: Mirrored) -> None:
-    """Make this mirror show the table. Raises nothing, because the version is already committed."""
+    """Makes this mirror show the table. Errors are only logged, because the version is already committed."""
     try:
         mirror: Mirror = resolve_name(MIRRORS[name])()
         mirror.show(table)

@@ -1,12 +1,12 @@
 """A list of the table's Parquet files, for engines that read Hive's symlink format: Athena, Presto, Redshift Spectrum.
 
 `{table}/_symlink_format_manifest/manifest` has the URLs of all packs, one on each line, as Delta Lake's `GENERATE
-symlink_format_manifest` writes them. The metadata of this object have the version. So a slow writer can see that the
-list is newer than its own, and does not replace it. Tables with deletion vectors are refused, because engines would
-show the hidden rows.
+symlink_format_manifest` writes them. The metadata of this object have the table version. So a slow writer notices a
+newer list, and does not replace it. Tables with deletion vectors are refused, because engines would show the hidden
+rows.
 
-Requests: 1 HEAD and 1 PUT for each version, and 2 more for each competing writer. The body has about 100 bytes for each
-pack of the table.
+Cost: 1 HEAD and 1 PUT for each version, and 1 HEAD and 1 PUT more for each competing writer. The body has about 100
+bytes for each pack of the table.
 """
 
 from typing import Final
@@ -48,7 +48,7 @@ class SymlinkManifest:
 
 
 def _is_later(found: ObjectMeta, table: Mirrored) -> bool:
-    """True if this version of the table, or a later one, is already shown."""
+    """Returns true if the list already shows this version of the table, or a later version."""
     shown = found.metadata.get(VERSION, "")
     same = found.metadata.get(TABLE) == table.snapshot.table
     return same and shown.isdecimal() and int(shown) >= table.snapshot.version

@@ -28,33 +28,35 @@ LOOKED_AT: Final = 256
 """The number of rows that are examined to choose the encoding of a file's columns."""
 
 LEVEL: Final = 3
-"""The level of zstd. It makes files 4% smaller than level 1 does, in about the same time. Higher levels take twice the
-time, and save only 2% more."""
+"""The compression level of zstd. With this level, files are 4% smaller than with level 1, and the time is about the
+same. Higher levels take twice the time, and files are only 2% smaller."""
 
 _INTEGERS: Final = (pa.int16(), pa.int32(), pa.int64(), pa.date32(), pa.timestamp("us"))
 _DELTAS: Final = {kind.id: "DELTA_BINARY_PACKED" for kind in _INTEGERS} | {
     pa.string().id: "DELTA_BYTE_ARRAY",
     pa.binary().id: "DELTA_BYTE_ARRAY",
 }
-"""Encodings for columns whose values are mostly distinct. Spark, DuckDB, Polars and pyarrow can read them."""
+"""Encodings for columns whose values are mostly distinct. Spark, DuckDB, Polars and pyarrow can read these
+encodings."""
 
 Rows = npt.NDArray[np.int64]
-"""Numbers of rows in a pack, from 0, ascending."""
+"""Row numbers in a pack, counted from 0, in ascending order."""
 
 Place = tuple[Any, ...]
-"""The place of a row in the order of a pack: (slot, key, offset). If rows are sorted only by slot, (slot)."""
+"""The place of a row in the order of a pack: (slot, key, offset), or only (slot) if rows are sorted only by slot."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PackSizes:
     """The sizes of packs, in bytes, and the number of small packs.
 
-    `row`: a row counts as at least this number of bytes. Rows that compress well are not faster to rewrite. `target`: a
-    file of at least this size is full, and is not merged; no file has much more than twice this size. Smaller files are
-    in size classes: up to `smallest`, up to `fan` times that, and so on. Each class has at most `in_class` files.
-    `group`: Arrow bytes of a row group. `hidden`: the share of a pack's rows that a vector may hide. `budget`: the most
-    bytes of the packs that a round merges. `by_slot`: slots are replaced as a whole (`round_packs.write`). Rows are
-    then sorted by `_slot` alone, and a pack of one slot is full from `own` bytes on.
+    `row`: each row counts as at least this number of bytes, because a rewrite of well-compressed rows is not faster.
+    `target`: a file of at least this size is full, and is not merged. No file has much more than twice this size.
+    Smaller files are in size classes: up to `smallest`, up to `fan` times `smallest`, and so on. Each class has at most
+    `in_class` files. `group`: Arrow bytes of a row group. `hidden`: the share of a pack's rows that a vector may hide.
+    `budget`: the largest number of bytes of the packs that a round merges. `by_slot`: all rows of a slot are replaced
+    together (`round_packs.write`). Rows are then sorted only by `_slot`, and a pack of one slot is full from `own`
+    bytes on.
     """
 
     target: int = 64 << 20
@@ -69,16 +71,16 @@ class PackSizes:
     row: int = 0
 
     def weight(self, size: int, rows: int) -> int:
-        """The number of bytes that a file with this size and number of rows counts as. Pure."""
+        """Returns the number of bytes for which a file with this size and this number of rows counts. Pure."""
         return max(size, rows * self.row)
 
     @property
     def order(self) -> tuple[str, ...]:
-        """The columns that rows are sorted by."""
+        """The columns by which rows are sorted."""
         return ORDER[:1] if self.by_slot else ORDER
 
     def class_of(self, size: int) -> int | None:
-        """The size class of a file, from 0; None if the file is full. Pure."""
+        """Returns the size class of a file, from 0, or None if the file is full. Pure."""
         if size >= self.target:
             return None
         number, limit = 0, self.smallest
@@ -101,11 +103,13 @@ class NewPack:
 
     @property
     def rows(self) -> int:
-        """The number of rows."""
+        """The number of rows in the pack."""
         return sum(self.slots.values())
 
     def add(self, path: str, *, now_ms: int, since: int, until: int, data_change: bool = True) -> Add:
-        """The action that makes the pack live. `since` and `until`: the lowest and highest label of its rows."""
+        """Returns the action that makes the pack live. `since` and `until`: the lowest and the highest label of the
+        pack's rows.
+        """
         return add_of(
             path,
             pq.ParquetFile(pa.BufferReader(self.body)).metadata,
@@ -120,7 +124,7 @@ class NewPack:
 
 @dataclass(slots=True, kw_only=True)
 class OpenPack:
-    """A pack to which rows are added in their order. `UsageError`: the rows are not in order."""
+    """A pack that is being written: rows are added in their order. `UsageError`: the rows are not in order."""
 
     schema: pa.Schema
     sizes: PackSizes
@@ -135,23 +139,23 @@ class OpenPack:
 
     @property
     def size(self) -> int:
-        """The weight of the rows that were written so far, in bytes.
+        """The weight in bytes of the rows that are already written (`PackSizes.weight`).
 
         Rows that wait for their row group are not counted.
         """
         return self.sizes.weight(self._sink.tell(), self._slots.total())
 
     def add(self, rows: pa.Table) -> None:
-        """Add rows of one slot, in order: at most as many as fit into a row group."""
+        """Adds rows of one slot, in order. Their number is at most the number that fits into a row group."""
         self._waiting.append(rows)
         self._waiting_bytes += rows.nbytes
         if self._waiting_bytes >= self.sizes.group:
             self._flush()
 
     def close(self) -> NewPack | None:
-        """Ends the pack, and returns it; None if it would be empty.
+        """Ends the pack, and returns it, or None if it has no rows.
 
-        `CorruptError`: readers could not open the file: leave out columns.
+        `CorruptError`: readers could not open the file. The user must leave out columns.
         """
         self._flush()
         if self._writer is None:
@@ -205,25 +209,27 @@ class OpenPack:
 
 
 def place_of(rows: pa.Table, number: int, order: tuple[str, ...] = ORDER) -> Place:
-    """The place of a row."""
+    """Returns the place of a row in the order of a pack."""
     return tuple(rows[name][number].as_py() for name in order)
 
 
 def rows_before(rows: pa.Table, place: Place, order: tuple[str, ...] = ORDER) -> int:
-    """The number of sorted rows that come before a place. Pure."""
+    """Returns the number of sorted rows that come before a place in their order. Pure."""
     return bisect_left(range(rows.num_rows), place, key=lambda number: place_of(rows, number, order))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PackReader:
-    """A stored pack, without the rows that its vector hides. `file`: its body, or a file that reads ranges of it."""
+    """A stored pack, without the rows that its vector hides. `file`: the whole pack, or a file that reads ranges of the
+    pack.
+    """
 
     file: pq.ParquetFile
     hidden: Rows | None = None
 
     @classmethod
     def of(cls, source: bytes | pa.NativeFile, hidden: Rows | None = None, *, where: str) -> "PackReader":
-        """Opens a pack. `CorruptError`, with `where` in its message: it is not a Parquet file."""
+        """Opens a pack. `CorruptError`, with `where` in its message: `source` is not a Parquet file."""
         try:
             whole = pa.BufferReader(source) if isinstance(source, bytes) else source
             return cls(file=pq.ParquetFile(whole, pre_buffer=True), hidden=hidden)
@@ -236,7 +242,7 @@ class PackReader:
         return self.file.schema_arrow.remove_metadata()
 
     def groups(self) -> Iterator[pa.Table]:
-        """The live rows, one row group at a time."""
+        """Yields the live rows, one row group at a time."""
         start = 0
         for number in range(self.file.num_row_groups):
             rows = self.file.read_row_group(number).combine_chunks()
@@ -246,8 +252,8 @@ class PackReader:
     def places(self, slots: npt.NDArray[np.int64]) -> Iterator[tuple[int, pa.Table]]:
         """Reads `_slot`, and `_key` if it exists, of the row groups that may have one of `slots` (ascending).
 
-        Each result has the number of its first row, and all rows of the row group. For a file of ranges, this reads the
-        footer and one range of each such row group.
+        A result has the number of the first row, and all rows of the row group. If the file is read by ranges, the call
+        reads the footer and one range of each such row group.
         """
         start = 0
         metadata = self.file.metadata
@@ -275,7 +281,7 @@ class PackReader:
 
 
 def _writer(sink: io.BytesIO, first: pa.Table, order: tuple[str, ...]) -> pq.ParquetWriter:
-    """A writer. A column gets no dictionary if most values in the first rows are distinct."""
+    """Returns a writer of Parquet files. A column gets no dictionary if most values in the first rows are distinct."""
     deltas = deltas_of(first)
     dictionaries = [path for column in first.schema if column.name not in deltas for path in leaves(column)]
     return pq.ParquetWriter(
@@ -292,7 +298,7 @@ def _writer(sink: io.BytesIO, first: pa.Table, order: tuple[str, ...]) -> pq.Par
 
 
 def deltas_of(rows: pa.Table) -> dict[str, str]:
-    """The encodings of columns whose values are mostly distinct. These columns get no dictionary. Pure."""
+    """Returns the encodings of columns whose values are mostly distinct. These columns get no dictionary. Pure."""
     first = rows.slice(0, LOOKED_AT)
     return {
         column.name: encoding
@@ -303,7 +309,7 @@ def deltas_of(rows: pa.Table) -> dict[str, str]:
 
 
 def leaves(column: pa.Field, above: str = "") -> Iterator[str]:
-    """The leaf columns of a column in a Parquet file. Pure."""
+    """Yields the paths of the leaf columns of a column, as in a Parquet file. Pure."""
     path, kind = above + column.name, column.type
     if pa.types.is_list(kind):
         yield from leaves(kind.value_field.with_name("element"), f"{path}.list.")
@@ -318,7 +324,9 @@ def leaves(column: pa.Field, above: str = "") -> Iterator[str]:
 
 
 def _check_readable(body: bytes, rows: int, schema: pa.Schema) -> None:
-    """`CorruptError` if readers could not open the file. A version must never name such a file."""
+    """Raises `CorruptError` if readers could not open the file, because a version must never name an unreadable
+    file.
+    """
     try:
         read = pq.ParquetFile(pa.BufferReader(body))
         same = read.metadata.num_rows == rows and read.schema_arrow.names == schema.names

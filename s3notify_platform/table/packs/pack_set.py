@@ -1,9 +1,10 @@
-"""The packs of a table after a round: new packs are added, rows that leave are withdrawn, small packs are merged.
+"""Computes the packs of a table after a round: new packs are added, rows that leave are withdrawn, small packs are
+merged.
 
 Packs of rejects, which the log does not name, are handled in the same way.
 
-Requests: 1 GET for each pack that is rewritten. For a pack that gets a vector, 1 GET of its footer, and 1 GET for each
-row group that may have the rows. Nothing is stored: the new bodies are returned, and are written with the version.
+Each pack that is rewritten costs 1 GET. A pack that gets a vector costs 1 GET. Nothing is stored: the new bodies are
+returned, and the commit writes them with the version.
 """
 
 import io
@@ -40,17 +41,17 @@ from s3notify_platform.table.packs.round_packs import (
 )
 
 READS_IN_FLIGHT: Final = 4
-"""The most packs that are in memory at the same time."""
+"""The largest number of packs that are in memory at the same time."""
 
 ORDERED_ROWS: Final = 64 << 10
-"""If another engine's pack is sorted, its row groups get this number of rows."""
+"""If the pack of another engine must be sorted, the sorted row groups have this number of rows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StagedPack:
-    """A pack of a round that no version names yet. `slots`: the number of rows by slot.
+    """A pack of a round that is not committed yet. `slots`: the number of rows by slot.
 
-    `body`: set if the pack is written with the version; b"" if it is already stored.
+    `body`: the pack's bytes if the commit writes the pack, or b"" if the pack is already stored.
     """
 
     add: Add
@@ -58,12 +59,12 @@ class StagedPack:
     body: bytes = b""
 
     def dumps(self) -> str:
-        """The pack as JSON, without its body. A task sends this to its driver."""
+        """Returns the pack as JSON, without its body. A task sends this to its driver."""
         return json.dumps([self.add.json(), [*self.slots.items()]], separators=(",", ":"))
 
     @classmethod
     def loads(cls, text: str, body: bytes) -> "StagedPack":
-        """Inverse of `dumps`."""
+        """Decodes the result of `dumps`."""
         add, slots = json.loads(text)
         return cls(add=Add.of(add), slots=dict(slots), body=body)
 
@@ -72,8 +73,8 @@ class StagedPack:
 class PackChanges:
     """The packs that a round adds and removes. `withdrawn`: the number of withdrawn rows, by slot.
 
-    `files`: bodies by key. `lost`: the slots of the round's packs that no longer exist, because they held an erased
-    object.
+    `files`: the bodies to write, by key. `lost`: the slots of packs of the round that no longer exist, because they had
+    rows of an erased object.
     """
 
     adds: list[Add] = field(default_factory=list)
@@ -87,9 +88,9 @@ class PackChanges:
 class PackSet:
     """Reads and makes packs of one table.
 
-    `path`: makes a path from the name of a new pack (`TableLayout.pack_path`, `reject_path`). `vectors`: deletion
-    vectors hide rows if that saves a rewrite. A change may be called again, on top of another version. Packs that the
-    first call made are then reused.
+    `path`: makes a path from the name of a new pack (`TableLayout.pack_path`, `reject_path`). `vectors`: True if
+    deletion vectors may hide rows, which saves rewrites. A change may be computed again on top of another version.
+    Packs that were already made are then used again.
     """
 
     store: ObjectStore
@@ -101,7 +102,7 @@ class PackSet:
     _made: dict[object, tuple[list[tuple[str, NewPack]], Counter[int]]] = field(default_factory=dict)
 
     def fresh(self, *, vectors: bool | None = None) -> "PackSet":
-        """A copy of this set for one change, without the packs of earlier changes."""
+        """Returns a copy of this set for one change, without the packs of earlier changes."""
         return replace(self, vectors=self.vectors if vectors is None else vectors, _made={})
 
     def changed(
@@ -112,8 +113,8 @@ class PackSet:
         *,
         without: frozenset[int] = frozenset(),
     ) -> PackChanges:
-        """The changes of packs: the `own` packs are added to the live ones, and the rows of the `leaving` objects are
-        withdrawn.
+        """Returns the changes of packs: the `own` packs are added to the live packs, and the rows of the `leaving`
+        objects are withdrawn.
 
         `without`: slots of `own` packs that are left out, because another round has changed them.
         """
@@ -140,7 +141,7 @@ class PackSet:
             self._made[key] = (named, made.withdrawn)
         named, withdrawn = self._made[key]
         if not withdrawn and len(olds) == 1 and not olds[0].vector:
-            return  # its bounds allow the objects, but the pack does not hold them
+            return  # the pack's bounds include the objects, but the pack does not have them
         change = bool(withdrawn)
         found.withdrawn += withdrawn
         found.removes += [old.removed(now_ms, data_change=change) for old in olds]
@@ -201,7 +202,7 @@ class PackSet:
     def merged(self, olds: Sequence[Add]) -> PackChanges:
         """Merges these packs into one pack, or several full packs, without the rows that vectors hide.
 
-        1 GET for each pack.
+        Cost: 1 GET for each pack.
         """
         rewrite = Rewrite(
             paths=tuple(old.path for old in olds),
@@ -214,13 +215,13 @@ class PackSet:
         return found
 
     def add(self, name: str, pack: NewPack, *, since: int, until: int, data_change: bool = True) -> Add:
-        """The action that adds this new pack under this name."""
+        """Returns the action that adds this new pack under this name."""
         return pack.add(
             self.path(name), now_ms=self.clock.wall_ms(), since=since, until=until, data_change=data_change
         )
 
     def staged(self, packs: Iterable[NewPack], *, label: int) -> tuple[list[StagedPack], dict[str, bytes]]:
-        """New packs of these rows, which get this label and fresh names. Also returns the bodies by key."""
+        """Stages these packs under fresh names. All rows have the label `label`. Also returns the bodies by key."""
         found, files = [], {}
         for pack in packs:
             add = self.add(unique_name(self.clock), pack, since=label, until=label)
@@ -229,11 +230,12 @@ class PackSet:
         return found, files
 
     def narrowed(self, own: StagedPack, slots: frozenset[int]) -> list[StagedPack]:
-        """A copy of the staged pack without the rows of these slots, under a new name; an empty list if no rows remain.
+        """Returns a copy of the staged pack without the rows of these slots, under a new name. Returns an empty list if
+        no rows remain.
 
-        If the pack has none of these slots, or no others, no request is made. Otherwise 1 GET if its body is stored. A
-        small new body is written with the version. A larger one is stored now by 1 PUT, because a round may have many
-        of them.
+        No request is made if the pack has none of these slots, or only these slots. Otherwise, a stored pack costs 1
+        GET. The commit writes a small new body with the version. A larger new body is stored now by 1 PUT, because a
+        round may have many of them.
         """
         dropped = frozenset(slots & own.slots.keys())
         if not dropped or dropped == own.slots.keys():
@@ -247,9 +249,9 @@ class PackSet:
         ]
 
     def carried(self, own: StagedPack) -> StagedPack:
-        """If the body is small, the pack with this body.
+        """Returns the pack with its body, if the body is small.
 
-        A larger body is stored by 1 PUT, and the pack is returned without it.
+        A larger body is stored by 1 PUT, and the pack is returned without its body.
         """
         if len(own.body) <= CARRIED_PACK_BYTES:
             return own
@@ -257,7 +259,7 @@ class PackSet:
         return replace(own, body=b"")
 
     def opened(self, pack: Add) -> PackReader:
-        """A live pack, without the rows that its vector hides. 1 GET, and 1 for a vector in a file."""
+        """Returns a live pack, without the rows that its vector hides. Cost: 1 GET, and 1 for a vector in a file."""
         where = self.layout.file(pack.path)
         rows: Rows | None = None
         if pack.vector is not None:
@@ -266,7 +268,7 @@ class PackSet:
         return PackReader.of(self._body(pack), rows, where=where)
 
     def ordered(self, pack: Add) -> PackReader:
-        """A live pack with sorted rows. The packs of other engines may be unsorted."""
+        """Returns a live pack with sorted rows. The packs of other engines may be unsorted."""
         found = self.opened(pack)
         if pack.since:
             return found
@@ -295,8 +297,8 @@ class PackSet:
 
 
 def put(store: ObjectStore, key: str, body: bytes) -> None:
-    """Store a file under its new name. 1 PUT. `UnavailableError`: try again."""
-    # The name is new, so a repeated write stores the same body.
+    """Stores a file under its new name. Cost: 1 PUT. `UnavailableError`: the caller may try again."""
+    # No other writer uses this new name, so a repeated write stores the same body.
     if not isinstance(outcome := store.put(key, body), Written):
         raise UnavailableError(f"{key}: {outcome}: try again")
 
@@ -306,6 +308,6 @@ def _frozen(leaving: Mapping[str, Sequence[Withdrawal]]) -> object:
 
 
 def live_after(live: Iterable[Add], changes: PackChanges) -> tuple[Add, ...]:
-    """The live packs after these changes."""
+    """Returns the live packs after these changes."""
     gone = {each.id for each in changes.removes}
     return (*(pack for pack in live if pack.id not in gone), *(replace(add) for add in changes.adds))

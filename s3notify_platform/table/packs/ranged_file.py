@@ -1,6 +1,7 @@
-"""Reads Parquet files by ranges. Several requests run ahead of the decoder, within a limit of bytes.
+"""Reads Parquet files by ranges. Several requests are in flight before the decoder needs their bytes, within a limit of
+bytes.
 
-The footer says where the pages are that a caller needs. Neighbouring pages are read by one request, up to
+The footer has the positions of the pages that a caller needs. Neighbouring pages are read by one request, up to
 `PACK_READ_BYTES`. Other bytes are read when the decoder asks for them.
 """
 
@@ -19,18 +20,18 @@ from s3notify_platform.kernel.limits import PACK_GAP_BYTES, PACK_READ_BYTES, REA
 T = TypeVar("T")
 
 Span = tuple[int, int]
-"""A range: its first byte, and the byte after its last one."""
+"""A range of bytes: the position of its first byte, and the position after its last byte."""
 
 Fetch = Callable[[int, int], bytes]
-"""Reads one range. 1 GET."""
+"""Reads one range. Cost: 1 GET."""
 
 ITEMS_AHEAD: Final = 64
 
 
 class RangedFile:
-    """A file for `pa.PythonFile`. Some of its parts are in memory.
+    """A file for `pa.PythonFile`, of which some byte ranges are in memory.
 
-    `parts`: these parts in order, each with the position of its first byte. Each read outside these parts takes 1 GET.
+    `parts`: these byte ranges in order, each with the position of its first byte. Each read of other bytes costs 1 GET.
     """
 
     closed = False
@@ -43,7 +44,7 @@ class RangedFile:
         self._at = 0
 
     def read(self, count: int = -1) -> bytes:
-        """Bytes from the file's position."""
+        """Returns bytes from the file's position on."""
         end = self._size if count < 0 else min(self._at + count, self._size)
         found = []
         while self._at < end:
@@ -64,11 +65,13 @@ class RangedFile:
         return self._at
 
     def close(self) -> None:
-        """Does nothing: there is nothing to close."""
+        """Does nothing, because no resource is open."""
 
 
 def near(spans: Iterable[Span], *, gap: int = PACK_GAP_BYTES, most: int = PACK_READ_BYTES) -> list[Span]:
-    """The ranges to request for these spans: near spans are joined, long spans are cut. Pure."""
+    """Returns the ranges to request for these spans. Spans with a small gap are joined, and long spans are cut.
+    Pure.
+    """
     joined: list[Span] = []
     for start, end in sorted(spans):
         if joined and start - joined[-1][1] <= gap and end - joined[-1][0] <= most:
@@ -79,7 +82,9 @@ def near(spans: Iterable[Span], *, gap: int = PACK_GAP_BYTES, most: int = PACK_R
 
 
 def chunks_of(group: pq.RowGroupMetaData, columns: AbstractSet[str] | None) -> list[Span]:
-    """The spans of these columns (None: all) in a row group. The name of a struct selects all of its fields. Pure."""
+    """Returns the spans of these columns (None: all) in a row group. The name of a struct selects all of its fields.
+    Pure.
+    """
     found = []
     for number in range(group.num_columns):
         column = group.column(number)
@@ -90,7 +95,7 @@ def chunks_of(group: pq.RowGroupMetaData, columns: AbstractSet[str] | None) -> l
 
 
 def start_of(column: pq.ColumnChunkMetaData) -> int:
-    """The position of the first byte of a column in a row group. Pure."""
+    """Returns the position of the first byte of a column in a row group. Pure."""
     first: int = column.data_page_offset
     dictionary: int | None = column.dictionary_page_offset if column.has_dictionary_page else None
     return min(dictionary or first, first)
@@ -109,9 +114,10 @@ def ahead(
     *,
     most_bytes: int = READ_AHEAD_BYTES,
 ) -> Iterator[tuple[T, list[bytes]]]:
-    """The items in order, each with the answers to its requests. Requests for later items are in flight meanwhile.
+    """Yields the items in order, each with the answers to its requests. Meanwhile, requests for later items are in
+    flight.
 
-    Held in memory: `most_bytes`, and one item.
+    Memory holds `most_bytes` of answers, and one item.
     """
     source = iter(items)
     waiting: deque[tuple[T, list[Future[bytes]], int]] = deque()
@@ -137,6 +143,8 @@ def ahead(
 def parquet_file(
     source: RangedFile | bytes, metadata: pq.FileMetaData | None = None, *, buffer: int = 0
 ) -> pq.ParquetFile:
-    """The opened file. `buffer`: the number of bytes of a column that are read at a time; 0: the whole column."""
+    """Returns the opened file. `buffer`: the number of bytes of a column that are read at a time, or 0 for the whole
+    column.
+    """
     opened = pa.BufferReader(source) if isinstance(source, bytes) else pa.PythonFile(source, mode="r")
     return pq.ParquetFile(opened, metadata=metadata, buffer_size=buffer, pre_buffer=False)

@@ -1,13 +1,15 @@
 """Chooses the packs that a round rewrites: packs that lose rows, and small packs if there are too many. Pure.
 
-If there are more than `in_class` files of one size class (`PackSizes`), a round merges some. It begins with the oldest
-labels. A file counts by its bytes, or by its rows if these are many (`PackSizes.weight`). So a table of B bytes has at
-most B / target full files, and `in_class` files for each class. There may be more files for a while: the files of the
-newest round, and files whose merge the budget delays. Merges rewrite each row about once for each class. The objects in
-young packs are the most likely to change again, so young packs are not merged with old ones.
+If there are more than `in_class` files of one size class (`PackSizes`), a round merges some of these files, the files
+with the oldest labels first. A file counts by its bytes, or by its rows if there are many rows (`PackSizes.weight`). So
+a table of B bytes has at most B / target full files, and `in_class` files for each class. For some time there may be
+more files: the files of the newest round, and files whose merge the budget delays. Merges rewrite each row about once
+for each class. Young packs are not merged with old packs, because the objects in young packs are the most likely to
+change again.
 
-A pack that a round rewrites anyway (copy-on-write) is merged without extra cost. If a vector hides more than the share
-`hidden` of a pack's rows, the pack is rewritten without these rows. A rewritten pack never gets new rows of the round.
+A pack that a round rewrites for another reason (copy-on-write) is merged without extra cost. If a vector hides more
+than the share `hidden` of a pack's rows, the pack is rewritten without these rows. A rewritten pack never gets new rows
+of the round.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -20,16 +22,17 @@ from s3notify_platform.table.packs.pack_file import PackSizes
 from s3notify_platform.table.packs.round_packs import SIZES, Withdrawal, Withdrawals, candidates
 
 BUDGET: Final = SIZES.budget
-"""The most bytes of packs that a round rewrites, besides packs that lose rows. Bytes count as in `PackSizes.weight`. A
-single merge of `fan` + 1 packs may exceed the limit. A million rows take about a second."""
+"""The largest number of bytes of packs that a round rewrites, besides packs that lose rows. Bytes count as in
+`PackSizes.weight`. A single merge of `fan` + 1 packs may exceed the limit. The rewrite of a million rows takes about a
+second."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Merge:
-    """The paths of packs that are merged into one pack, or several full packs.
+    """The paths of packs that are merged into one pack, or into several full packs.
 
     A single pack is rewritten without its hidden rows. `size`: the approximate number of bytes after the merge. `since`
-    and `until`: the lowest and highest label of their rows.
+    and `until`: the lowest and the highest label of the rows in these packs.
     """
 
     paths: tuple[str, ...]
@@ -40,7 +43,7 @@ class Merge:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rewrite:
-    """Packs that are rewritten together, with the objects whose rows leave each of them."""
+    """Packs that are rewritten together. `leaving`: the objects whose rows leave, by the path of their pack."""
 
     paths: tuple[str, ...]
     leaving: Mapping[str, list[Withdrawal]]
@@ -57,7 +60,7 @@ class Rewrite:
 class RoundPlan:
     """A round's changes to existing packs. `rewrites`: packs that are rewritten.
 
-    `hides`: packs that get a vector, with the objects that it hides.
+    `hides`: packs that get a vector, with the objects whose rows the vector hides.
     """
 
     rewrites: tuple[Rewrite, ...] = ()
@@ -72,7 +75,7 @@ def plan_round(
     sizes: PackSizes = SIZES,
     budget: int = BUDGET,
 ) -> RoundPlan:
-    """The plan of a round for the live packs. The round withdraws the rows of these objects.
+    """Returns the plan of a round for the live packs. The round withdraws the rows of the objects in `leaving`.
 
     `vectors`: deletion vectors hide the rows in packs that are not rewritten for another reason. `budget`: see
     `compaction`.
@@ -103,10 +106,10 @@ def compaction(
     touched: Collection[str] = (),
     budget: int = BUDGET,
 ) -> list[Merge]:
-    """The merges of this round, which keep the number of files within its bound.
+    """Returns the merges of this round, which limit the number of files.
 
-    `touched`: packs that are rewritten anyway, so their merge costs nothing. `budget`: the most bytes of other packs. A
-    merge beyond the budget waits, unless it is the only one, so that there is always progress.
+    `touched`: packs that are rewritten anyway, so their merge costs nothing. `budget`: the largest number of bytes of
+    other packs. A merge beyond the budget waits, but the first merge is always made.
     """
     groups = [_Group.of(pack, sizes, touched=pack.path in touched) for pack in packs]
     left = budget
@@ -136,14 +139,14 @@ def compaction(
 
 
 def _within(groups: "list[_Group]", budget: int, *, least: int) -> "list[_Group]":
-    """The first of these groups: as many as fit into the budget, but at least `least` groups."""
+    """Returns the first groups whose cost is within the budget, but at least `least` groups."""
     costs = accumulate(group.cost for group in groups)
     return groups[: max(least, sum(cost <= budget for cost in costs))]
 
 
 @dataclass(slots=True, kw_only=True)
 class _Group:
-    """Packs that are treated like one pack. `cost`: the bytes to rewrite; 0 if the packs are rewritten anyway."""
+    """Packs that are treated like one pack. `cost`: the bytes to rewrite, or 0 if the packs are rewritten anyway."""
 
     paths: tuple[str, ...]
     size: int

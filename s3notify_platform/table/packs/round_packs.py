@@ -1,9 +1,9 @@
-"""Makes the packs of a round: writes new rows, and withdraws the rows of overwritten and deleted objects. No request,
-no Spark.
+"""Makes the packs of a round: writes new rows, and withdraws the rows of overwritten and deleted objects. The module
+makes no request, and needs no Spark.
 
-A new pack holds rows of one label. The state of an object has the first and the last label of its rows. So only a few
-packs may hold rows of an object: the pack's ranges must include both the labels and the slot. For the same reason,
-merges join only packs with neighbouring labels (`rewrite_choice`).
+All rows of a new pack have the same label. The state of an object has the first and the last label of its rows. So only
+a few packs may have rows of an object: their ranges of labels and slots include the object's labels and slot. For the
+same reason, merges join only packs with neighbouring labels (`rewrite_choice`).
 """
 
 from collections import Counter
@@ -30,14 +30,14 @@ from s3notify_platform.table.packs.pack_file import (
 )
 
 SIZES = PackSizes(row=64)
-"""A full pack has a million rows, or 64 MB if that is fewer rows."""
+"""A full pack has a million rows or 64 MB, whichever is reached first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Withdrawal:
-    """An object whose rows are withdrawn. If `key` is None, all rows of the slot are.
+    """An object whose rows are withdrawn. If `key` is None, all rows of the slot are withdrawn.
 
-    `since` and `until`: the lowest and highest label of the rows.
+    `since` and `until`: the lowest and the highest label of these rows.
     """
 
     slot: int
@@ -55,15 +55,15 @@ Withdrawals = Sequence[Withdrawal]
 def write(
     rows: Iterable[pa.Table | pa.RecordBatch], sizes: PackSizes = SIZES, *, schema: pa.Schema | None = None
 ) -> Iterator[NewPack]:
-    """Packs of rows, in the order of the rows, which must be sorted by (`_slot`, `_key`, `_offset`).
+    """Yields packs of these rows. The rows must be sorted by (`_slot`, `_key`, `_offset`).
 
     A full pack ends where a slot ends. A slot with more than `sizes.target` Arrow bytes gets separate packs, each of
-    which ends as soon as it is full. So if a round must leave out a slot (`without_slots`), this is easy: a large slot
-    fills whole packs, and a small slot is in one pack. `schema`: the schema of all rows; by default the schema of the
-    first rows. Held in memory: one pack. `UsageError`: the rows are not sorted.
+    which ends as soon as it is full. So a large slot fills whole packs, and a small slot is in one pack. So a round can
+    leave out a slot at little cost (`without_slots`). `schema`: the schema of all rows, by default the schema of the
+    first rows. Memory holds one pack. `UsageError`: the rows are not sorted.
 
-    With `sizes.by_slot`, rows are sorted by `_slot`. Replacing a slot then rewrites less than 3 (`target` + `group`)
-    bytes of other slots.
+    With `sizes.by_slot`, rows must be sorted only by `_slot`. The replacement of a slot then rewrites less than 3
+    (`target` + `group`) bytes of other slots.
     """
     if sizes.by_slot:
         yield from _by_slot(rows, sizes, schema)
@@ -91,7 +91,7 @@ def write(
 
 
 def _alone(pieces: Iterable[pa.Table], sizes: PackSizes, schema: pa.Schema) -> Iterator[NewPack]:
-    """Packs of one slot."""
+    """Yields packs that have rows of one slot only."""
     pack = OpenPack(schema=schema, sizes=sizes)
     for piece in pieces:
         pack.add(piece)
@@ -104,11 +104,11 @@ def _alone(pieces: Iterable[pa.Table], sizes: PackSizes, schema: pa.Schema) -> I
 def _by_slot(
     rows: Iterable[pa.Table | pa.RecordBatch], sizes: PackSizes, schema: pa.Schema | None
 ) -> Iterator[NewPack]:
-    """Packs for `by_slot`: a full pack ends after the present slot.
+    """Yields packs for `by_slot`: a full pack ends at the end of a slot.
 
-    A pack may also end within a slot: at twice the full size, or at `own` bytes if it holds only this slot. So a slot
-    shares at most two packs with other slots. In the pack where the slot begins, there are less than `target` bytes of
-    other slots before it. In the pack where it ends, there are less than twice as many bytes after it. A merge does not
+    A pack may also end within a slot: at twice the full size, or at `own` bytes if the pack has only this slot. So a
+    slot shares at most two packs with other slots. The pack where the slot begins has less than `target` bytes of
+    earlier slots. The pack where the slot ends has less than twice `target` bytes of later slots. A merge does not
     divide the rows of a pack below `target` again.
     """
     pack, last, shared = None, -1, False
@@ -131,7 +131,7 @@ def _closed(pack: OpenPack | None) -> Iterator[NewPack]:
 
 
 def _slots_of(rows: Iterable[pa.Table | pa.RecordBatch], sizes: PackSizes) -> Iterator[Iterator[pa.Table]]:
-    """The rows of one slot after another. The rows of a slot come in pieces, each at most a row group."""
+    """Yields the rows of each slot, slot by slot. A slot's rows come in pieces, and a piece is at most a row group."""
     for _, pieces in groupby(_pieces(rows, sizes), key=itemgetter(0)):
         yield (piece for _, piece in pieces)
 
@@ -156,7 +156,9 @@ def _pieces(rows: Iterable[pa.Table | pa.RecordBatch], sizes: PackSizes) -> Iter
 
 
 def candidates(packs: Iterable[Add], leaving: Withdrawals) -> dict[str, list[Withdrawal]]:
-    """By path, the packs that may hold rows of some of these objects, with the objects. Others are left out. Pure."""
+    """Returns, by path, the packs that may have rows of some of these objects, with these objects. Other packs are left
+    out. Pure.
+    """
     ordered = sorted(leaving, key=lambda each: each.slot)
     slots = np.array([each.slot for each in ordered], dtype=np.int64)
     found = {}
@@ -172,7 +174,7 @@ def candidates(packs: Iterable[Add], leaving: Withdrawals) -> dict[str, list[Wit
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Held:
-    """An opened live pack. `leaving`: the objects whose rows are withdrawn from it."""
+    """An opened live pack. `leaving`: the objects whose rows are withdrawn from the pack."""
 
     pack: PackReader
     leaving: Withdrawals = ()
@@ -180,18 +182,21 @@ class Held:
 
 @dataclass(slots=True, kw_only=True)
 class Rewritten:
-    """Packs that replace others. `packs`: empty if no rows remain. `withdrawn`: the number of removed rows, by slot."""
+    """The result of a rewrite. `packs`: the new packs, or an empty list if no rows remain. `withdrawn`: the number of
+    removed rows, by slot.
+    """
 
     packs: list[NewPack] = field(default_factory=list)
     withdrawn: Counter[int] = field(default_factory=Counter)
 
 
 def rewritten(held: Sequence[Held], sizes: PackSizes = SIZES) -> Rewritten:
-    """The packs that replace these packs: they have the same live rows, sorted together, without the withdrawn rows.
+    """Returns the packs that replace these packs. They have the live rows of all these packs, sorted together, without
+    the withdrawn rows.
 
-    For a single pack, this is a withdrawal by copy-on-write. For several packs, it is also a merge. Held in memory: a
-    row group of each pack, and one new pack. `withdrawn` may be empty, because a pack's bounds do not say which objects
-    it holds.
+    For a single pack, this is a withdrawal by copy-on-write. For several packs, this is also a merge. Memory holds a
+    row group of each pack, and one new pack. `withdrawn` may be empty, because a pack's bounds may include objects that
+    the pack does not have.
     """
     result = Rewritten()
     schema = pa.unify_schemas([each.pack.schema for each in held])
@@ -201,7 +206,7 @@ def rewritten(held: Sequence[Held], sizes: PackSizes = SIZES) -> Rewritten:
 
 
 def without_slots(pack: NewPack, slots: Iterable[int], sizes: PackSizes = SIZES) -> NewPack | None:
-    """A pack of this round without the slots that another round has changed; None if no rows remain."""
+    """Returns a pack of this round without the slots that another round has changed, or None if no rows remain."""
     dropped = pa.array(sorted(slots), pa.int32())
     reader = PackReader.of(pack.body, where="a pack of this round")
     open_pack = OpenPack(schema=reader.schema, sizes=sizes)
@@ -212,16 +217,18 @@ def without_slots(pack: NewPack, slots: Iterable[int], sizes: PackSizes = SIZES)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hidden:
-    """`rows`: all rows that a pack's vector hides from now on. `withdrawn`: by slot, how many of them are new."""
+    """`rows`: all rows that the new vector of a pack hides. `withdrawn`: by slot, the number of rows that the old
+    vector did not hide.
+    """
 
     rows: Rows
     withdrawn: Mapping[int, int]
 
 
 def hidden(held: Held) -> Hidden:
-    """The rows that the next vector of a pack hides: rows that are hidden already, and rows of leaving objects.
+    """Returns the rows that the next vector of a pack hides: rows that are hidden already, and rows of leaving objects.
 
-    Reads only `_slot` and `_key`, of the row groups that may have these objects.
+    Reads only the columns `_slot` and `_key`, and only the row groups that may have these objects.
     """
     objects = _objects(held.leaving)
     before = held.pack.hidden if held.pack.hidden is not None else np.empty(0, dtype=np.int64)
@@ -250,7 +257,7 @@ def _objects(leaving: Withdrawals) -> Objects:
 
 
 def _leaving(rows: pa.Table, objects: Objects) -> pa.Array:
-    """Mask: true for each row that belongs to one of the objects."""
+    """Returns a mask: true for each row that belongs to one of the objects."""
     keys, slots, whole = objects
     leaves = pc.is_in(rows["_slot"], whole)
     if len(keys):
@@ -261,7 +268,9 @@ def _leaving(rows: pa.Table, objects: Objects) -> pa.Array:
 
 
 def _staying(held: Held, schema: pa.Schema, withdrawn: Counter[int]) -> Iterator[pa.Table]:
-    """The rows of a pack that are not withdrawn, one row group at a time. Withdrawn rows are counted in `withdrawn`."""
+    """Yields the rows of a pack that are not withdrawn, one row group at a time. Withdrawn rows are counted in
+    `withdrawn`.
+    """
     objects = _objects(held.leaving)
     for rows in held.pack.groups():
         kept = rows
@@ -282,8 +291,8 @@ def _merged(streams: Sequence[Iterator[pa.Table]], order: tuple[str, ...]) -> It
         number: rows for number, stream in enumerate(streams) if (rows := next(stream, None)) is not None
     }
     while waiting:
-        # Each stream has read up to a last place. Rows up to the smallest of these places are complete: no stream has
-        # more of them.
+        # The loop has read each stream up to a last place. Rows up to the smallest of these places are complete,
+        # because all later rows of each stream are greater.
         ends: dict[int, Place] = {
             number: place_of(rows, rows.num_rows - 1, order) for number, rows in waiting.items()
         }
@@ -295,8 +304,8 @@ def _merged(streams: Sequence[Iterator[pa.Table]], order: tuple[str, ...]) -> It
             waiting[number] = rows.slice(count)
         more = next(streams[first], None)
         if more is None:
-            # Other streams may also have rows at this last place, and may get more of them. So the rest waits in one of
-            # these streams.
+            # Other streams may have further rows at this last place. So the rest of the rows waits together with the
+            # rows of another stream.
             others = [number for number in waiting if number != first]
             rest = waiting.pop(first)
             if others:

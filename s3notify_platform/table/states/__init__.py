@@ -1,3 +1,3 @@
-"""Object states: they say which part of each object was read. They are stored as a small log-structured merge tree of
-files.
+"""Object states: the state of an object says which part of the object was read. States are stored as a small
+log-structured merge tree of files.
 """

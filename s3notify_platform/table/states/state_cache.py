@@ -1,4 +1,4 @@
-"""Reads bytes of state files, and keeps some of them in the process."""
+"""Reads bytes of state files, and keeps some of these bytes in the process."""
 
 from collections import OrderedDict
 from collections.abc import Callable
@@ -18,9 +18,9 @@ class Ranges(Protocol):
     """Reads parts of files that never change. Thread-safe."""
 
     def read(self, name: str, start: int, end: int) -> bytes:
-        """The bytes of the state file `name` from `start` to `end` (exclusive).
+        """Returns the bytes of the state file `name` from `start` to `end` (exclusive).
 
-        `NotFoundError`: the file does not exist. 1 GET.
+        `NotFoundError`: the file does not exist. Cost: 1 GET.
         """
         ...
 
@@ -41,7 +41,7 @@ class StoredRanges:
 
 
 def bytes_of(ranges: Ranges, file: StateFile, start: int, end: int) -> bytes:
-    """Reads these bytes of a file. `CorruptError`: some of them are missing. 1 GET."""
+    """Reads these bytes of a file. `CorruptError`: some of the bytes are missing. Cost: 1 GET."""
     try:
         found = ranges.read(file.name, start, end)
     except NotFoundError as error:
@@ -52,14 +52,15 @@ def bytes_of(ranges: Ranges, file: StateFile, start: int, end: int) -> bytes:
 
 
 _TAIL: Final = -1
-"""The cache's key for a tail. The keys of pages are their numbers."""
+"""The cache's key for a tail. The cache's keys for pages are the numbers of the pages."""
 
 
 class StateCache:
-    """A cache of the most recently used tails and pages of state files. It takes at most `limit` bytes of memory.
+    """A cache of the most recently used tails and pages of state files. The cache takes at most `limit` bytes of
+    memory.
 
-    Thread-safe. Files never change, and no two have the same name. So an entry is never stale, and one cache serves all
-    tables.
+    Thread-safe. Files never change, and no two files have the same name. So an entry of the cache is never outdated,
+    and one cache serves all tables.
     """
 
     def __init__(self, limit: int = STATE_CACHE_BYTES) -> None:
@@ -69,20 +70,20 @@ class StateCache:
         self._lock = Lock()
 
     def tail(self, file: StateFile) -> Tail | None:
-        """The tail of a file, if it is cached."""
+        """Returns the tail of a file if the tail is cached, or None."""
         found: Tail | None = self._get((file.name, _TAIL))
         return found
 
     def page(self, file: StateFile, number: int) -> pa.RecordBatch | None:
-        """A page of a file, if it is cached."""
+        """Returns a page of a file if the page is cached, or None."""
         return self._get((file.name, number))
 
     def keep_tail(self, tail: Tail) -> None:
-        """Cache a tail."""
+        """Adds a tail to the cache."""
         self._put((tail.file.name, _TAIL), tail, tail.memory)
 
     def keep_page(self, file: StateFile, number: int, page: pa.RecordBatch) -> None:
-        """Cache a page."""
+        """Adds a page to the cache."""
         self._put((file.name, number), page, page.nbytes)
 
     def _get(self, key: tuple[str, int]) -> Any:
@@ -105,4 +106,4 @@ class StateCache:
 
 
 SHARED_CACHE = StateCache()
-"""The one cache of this process."""
+"""The cache that all tables in this process share."""

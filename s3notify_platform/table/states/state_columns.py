@@ -1,4 +1,4 @@
-"""Object states in two forms: rows of JSON, and sorted columns. Pure. A place is (slot, key)."""
+"""Converts object states to rows of JSON, and to sorted columns. Pure. The place of a state is (slot, key)."""
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Mapping, Sequence
@@ -17,7 +17,7 @@ States = Mapping[str, ObjectState]
 """States by key."""
 
 Changes = Mapping[Slot, States]
-"""States by slot and key; `gone` marks the keys whose objects have left."""
+"""States by slot and key; the states of objects that have left are marked as `gone`."""
 
 FIELDS: Final[dict[str, Any]] = {
     "key": pa.string(),
@@ -49,9 +49,9 @@ _IN_ROWS: Final = [name for name in FIELDS if name != "gone"]
 
 
 def state_row(slot: Slot, state: ObjectState) -> list[object]:
-    """A state in the manifest's format. Default values at its end are left out.
+    """Returns a state in the manifest's format. Default values at the end of the row are left out.
 
-    A row of only slot and key means `gone`.
+    A row with only slot and key is a `gone` mark.
     """
     if state.gone:
         return [slot, state.key]
@@ -62,7 +62,7 @@ def state_row(slot: Slot, state: ObjectState) -> list[object]:
 
 
 def state_of_row(row: Sequence[Any]) -> tuple[Slot, ObjectState]:
-    """Inverse of `state_row`. Raises `ValueError` for any other row."""
+    """Decodes the result of `state_row`. Raises `ValueError` for any other row."""
     if not isinstance(row, list) or not 2 <= len(row) <= 1 + len(_IN_ROWS) or not _is_int(row[0], 31):
         raise ValueError(f"not a state of an object: {str(row)[:200]}")
     values = dict(_DEFAULTS, gone=len(row) == 2)
@@ -79,7 +79,7 @@ def _is_int(value: object, bits: int) -> bool:
 
 
 def columns_of(changes: Changes) -> pa.RecordBatch:
-    """The states as columns, in order."""
+    """Returns the states as columns, sorted by place."""
     rows = [(slot, key, changes[slot][key]) for slot in sorted(changes) for key in sorted(changes[slot])]
     columns = [pa.array([slot for slot, _, _ in rows], pa.int32())]
     columns += [
@@ -89,19 +89,21 @@ def columns_of(changes: Changes) -> pa.RecordBatch:
 
 
 def states_of(columns: pa.RecordBatch) -> dict[str, ObjectState]:
-    """The states in columns, by key."""
+    """Returns the states that are in these columns, by key."""
     names = list(FIELDS)
     values = [columns.column(name).to_pylist() for name in names]
     return {row[0]: ObjectState(**dict(zip(names, row, strict=True))) for row in zip(*values, strict=True)}
 
 
 def place_at(columns: pa.RecordBatch, row: int) -> Place:
-    """The place of a row's state."""
+    """Returns the place of a row's state."""
     return columns.column("slot")[row].as_py(), columns.column("key")[row].as_py()
 
 
 def rows_before(columns: pa.RecordBatch, place: Place, *, including: bool = False) -> int:
-    """The number of rows before a place, in sorted columns. With `including`, a row at the place counts, too."""
+    """Returns the number of rows before a place, in sorted columns. With `including`, a row at the place is counted,
+    too.
+    """
     slots = columns.column("slot").to_numpy()
     low, high = (int(np.searchsorted(slots, place[0], side)) for side in ("left", "right"))
     keys = columns.column("key")
@@ -110,7 +112,7 @@ def rows_before(columns: pa.RecordBatch, place: Place, *, including: bool = Fals
 
 
 def state_at(columns: pa.RecordBatch, place: Place) -> ObjectState | None:
-    """The state at a place; None if the sorted columns have no such place."""
+    """Returns the state at a place, or None if the sorted columns have no state there."""
     row = rows_before(columns, place)
     if row == columns.num_rows or place_at(columns, row) != place:
         return None
@@ -118,18 +120,18 @@ def state_at(columns: pa.RecordBatch, place: Place) -> ObjectState | None:
 
 
 def failing_in(columns: pa.RecordBatch) -> pa.BooleanArray:
-    """True for each row whose object is failing."""
+    """Returns a mask: true for each row whose object is failing."""
     return pc.and_not(pc.not_equal(columns.column("reason"), ""), columns.column("gone"))
 
 
 def pending_in(columns: pa.RecordBatch) -> pa.BooleanArray:
-    """True for each row whose object is pending."""
+    """Returns a mask: true for each row whose object is pending."""
     done = pc.or_(columns.column("reach_end"), pc.not_equal(columns.column("reason"), ""))
     return pc.and_not(pc.or_(columns.column("again"), pc.invert(done)), columns.column("gone"))
 
 
 def trimmed(values: list[Any], defaults: Sequence[Any]) -> list[Any]:
-    """The values, without those at the end that equal their defaults."""
+    """Returns the values, without values at the end that equal their defaults."""
     while values and values[-1] == defaults[len(values) - 1]:
         values.pop()
     return values

@@ -1,12 +1,12 @@
 """A state file: object states sorted by (slot, key), in pages, each with a filter of its keys. Pure.
 
 The file is Parquet, and any reader of Parquet can open it. The row groups of the file are the pages. The filters come
-after the last page, where readers do not look. Then comes the footer, whose metadata has the place of each page and
-each filter. Filters and footer are the *tail*. By the tail alone, a process knows which page may hold a key.
+after the last page, where readers of Parquet do not look. Then comes the footer. Its metadata has the position of each
+page. Filters and footer are the *tail*. A process needs only the tail to find the page that may have a key.
 `StateFile`, in the manifest, has the tail's length and checksum. Pages have Parquet's checksums.
 
-Places are (slot, key). The places in a file are from `first` to `end` (exclusive). The bounds are keys that the file
-itself holds. So if a key is erased from the states, no bound keeps it.
+The place of a state is (slot, key). The places in a file are from `first` to `end` (exclusive). A key in the bounds is
+also a key of the file. So an erased key is in no bound.
 """
 
 import io
@@ -45,10 +45,10 @@ _NAME: Final = re.compile(r"[0-9A-Za-z_-]{1,64}")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StateFile:
-    """A state file, as described in the manifest. `states`: the number of all states.
+    """A state file, as the manifest describes it. `states`: the number of all states.
 
-    `gone`: the number of marks of keys whose objects have left. `tail` is the length of the tail in bytes, and `check`
-    its CRC-32.
+    `gone`: the number of marks of keys whose objects have left. `tail`: the length of the tail in bytes. `check`: the
+    CRC-32 of the tail.
     """
 
     name: str
@@ -64,13 +64,13 @@ class StateFile:
     gone: int = 0
 
     def row(self) -> list[object]:
-        """The file in the manifest's format: a short list."""
+        """Returns the file in the manifest's format: a short list."""
         own = [self.name, self.level, self.states, self.bytes, self.tail, self.check, *self.first, *self.end]
         return [*own, *trimmed([self.failing, self.pending, self.gone], [0, 0, 0])]
 
     @classmethod
     def of(cls, row: Sequence[Any]) -> "StateFile":
-        """Inverse of `row`. Raises `ValueError` for any other list."""
+        """Decodes the result of `row`. Raises `ValueError` for any other list."""
         if not isinstance(row, list) or not 10 <= len(row) <= 13:
             raise ValueError(f"not a state file: {str(row)[:200]}")
         name, level, states, size, tail, check, slot, key, end_slot, end_key, *counts = row
@@ -100,11 +100,11 @@ class StateFile:
         )
 
     def touches(self, first: Place, end: Place) -> bool:
-        """True if the file may hold a place from `first` to `end` (exclusive)."""
+        """Returns true if the file may have a state at a place from `first` to `end` (exclusive)."""
         return self.first < end and first < self.end
 
     def corrupt(self, error: object) -> CorruptError:
-        """The error for a file that is missing, or whose bytes are not those that were written."""
+        """Returns the error for a file that is missing, or whose bytes were changed after the write."""
         return CorruptError(
             f"state file {self.name}.parquet: {error}; restore the object as it was written, or roll the table back "
             "to a version that does not name it"
@@ -123,10 +123,10 @@ def state_files(
     hull: tuple[Place, Place] = ((0, ""), (1 << 31, "")),
     cuts: Sequence[Place] = (),
 ) -> Iterator[tuple[StateFile, bytes]]:
-    """Makes files of sorted states; yields each with its body.
+    """Makes files of sorted states, and yields each file with its body.
 
-    A file ends after about `file_bytes`, or at one of the `cuts`. A file ends between two slots, unless it would become
-    half as long again. `hull`: a range of places in which the other files of the level have no states.
+    A file ends after about `file_bytes`, or at one of the `cuts`. A file ends between two slots if the file then has at
+    most 1.5 times `file_bytes`. `hull`: a range of places in which the other files of the level have no states.
     """
     writer, cut, (start, end) = _Writer(), 0, hull
     for page in _pages_of(columns):
@@ -192,11 +192,11 @@ class _Writer:
 
     @property
     def size(self) -> int:
-        """The number of bytes in the pages so far."""
+        """The number of bytes of all pages that are written."""
         return int(self._sink.tell())
 
     def add(self, page: pa.RecordBatch) -> None:
-        """Append a page. All of its places must come after the places of earlier pages."""
+        """Appends a page. All places of the page must come after the places of earlier pages."""
         first, last = place_at(page, 0), place_at(page, page.num_rows - 1)
         assert not self.pages or self.last < first, "states out of order"
         failing, pending, gone = (
@@ -210,7 +210,7 @@ class _Writer:
         self._writer.write_batch(page, row_group_size=page.num_rows)
 
     def finish(self, name: str, level: int, hull: tuple[Place, Place]) -> tuple[StateFile, bytes]:
-        """The file and its body."""
+        """Ends the file, and returns its description and its body."""
         pages_end = self.size
         for each in self._filters:
             self._sink.write(each)
@@ -243,7 +243,9 @@ _UNREADABLE: Final = (ValueError, KeyError, TypeError, IndexError, OSError, pa.A
 
 @dataclass(frozen=True, slots=True)
 class PageEntry:
-    """A page in its file: its first place, its last slot, its bytes from `start` to before `end`, and its counts."""
+    """The description of a page: its first place, its last slot, its bytes from `start` to `end` (exclusive), and its
+    counts.
+    """
 
     first: Place
     last_slot: int
@@ -266,16 +268,16 @@ class Tail:
 
     @property
     def memory(self) -> int:
-        """The approximate number of bytes that it takes in memory."""
+        """The approximate number of bytes that the tail takes in memory."""
         return 4 * self.file.tail
 
     def page_of(self, place: Place, key: KeyHash) -> int | None:
-        """The number of the page that may hold the place; None if the file does not hold it."""
+        """Returns the number of the page that may have a state at the place, or None if the file has no state there."""
         number = bisect_right(self.firsts, place) - 1
         return number if number >= 0 and may_hold(self.filters[number], key) else None
 
     def pages_of_slots(self, slots: Sequence[int]) -> list[int]:
-        """The numbers of the pages whose range of slots includes some of these sorted slots."""
+        """Returns the numbers of the pages whose range of slots includes some of these sorted slots."""
         found = []
         for number, page in enumerate(self.pages):
             at = bisect_left(slots, page.first[0])
@@ -285,7 +287,7 @@ class Tail:
 
 
 def tail_of(file: StateFile, body: bytes) -> Tail:
-    """Decode the tail: the last `file.tail` bytes. `CorruptError`: these are not the bytes that were written."""
+    """Decodes the tail: the last `file.tail` bytes. `CorruptError`: the bytes were changed after the write."""
     if len(body) != file.tail or zlib.crc32(body) != file.check:
         raise file.corrupt(f"its last {file.tail} bytes differ from those written")
     try:
@@ -321,9 +323,9 @@ def _tail_of(file: StateFile, body: bytes) -> Tail:
 
 
 def page_of(tail: Tail, number: int, body: bytes | memoryview, start: int) -> pa.RecordBatch:
-    """Decode a page from bytes that begin at `start` in the file.
+    """Decodes a page from bytes that begin at `start` in the file.
 
-    `CorruptError`: these are not the bytes that were written.
+    `CorruptError`: the bytes were changed after the write.
     """
     page, file = tail.pages[number], tail.file
     try:

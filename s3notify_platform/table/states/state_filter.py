@@ -1,8 +1,8 @@
-"""A Bloom filter of keys: says if a page of states may hold a key. Pure.
+"""A Bloom filter of keys, which says if a page of states may have a key. Pure.
 
-A page of n states has n * `BITS` bits. Each key sets `PROBES` of these bits. Bytes of its BLAKE3 hash choose the bits.
-The bytes that choose the slot are not used, because all keys of a page may be in one slot. The filter wrongly accepts
-about 0.3% of absent keys.
+A page of n states has n * `BITS` bits. Each key sets `PROBES` of these bits. Bytes of the key's BLAKE3 hash choose the
+bits. The bytes of the hash that choose the slot are not used, because they may be equal for all keys of a page. The
+filter wrongly accepts about 0.3% of absent keys.
 
 Source: Kirsch and Mitzenmacher, "Less Hashing, Same Performance: Building a Better Bloom Filter", 2006.
 """
@@ -28,18 +28,18 @@ def _digest(key: str) -> bytes:
 
 
 def hash_of(key: str) -> KeyHash:
-    """Turns a key into the form that `may_hold` takes."""
+    """Converts a key to the form that `may_hold` needs."""
     digest = _digest(key)
     return int.from_bytes(digest[:8], "little"), int.from_bytes(digest[8:], "little") | 1
 
 
 def filter_bytes(keys: int) -> int:
-    """The size of a filter in bytes, for this number of keys."""
+    """Returns the size of a filter in bytes, for this number of keys."""
     return -(-keys * BITS // 8)
 
 
 def filter_of(keys: Iterable[str]) -> bytes:
-    """The filter of these keys. At least one key is needed."""
+    """Returns the filter of these keys. At least one key is needed."""
     digests = b"".join(map(_digest, keys))
     halves = np.frombuffer(digests, np.dtype("<u8")).reshape(-1, 2)
     size = 8 * filter_bytes(len(halves))
@@ -51,7 +51,9 @@ def filter_of(keys: Iterable[str]) -> bytes:
 
 
 def may_hold(body: bytes | memoryview, key: KeyHash) -> bool:
-    """True if the filter may contain the key. If False, it certainly does not."""
+    """Returns true if the filter may contain the key. If the result is False, the filter certainly does not contain the
+    key.
+    """
     start, step = key
     size = 8 * len(body)
     for n in range(PROBES):

@@ -1,22 +1,22 @@
 """The state of each object of a table, as a small log-structured merge tree. Pure: no request.
 
-A manifest holds a `StateSet`. The newest states are in the manifest itself (`inline`). Then come the files of level 0,
-in which a newer file overrides an older file. Then come the levels 1, 2, …, where a lower level overrides a higher one.
-The files of one of these levels have disjoint ranges of places (slot, key). A key that is `gone` has a mark. A merge
-drops the mark when no lower file can hold the key.
+A manifest has a `StateSet`. The newest states are in the manifest itself (`inline`). Then come the files of level 0, in
+which a newer file overrides an older file. Then come the levels 1, 2, …, where a lower level overrides a higher level.
+In these levels, the files of one level have disjoint ranges of places (slot, key). A key whose object has left has a
+`gone` mark. A merge drops the mark when no file of a deeper level can have the key.
 
-A round makes the next set by `StateSet.after`. The changes of the round go inline, or into a file of level 0. A merge
-of older files (`state_merge`) may be committed with the changes. A merge has no changes of the round, so the changes
-can be committed without the merge, and the merge without the changes. If another writer has created the version,
-`Next.rebased` puts the same changes on top of this version. If the other writer has merged some of the same files,
-`rebased` drops the merge.
+A round makes the next set by `StateSet.after`. The changes of the round become inline states, or a file of level 0. A
+merge of older files (`state_merge`) may be committed with the changes. A merge has no changes of the round. So the
+changes and the merge can also be committed separately. If another writer has created the version, `Next.rebased` puts
+the same changes on top of this version. If the other writer has merged some of the same files, `rebased` drops the
+merge.
 
 Invariants
-    - If a key has an inline state, this is newer than the states of the key in files.
-    - Except in level 0, two files of one level never have a common place.
-    - A merge takes the oldest files of level 0, or neighbouring files of another level. It also takes all files of the
-      next level that are between the first and last place of these files. So if two merges have no common file, neither
-      writes into the range of the other, or below this range.
+    - The inline state of a key is newer than the states of the key in files.
+    - Except in level 0, two files of one level never have the same place.
+    - A merge takes the oldest files of level 0, or neighbouring files of another level. A merge also takes all files of
+      the next level that are between the first and the last place of these files. So two merges without a common file
+      never write into the same range of places.
 """
 
 import json
@@ -41,29 +41,33 @@ from s3notify_platform.table.states.state_file import StateFile, state_files
 NO_CHANGES: Final[Changes] = {}
 
 Name = Callable[[], str]
-"""Draws a new name, which no other caller draws. It has letters, digits, - and _."""
+"""Draws a new name, which no other caller draws. The name has letters, digits, - and _."""
 
 
 def hull_of(files: Collection[StateFile]) -> tuple[Place, Place]:
-    """The range of places from the first to the last of these files."""
+    """Returns the range of places from the first to the last of these files."""
     return min(file.first for file in files), max(file.end for file in files)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StateSet:
-    """All states of a table, as a manifest names them. `files`: level 0, newest first, then level by level."""
+    """All states of a table, as a manifest describes them. `files`: the files of level 0, newest first, then the files
+    of each next level.
+    """
 
     inline: Changes = field(default_factory=dict)
     files: tuple[StateFile, ...] = ()
 
     def json(self) -> dict[str, Any]:
-        """The set in the manifest's format."""
+        """Returns the set in the manifest's format."""
         rows = [state_row(slot, state) for slot, states in self.inline.items() for state in states.values()]
         return {"inline": rows, "files": [file.row() for file in self.files]}
 
     @classmethod
     def of(cls, found: Any, *, where: str) -> "StateSet":
-        """Inverse of `json`. `CorruptError`, with `where` in its message: this is not the JSON of a set."""
+        """Decodes the result of `json`. `CorruptError`, with `where` in its message: `found` is not the JSON of a
+        set.
+        """
         try:
             inline: dict[Slot, dict[str, ObjectState]] = {}
             for slot, state in map(state_of_row, found["inline"]):
@@ -76,7 +80,7 @@ class StateSet:
         return states
 
     def misplaced(self) -> str:
-        """The reason why the files contradict each other; "" if they do not."""
+        """Returns the reason why the files contradict each other, or "" if there is no contradiction."""
         if len({file.name for file in self.files}) < len(self.files):
             return "a state file is named twice"
         for one, next_one in pairwise(self.files):
@@ -91,35 +95,39 @@ class StateSet:
 
     @property
     def bytes(self) -> int:
-        """The size of all files together."""
+        """The number of bytes of all files together."""
         return sum(file.bytes for file in self.files)
 
     def level(self, number: int) -> tuple[StateFile, ...]:
-        """The files of a level."""
+        """Returns the files of a level."""
         return tuple(file for file in self.files if file.level == number)
 
     def after(self, changes: Changes, *, name: Name, merge: "Merge | None" = None) -> "Next":
-        """The set of the next version: this set, with a round's changes, and with a merge of some of its files."""
+        """Returns the set of the next version. It is this set, with a round's changes, and with a merge of some
+        files.
+        """
         return _next(self, changes, name, merge, None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Merge:
-    """Files that replace other files, and have the same states. `bodies`: the bodies of the files to write."""
+    """A merge: the files `added` replace the files `removed`, and have the same states. `bodies`: the bodies of the
+    files to write.
+    """
 
     removed: tuple[StateFile, ...]
     added: tuple[StateFile, ...]
     bodies: Mapping[str, bytes] = field(default_factory=dict, repr=False)
 
     def fits(self, files: Collection[StateFile]) -> bool:
-        """True if all files to remove are still there, in the same level.
+        """Returns true if all files to remove are in `files`, in the same level.
 
-        Then no file of another writer overlaps the new files.
+        If they are, no file of another writer overlaps the new files.
         """
         return {*self.removed} <= {*files}
 
     def applied(self, files: Sequence[StateFile]) -> tuple[StateFile, ...]:
-        """The files after the merge."""
+        """Returns the files after the merge."""
         kept = [file for file in files if file not in self.removed]
         deep = sorted([file for file in kept if file.level] + [*self.added], key=lambda f: (f.level, f.first))
         return (*(file for file in kept if not file.level), *deep)
@@ -129,7 +137,7 @@ class Merge:
 class Next:
     """The states of the next version. `bodies`: the files to write before the manifest, by name.
 
-    `merge`: the merge that is included; None if there is no merge, or if it was dropped.
+    `merge`: the merge that is included, or None if there is no merge, or if the merge was dropped.
     """
 
     states: StateSet
@@ -141,9 +149,9 @@ class Next:
     """Files of level 0 that have only this round's changes."""
 
     def rebased(self, theirs: StateSet, *, without: Collection[Slot] = ()) -> "Next":
-        """The same changes on top of `theirs`. Changes of the slots `without` are dropped.
+        """Returns the same changes on top of `theirs`. Changes of the slots `without` are dropped.
 
-        Files of `self.bodies` may already be written. Those that the new `states` does not name are garbage.
+        Files of `self.bodies` may already be written. Written files that the new `states` does not name are garbage.
         """
         changes = {slot: states for slot, states in self.changes.items() if slot not in without}
         own = self.own if len(changes) == len(self.changes) else None
@@ -186,9 +194,9 @@ def _fresh(changes: Changes, name: Name) -> tuple[tuple[StateFile, bytes], ...]:
 
 
 def _joined(earlier: Changes, later: Changes, *, only_old: bool = False) -> Changes:
-    """Both changes together, where `later` overrides.
+    """Returns the changes of `earlier` and `later` together. The changes in `later` override the changes in `earlier`.
 
-    `only_old`: only the changes of `earlier` that are not overridden.
+    `only_old`: the result has only the changes of `earlier` that are not overridden.
     """
     joined: dict[Slot, Mapping[str, ObjectState]] = {}
     for slot in {*earlier, *later}:
@@ -200,7 +208,7 @@ def _joined(earlier: Changes, later: Changes, *, only_old: bool = False) -> Chan
 
 
 def _needed(changes: Changes, files: Sequence[StateFile]) -> Changes:
-    """The changes, without `gone` marks for keys that no file can hold."""
+    """Returns the changes, without `gone` marks for keys that no file can have."""
     return {
         slot: needed
         for slot, states in changes.items()

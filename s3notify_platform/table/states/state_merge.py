@@ -1,10 +1,10 @@
 """Merges state files, and rewrites them without erased keys.
 
-One round does one step, within a budget of bytes. If there are `STATE_FILES_FRESH` files of level 0, the oldest ones
-are merged into level 1. Otherwise some files of the level that most exceeds its size are merged into the next level. A
-step also takes all files of the next level that are between the first and the last place of its upper files. Files that
-overlap no other file are moved unchanged, without a request. A merged file is cut where it would overlap too much of
-the next level, so that every step stays small.
+One round makes one step of a merge, within a budget of bytes. If there are `STATE_FILES_FRESH` files of level 0, the
+oldest of these files are merged into level 1. Otherwise some files are merged into the next level: files of the level
+that most exceeds its size. A step also takes all files of the next level that are between the first and the last place
+of its upper files. Files that overlap no other file are moved to the next level unchanged, without a request. A merged
+file ends before it overlaps too many files of the next level, so that every step stays small.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -40,9 +40,9 @@ FILES_IN_FLIGHT: Final = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MergePlan:
-    """A merge to do: `files` (newest first) become files of `level`. `cuts`: places where a new file should end.
+    """A planned merge: `files` (newest first) become files of `level`. `cuts`: places where a new file should end.
 
-    `drops_gone`: marks of `gone` keys are left out, because no lower file may hold these keys.
+    `drops_gone`: marks of `gone` keys are left out, because no file of a deeper level can have these keys.
     """
 
     files: tuple[StateFile, ...]
@@ -53,7 +53,7 @@ class MergePlan:
 
     @property
     def moves(self) -> bool:
-        """True if the files overlap no other file, so that they go into the level unchanged."""
+        """True if the files overlap no other file, so that they become files of the level unchanged."""
         ordered = sorted(self.files, key=lambda file: file.first)
         apart = all(one.end <= other.first for one, other in pairwise(ordered))
         above = all(file.level < self.level for file in self.files)
@@ -61,14 +61,14 @@ class MergePlan:
 
     @property
     def bytes(self) -> int:
-        """The bytes that are read. About as many are written."""
+        """The number of bytes that the merge reads. It writes about the same number of bytes."""
         return 0 if self.moves else sum(file.bytes for file in self.files)
 
 
 def plan_merge(states: StateSet, *, own_bytes: int = 0) -> MergePlan | None:
-    """The most urgent step; None if no level needs one. Pure.
+    """Returns the most urgent step, or None if no level needs a step. Pure.
 
-    `own_bytes`: the size of the round's own state files. If a round adds many bytes, it also merges more.
+    `own_bytes`: the size of the round's own state files. A round that adds many bytes also merges more bytes.
     """
     budget = max(STATE_MERGE_BYTES, FAN_OUT * own_bytes)
     fresh = states.level(0)
@@ -101,9 +101,11 @@ def plan_merge(states: StateSet, *, own_bytes: int = 0) -> MergePlan | None:
 
 
 def plan_full_merge(states: StateSet, *, only: Collection[str], budget: int) -> MergePlan | None:
-    """The next step that moves files with these names towards the deepest level; None if all are there. Pure.
+    """Returns the next step that moves the files `only` towards the deepest level, or None if all these files are in
+    the deepest level. Pure.
 
-    `budget`: the most bytes of a step. Only a step with a single file of the upper level may exceed it.
+    `budget`: the largest number of bytes of a step. Only a step with a single file of the upper level may exceed the
+    budget.
     """
     deepest = max((file.level for file in states.files), default=0)
     files = [file for file in states.files if file.name in only and file.level < max(deepest, 1)]
@@ -139,9 +141,9 @@ def _step(states: StateSet, upper: Sequence[StateFile]) -> MergePlan:
 
 
 def merge(reader: StateReader, plan: MergePlan, *, name: Name) -> Merge:
-    """Do a planned step. The new files are returned, and must be written by the caller. 1 GET for each old file.
+    """Makes a planned merge. The caller must write the new files. Cost: 1 GET for each old file.
 
-    `CorruptError`: a file is missing, or differs from what was written.
+    `CorruptError`: a file is missing, or was changed after the write.
     """
     if plan.moves:
         moved = tuple(replace(file, level=plan.level) for file in plan.files)
@@ -189,9 +191,10 @@ def _pages(whole: _Whole, files: Sequence[StateFile]) -> Iterator[pa.RecordBatch
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Erasure:
-    """The states without some keys. `bodies`: the files to write before a manifest names `states`.
+    """The states of a table after some keys were removed. `bodies`: the files to write before a manifest names
+    `states`.
 
-    `removed`: the names of files that hold the keys; `states` no longer names them.
+    `removed`: the names of the files with the keys. These files are not in `states` any more.
     """
 
     states: StateSet
@@ -200,10 +203,10 @@ class Erasure:
 
 
 def without(reader: StateReader, states: StateSet, keys: Keys, *, name: Name) -> Erasure:
-    """Remove these keys, also their `gone` marks, from the files and inline states that hold them.
+    """Removes these keys, also their `gone` marks, from files and inline states.
 
-    Other files do not change. Requests: 1 GET for the tail of each file that may hold a key, if it is not cached. 1 GET
-    for each file whose filter accepts a key.
+    Other files do not change. Cost: 1 GET for the tail of each file that may have a key, if the tail is not cached, and
+    1 GET for each file whose filter accepts a key.
     """
     erased = {(slot, key) for slot, some in keys.items() for key in some}
     hashes = {place: hash_of(place[1]) for place in erased}
@@ -238,7 +241,7 @@ def without(reader: StateReader, states: StateSet, keys: Keys, *, name: Name) ->
 def _left(
     pages: Iterator[pa.RecordBatch], erased: Collection[Place], held: list[bool]
 ) -> Iterator[pa.RecordBatch]:
-    """The pages without the erased places. If there was such a place, sets `held[0]` to True."""
+    """Yields the pages without the erased places. Sets `held[0]` to True if a page had an erased place."""
     for page in pages:
         some = pa.array([key for _, key in erased], pa.string())
         rows = pc.is_in(page.column("key"), some)

@@ -1,8 +1,8 @@
-"""Reads the states of objects: of given keys, of whole slots, or of failing or pending objects.
+"""Reads the states of objects: by keys, by slots, or only the failing or the pending objects of slots.
 
-A warm process has the tails of all files in its cache. The filters are in the tails. Then a new key costs no request,
-except that a filter errs for 0.3% of the pages, which are read in vain. A known key costs at most the read of one page.
-A cold process makes 1 GET more for each file that may hold one of the keys. A small file is read as a whole.
+A warm process has the tails of all files in its cache. The filters are in the tails. So a key without a state costs no
+request, except if a filter wrongly accepts it (0.3% of the pages). A key with a state costs at most the read of one
+page. A cold process makes 1 GET more for each file that may hold one of the keys. A small file is read as a whole.
 Neighbouring pages of one file are read together.
 """
 
@@ -40,25 +40,25 @@ from s3notify_platform.table.states.state_filter import hash_of
 from s3notify_platform.table.states.state_levels import StateSet
 
 Keys = Mapping[Slot, Collection[str]]
-"""Keys by slot."""
+"""The wanted keys, by slot."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StateReader:
     """Reads states by `ranges`. Thread-safe.
 
-    `CorruptError`: a file is missing, or its bytes are not those that were written.
+    `CorruptError`: a file is missing, or its bytes were changed after the write.
     """
 
     ranges: Ranges
     cache: StateCache = field(default_factory=lambda: SHARED_CACHE)
 
     def lookup(self, states: StateSet, keys: Keys) -> dict[str, ObjectState]:
-        """The states of these keys. Unknown keys, and keys that are gone, are left out.
+        """Returns the states of these keys. Keys without a state, and keys with a `gone` mark, are left out.
 
-        A warm process makes at most 1 GET for each known key, and for each key that a filter wrongly accepts. A cold
-        one makes 1 GET more for each file whose range has one of the keys. Nearly all requests are in one round trip; a
-        cold process needs one more.
+        A warm process makes at most 1 GET for each key with a state, and for each key that a filter wrongly accepts. A
+        cold process makes 1 GET more for each file whose range has one of the keys. Nearly all requests are made in
+        parallel, but a cold process first reads the tails.
         """
         places = sorted({(slot, key) for slot, wanted in keys.items() for key in wanted})
         found = self._find(states.inline, states.files, places)
@@ -67,15 +67,18 @@ class StateReader:
     def of_slots(
         self, states: StateSet, slots: Collection[Slot]
     ) -> Iterator[tuple[Slot, dict[str, ObjectState]]]:
-        """The states of each of these slots, in order, by key. In memory: one slot. Requests: those of `columns`."""
+        """Yields the states of each of these slots, in order, by key. Memory holds one slot. The call makes the
+        requests of `columns`.
+        """
         for slot, columns in self.columns(states, slots):
             yield slot, states_of(columns)
 
     def columns(self, states: StateSet, slots: Collection[Slot]) -> Iterator[tuple[Slot, pa.RecordBatch]]:
-        """The same states as columns, sorted by key.
+        """Yields the states of each of these slots as columns, sorted by key.
 
-        Held in memory: one slot, and some megabytes for each file of level 0 and for each other level. Requests, one
-        after the other: 1 GET for each file that may have states of the slots, and 1 GET for each 8 MB of their pages.
+        Memory holds one slot, and some megabytes for each file of level 0 and for each other level. The requests are
+        made one after the other: 1 GET for each file that may have states of the slots, and 1 GET for each 8 MB of
+        their pages.
         """
         wanted = sorted(set(slots))
         merged = merge_sorted(
@@ -93,17 +96,17 @@ class StateReader:
             yield slot, upcoming[1] if upcoming and of_slot else columns_of({})
 
     def failing(self, states: StateSet, slots: Collection[Slot]) -> dict[Slot, dict[str, ObjectState]]:
-        """The failing objects of slots, by slot and key. Slots without a failing object are left out.
+        """Returns the failing objects of slots, by slot and key. Slots without a failing object are left out.
 
-        Reads the pages that hold one of these slots and a failing object. At most 1 GET for each such page. A cold
-        process also makes 1 GET for each file that has such an object.
+        The call reads the pages that have one of these slots and a failing object. Cost: at most 1 GET for each of
+        these pages. A cold process also makes 1 GET for the tail of each file with these slots and a failing object.
         """
         return self._marked(
             states, slots, failing_in, lambda state: state.failing, lambda counted: counted.failing
         )
 
     def pending(self, states: StateSet, slots: Collection[Slot]) -> dict[Slot, dict[str, ObjectState]]:
-        """The pending objects of slots. See `failing`."""
+        """Returns the pending objects of slots. See `failing`."""
         return self._marked(
             states, slots, pending_in, lambda state: state.pending, lambda counted: counted.pending
         )
@@ -113,7 +116,7 @@ class StateReader:
     def _find(
         self, inline: Changes, files: Sequence[StateFile], places: Sequence[Place]
     ) -> dict[Place, ObjectState]:
-        """The newest states at these sorted places. Marks of keys that are gone are included."""
+        """Returns the newest states at these sorted places. `gone` marks are included."""
         found = {
             (slot, key): state
             for slot, key in places
@@ -175,7 +178,9 @@ class StateReader:
         return in_parallel(self.tail, files, REQUESTS_IN_FLIGHT)
 
     def tail(self, file: StateFile) -> Tail:
-        """The tail of a file. 1 GET, or no request if it is cached. A small file is read and cached as a whole."""
+        """Returns the tail of a file. Cost: 1 GET, or no request if the tail is cached. A small file is read and cached
+        as a whole.
+        """
         if (tail := self.cache.tail(file)) is not None:
             return tail
         start = 0 if file.bytes <= STATE_WHOLE_BYTES else file.bytes - file.tail
@@ -190,7 +195,7 @@ class StateReader:
     def _pages(
         self, wanted: Iterable[tuple[Tail, Collection[int]]]
     ) -> Iterator[tuple[Tail, int, pa.RecordBatch]]:
-        """First the pages in the cache. Then the other pages, which are read in parallel and cached."""
+        """Yields first the pages in the cache, and then the other pages, which are read in parallel and cached."""
         to_read: list[tuple[Tail, list[int]]] = []
         for tail, numbers in wanted:
             missing = []
@@ -215,13 +220,13 @@ class StateReader:
             yield page_of(tail, number, body, start)
 
     def _read(self, tail: Tail, numbers: Sequence[int]) -> Iterator[pa.RecordBatch]:
-        """Pages in order. These pages are not cached."""
+        """Yields pages in order. Pages that are read here are not cached."""
         for run in _together(tail, numbers):
             kept = [page for number in run if (page := self.cache.page(tail.file, number)) is not None]
             yield from kept if len(kept) == len(run) else self._run(tail, run)
 
     def _scan(self, files: Iterable[StateFile], slots: Sequence[Slot]) -> Iterator[pa.RecordBatch]:
-        """The states of these slots. The ranges of the files follow each other."""
+        """Yields the states of these slots. `files`: files whose ranges follow each other without an overlap."""
         values = pa.array(slots, pa.int32())
         for file in files:
             if _has_slots(file, slots):
@@ -240,7 +245,7 @@ def _has_slots(file: StateFile, slots: Sequence[Slot]) -> bool:
 
 
 def _together(tail: Tail, numbers: Sequence[int]) -> list[list[int]]:
-    """Runs of sorted pages. One request reads each run."""
+    """Yields groups of sorted pages. One request reads a whole group."""
     runs: list[list[int]] = []
     for number in numbers:
         page = tail.pages[number]
@@ -256,7 +261,9 @@ def _together(tail: Tail, numbers: Sequence[int]) -> list[list[int]]:
 
 
 def runs_of(files: Iterable[StateFile]) -> list[list[StateFile]]:
-    """The files in groups, the newest first. In a group, the ranges of the files follow each other."""
+    """Returns the files in groups, the newest first. In a group, the ranges of the files follow each other without an
+    overlap.
+    """
     runs: list[list[StateFile]] = []
     for file in files:
         if file.level and runs and runs[-1][0].level == file.level:
@@ -270,9 +277,9 @@ def runs_of(files: Iterable[StateFile]) -> list[list[StateFile]]:
 
 
 def merge_sorted(sources: Sequence[Iterator[pa.RecordBatch]]) -> Iterator[pa.RecordBatch]:
-    """Merges sorted streams into one. If several streams have a place, the first of them wins.
+    """Merges sorted streams into one. If several streams have a place, the state of the first stream is used.
 
-    Held in memory: one batch of each stream.
+    Memory holds one batch of each stream.
     """
     waiting: list[pa.RecordBatch | None] = [None] * len(sources)
     while True:
@@ -297,7 +304,7 @@ def merge_sorted(sources: Sequence[Iterator[pa.RecordBatch]]) -> Iterator[pa.Rec
 
 
 def _newest(parts: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
-    """The sorted states of all parts. If several parts have a place, the first of them wins."""
+    """Returns the sorted states of all parts. If several parts have a place, the state of the first part is used."""
     if len(parts) == 1:
         return parts[0]
     batch = pa.concat_batches(parts)
@@ -313,7 +320,7 @@ def _newest(parts: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
 
 
 def by_slot(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[Slot, pa.RecordBatch]]:
-    """Sorted states, slot by slot."""
+    """Yields sorted states, slot by slot."""
 
     def pieces() -> Iterator[tuple[int, pa.RecordBatch]]:
         for batch in batches:
