@@ -19,7 +19,7 @@ class Service(Protocol):
     name: str
 
     def run(self, stop: Event, progress: Progress) -> None:
-        """Serve until `stop` is set, then finish or release the work in progress, and return within seconds.
+        """Serves until `stop` is set, then finishes or releases the work in progress, and returns within seconds.
 
         During outages of other systems, the service waits with backoff, and reports the outages by `progress`. Raises
         `UsageError` for problems that only an operator can fix.
@@ -65,5 +65,5 @@ class ServiceSettings:
         check_settings(self, type(self))
 
     def build(self, context: ServiceContext) -> Service:
-        """The service. No request. Raises `UsageError` for settings that are unsafe or cannot work."""
+        """Builds the service. Cost: no request. Raises `UsageError` for settings that are unsafe or cannot work."""
         raise NotImplementedError

@@ -1,4 +1,4 @@
-"""The endpoint of a topic: where and how its entries are pushed, and the signature of requests. No requests.
+"""The endpoint of a topic: where and how its entries are pushed, and the signature of requests. It sends no requests.
 
 The creator of a topic sets its endpoint (`Endpoint`, stored with the topic). The operator of the worker sets the
 networks that the worker may reach (`egress.Egress`), and the logins that it may send (`logins`).

@@ -111,7 +111,7 @@ class _Retry:
 class _Memory:
     """The time of each of the last steps, in ticks. Thread-safe.
 
-    An entry's tick is drawn once the entry is durable; a signal's tick is drawn before the signal is sent. So a signal
+    An entry's tick is drawn after the entry is durable; a signal's tick is drawn before the signal is sent. So a signal
     with a greater tick was sent after the entry became durable.
     """
 
@@ -312,7 +312,7 @@ class Intake:
 
 
 def intake_of(context: ServiceContext) -> Intake:
-    """The intake of an inlet with this context. No request."""
+    """The intake of an inlet with this context. Cost: no request."""
     platform = context.platform
     store = open_store(platform)
     signals = [prefix for prefix, _ in context.keyspaces if context.bucket == platform.bucket]

@@ -1,8 +1,8 @@
 """Poison: messages that an inlet cannot process. They are kept with the queue until a person has inspected them.
 
 A message that is not an S3 event message fails on every retry. An event that no topic can store also fails on every
-retry. Such messages must not block other messages. So such a message is first kept here with a reason, and then removed
-from its origin.
+retry. Such messages must not block other messages. So poison is first kept here with a reason, and then removed from
+its origin.
 
 | partition / key of the record | JSON value |
 |---|---|

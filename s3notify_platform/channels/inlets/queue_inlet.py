@@ -3,7 +3,7 @@
 Steps
     1. Messages are received, up to `GATHER` at a time while more are available.
     2. During the processing, a heartbeat keeps the messages hidden from other inlets.
-    3. Their events are passed to `Intake.accept`: they become durable in every topic, and signalled.
+    3. The events of the messages are passed to `Intake.accept`: they become durable in every topic, and signalled.
     4. A message is deleted only after that.
 
 A message that was not deleted is received again, so no crash loses a change; duplicates do no damage.
@@ -142,7 +142,7 @@ class PullInlet:
         return {**mine, **self._intake.counts()}
 
     def handle(self, messages: Sequence[Message]) -> tuple[str, float] | None:
-        """Process messages once. Returns None, or, if the store is unavailable, the reason and the seconds to wait.
+        """Processes messages once. Returns None, or, if the store is unavailable, the reason and the seconds to wait.
 
         Finished messages are deleted or put back; call this method again for the other messages.
         """
@@ -331,7 +331,7 @@ class PullInletSettings(ServiceSettings):
     ] = VISIBILITY_SECONDS
 
     def messages(self, context: ServiceContext) -> MessageQueue:
-        """The message queue to receive from. No request."""
+        """The message queue to receive from. Cost: no request."""
         raise NotImplementedError
 
     def build(self, context: ServiceContext) -> Service:

@@ -161,8 +161,7 @@ class QueuedPublisher(LargeObjects[PublishOutcome]):
         return self.publish([Delete(key=key, precondition=precondition)])[0]
 
     def publish(self, changes: Iterable[Change]) -> tuple[PublishOutcome, ...]:
-        """Applies all changes; returns an outcome for each. If a topic has room for some only, the first changes get
-        it.
+        """Applies all changes; returns an outcome for each. If a topic is nearly full, the first changes get room.
 
         Requests: see the module. After the last entry, the signal of each touched slot moves once, and the root once. A
         write may begin only within a third of the queue's `stale_seconds` (by default 40 s of 120 s). The writes of a

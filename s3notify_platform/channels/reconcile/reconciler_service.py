@@ -145,7 +145,7 @@ class ReconcilerService:
         self._due_at: float | None = None
 
     def include(self, keyspace: Keyspace) -> None:
-        """Includes this keyspace from the next pass on: its signals are moved, too. No request."""
+        """Includes this keyspace from the next pass on: its signals are moved, too. Cost: no request."""
         self._keyspaces += (WatchedKeyspace(keyspace=keyspace, watcher=keyspace.publisher.watcher()),)
 
     def run(self, stop: Flag, progress: Progress) -> None:
@@ -382,7 +382,7 @@ def shared_reconciler(
     queue_prefix: str = QUEUE_PREFIX,
     table: DynamoConfig | None = None,
 ) -> ReconcilerService:
-    """The process's only reconciler of this queue; it moves the signals of these keyspaces, too. No request.
+    """The process's only reconciler of this queue; it moves the signals of these keyspaces, too. Cost: no request.
 
     Each source of the queue needs its own poll; all sources share one scan of the topics. A sensor calls its
     `reconcile_when_due` in each tick.

@@ -1,6 +1,7 @@
 r"""The records of a chain: their keys and values, and the state that they have together. Pure.
 
-All keys of a chain begin with `{tag}\0`. The head is one record; the keys of the others contain the head's identity.
+All keys of a chain begin with `{tag}\0`. The head is one record; the keys of all other records contain the head's
+identity.
 
 | key after that | value | |
 |---|---|---|

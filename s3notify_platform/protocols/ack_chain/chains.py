@@ -323,7 +323,7 @@ class AckChains:
         return operation_of(operation_id if operation_id is not None else unique_name(self._clock))
 
     def _put(self, chain: Chain, record: tuple[str, bytes], operation: str) -> StampOutcome:
-        """Creates a stamp, then evaluates all stamps. Both steps are safe to repeat."""
+        """Creates a stamp, then evaluates all stamps. The creation and the evaluation are safe to repeat."""
         sent, certain, cause = False, False, ""
         for attempt in attempts(self._clock):
             try:

@@ -74,8 +74,8 @@ class CausalCache:
     Cost: a hit takes 0 requests, and all hits together take one poll each `staleness_seconds`. A miss takes 1 GET and a
     poll, which waiting readers share. A stale entry takes 1 conditional GET. Thread-safe. Above `max_entries` or
     `max_bytes`, the least recently used entries are evicted. Each poll also evicts entries that were unused for
-    `idle_seconds`. The watcher must not be shared. An object written by `put` is used at once: its causes are objects
-    that its writer has read from this cache.
+    `idle_seconds`. The watcher must not be shared. An object written by `put` is used immediately: its causes are
+    objects that its writer has read from this cache.
 
     To refresh in the background:
 
@@ -240,7 +240,7 @@ class CausalCache:
         return entry.found if entry is not None else None
 
     def evict(self, key: str) -> None:
-        """Removes a key from the cache: a `get` that begins afterwards reads it from the store. No request."""
+        """Removes a key from the cache: a `get` that begins afterwards reads it from the store. Cost: no request."""
         with self._alone(key), self._turn:
             self._entries.drop(key)
 

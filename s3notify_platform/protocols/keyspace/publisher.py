@@ -180,7 +180,7 @@ class Publisher(LargeObjects[WriteOutcome]):
         return self._objects.head(key)
 
     def watcher(self) -> "Watcher":
-        """A new watcher of this publisher's signals. The watcher also accepts roots that move alone. No request."""
+        """A new watcher of the signals. The watcher also accepts roots that move alone. Cost: no request."""
         return Watcher(self._keyspace, prefix=self._prefix, slots=self.slots, clock=self._clock, entries=dict)
 
     def slot_of(self, key: str) -> Slot:
@@ -195,7 +195,7 @@ class Publisher(LargeObjects[WriteOutcome]):
 
         `queued`: the keys whose changes are in the notification queue. Default: all or no keys, as set in the
         constructor. The signal of a slot says that its changes are queued only if all keys of this slot are in
-        `queued`. `alone`: if all keys are queued, only the root moves, with 1 request. This is for keyspaces whose
+        `queued`. `alone`: if all keys are queued, only the root moves, with 1 request. `alone` is for keyspaces whose
         watchers read the queue. `NotSignalledError` names the keys whose signals may not have moved; the signals of all
         other keys have moved.
         """

@@ -110,7 +110,7 @@ class LargePut:
 
     @property
     def event_name(self) -> str:
-        """The name that S3 gives to such a change in events."""
+        """The name that S3's events give to this kind of change."""
         return "ObjectCreated:Copy" if self.at_once else "ObjectCreated:CompleteMultipartUpload"
 
 
@@ -187,7 +187,7 @@ class LargeObjects(Generic[O_co]):
         An empty `source_bucket` is this bucket. The copy keeps the source's metadata; `metadata` overrides it.
         `NotFoundError`: the source does not exist. `ConflictError`: the source changed meanwhile. In both cases nothing
         was written. Requests: up to 1 GiB and without a precondition, those of `put` and 1 HEAD of the source.
-        Otherwise 2 requests more, and 1 for each 128 MiB in place of the one request that copies.
+        Requests otherwise: 2 more, and 1 for each 128 MiB instead of the one request that copies.
         """
         found = self._source(source_bucket, source_key)
         if found is None:

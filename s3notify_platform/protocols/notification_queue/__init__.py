@@ -9,9 +9,9 @@ Steps
     1. Before a writer writes objects, it makes a reservation. The writer takes room: it adds the number of entries to
        the counter of a shard. Then the writer creates a segment with the keys, operations, expected ETags or
        preconditions, and the writer id. If all shards are full, the writes are refused before anything has happened. A
-       process takes room for many puts at a time, and keeps the rest as spare room. A process relies on the topics that
-       it read for 2 s, counted from the start of the read. If the creation of the segment was answered in this time,
-       the reservation is granted. Otherwise the topic is read again, and must be unchanged.
+       process takes room for many puts at a time, and keeps the unused room as spare room. A process relies on the
+       topics that it read for 2 s, counted from the start of the read. If the creation of the segment was answered in
+       this time, the reservation is granted. Otherwise the topic is read again, and must be unchanged.
     2. The writer writes the objects.
     3. The writer commits. Entries of written objects become committed; entries of unwritten objects are removed.
        An entry stays reserved if its write is in doubt, or if its object is still being written. So writers that share

@@ -172,7 +172,7 @@ class Worker:
             self._version = None
 
     def valid(self, lease: ShardLease) -> bool:
-        """True if the lease was renewed recently enough, by this process's clock. No request."""
+        """True if the lease was renewed recently enough, by this process's clock. Cost: no request."""
         return (
             self._leases.get((lease.topic, lease.shard)) == lease
             and self._renewed is not None

@@ -142,7 +142,7 @@ class Reconciler:
     ) -> Reconciled:
         """Makes one pass over the shards (default: all). `NotFoundError` if there is no such topic.
 
-        A reservation is stale once this process has seen it for the topic's `stale_seconds`, on its own clock. `head`
+        A reservation is stale after this process has seen it for the topic's `stale_seconds`, on its own clock. `head`
         is the method of the store that contains the topic's objects. `announce` is called with each change that has
         happened, before its entry is committed. `abort` is called with each change that an upload writes, before the
         HEAD: an object that the HEAD does not find can then never appear. A reservation waits if one of these calls is

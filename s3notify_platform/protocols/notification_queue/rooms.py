@@ -73,7 +73,7 @@ class Rooms:
         return list(rooms.items())
 
     def any_held(self) -> bool:
-        """True if spare room is held, so that a reservation may need no request for room. No request."""
+        """True if spare room is held, so that a reservation may need no request for room. Cost: no request."""
         with self._lock:
             return any(self._held.values())
 

@@ -20,7 +20,7 @@ client may repeat the wait: nothing is stuck if one client is killed.
     Lower capacity. Writers take room up to the former capacity for a while. The room up to the former capacity is
     counted as always, and nothing relies on the lower capacity.
     Higher capacity, lower base. Writers know only a part of the room that there is. A refusal is checked by a read.
-    Lower `stale_seconds`. This may be done only while nobody writes, as the setting's description says.
+    Lower `stale_seconds`. The value may be lowered only while nobody writes, as the setting's description says.
     `max_event_bytes`. This setting protects only consumers: a segment can store events of any size that was ever
     allowed. No other setting concerns writers.
 """
@@ -340,5 +340,5 @@ class KnownTopics:
         return _existing(name, seen.by_name.get(name) or self.see().by_name.get(name))
 
     def met(self) -> Iterable[Topic]:
-        """All topics as they were last read. No request."""
+        """All topics as they were last read. Cost: no request."""
         return seen.by_name.values() if (seen := self._seen) else ()

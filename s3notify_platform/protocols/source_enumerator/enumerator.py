@@ -210,8 +210,8 @@ def assign(sizes: Sequence[int], tasks: int) -> list[int]:
     """The task, in `0 .. tasks-1`, of each split, balanced by bytes: largest split first, to the least loaded task.
 
     No task gets more than 4/3 of the best possible load (Graham's bound). `assign_slots` is not used here: a task reads
-    objects one by one, and keeps nothing from one batch to the next. Contiguous ranges would have no advantage, and
-    their largest load can be twice the best possible (one large object and many small ones). Pure.
+    objects one by one, and keeps nothing from one batch to the next. Contiguous ranges have no advantage here, and
+    their largest load can be twice the best possible (one large object and many small objects). Pure.
     """
     if tasks < 1:
         raise UsageError(f"tasks={tasks}: must be at least 1")
@@ -240,14 +240,14 @@ class Enumerator:
         return self.among(list_all(self._source, self.choice.prefix), wanted)
 
     def among(self, listed: Iterable[ObjectMeta], wanted: frozenset[Slot]) -> Iterator[ObjectVersion]:
-        """The listed objects that are chosen and whose slot is wanted. No request."""
+        """The listed objects that are chosen and whose slot is wanted. Cost: no request."""
         for meta in listed:
             slot = slot_of(meta.key, self._slots)
             if slot in wanted and not self.choice.why_not(meta.key, meta.modified_ms):
                 yield ObjectVersion(slot=slot, key=meta.key, etag=meta.etag, size=meta.size)
 
     def columns_among(self, listed: ListedColumns, wanted: frozenset[Slot]) -> dict[str, Sequence[object]]:
-        """Like `among`, but returns columns, which have the names of the fields of `ObjectVersion`. No request."""
+        """Like `among`, but returns columns, named after the fields of `ObjectVersion`. Cost: no request."""
         slots = [slot_of(key, self._slots) for key in listed.keys]
         columns = {"slot": slots, "key": listed.keys, "etag": listed.etags, "size": listed.sizes}
         chosen = self.choice.among(listed)
