@@ -14,9 +14,9 @@ signals. One instance is enough, several are allowed, and any may be killed at a
 Requests of a pass over t topics of h shards, if there is nothing to do: 1 scan of the topics, and t × (1 + h) reads.
 Each keyspace costs 1 HEAD, and 1 LIST if its root moved. With default settings, two topics, and the queue on a bucket,
 this is about 22 requests for each pass. A pass every 15 s costs 0.13 million requests a day; Dagster's pass every 30 s
-costs half of that. Waiting entries of a shard cost 1 LIST for each 1000; each entry also costs 1 GET when it changes,
-and about 1 KB of memory. A signal is 1 PUT for each slot and 1 for the root. A reservation whose write happened costs 1
-scan of the topics, and a push to each newer topic that takes its key.
+costs half of that. Waiting entries of a shard cost 1 LIST for each 1000 entries; each entry also costs 1 GET when it
+changes, and about 1 KB of memory. A signal is 1 PUT for each slot and 1 for the root. A reservation whose write
+happened costs 1 scan of the topics, and a push to each newer topic that takes its key.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

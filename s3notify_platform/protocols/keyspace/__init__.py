@@ -24,7 +24,7 @@ Storage
     {prefix}{slot}   signal of a slot, decimal and unpadded; the caller puts the `/` into `prefix`
     {prefix}_        root signal. It sorts after every slot, so a full keyspace is one page of 1000 keys
     body             `{unix milliseconds},{32 random hex digits}`; readers compare only ETags. A suffix `q` means that
-                     all signalled changes are in the queue; `qr`, that the root moved alone
+                     all signalled changes are in the queue; `qr` means that the root moved alone
 
 Invariants
     - The signal of a slot changes after every object write in that slot that happened or may have happened.

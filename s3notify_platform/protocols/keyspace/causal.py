@@ -227,7 +227,7 @@ class CausalCache:
             return self._load(key, slot, known.found if known is not None else None, as_of)
 
     def try_get(self, key: str) -> StoredObject | None:
-        """The result of `get`, if that takes no request; else None. Waits for no request of another thread.
+        """The result of `get`, if `get` takes no request; else None. Waits for no request of another thread.
 
         If the result is None, call `get`: the object does not exist or is not cached, its slot has changed, or the last
         poll is too old. With the refresh in the background, objects that are often used are cached.

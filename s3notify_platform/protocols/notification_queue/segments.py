@@ -3,9 +3,9 @@
 The key is `{shard}-{milliseconds}-{random}.{slots}`. One scan lists all shards of a topic, the old segments of each
 shard first, and reads only segments with wanted slots.
 
-The value is JSON: the facts that all entries share, and a row for each entry. A cell is null if it has its default, or
-the value of the whole segment; trailing nulls are left out. `write` is random, so that no two writes have equal bytes:
-a writer that finds the value that it sent knows that its write was applied.
+The value is JSON: the facts that all entries share, and a row for each entry. A cell is null if its value is the
+default, or the value of the whole segment; trailing nulls are left out. `write` is random, so that no two writes have
+equal bytes: a writer that finds the value that it sent knows that its write was applied.
 """
 
 import json
