@@ -20,9 +20,9 @@ iam` prints the least policy of each role.
       get. It cannot see, change or delete topics that the front did not make.
     - Sender of events (with the inlet's secret, or by the policy of the SQS queue): it reports changes of one bucket.
       It can name neither another bucket nor the platform's own objects.
-    - Anybody else who reaches the HTTP inlet or the front: they get a share of its connections, for some seconds each.
-      They cause at most one log line every few seconds. With `plain_http` and without `trusted_proxies`, anybody can
-      take all connections.
+    - Anybody else who reaches the HTTP inlet or the front: they get a share of the connections, each connection for
+      some seconds. They cause at most one log line every few seconds. With `plain_http` and without `trusted_proxies`,
+      anybody can take all connections.
     - Trusted proxy: its headers say which sender a request counts for. The proxy has no secret of its own, but it sees
       the senders' secrets.
     - Endpoint: only the status of its answer counts, within a deadline. Redirects are not followed.
@@ -30,13 +30,14 @@ iam` prints the least policy of each role.
 Each secret gives access to:
     - The keys of a role: everything that this role may do. Settings name the keys, and do not contain them
       (`stores.credentials`).
-    - The HTTP inlet's secret: reporting changed keys. Without TLS it can be read on the network.
+    - The HTTP inlet's secret: reporting changed keys. Without TLS this secret can be read on the network.
     - A key of the front: creating topics. The secret of such a key is never sent. Without TLS a request can be replayed
       unchanged for a quarter of an hour.
-    - A push HMAC key: nothing on the platform. Its holder can send forged events to that endpoint.
+    - A push HMAC key: nothing on the platform. The holder of such a key can send forged events to the endpoint that
+      uses the key.
     - The embedded server's key: everything on that server, which listens on loopback. The key is in a folder of mode
-      0700. The server's inner ports (those of its parts) require secret keys that only the server itself has
-      (`local.server`).
+      0700. The server's inner ports (the ports of its parts) require secret keys that only the server itself has
+            (`local.server`).
 
 A false report costs requests, but it never adds, changes or removes a row: rows come from the objects that a run finds.
 The sweep finds a change whose report is missing. Writers are not protected from each other. A writer that may write

@@ -1,7 +1,7 @@
 """Tests that a bucket's changes arrive in its notification queue, and measures the delay, for `s3notify doctor`.
 
 A probe object is written below the source's prefix, under a hidden name that no source reads. A separate topic receives
-its entry. So events, inlet and queue are tested together, and the source's own topic, signals and table are not
+the probe's entry. So events, inlet and queue are tested together, and the source's own topic, signals and table are not
 affected. Other topics that take keys below this prefix get an entry for the probe, as for any object. The topic is
 removed before the object.
 """
@@ -28,8 +28,8 @@ LOOKED_AT_MAX: Final = 10_000
 
 TOPIC: Final = "probe-of-"
 _KNOWN_SECONDS: Final = 0.05
-"""The time for which the topics count as known. It can be short: only an inlet announces the probe, and inlets read the
-topics for each batch.
+"""The time for which the topics count as known. This time can be short: only an inlet announces the probe, and inlets
+read the topics for each batch.
 """
 
 
@@ -47,11 +47,11 @@ def probe_arrival(
     """Seconds from the end of a write until the change was in the queue; None if it did not arrive within
     `wait_seconds`.
 
-    `hopeless`: called every few seconds after `PATIENCE_SECONDS`; if it returns True, waiting ends.
+    `hopeless`: called every few seconds after `PATIENCE_SECONDS`; if it returns True, the wait ends.
 
-    `RefusedError`: the bucket may not be written to. Nothing is left behind. If this process is killed, the next probe
-    of the source takes over the topic, and the hidden object stays. About 10 requests, and 4 more for each second of
-    waiting.
+    `RefusedError`: the bucket may not be written to. The call leaves nothing behind. If this process is killed, the
+    next probe of the source takes over the topic, and the hidden object stays. Cost: about 10 requests, and 4 more for
+    each second of the wait.
     """
     queue = NotificationQueue(queue.records, clock=clock, known_seconds=_KNOWN_SECONDS)
     name, key = f"{TOPIC}{source}"[:63], f"{prefix}{PROBE}{unique_name(clock)}"
@@ -76,7 +76,7 @@ def probe_arrival(
             clock.sleep(POLL_SECONDS)
         return None
     finally:
-        with suppress(NotFoundError):  # a concurrent probe deleted it; one of the two may return None
+        with suppress(NotFoundError):  # a concurrent probe deleted the object; one probe may return None
             queue.topics.delete(name)
         if written:
             bucket.delete(key)
@@ -98,7 +98,7 @@ def newest_arrival(
     root: bool,
     chosen: Iterable[ObjectMeta],
 ) -> Newest | None:
-    """The delay of the newest listed object. Nothing is written. None if there is no object. 1 HEAD.
+    """The delay of the newest listed object; None if there is no object. The call writes nothing. Cost: 1 HEAD.
 
     `chosen`: the source's objects, of which at most `LOOKED_AT_MAX` are read. The times of object and signal are both
     by the store's clock.

@@ -49,7 +49,7 @@ def named_in_root(
     """Pairs of key and topic, for each change whose topic signals only the root. The topic's consumer finds such
     changes by their entries.
 
-    Empty if the topics cannot be read. Requests: as many as `NotificationQueue.topics_of`.
+    The result is empty if the topics cannot be read. Requests: as many as `NotificationQueue.topics_of`.
     """
     try:
         return frozenset(
@@ -63,6 +63,6 @@ def named_in_root(
 
 
 def source_of(signals: str) -> str:
-    """The source whose signals are below this prefix by default; "" if it is not a default prefix. Pure."""
+    """The source whose signals are below this prefix by default; "" if the prefix is not a default prefix. Pure."""
     usual = re.fullmatch(rf"{re.escape(OWN)}([^/]+)/keyspace/", signals)
     return usual[1] if usual else ""

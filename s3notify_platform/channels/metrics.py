@@ -95,8 +95,8 @@ class Metrics:
             yield gauge
 
     def _queue_facts(self) -> Mapping[str, Mapping[str, float]]:
-        """Numbers of each topic from the last reading, if it is recent enough. Starts a new reading if it is due; never
-        waits.
+        """Numbers of each topic from the last reading, if it is recent enough. Starts a new reading if a reading is
+        due; never waits.
         """
         age = None if self._looked_at is None else self._clock.monotonic() - self._looked_at
         due = self._queue is not None and (age is None or age >= LOOK_SECONDS)
@@ -128,9 +128,9 @@ _QUEUE_FACTS: Final = {
 
 @contextmanager
 def served(address: str | None, metrics: Metrics) -> Iterator[None]:
-    """Serve the metrics at `http://ADDRESS/metrics` within the context; if None, nothing is served.
+    """Serves the metrics at `http://ADDRESS/metrics` within the context; if `address` is None, nothing is served.
 
-    `address`: `HOST:PORT`. `UsageError` if it is in use, or not an address.
+    `address`: `HOST:PORT`. `UsageError` if the address is in use, or not an address.
     """
     if address is None:
         yield

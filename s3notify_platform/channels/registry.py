@@ -6,7 +6,7 @@ A new service needs a file, and an item in `SERVICES`. The file has the service'
 its own that passes events to an `Intake`, like `inlets/http_inlet.py`. The item adds:
     - The command `s3notify inlet NAME`, or `s3notify NAME` for an outlet; the settings are its options.
     - The field NAME of the component's YAML, with the same settings.
-    - The job `{source}_NAME` in Dagster, and the sensor that keeps one run of it alive.
+    - The job `{source}_NAME` in Dagster, and the sensor that keeps one run of this job alive.
 
 A service's module is imported only when the service is used.
 """
@@ -26,7 +26,7 @@ class ServiceKind:
     name: str
     direction: Literal["inlet", "outlet"]
     settings_class: str
-    """Import path of the class of its settings: `module:class`."""
+    """Import path of the class of the service's settings: `module:class`."""
     summary: str
     """One line, for help texts and for the component."""
 

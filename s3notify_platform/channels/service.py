@@ -19,15 +19,15 @@ class Service(Protocol):
     name: str
 
     def run(self, stop: Event, progress: Progress) -> None:
-        """Serve until `stop` is set, then finish or release the work in progress, and return within seconds.
+        """Serves until `stop` is set, then finishes or releases the work in progress, and returns within seconds.
 
-        During outages of other systems it waits with backoff, and reports them by `progress`. Raises `UsageError` for
-        problems that only an operator can fix.
+        During outages of other systems, the service waits with backoff, and reports the outages by `progress`. Raises
+        `UsageError` for problems that only an operator can fix.
         """
         ...
 
     def counts(self) -> Mapping[str, int]:
-        """Counts of its work since it began: received, queued, duplicates, failed, delivered, …"""
+        """Counts of the service's work since its start: received, queued, duplicates, failed, delivered, …"""
         ...
 
 
@@ -65,5 +65,5 @@ class ServiceSettings:
         check_settings(self, type(self))
 
     def build(self, context: ServiceContext) -> Service:
-        """The service. No request. `UsageError` for settings that are unsafe or cannot work."""
+        """Builds the service. Cost: no request. Raises `UsageError` for settings that are unsafe or cannot work."""
         raise NotImplementedError

@@ -1,5 +1,5 @@
-"""The five protocols, over `ports` alone: no SDK, no Spark, no Dagster.
+"""The packages of the five protocols. They reach the outside only through `kernel.ports`: no SDK, no Spark, no Dagster.
 
-They do not import each other; the layers above combine them. All five may use `updates`: the rule for outcomes in
-doubt, and a compare-and-set loop.
+The protocols do not import each other. The layers above combine the protocols. All five protocols may use `updates`:
+the rule for outcomes in doubt, and a compare-and-set loop.
 """

@@ -3,16 +3,16 @@
 The rule (`resolve`). A write is sent. If the outcome is `Unknown`, the state is read before anything else is done:
     - The state is this call's value: the write was applied.
     - The state still meets the precondition: the write has not been applied so far, and is sent again.
-    - Any other state: a conflict if another writer's value is proven; else `UnknownOutcomeError`.
+    - Any other state: the outcome is a conflict if another writer's value is proven; else `UnknownOutcomeError`.
     A refusal after an attempt in doubt may have been caused by that attempt. So if the precondition holds again after
-    such a refusal, the outcome is unknown. The number of rounds is bounded, with jittered backoff between them.
+    such a refusal, the outcome is unknown. The number of attempts is bounded, with jittered backoff between them.
 
 The loop (`Updates.change`). Read the record, decide, and write under the version read. If the write is refused, read
-and decide again. The number of rounds is bounded.
+and decide again. The number of attempts is bounded.
 
 How a value is recognised. A written value may contain something unique to its writer: the id of an entry or an
-operation, a worker's name, a generation. Every other value means the same whoever writes it. So a record with the value
-of this call counts as written by this call.
+operation, a worker's name, a generation. Every other value means the same, whichever call writes it. So a record with
+the value of this call counts as written by this call.
 """
 
 from collections.abc import Callable
@@ -39,7 +39,7 @@ from s3notify_platform.kernel.ports import (
 )
 
 CEILING_SECONDS: Final = 2.0
-"""The longest backoff between two rounds, in seconds."""
+"""The longest backoff between two attempts, in seconds."""
 
 WRITER: Final = "s3notify-writer"
 """Metadata key of an object: its value is the id of the call that wrote the object."""
@@ -49,7 +49,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Remove:
-    """Tells `Updates.change` to remove the record instead of writing a value."""
+    """The value by which `decide` makes `Updates.change` remove the record."""
 
 
 REMOVE: Final = Remove()
@@ -77,9 +77,9 @@ def resolve(  # noqa: C901 - one loop over the outcomes of one write
     called right before a write in doubt is sent again. `retry_unavailable`: also resend a write that was certainly not
     applied.
 
-    1 request if all goes well; 1 write and 1 read for each round in doubt. An error of `send` is raised unchanged if
-    no attempt is in doubt: nothing was applied. `UnknownOutcomeError`: the write may have been applied, or may still
-    be.
+    Cost: 1 request if all goes well; 1 write and 1 read for each attempt in doubt. An error of `send` is raised
+    unchanged if no attempt is in doubt: nothing was applied. `UnknownOutcomeError`: the write may have been applied, or
+    may be applied later.
     """
     cause: object = None
     in_doubt, refused, sending = False, False, True
@@ -128,7 +128,7 @@ class Stored:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Changed:
-    """The record does not have the expected version. `record` is the record as found then or later.
+    """The record does not have the expected version. `record` is the record that was found at the conflict or later.
 
     `in_doubt`: an attempt of this call may have been applied, and its value replaced or removed since then.
     """
@@ -143,7 +143,7 @@ RecordOutcome = Stored | Changed
 class Updates:
     """Conditional writes to a record store, each sent until its outcome is known. Thread-safe.
 
-    `UnavailableError`: certainly not applied. `UnknownOutcomeError`: it may have been applied; look again later.
+    `UnavailableError`: nothing was applied. `UnknownOutcomeError`: the write may have been applied; look again later.
     """
 
     def __init__(
@@ -154,26 +154,27 @@ class Updates:
         rounds: int = ATTEMPTS,
         contended: type[S3NotifyError] = UnavailableError,
     ) -> None:
-        """`contended`: the error that `change` raises if another writer was first in each of `rounds` rounds."""
+        """`contended`: the error that `change` raises if another writer was first in each of `rounds` attempts."""
         self._records = records
         self._clock = clock
         self._rounds = rounds
         self._contended = contended
 
     def create(self, partition: str, key: str, value: bytes, *, once: bool = False) -> RecordOutcome:
-        """Creates the record if it does not exist. 1 request; 1 more read if a conflict does not contain the record.
+        """Creates the record if it does not exist. Cost: 1 request; 1 more read if a conflict does not contain the
+        record.
 
         `once`: do not resend a write in doubt, so that a record which was created and then removed stays removed.
-        `UnknownOutcomeError` if the record is not found then.
+        `UnknownOutcomeError` if a later read does not find the record.
         """
         return self._resolved(partition, key, value, None, once=once)
 
     def replace(self, partition: str, key: str, value: bytes, *, expected: Version) -> RecordOutcome:
-        """Replaces the version `expected`. Requests as in `create`."""
+        """Replaces the version `expected`. Requests are those of `create`."""
         return self._resolved(partition, key, value, expected)
 
     def remove(self, partition: str, key: str, *, expected: Version) -> RecordOutcome:
-        """Removes the version `expected`. If the record is gone after a lost answer, returns `Changed`, in doubt."""
+        """Removes the version `expected`. If it is gone after a lost answer, returns `Changed(in_doubt=True)`."""
         return self._resolved(partition, key, None, expected)
 
     def change(  # noqa: C901 - one loop over the outcomes of one write
@@ -187,18 +188,18 @@ class Updates:
     ) -> tuple[T, Record | None]:
         """Writes the value that `decide` returns (None: no change). Returns the result of `decide` and the new record.
 
-        `decide` is called with the record as read, again in each round; its errors are raised. `known`: the record as
-        the caller has read it; the first round uses it without a read.
+        In each attempt, `decide` gets the record that was read; its errors are raised. `known`: the record as the
+        caller has read it; the first round uses it without a read.
 
         If a write is in doubt and its value is not found, the record may still include that change. So `decide` must
-        recognise its own change, or be safe to apply twice. The same holds for a removal in doubt, because a missing
-        record proves nothing.
+        recognise its own change, or be safe to apply twice. `decide` must also do so after a removal in doubt, because
+        a missing record proves nothing.
 
-        1 read, unless `known` is given, and 1 write; 2 more requests for each conflict. `patient`: also retry while the
-        store is unavailable and nothing is in doubt.
+        Cost: 1 read, unless `known` is given, and 1 write; 2 more requests for each conflict. `patient`: also retry
+        while the store is unavailable and nothing is in doubt.
         """
         pending: tuple[Version | None, bytes | Remove, T] | None = None
-        """A write in doubt: the version that it would replace, its value, and its result."""
+        """A write in doubt: the record version to replace, its value, and its result."""
         for attempt in attempts(self._clock, self._rounds, ceiling=CEILING_SECONDS):
             try:
                 found = known if known is not None and not attempt else self._records.read(partition, key)

@@ -1,1 +1,1 @@
-"""Delivery: topics with an endpoint are pushed to it."""
+"""Delivery: the entries of a topic with an endpoint are pushed to this endpoint."""

@@ -4,10 +4,10 @@
 
 Each event is one persistent message. An entry is released only after the broker has confirmed its message (publisher
 confirms). Without `exchange`, messages are sent to the default exchange. The default `routing_key` is the topic's name.
-With `ack=routable`, the default, a message that reaches no queue is an error (`mandatory`), and is retried; with
-`ack=broker` the broker drops it. With `ack=none` an entry is released once its message was sent: a message that the
-broker refuses is lost. `message_id` is the event's id. A message with the same id is the same entry, delivered again.
-The worker authenticates to the broker by the topic's login: `basic`, or `certificate` by TLS.
+With `ack=routable`, the default, a message that reaches no queue is an error (`mandatory`), and is retried. With
+`ack=broker` the broker drops such a message. With `ack=none` an entry is released after its message was sent: a message
+that the broker refuses is lost. `message_id` is the event's id. Two messages with the same id are two deliveries of one
+entry. The worker authenticates to the broker by the topic's login: `basic`, or `certificate` by TLS.
 """
 
 from collections.abc import Sequence
@@ -128,7 +128,7 @@ class AmqpPush(PooledPush):
         addresses = self._addresses.permitted(deadline)
         for number, address in enumerate(addresses):
             left = max(0.001, deadline - self._clock.monotonic()) / (len(addresses) - number)
-            # This is an IP address, so the client does not look up the name again.
+            # `address` is an IP address, so the client does not look up the name again.
             literal = f"[{address}]" if ":" in address else address
             connection = Connection(
                 host=f"{literal}:{self.endpoint.port}",
@@ -164,6 +164,6 @@ class AmqpPush(PooledPush):
 
 
 def _end(connection: Connection) -> None:
-    """Closes the connection without AMQP's handshake, since the broker may not answer."""
+    """Closes the connection without AMQP's handshake, because the broker may not answer."""
     with suppress(AMQPError, OSError, AttributeError):
         connection.collect()

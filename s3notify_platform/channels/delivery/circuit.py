@@ -1,4 +1,5 @@
-"""A circuit breaker. While the endpoint answers, requests are sent at full speed; else only one probe at a time.
+"""A circuit breaker. While the endpoint answers, requests are sent at full speed. Otherwise, only one probe at a time
+is sent.
 
     closed ──no answer, or `REFUSED_MAX` events in a row refused──► open ──probe accepted──► closed
                                                                      └──probe failed: a longer wait──┘
@@ -72,12 +73,12 @@ class Circuit:
             return Admission(limit=1, probe=True)
 
     def release(self) -> None:
-        """Give back a probe that was not sent."""
+        """Gives back a probe that was not sent."""
         with self._lock:
             self._probing = False
 
     def note(self, answer: Answer, event_id: str, *, probe: bool = False) -> None:
-        """Record the answer to a request; `event_id` is the id of its first event."""
+        """Records the answer to a request; `event_id` is the id of the request's first event."""
         change = ""
         with self._lock:
             if probe:

@@ -8,7 +8,7 @@ Guarantees
     - An endpoint that is down or slow does not delay others: each shard has its own thread. Each endpoint has its own
       connections, limit of requests in flight, and circuit.
     - If a worker is killed, another worker serves its shards within 15 s (`Worker`); after a clean stop, within 2 s.
-      Entries that it had in hand may be delivered twice, with the same event ids.
+      Entries that the killed worker had in hand may be delivered twice, with the same event ids.
 
 Requests to the queue: those of `Worker` every 2 s; a scan of each idle shard every `poll_seconds`; and about 10 for
 each delivered segment (see `ShardConsumer`). Each second of a delivery costs 4 more requests.
@@ -54,7 +54,7 @@ TROUBLE_SECONDS: Final = 30.0
 
 
 class Delivery:
-    """The service of this module. `alongside`: services that run as long as this one, like a reconciler.
+    """The service of this module. `alongside`: services that run as long as this service, like a reconciler.
 
     Threads: one for each owned shard, `concurrency` for each endpoint, one for each service alongside.
     """
@@ -132,7 +132,7 @@ class Delivery:
         return found
 
     def beat(self) -> None:
-        """Renew the leases, and deliver their shards. Store errors are reported, and the next beat retries."""
+        """Renews the leases, and delivers their shards. Store errors are reported, and the next beat retries."""
         # A thread takes entries only while it holds its shard's `turning` lock. So shards whose lock is held here can
         # be released.
         still = [shard for shard in self.shards.values() if shard.turning.acquire(blocking=False)]
@@ -153,7 +153,7 @@ class Delivery:
                 shard.ended.set()
         self.shards = {key: shard for key, shard in self.shards.items() if not self._over(shard)}
         for lease in leases:
-            # An earlier delivery of the shard must have ended, since it may still hold the same entries.
+            # An earlier delivery of the shard must have ended, because it may still have the same entries in hand.
             if (lease.topic, lease.shard) not in self.shards:
                 self.start(self._delivery_of(lease))
         for place, shard in enumerate(self.shards.values()):
@@ -161,7 +161,7 @@ class Delivery:
         self._forget_topics({lease.topic for lease in leases})
 
     def start(self, shard: ShardDelivery) -> None:
-        """Start a thread that serves a shard."""
+        """Starts a thread that serves a shard."""
         self.shards[shard.lease.topic, shard.lease.shard] = shard
         self._threads[shard] = self._started(
             lambda: self._serve(shard), f"{shard.lease.topic}-{shard.lease.shard}"

@@ -1,4 +1,4 @@
-"""The networks that a worker may connect to for its topics. It connects only to addresses that were checked.
+"""The networks that a worker may connect to for its topics. The worker connects only to addresses that were checked.
 
 The creator of a topic sets its endpoint; the operator of the worker sets the networks, by options of the worker. So a
 topic cannot make the worker send requests to hosts that only the worker can reach. A name is resolved once, and all its
@@ -35,7 +35,9 @@ _NEVER: Final = tuple(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Egress:
-    """The endpoints that a worker may connect to, and its files for them. Default: https to public addresses."""
+    """The endpoints that a worker may connect to, and its certificate files for these endpoints. Default: https to
+    public addresses.
+    """
 
     networks: tuple[IPv4Network | IPv6Network, ...] = ()
     """Networks that are permitted in addition, even if private or loopback."""
@@ -69,7 +71,7 @@ class Egress:
         )
 
     def check(self, endpoint: Endpoint) -> None:
-        """`UsageError` if this worker must not connect to the endpoint, at any address."""
+        """Raises `UsageError` if this worker must not connect to the endpoint, whatever address the endpoint has."""
         if endpoint.url.startswith("kafka"):
             hosts = (broker.rpartition(":")[0].strip("[]").lower() for broker in endpoint.brokers)
             if strange := [host for host in hosts if host not in self.kafka_hosts]:
@@ -84,10 +86,10 @@ class Egress:
             raise UsageError(f"{endpoint.url!r} has verify=false, and this worker does not allow http")
 
     def certificates(self, endpoint: Endpoint) -> Path | None:
-        """The file of certificates to trust for the endpoint; None means the system's.
+        """The file of certificates to trust for the endpoint; None means the system's certificates.
 
-        `UsageError` if it is not in this worker's folder after links are resolved. The error does not show if a file
-        exists outside of the folder.
+        `UsageError` if the file is not in this worker's folder after links are resolved. The error does not show if a
+        file exists outside of the folder.
         """
         if not endpoint.ca_file:
             return None
@@ -142,7 +144,7 @@ class Addresses:
         self._lookup: Future[list[str]] | None = None
 
     def permitted(self, deadline: float) -> list[str]:
-        """All addresses, at least one. `OSError` if one is not permitted, or the name is not resolved in time.
+        """All addresses, at least one. `OSError` if one address is not permitted, or the name is not resolved in time.
 
         A lookup cannot be cancelled: all requests that need it wait for the same lookup, each until its deadline.
         """
@@ -166,7 +168,7 @@ class Addresses:
 
 
 def _lookup(host: str, port: int) -> "Future[list[str]]":
-    """The addresses of a name, looked up in a daemon thread: the process can end before the lookup does."""
+    """The addresses of a name, looked up in a daemon thread: the process can end before the lookup ends."""
     future: Future[list[str]] = Future()
 
     def look() -> None:

@@ -1,4 +1,4 @@
-"""The endpoint of a topic: where and how its entries are pushed, and the signature of requests. No requests.
+"""The endpoint of a topic: where and how its entries are pushed, and the signature of requests. It sends no requests.
 
 The creator of a topic sets its endpoint (`Endpoint`, stored with the topic). The operator of the worker sets the
 networks that the worker may reach (`egress.Egress`), and the logins that it may send (`logins`).
@@ -11,11 +11,11 @@ Every event has the topic's `opaque_data`, if any, as `opaqueData` beside `s3`, 
 
 Over HTTP a batch is one POST. Its body has all events of the batch, in the topic's format (`messages`). Its headers:
     - s3notify-topic: name of the topic.
-    - s3notify-event-ids: one id for each event, in order, separated by commas. An event with the same id is the same
-      entry, delivered again.
+    - s3notify-event-ids: one id for each event, in order, separated by commas. Two messages with the same id are two
+      deliveries of one entry.
     - s3notify-signature: t=<unix seconds>,v1=<hex HMAC-SHA256 of "<t>.<event ids>.<body>"> with the shared secret.
 
-A receiver answers 2xx once the events are durable, and checks the signature by `verify_signature`. Messages to brokers
+A receiver checks the signature by `verify_signature`, and answers 2xx after the events are durable. Messages to brokers
 are described in `amqp` and `kafka`.
 """
 
@@ -47,7 +47,7 @@ SECRET_PREFIX: Final = "S3NOTIFY_PUSH_"  # noqa: S105 - start of a variable's na
 SECRET_BYTES_MIN: Final = 16
 
 TOLERANCE_SECONDS: Final = 300
-"""Maximum difference between the clocks of sender and receiver. A recorded request can be replayed for that long."""
+"""Maximum difference between the clocks of sender and receiver. A recorded request can be replayed within this time."""
 
 _URL: Final = re.compile(r"[!#-\[\]-~]{1,2000}")
 """Printable ASCII without double quotes and backslashes: URL parsers treat these two differently."""
@@ -78,7 +78,8 @@ class Endpoint:
     batch_size: Annotated[
         int,
         About(
-            "Maximum events of one request; a broker gets one message for each, and confirms this many together",
+            "Maximum number of events in one request; a broker gets one message for each event, and confirms this "
+            "many messages together",
             unit="events",
             minimum=1,
             maximum=BATCH_MAX,
@@ -182,14 +183,14 @@ class Endpoint:
         return urlsplit(self.url).port or self.scheme.port
 
     def dumps(self) -> str:
-        """JSON for `TopicSettings.endpoint`; defaults are left out."""
+        """JSON for `TopicSettings.endpoint`, without settings that have their default."""
         default = asdict(Endpoint(url=self.url))
         fields = {name: value for name, value in asdict(self).items() if value != default[name]}
         return json.dumps({"url": self.url, **fields}, separators=(",", ":"))
 
     @classmethod
     def loads(cls, text: str) -> "Endpoint":
-        """Inverse of `dumps`. `UsageError` for any other text."""
+        """The inverse of `dumps`. `UsageError` for any other text."""
         try:
             return cls(**json.loads(text))
         except (ValueError, TypeError) as error:
@@ -197,7 +198,7 @@ class Endpoint:
 
 
 def check_secret(secret: bytes) -> bytes:
-    """The secret; `UsageError` if it is too short."""
+    """Returns the secret; `UsageError` if the secret is too short."""
     if len(secret) < SECRET_BYTES_MIN:
         raise UsageError(f"the HMAC key has {len(secret)} bytes: use {SECRET_BYTES_MIN} or more random bytes")
     return secret
@@ -219,9 +220,9 @@ def verify_signature(
 ) -> bool:
     """True if a request was recently signed with one of the secrets. Pure, for receivers.
 
-    `header`, `event_ids` and `body` are as received, `body` byte for byte. Pass both secrets while a secret is being
-    replaced. `now_seconds` is the receiver's Unix time. A recorded request can be replayed within the tolerance, so
-    drop events whose ids are known already.
+    `header`, `event_ids` and `body` are as received, `body` byte for byte. Pass the old and the new secret while a
+    secret is being replaced. `now_seconds` is the receiver's Unix time. A recorded request can be replayed within the
+    tolerance, so drop events whose ids are known already.
     """
     fields = [part.strip().partition("=") for part in header.split(",")]
     times = [value for name, _, value in fields if name == "t"]

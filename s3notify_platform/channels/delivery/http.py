@@ -1,7 +1,7 @@
 """Sends requests to one endpoint over HTTP(S): only to a checked address, with bounds on time and size.
 
-This module is built on `http.client`, which follows no redirects and uses no proxy. It adds the check of the address
-(`Egress`), one deadline for a whole request, and kept connections.
+This module is built on `http.client`, which follows no redirects and uses no proxy. The module adds the check of the
+address (`Egress`), one deadline for a whole request, and kept connections.
 """
 
 import http.client
@@ -91,7 +91,7 @@ class HttpPush(PooledPush):
         return answer or Down(error="the connection was closed without an answer", reached=True)
 
     def close(self) -> None:
-        """Close every connection; requests in flight end immediately, without an answer."""
+        """Closes every connection; requests in flight end immediately, without an answer."""
         with self._lock:
             self._closed = True
             idle, self._idle = self._idle, []
@@ -105,7 +105,7 @@ class HttpPush(PooledPush):
     def _ask(
         self, connection: "_Connection", body: bytes, headers: dict[str, str], deadline: float
     ) -> Answer | None:
-        """The answer on this connection; None if it was closed before an answer began."""
+        """The answer on this connection; None if the connection was closed before an answer began."""
         connection.deadline(deadline)
         try:
             connection.request("POST", self._target, body=body, headers=headers)
@@ -196,7 +196,7 @@ class _Connection(http.client.HTTPConnection):
         self.born = clock.monotonic()
         if seconds <= 0:
             raise TimeoutError("timed out")
-        # This is an IP address, so the name is not looked up again.
+        # `address` is an IP address, so the name is not looked up again.
         tcp = socket.create_connection((address, port), timeout=seconds)
         try:
             tcp.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -215,7 +215,7 @@ class _Connection(http.client.HTTPConnection):
         raise ConnectionResetError("a connection is opened only once, to the address that was checked")
 
     def cut(self) -> None:
-        """Close the connection from another thread."""
+        """Closes the connection from another thread."""
         with suppress(OSError):
             self._timed.inner.shutdown(socket.SHUT_RDWR)
 

@@ -2,12 +2,12 @@
 
     kafkas://host[:9093][/topic][?brokers=HOST:PORT,HOST:PORT][&sasl=PLAIN|SCRAM-SHA-256|SCRAM-SHA-512][&ack=none|broker]
 
-One message for each event, with the object's key as its key: changes of one object share a partition. An entry is
-released only after all in-sync replicas have acknowledged its message (`acks=all`). With `ack=none` an entry is
-released once its message was sent: a message that the broker refuses is lost. If the first broker does not answer, the
-other brokers are tried. If the url has no path, Kafka's topic has the name of our topic. The header `s3notify-event-id`
-is the event's id. A message with the same id is the same entry, delivered again. The worker authenticates to the broker
-by the topic's login, if it has one: `basic` by SASL, `certificate` by TLS.
+Each event is one message, which has the object's key as its key: changes of one object share a partition of Kafka's
+topic. An entry is released only after all in-sync replicas have acknowledged its message (`acks=all`). With `ack=none`
+an entry is released after its message was sent: a message that the broker refuses is lost. If the first broker does not
+answer, the other brokers are tried. If the url has no path, Kafka's topic has the name of our topic. The header
+`s3notify-event-id` is the event's id. Two messages with the same id are two deliveries of one entry. The worker
+authenticates to the broker by the topic's login, if it has one: `basic` by SASL, `certificate` by TLS.
 
 The client, librdkafka, connects to any address that a broker returns. So the operator of the worker names the hosts
 that a topic's url may have (`Egress.kafka_hosts`).

@@ -1,6 +1,6 @@
 """Logins that a worker sends to endpoints: bearer tokens, user and password, headers with a key, certificates.
 
-Logins are in environment variables of the worker, each with the one host that it is for:
+Logins are in environment variables of the worker, each with the only host that may get the login:
 
     S3NOTIFY_SEND_HOOKS='hooks.example.com bearer TOKEN'
     S3NOTIFY_SEND_HOOKS='hooks.example.com basic USER:PASSWORD'
@@ -49,7 +49,8 @@ class Login:
 def login(variable: str, host: str) -> Login | None:
     """The login for this host from this variable; None if no variable is named.
 
-    `UsageError` if the variable is not set, has another form, or is for another host. Its value is never shown.
+    `UsageError` if the variable is not set, has another form, or is for another host. The value of the variable is
+    never shown.
     """
     if not variable:
         return None

@@ -1,5 +1,5 @@
-"""The interface of an endpoint: it sends batches, and returns an answer for each. Implementations: `http`, `amqp`,
-`kafka`.
+"""The interface of an endpoint: it sends batches, and returns an answer for each batch. Implementations: `http`,
+`amqp`, `kafka`.
 """
 
 from abc import abstractmethod
@@ -40,7 +40,8 @@ class Rejected:
 class Down:
     """The endpoint accepts nothing now: send nothing until the next probe.
 
-    `reached`: True if the endpoint may have processed the events, so the attempt counts; False if it certainly did not.
+    `reached`: True if the endpoint may have processed the events, so the attempt counts; False if it certainly did not
+    process them.
     """
 
     error: str
@@ -55,11 +56,11 @@ class Push(Protocol):
     """The endpoint's interface for delivery; implemented by `PooledPush`."""
 
     def post_many(self, topic: str, batches: Sequence[Sequence[Entry]]) -> list[Answer]:
-        """Send one request for each batch, some in parallel; returns an answer for each batch."""
+        """Sends one request for each batch, some in parallel; returns an answer for each batch."""
         ...
 
     def close(self) -> None:
-        """End the requests in flight."""
+        """Ends the requests in flight."""
         ...
 
 
@@ -99,7 +100,7 @@ class PooledPush:
 
     @abstractmethod
     def post(self, topic: str, batch: Sequence[Entry]) -> Answer:
-        """Send one batch; network errors are returned as answers, not raised."""
+        """Sends one batch; network errors are returned as answers, not raised."""
 
     def post_many(self, topic: str, batches: Sequence[Sequence[Entry]]) -> list[Answer]:
         """See `Push.post_many`. At most `concurrency` requests are in flight at a time, for all callers together."""
@@ -111,13 +112,15 @@ class PooledPush:
             return [Down(error="the worker stops, or the endpoint was changed", reached=True)] * len(batches)
 
     def close(self) -> None:
-        """End the requests in flight."""
+        """Ends the requests in flight."""
         self._closed = True
         self._pool.shutdown(wait=False, cancel_futures=True)
 
 
 def connect(endpoint: Endpoint, egress: Egress, *, clock: Clock = SYSTEM_CLOCK) -> Push:
-    """The endpoint's `Push`. `UsageError` if the worker must not connect to it, or lacks a login, file or library."""
+    """The endpoint's `Push`. `UsageError` if the worker must not connect to the endpoint, or lacks a login, file or
+    library.
+    """
     try:
         made: Push = resolve_name(endpoint.scheme.push)(endpoint, egress, clock=clock)
     except ModuleNotFoundError as error:
@@ -126,7 +129,7 @@ def connect(endpoint: Endpoint, egress: Egress, *, clock: Clock = SYSTEM_CLOCK) 
 
 
 def ack_level(endpoint: Endpoint, levels: Sequence[str]) -> str:
-    """The value of `ack` in the endpoint's url; without it, the last of `levels`. `UsageError` for an unknown level."""
+    """The value of `ack` in the endpoint's url; by default the last of `levels`. `UsageError` for an unknown level."""
     query: Mapping[str, list[str]] = parse_qs(urlsplit(endpoint.url).query)
     level = query.get("ack", [levels[-1]])[0]
     if level not in levels:

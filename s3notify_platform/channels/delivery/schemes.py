@@ -1,4 +1,4 @@
-"""The schemes of endpoints. A new scheme needs a file with its `Push`, and an item here."""
+"""The schemes of endpoints. A new scheme needs a file with its `Push`, and an item in this module."""
 
 from dataclasses import dataclass
 from typing import Final

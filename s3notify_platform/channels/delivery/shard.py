@@ -1,7 +1,7 @@
 """Delivery of one shard: take the entries that are due, post them, and settle each entry by the answer.
 
 Theory of operation. Entries that were never tried are sent in batches; entries that failed before are sent one by one.
-A refused batch is split in halves, round by round, until the event at fault is alone. The other events are delivered in
+A refused batch is split in halves again and again, until the event at fault is alone. The other events are delivered in
 the same turn, for about 2 log2(n) more requests. A batch without an answer fails as a whole, and its entries are sent
 again one by one. If the endpoint accepts nothing, its circuit opens, and the entries in hand return to the queue.
 Entries that the endpoint certainly did not process lose no attempt. From then on, only the entries of one probe at a
@@ -72,7 +72,7 @@ class ShardDelivery:
         self.ended = Event()
         self.paused = False
         self.turning = Lock()
-        """Held during a turn. While another thread holds it, no entries are taken."""
+        """The lock that a thread has during a turn. While one thread has this lock, no other thread takes entries."""
         self._target = target
         self._count = count
         self._valid = valid
@@ -84,7 +84,7 @@ class ShardDelivery:
         self._expired_at: float | None = None
 
     def turn(self) -> float:
-        """Take, post and settle once; returns the seconds to wait before the next turn.
+        """Takes, posts and settles entries once; returns the seconds to wait before the next turn.
 
         Errors of the store's requests and of the endpoint are not raised. `CorruptError`: an entry cannot be read.
         """
@@ -140,14 +140,14 @@ class ShardDelivery:
     def _deliver(
         self, entries: Sequence[Entry], target: TopicEndpoint, push: Push, endpoint: Endpoint, *, probe: bool
     ) -> None:
-        """Post in rounds, `concurrency` batches at a time, until each entry is settled."""
+        """Posts `concurrency` batches at a time, until each entry is settled."""
         todo = list(grouped(entries, endpoint.events_max))
         known = _Known()
         due = self._clock.monotonic() + SETTLE_SECONDS
         try:
             while todo:
                 if self.ended.is_set():
-                    return  # stopped, or another worker owns the shard and delivers the other entries
+                    return  # this delivery was stopped, or another worker owns the shard and delivers the other entries
                 if not self._valid():
                     known.failed(_flat(todo), "the lease was not renewed in time", begun=False)
                     return
@@ -168,7 +168,7 @@ class ShardDelivery:
     def _post(
         self, wave: list[Batch], target: TopicEndpoint, push: Push, known: "_Known", *, probe: bool
     ) -> list[Batch]:
-        """Post these batches and record their outcomes; returns the entries to post again, in smaller batches."""
+        """Posts these batches and records their outcomes; returns the entries to post again, in smaller batches."""
         answers = push.post_many(self.lease.topic, wave)
         self._count("requests", len(wave))
         split: list[Batch] = []
@@ -201,7 +201,7 @@ class ShardDelivery:
 
 @dataclass(slots=True, kw_only=True)
 class _Known:
-    """Outcomes of entries in hand that are not written to the queue yet."""
+    """The outcomes that are not written to the queue yet, for entries in hand."""
 
     delivered: list[Entry] = field(default_factory=list)
     failures: list[Failure] = field(default_factory=list)

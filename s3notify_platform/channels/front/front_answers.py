@@ -1,4 +1,4 @@
-"""Answers of the front: S3's and SNS's XML, and their errors by the names that AWS and Ceph use. Pure."""
+"""Answers of the front: S3's and SNS's XML, and errors with the names that AWS and Ceph use. Pure."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass

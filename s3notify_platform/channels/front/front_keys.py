@@ -17,9 +17,9 @@ _KEY_ID: Final = re.compile(r"[\w.+=@-]{3,128}", re.ASCII)
 
 
 def keys_of(key_id_env: str, secret_env: str, file: str | None) -> dict[str, str]:
-    """Secrets by key id: those of the file, which has one in each line, and that of the two variables, if they are set.
+    """Secrets by key id: the keys in the file, one in each line, and the key in the two variables, if they are set.
 
-    `UsageError` if there is no key, if a key is malformed, or if other users than the file's owner may read it.
+    `UsageError` if there is no key, if a key is malformed, or if other users than the file's owner may read the file.
     """
     keys = _in_file(Path(file)) if file else {}
     key_id, secret = os.environ.get(key_id_env, ""), os.environ.get(secret_env, "")

@@ -1,6 +1,6 @@
 """The notification configurations of one bucket, kept as rules of topics: put, get and delete.
 
-Guarantees. Everything is checked before anything is written. Once a put or a delete is answered, each later change is
+Guarantees. Everything is checked before anything is written. After a put or a delete is answered, each later change is
 announced and delivered by the new configurations. Entries that are in the queue already are delivered as before. Topics
 change one by one. So two concurrent puts may leave a mixture, and after an error a put may be partly done. In both
 cases put the configurations again.
@@ -38,7 +38,9 @@ class BucketNotifications:
         self._on_put = on_put
 
     def get(self, identity: str = "") -> tuple[Configuration, ...]:
-        """All configurations by topic, or only the one with this id. 1 scan. `FrontError` for an unknown id."""
+        """All configurations by topic, or only the configuration with this id. Cost: 1 scan. `FrontError` for an
+        unknown id.
+        """
         found = tuple(
             Configuration(topic=topic.name, rule=rule)
             for topic in self._topics.all()
@@ -53,8 +55,8 @@ class BucketNotifications:
         raise FrontError(404, "NoSuchKey", f"There is no notification {identity[:60]!r} of this bucket.")
 
     def put(self, wanted: Iterable[Configuration]) -> None:
-        """Replace or merge the configurations of the bucket; an empty `wanted` removes all. Requests: 1 scan, and 3 for
-        each topic that changes. The call takes `outdated_seconds`.
+        """Replaces or merges the configurations of the bucket; an empty `wanted` removes all configurations. Requests:
+        1 scan, and 3 for each topic that changes. The call takes `outdated_seconds`.
         """
         by_topic: dict[str, list[Rule]] = {}
         for each in wanted:
@@ -72,7 +74,9 @@ class BucketNotifications:
         self._change(topics, lambda rule: not merged or rule.id in named, by_topic)
 
     def delete(self, identity: str = "") -> None:
-        """Remove the configuration with this id, or all; a missing one is ignored. Requests: as many as `put`."""
+        """Removes the configuration with this id, or all configurations; a missing configuration is ignored. Requests:
+        as many as `put`.
+        """
         topics = {topic.name: topic for topic in self._topics.all()}
         self._change(topics, lambda rule: identity in ("", rule.id), {})
 

@@ -3,8 +3,8 @@
 | request | answer |
 |---|---|
 | `POST /`, an action of SNS: `sns_topics` | 200, or SNS's XML error |
-| `PUT /BUCKET?notification` | 200 once all later changes are announced by the new configuration; or S3's XML error |
-| `GET /BUCKET?notification`, Ceph's `?notification=ID` | 200 with all, or the one with this id; 404 NoSuchKey |
+| `PUT /BUCKET?notification` | 200 after all later changes are announced by the new configuration; or S3's XML error |
+| `GET /BUCKET?notification`, Ceph's `?notification=ID` | 200 with all configurations, or this one; 404 NoSuchKey |
 | `DELETE /BUCKET?notification`, `?notification=ID` | 204, also if there is no configuration |
 | another bucket | 404 NoSuchBucket |
 | any other request | 501 NotImplemented: the front is not a store |
@@ -12,13 +12,13 @@
 | the store does not answer; too many requests | 503 ServiceUnavailable with Retry-After: clients try again |
 | `GET /health` | 200, without a signature |
 
-Each request may be sent again, even if its answer was lost: it has the same effect.
+Each request may be sent again, even if its answer was lost: a repeated request has the same effect.
 
 Threat model. A client with one of the front's keys is a creator of topics (see `channels`). The client decides which
-changes of the bucket are taken by topics that this API made. It cannot see or change other topics, nor read an object.
-A worker connects to the topics' endpoints within its own `Egress`, as for topics of `s3notify topics create`. Clients
-without a key get the share of connections that `http_server` describes. The bodies of their requests are read, within
-the server's bounds, since a signature covers the body, too.
+changes of the bucket are taken by topics that this API made. The client cannot see or change other topics, nor read an
+object. A worker connects to the topics' endpoints within its own `Egress`, as for topics of `s3notify topics create`.
+Clients without a key get the share of connections that `http_server` describes. The bodies of their requests are read,
+within the server's bounds, because a signature covers the body, too.
 """
 
 import asyncio
@@ -62,7 +62,7 @@ WAITING_MAX: Final = 64
 """Maximum number of requests that wait to be processed. More requests are refused."""
 
 ANSWER_SECONDS: Final = 50.0
-"""A request that is not done after this time is answered 503, and may still be done later. Clients wait 60 s."""
+"""A request that is not done after this time is answered 503. It may still be done later. Clients wait 60 s."""
 
 _FORM: Final = "application/x-www-form-urlencoded"
 _PARAMETERS_MAX: Final = 200
@@ -108,7 +108,7 @@ class FrontSettings(ListeningSettings):
     max_body_bytes: Annotated[int, About("Largest body", unit="bytes", minimum=1024, maximum=2**20)] = 2**18
 
     def build(self, context: ServiceContext) -> Service:
-        """See `ServiceSettings.build`. `UsageError` without a key, or to listen beyond loopback without TLS."""
+        """See `ServiceSettings.build`. `UsageError` without a key, or for an address beyond loopback without TLS."""
         region = self.arn_region or context.platform.region or default_region()
         return NotificationFront(self, context.queue, bucket=context.bucket, region=region)
 
@@ -275,7 +275,7 @@ class NotificationFront:
         return reply.done()
 
     def _bucket_of(self, head: Head) -> str | None:
-        """The bucket in the path; if the path is `/`, our bucket if the host name begins with it."""
+        """The bucket in the path. If the path is `/`, our bucket if the host name begins with its name."""
         name, _, key = head.path.removeprefix("/").partition("/")
         if not name and head.headers.get("host", "").startswith(f"{self._bucket}."):
             return self._bucket
@@ -287,7 +287,7 @@ def _unavailable(why: str) -> FrontError:
 
 
 def _parameters(head: Head, body: bytes) -> dict[str, str]:
-    """Parameters of an action: those in the body, which is a form, and those in the query."""
+    """The parameters of an action: the fields of the body, which is a form, and the parameters of the query."""
     kind = head.headers.get("content-type", _FORM).partition(";")[0].strip().lower()
     if body and kind != _FORM:
         raise FrontError(400, "InvalidParameter", f"Invalid parameter: the body is not {_FORM}")

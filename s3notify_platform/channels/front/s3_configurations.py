@@ -2,8 +2,8 @@
 with an id. Pure.
 
 Only TopicConfigurations are accepted, with S3's prefix and suffix, and with Ceph's `regex` and filters by metadata
-(`S3Metadata`) and tags (`S3Tags`). A configuration without an Event takes all changes, as in Ceph; one without an Id
-gets an id, as on S3.
+(`S3Metadata`) and tags (`S3Tags`). A configuration without an Event takes all changes, as in Ceph. A configuration
+without an Id gets an id, as on S3.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -32,9 +32,9 @@ class Configuration:
 def configurations_in(
     body: bytes, bucket: str, *, named: Callable[[str], str | None], fresh_id: Callable[[], str]
 ) -> tuple[Configuration, ...]:
-    """The configurations in a document. `FrontError` if it is not valid, or cannot be expressed as rules.
+    """The configurations in a document. `FrontError` if the document is not valid, or cannot be expressed as rules.
 
-    `named`: returns the topic's name in an ARN, or None if it is not an ARN. `fresh_id`: returns an id for a
+    `named`: returns the topic's name in an ARN, or None if its argument is not an ARN. `fresh_id`: returns an id for a
     configuration without one.
     """
     root = _parsed(body)

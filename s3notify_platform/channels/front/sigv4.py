@@ -7,8 +7,8 @@ A request is accepted if
     - it was signed within `SKEW_SECONDS` of this machine's clock; or it is presigned, and has not expired;
     - the body is signed by its hash. Only a presigned request of S3 without a body may leave out the hash.
 
-Anybody who can read a request can send it again within that time, so use TLS. Signatures of version 2, signed chunks,
-and temporary credentials are refused. Any region may be named.
+Anybody who can read a request can send it again while the request is valid, so use TLS. Signatures of version 2, signed
+chunks, and temporary credentials are refused. Any region may be named.
 
 Source: "Signature Version 4 signing process", AWS General Reference.
 """
@@ -66,7 +66,7 @@ class Signed:
     """Lifetime of a presigned URL; None if the signature is in the header."""
 
     def check_time(self, now_ms: int) -> None:
-        """`DeniedError` unless the signature is valid at this Unix time."""
+        """Raises `DeniedError` unless the signature is valid at this Unix time."""
         try:
             signed = datetime.strptime(self.stamp, "%Y%m%dT%H%M%SZ").replace(tzinfo=UTC)
         except ValueError:
@@ -83,7 +83,7 @@ class Signed:
 
 
 def signed_of(head: Head) -> Signed:
-    """The signature of a request. `DeniedError` if the request has no signature, or one of another kind."""
+    """The signature of a request. `DeniedError` if the request has no signature, or a signature of another kind."""
     query = dict(pairs_of(head.query))
     value = head.headers.get("authorization", "")
     if "x-amz-security-token" in head.headers or "X-Amz-Security-Token" in query:
@@ -115,7 +115,7 @@ def signed_of(head: Head) -> Signed:
 
 
 def check_signature(signed: Signed, head: Head, body: bytes, secret: str) -> None:
-    """`DeniedError` unless head and body were signed with this secret. Takes the same time in both cases."""
+    """Raises `DeniedError` unless head and body were signed with this secret. Takes the same time in both cases."""
     actual = hashlib.sha256(body).hexdigest()
     claimed = head.headers.get(_BODY_HASH)
     presigned = signed.presigned_seconds is not None

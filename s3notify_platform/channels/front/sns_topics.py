@@ -86,7 +86,7 @@ class SnsTopics:
             try:
                 self._topics.create(name, wanted)
             except ConflictError:
-                found = self._topics.get(name)  # a concurrent request created it
+                found = self._topics.get(name)  # a concurrent request created the topic
         if found is not None:
             if not is_of_front(found):
                 raise invalid(
@@ -104,7 +104,7 @@ class SnsTopics:
                 403, "AuthorizationError", f"Topic {name!r} was not made by this API, or serves a table"
             )
         if found is not None:
-            with suppress(NotFoundError):  # deleted by another request: no error, as in SNS
+            with suppress(NotFoundError):  # another request deleted the topic: no error, as in SNS
                 self._topics.delete(name, served=False)
         return reply.action("DeleteTopic", None)
 

@@ -127,7 +127,7 @@ def _endpoint(given: Mapping[str, str], flags: Mapping[str, bool]) -> str:
         for theirs, ours in _in_query(parts.scheme).items()
         if given.get(theirs)
     ]
-    if query or flags.get("use-ssl"):  # else the url stays unchanged, since URL parsers differ
+    if query or flags.get("use-ssl"):  # otherwise, the url stays unchanged, because URL parsers differ
         url = parts._replace(query="&".join(filter(None, (parts.query, *query)))).geturl()
     return Endpoint(
         url=url,

@@ -5,8 +5,8 @@ no answer, the sender must send the post again; duplicates do no damage.
 
 | answer | when |
 |---|---|
-| 200 | durable; also if no event in it concerns this inlet |
-| 400 | not an S3 event message: do not send it again. It is kept as poison with its reason |
+| 200 | durable; also if no event of the post concerns this inlet |
+| 400 | not an S3 event message: do not send it again. The post is kept as poison with its reason |
 | 401 | the secret is missing or wrong; the body is not read |
 | 404, 405 | not a POST to `/` |
 | 408, 413, 431 | too slow, too large |
@@ -14,30 +14,30 @@ no answer, the sender must send the post again; duplicates do no damage.
 
 Connections that have not sent the secret yet are limited: each address may have a quarter of `max_connections`, for 3 s
 each; see `http_server`. Behind a proxy all senders have the proxy's address. If `trusted_proxies` names the proxy, each
-of its clients gets that share (`proxies`). With `plain_http` and without `trusted_proxies`, the addresses have no
-share; only `max_connections` applies. So anybody who reaches the proxy may take all connections, for 3 s each. The
-inlet warns of this when it starts.
+client of the proxy gets a share of its own (`proxies`). With `plain_http` and without `trusted_proxies`, the addresses
+have no share; only `max_connections` applies. So anybody who reaches the proxy may take all connections, for 3 s each.
+The inlet warns of this risk when it starts.
 
-Authentication is mandatory. The secret comes from a named environment variable. A request has it in one of these
-headers:
+Authentication is mandatory. The secret comes from a named environment variable. A request has the secret in one of
+these headers:
     - `authorization: Bearer SECRET` or `authorization: SECRET`: MinIO's `auth_token`, with or without `Bearer`.
-    - `authorization: Basic …`: the password is the secret, the user name is ignored. Ceph sends it for an endpoint
-      `https://user:SECRET@host:port/`.
+    - `authorization: Basic …`: the password is the secret, the user name is ignored. Ceph sends this header for an
+      endpoint `https://user:SECRET@host:port/`.
     - `x-s3notify-secret: SECRET`: all other senders.
 
 Several variables may be named, so that a secret can be changed without interruption. The inlet listens on loopback. It
 listens on other addresses only with TLS, or with `plain_http` if a proxy in front does TLS.
 
-Posts that arrive while others are processed are then processed together, as a batch. Ceph sends one record in each
-post; a batch needs only one count of its entries, and one signal for each slot. `GET /health` answers 200, without a
-secret, while the inlet serves.
+Posts that arrive while a batch is processed form the next batch. Ceph sends one record in each post; a batch needs only
+one count of its entries, and one signal for each slot. `GET /health` answers 200, without a secret, while the inlet
+serves.
 
-Setup of the sender. Ceph: a topic with `push-endpoint` and `persistent=true`, and the bucket's notification to it. Ceph
-accepts an endpoint with a password only in a request over TLS. It repeats posts until they are answered 2xx, even
-malformed posts: see `s3notify inlet poison`. RGW 16 may send the first post of a new topic up to 30 s late. After an
-endpoint failed for some seconds, the gateway may send nothing to it until it is restarted; the sweep finds such
-changes. MinIO: set `notify_webhook` with `endpoint`, `auth_token` and a `queue_dir`; then type `mc event add … --event
-put,delete,ilm`.
+Setup of the sender. Ceph needs a topic with `push-endpoint` and `persistent=true`, and a notification of the bucket to
+this topic. Ceph accepts an endpoint with a password only in a request over TLS. Ceph repeats posts until they are
+answered 2xx, even malformed posts: see `s3notify inlet poison`. RGW 16 may send the first post of a new topic up to 30
+s late. After an endpoint failed for some seconds, the gateway may send nothing to this endpoint until the gateway is
+restarted. The sweep finds such changes. MinIO: set `notify_webhook` with `endpoint`, `auth_token` and a `queue_dir`;
+then type `mc event add … --event put,delete,ilm`.
 """
 
 import asyncio
@@ -78,12 +78,12 @@ BATCH_EVENTS: Final = 500
 """Approximate number of events in one batch."""
 
 ANSWER_SECONDS: Final = 60.0
-"""A post whose changes are not durable after this time is answered 503. If the post still waits, it is dropped; else
-its changes may become durable later.
+"""A post whose changes are not durable after this time is answered 503. A post that still waits is dropped; the changes
+of a post in progress may become durable later.
 """
 
 JOIN_SECONDS: Final = 1.0
-"""A worker gets this time to end after its posts were answered. Then it is abandoned."""
+"""A worker gets this time to end after its posts were answered. Then the worker is abandoned."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,7 +118,7 @@ class HttpInletSettings(ListeningSettings):
     ] = ("S3NOTIFY_RECEIVER_SECRET",)
 
     def build(self, context: ServiceContext) -> Service:
-        """See `ServiceSettings.build`. `UsageError` without a secret, or to listen beyond loopback without TLS."""
+        """See `ServiceSettings.build`. `UsageError` without a secret, or for an address beyond loopback without TLS."""
         return HttpInlet(self, intake_of(context))
 
     def secrets(self) -> tuple[bytes, ...]:
@@ -148,7 +148,7 @@ class _Post:
 
 
 class HttpInlet:
-    """A service that passes posts to one intake. `address` is its listening address, once `ready` is set."""
+    """A service that passes posts to one intake. `address` is its listening address, after `ready` is set."""
 
     name = "http"
 

@@ -5,22 +5,22 @@ client; waitress has no TLS. Here h11 implements the protocol; this module adds 
 
 | subject | bound |
 |---|---|
-| connections, counted when they are accepted | `connections`; more are closed, without TLS after an answer 503 |
-| connections of one address (IPv6: /64) without an admitted request so far | `strangers`; more are closed, too |
+| connections, counted when they are accepted | `connections`; more are refused, without TLS by an answer 503 |
+| connections of one address (IPv6: /64) without an admitted request so far | `strangers`; more are refused, too |
 | from acceptance to the head of the first admitted request, TLS included | `stranger_seconds` (408) |
 | a later request, from its first byte to its last | `request_seconds` (408) |
 | the body of the first request; writing an answer | `request_seconds` (408) |
 | between two requests | `idle_seconds` |
 | request head; body | about `head_bytes` (431); `body_bytes` (413), and never more than the declared length |
 
-A request is admitted by its head alone: the body of a refused request is not read. So a client without a secret holds
-at most `strangers` connections for each address, each for `stranger_seconds`. In some applications the body, too, is
+A request is admitted by its head alone: the body of a refused request is not read. So a client without a secret has at
+most `strangers` connections for each address, each for `stranger_seconds`. In some applications the body, too, is
 needed to prove the sender (a signature). Such an application returns `UNPROVEN`, so the body is read within these
 bounds, and then admits the request by its answer.
 
-A connection of a trusted proxy counts for the client of its last request (`proxies`). Before its first request it
-counts for nobody, since HTTP proxies send only whole heads. If a client has `strangers` connections already, its
-request is refused with 503; this never affects an admitted request.
+A connection of a trusted proxy counts for the client of its last request (`proxies`). Before its first request, such a
+connection counts for no client, because HTTP proxies send only whole heads. If a client has `strangers` connections
+already, its request is refused with 503. An admitted request is never refused in this way.
 """
 
 import asyncio
@@ -95,18 +95,18 @@ class Answer:
 
 
 UNPROVEN: Final = Answer(status=HTTPStatus.CONTINUE)
-"""Returned in place of an early answer: the body is read, and only an answer that `admits` admits the connection."""
+"""Returned in place of an early answer: the body is read, and only an answer with `admits` admits the connection."""
 
 
 class Application(Protocol):
-    """The application of a server. Both methods are called on its event loop."""
+    """The application of a server. `admit` and `handle` are called on the server's event loop."""
 
     def admit(self, head: Head) -> Answer | None:
         """The answer if the body is not needed; None to admit the request; `UNPROVEN` if the body is needed first."""
         ...
 
     async def handle(self, head: Head, body: bytes) -> Answer:
-        """The answer to a request with its body. The application limits its time itself."""
+        """The answer to a request with its body. The application limits the time of this call itself."""
         ...
 
 
@@ -125,7 +125,7 @@ class _Stranger:
 
 
 class SparseLog:
-    """A logger of at most one line in `LOG_SECONDS`, since clients could cause any number of lines."""
+    """A logger of at most one line in `LOG_SECONDS`, because clients could otherwise cause any number of lines."""
 
     def __init__(self, log: logging.Logger, clock: Clock = SYSTEM_CLOCK) -> None:
         self._log = log
@@ -134,7 +134,7 @@ class SparseLog:
         self._left_out = 0
 
     def warning(self, text: str, *values: object, exc_info: bool = False) -> None:
-        """Log this line, with the number of lines left out before it; or leave it out."""
+        """Logs this line, with the number of lines left out before it; or leaves the line out."""
         if self._clock.monotonic() < self._next_at:
             self._left_out += 1
             return
@@ -162,7 +162,7 @@ class HttpServer:
         self._log = SparseLog(log)
 
     async def start(self, host: str, port: int, tls: ssl.SSLContext | None) -> tuple[str, int]:
-        """Listen; returns the actual address. `OSError` if listening there fails."""
+        """Listens; returns the actual address. `OSError` if it cannot listen at this address."""
         loop = asyncio.get_running_loop()
         self._tls = tls
         try:
@@ -177,7 +177,7 @@ class HttpServer:
         return str(actual[0]), int(actual[1])
 
     async def close(self, grace_seconds: float) -> None:
-        """Accept no more connections; close idle connections now, and busy ones after `grace_seconds`."""
+        """Accepts no more connections; closes idle connections now, and busy connections after `grace_seconds`."""
         self._closing = True
         for task in self._accepting | (self._open - self._busy):
             task.cancel()
@@ -243,9 +243,9 @@ class HttpServer:
             self._open.discard(task)
 
     def _count(self, stranger: _Stranger, address: str) -> bool:
-        """Count the stranger's connection for this address, and no longer for the address before.
+        """Counts the stranger's connection for this address, and no longer for its former address.
 
-        False if the address has too many; then the connection counts for no address.
+        Returns False if the address has too many connections; then the connection counts for no address.
         """
         self._forget(stranger)
         if self._strangers[address] >= self._limits.strangers:
@@ -264,7 +264,7 @@ class HttpServer:
             del self._strangers[address]
 
     async def _serve(self, connection: "_Connection", ends: float, stranger: _Stranger) -> bool:
-        """Serve one request; returns True if the connection can have another request."""
+        """Serves one request; returns True if the connection can have another request."""
         try:
             async with asyncio.timeout_at(ends) as deadline:
                 head = await connection.head()
@@ -308,7 +308,7 @@ class _Connection:
         self._writer = writer
         self._limits = limits
         self.admitted = False
-        """True once one of its requests was admitted."""
+        """True after a request of this connection was admitted."""
         self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=limits.head_bytes)
 
     @classmethod
@@ -321,7 +321,7 @@ class _Connection:
         return cls(reader, asyncio.StreamWriter(transport, protocol, reader, loop), limits)
 
     async def close(self) -> None:
-        """Close the connection after the answer was sent; a peer that reads slowly may lose the answer."""
+        """Closes the connection after the answer was sent; a peer that reads slowly may lose the answer."""
         self._writer.close()
         with suppress(OSError, TimeoutError, asyncio.CancelledError):
             async with asyncio.timeout(_DRAIN_SECONDS):
@@ -329,7 +329,7 @@ class _Connection:
         self._writer.transport.abort()
 
     async def await_request(self, ends: float) -> bool:
-        """Wait for the first byte of a request; False if none arrives in time, or the peer has disconnected."""
+        """Waits for the first byte of a request; False if no byte arrives in time, or the peer has disconnected."""
         if self._http.our_state is h11.DONE:
             self._http.start_next_cycle()
         if self._http.trailing_data[0]:
@@ -359,7 +359,7 @@ class _Connection:
         return Head(method=event.method.decode("latin-1"), path=path, headers=headers, query=query)
 
     async def body(self) -> bytes:
-        """The whole body; answers 100 first if the peer waits for that."""
+        """The whole body; answers 100 first if the peer waits for this answer."""
         if self._http.they_are_waiting_for_100_continue:
             await self._send(h11.InformationalResponse(status_code=100, headers=[]))
         body = bytearray()
@@ -372,7 +372,7 @@ class _Connection:
         return bytes(body)
 
     async def answer(self, answer: Answer, *, keep: bool = False) -> bool:
-        """Send the answer; returns True if the connection can have another request."""
+        """Sends the answer; returns True if the connection can have another request."""
         text = f"{answer.text}\n".encode() if answer.text else b""
         headers = {
             "content-type": "text/plain; charset=utf-8",
@@ -388,7 +388,9 @@ class _Connection:
         return self._http.our_state is h11.DONE and self._http.their_state is h11.DONE
 
     async def refuse(self, answer: Answer) -> None:
-        """Answer and close. Reads the peer's remaining bytes for a moment, else it might never see the answer."""
+        """Answers and closes. Reads the peer's remaining bytes for a moment. Otherwise, the peer might never see the
+        answer.
+        """
         if self._http.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
             return
         await self.answer(answer)
@@ -400,7 +402,7 @@ class _Connection:
 
     async def _next(self) -> object:
         while (event := self._http.next_event()) is h11.NEED_DATA:
-            # At most `head_bytes` per read, else h11 would accept a complete head of any size.
+            # At most `head_bytes` per read: otherwise, h11 would accept a complete head of any size.
             self._http.receive_data(await self._reader.read(self._limits.head_bytes))
         return event
 

@@ -55,12 +55,14 @@ _RETRY = (UnavailableError, UnknownOutcomeError)
 
 Outcome = Literal["queued", "duplicate", "ignored", "failed", "full", "unavailable"]
 """The outcome of an event. Queued, duplicate: everything is done. Ignored: the event is of another bucket, or no topic
-takes it. Failed: it can never be queued, and is kept as poison. Full, unavailable: report it again."""
+takes it. Failed: the event can never be queued, and is kept as poison. Full, unavailable: report the event again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Accepted:
-    """An outcome for each event, in their order. `retry_after_seconds` is set if some must be reported again."""
+    """An outcome for each event, in the order of the events. `retry_after_seconds` is set if some events must be
+    reported again.
+    """
 
     outcomes: tuple[Outcome, ...]
     retry_after_seconds: float | None = None
@@ -85,13 +87,13 @@ class _Report:
     taken: bool = False
     """True if at least one topic takes the event."""
     queued_at: int = 0
-    """Tick of its newest entry; 0 if it has no entry."""
+    """The tick of the event's newest entry; 0 if the event has no entry."""
     news: bool = False
     """True if a step was done for the first time."""
     outcome: Outcome | None = None
 
     def is_at_least(self, outcome: Outcome) -> None:
-        """Record a failure. Of several failures, the outcome that requires another report is kept."""
+        """Records a failure. Of several failures, the outcome that requires another report is kept."""
         if _RANK[outcome] > _RANK[self.outcome]:
             self.outcome = outcome
 
@@ -109,7 +111,7 @@ class _Retry:
 class _Memory:
     """The time of each of the last steps, in ticks. Thread-safe.
 
-    An entry's tick is drawn once the entry is durable; a signal's tick is drawn before the signal is sent. So a signal
+    An entry's tick is drawn after the entry is durable; a signal's tick is drawn before the signal is sent. So a signal
     with a greater tick was sent after the entry became durable.
     """
 
@@ -167,7 +169,7 @@ class Intake:
         self._counts: Counter[str] = Counter()
 
     def accept(self, events: Iterable[Event], *, origin: str = "") -> Accepted:
-        """Queue and signal new events; returns when they are durable, or cannot be made durable now.
+        """Queues and signals new events; returns when they are durable, or cannot be made durable now.
 
         `UsageError` for problems that only an operator can fix: a missing bucket, refused credentials.
         """
@@ -247,7 +249,7 @@ class Intake:
             fitting = [report for report in lacking if report not in large]
             outcomes = self._queue.push_many(topic, [report.event for report in fitting]) if fitting else ()
         except NotFoundError:
-            return  # deleted since the topics were read
+            return  # the topic was deleted after the topics were read
         except _RETRY as error:
             trouble.note(str(error))
             for report in lacking:
@@ -269,7 +271,9 @@ class Intake:
                     assert_never(unreachable)
 
     def _signal(self, step: str, target: Keyspace, reports: Sequence[_Report], trouble: _Retry) -> None:
-        """Signal events that have an entry, even if another topic was full: that topic's entry is signalled later."""
+        """Signals events that have an entry, even if another topic was full: the entry of the full topic is signalled
+        later.
+        """
         began = self._memory.tick()
         lacking = [
             report
@@ -308,7 +312,7 @@ class Intake:
 
 
 def intake_of(context: ServiceContext) -> Intake:
-    """The intake of an inlet with this context. No request."""
+    """The intake of an inlet with this context. Cost: no request."""
     platform = context.platform
     store = open_store(platform)
     signals = [prefix for prefix, _ in context.keyspaces if context.bucket == platform.bucket]
@@ -336,7 +340,7 @@ def _first_of_each(reports: Sequence[_Report]) -> list[_Report]:
 
 
 def _settle(reports: Sequence[_Report]) -> None:
-    """Fill in the outcomes of successful events; a repeated event of a batch gets the outcome of the first one."""
+    """Fills in the outcomes of successful events; a repeated event of a batch gets the outcome of its first report."""
     first: dict[bytes, _Report] = {}
     for report in reports:
         original = first.setdefault(report.identity, report) if report.identity is not None else report

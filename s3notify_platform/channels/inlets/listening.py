@@ -100,7 +100,7 @@ class Listener:
         counts: Callable[[], Mapping[str, int]],
         ready: Callable[[tuple[str, int]], None],
     ) -> None:
-        """Listen, call `ready` with the address, report counts every 10 s, and return once `ended` returns True."""
+        """Listens, calls `ready` with the address, reports counts every 10 s, and returns when `ended` is true."""
         settings = self._settings
         server = HttpServer(self._application, self._limits, self._proxies)
         try:

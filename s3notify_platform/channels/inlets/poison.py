@@ -1,7 +1,8 @@
 """Poison: messages that an inlet cannot process. They are kept with the queue until a person has inspected them.
 
-A message that is not an S3 event message fails on every retry, as does an event that no topic can hold. They must not
-block other messages. So they are kept here with a reason, and only then removed from their origin.
+A message that is not an S3 event message fails on every retry. An event that no topic can store also fails on every
+retry. Such messages must not block other messages. So poison is first kept here with a reason, and then removed from
+its origin.
 
 | partition / key of the record | JSON value |
 |---|---|
@@ -58,7 +59,8 @@ class PoisonStore:
         self._lock = Lock()
 
     def keep(self, body: bytes, *, origin: str, reason: str) -> bool:
-        """Keep a message; False if `limit` messages are kept. 2 requests (3 on a bucket), 0 if it was kept before.
+        """Keeps a message; False if `limit` messages are kept. Cost: 2 requests (3 on a bucket), 0 if the message was
+        kept before.
 
         `UnavailableError`, `UnknownOutcomeError`: try again.
         """
@@ -78,7 +80,7 @@ class PoisonStore:
                 "body": b64encode(body[:MAX_POISON_BYTES]).decode("ascii"),
             }
             if not isinstance(self._updates.create(POISON, name, json.dumps(value).encode("ascii")), Stored):
-                self._count(-1)  # another inlet has kept it first
+                self._count(-1)  # another inlet has kept the message first
         with self._lock:
             self._kept[name] = None
             while len(self._kept) > REMEMBERED:
@@ -90,7 +92,9 @@ class PoisonStore:
         return tuple(_decode(record) for record in self._records.scan(POISON))
 
     def discard(self, ids: frozenset[str] | None = None) -> int:
-        """Remove all kept messages, or only `ids`; returns the number removed. 1 scan, and 2 requests for each."""
+        """Removes all kept messages, or only `ids`; returns the number removed. Cost: 1 scan, and 2 requests for each
+        message.
+        """
         removed = 0
         for record in self._records.scan(POISON):
             if ids is not None and record.key not in ids:
@@ -103,7 +107,9 @@ class PoisonStore:
         return removed
 
     def _count(self, amount: int) -> bool:
-        """Change the count; False: the limit is reached. If an answer is lost, the count may become too high."""
+        """Changes the count; returns False if the limit is reached. If an answer is lost, the count may become too
+        high.
+        """
         for attempt in attempts(self._clock, ATTEMPTS):
             try:
                 outcome = self._records.add(

@@ -1,11 +1,11 @@
 """The address that a request counts for: the peer's address, or, behind trusted proxies, the proxy's client.
 
 A proxy appends the address of its client to `X-Forwarded-For`, or to `Forwarded` (RFC 7239). Everything to the left of
-it was sent by that client. So only text from trusted proxies counts: the right-most address that is not a trusted
-proxy's. A request counts for the proxy itself in three cases:
-    - It has neither header.
+this address was sent by the client. So only text from trusted proxies counts: the right-most address that is not a
+trusted proxy's. A request counts for the proxy itself in three cases:
+    - The request has neither header.
     - The address is not an IP address (`unknown`, `_hidden`, `unix:`, malformed).
-    - It has both headers, and they disagree: one of them may be the client's own.
+    - The request has both headers, and they disagree: one of the headers may be the client's own.
 """
 
 import re
@@ -37,7 +37,7 @@ _Address = IPv4Address | IPv6Address
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrustedProxies:
-    """The networks of trusted proxies. If empty, no header is read."""
+    """The networks of trusted proxies. If there are no networks, no header is read."""
 
     networks: tuple[IPv4Network | IPv6Network, ...] = ()
 
@@ -62,7 +62,7 @@ class TrustedProxies:
         return address is not None and any(address in network for network in self.networks)
 
     def client(self, peer: str, headers: Mapping[str, str]) -> str:
-        """The address that the request of a trusted peer counts for. `headers` by lower-case name."""
+        """The address that the request of a trusted peer counts for. `headers`: the headers by lower-case name."""
         found = {
             self._last_untrusted(list(hops))
             for name, hops in (
@@ -107,7 +107,7 @@ def _address(text: str) -> _Address | None:
 
 
 def _hops(forwarded: str) -> Iterator[str]:
-    """The `for` of each element; the last one is an empty text if the header is malformed."""
+    """The `for` of each element; the last text is empty if the header is malformed."""
     at, hop = 0, ""
     while at < len(forwarded):
         if (pair := _PAIR.match(forwarded, at)) is None:

@@ -2,9 +2,9 @@
 
 Steps
     1. Messages are received, up to `GATHER` at a time while more are available.
-    2. While they are processed, a heartbeat keeps them hidden from other inlets.
-    3. Their events are passed to `Intake.accept`: they become durable in every topic, and signalled.
-    4. Only then is a message deleted.
+    2. During the processing, a heartbeat keeps the messages hidden from other inlets.
+    3. The events of the messages are passed to `Intake.accept`: they become durable in every topic, and signalled.
+    4. A message is deleted only after that.
 
 A message that was not deleted is received again, so no crash loses a change; duplicates do no damage.
 
@@ -12,12 +12,12 @@ Outcomes of a message
     - All events queued, duplicate, ignored or kept as poison: the message is deleted.
     - A topic is full: the message is hidden, and received again later. The hidden time grows with each receive, up to
       15 minutes. The other topics have their entry.
-    - The store is unavailable: the message is kept in memory and retried. No new message is received meanwhile, since
-      each receive counts. After too many receives, the message service moves a message to its dead letters.
+    - The store is unavailable: the message is kept in memory and retried. Meanwhile, no new message is received,
+      because each receive counts. After too many receives, the message service moves a message to its dead letters.
     - The message is not an S3 event message: it is left to the dead letters of the message service. If the service has
       no dead letters, the message is kept as poison with its reason, and deleted.
-    - An unexpected error: the message is received again. From the `MAX_RECEIVES`th receive on, it is treated as if it
-      were no S3 event message.
+    - An unexpected error: the message is received again. From the `MAX_RECEIVES`th receive on, the message is treated
+      as if it were no S3 event message.
     - A clean stop: messages in progress become visible again immediately.
 
 Any number of inlets may share a queue. Requests: 1 receive every `WAIT_SECONDS` if idle; for 100 messages, in batches
@@ -142,9 +142,9 @@ class PullInlet:
         return {**mine, **self._intake.counts()}
 
     def handle(self, messages: Sequence[Message]) -> tuple[str, float] | None:
-        """Process messages once. Returns None, or, if the store is unavailable, the reason and the seconds to wait.
+        """Processes messages once. Returns None, or, if the store is unavailable, the reason and the seconds to wait.
 
-        Finished messages are deleted or put back; call this again for the other messages.
+        Finished messages are deleted or put back; call this method again for the other messages.
         """
         held = self._held_of(messages)
         read = []
@@ -161,7 +161,7 @@ class PullInlet:
         except _RETRY as error:
             return str(error), 1.0
         except S3NotifyError:
-            raise  # only a person can fix this: the message is not at fault
+            raise  # only a person can fix this error: the message is not at fault
         except Exception:  # one message must not block the others: find the message at fault
             log.exception("a batch of %d messages could not be handled; each is tried alone", len(read))
         return self._accept_singly(read)
@@ -190,7 +190,7 @@ class PullInlet:
         return list(messages.values())
 
     def _work(self, messages: Sequence[Message], stop: Stop, progress: Progress) -> str:
-        """Handle messages until all are finished, or the inlet stops. Returns the last reported text."""
+        """Handles messages until all are finished, or the inlet stops. Returns the last reported text."""
         attempt = 0
         reported = ""
         while not stop.is_set() and (trouble := self.handle(messages)) is not None:
@@ -206,7 +206,7 @@ class PullInlet:
         return reported
 
     def _report_counts(self, progress: Progress) -> None:
-        """Report the counts every `PROGRESS_SECONDS`."""
+        """Reports the counts every `PROGRESS_SECONDS`."""
         now = self._clock.monotonic()
         if self._reported_at is None or now - self._reported_at >= PROGRESS_SECONDS:
             self._reported_at = now
@@ -252,7 +252,7 @@ class PullInlet:
         return trouble
 
     def _set_aside(self, message: Message, reason: str) -> tuple[str, float] | None:
-        """Leave a message to the dead letters of the message service, or keep it as poison."""
+        """Leaves a message to the dead letters of the message service, or keeps it as poison."""
         if self._has_dead_letters:
             self._release([message])
         else:
@@ -271,7 +271,7 @@ class PullInlet:
         return None
 
     def _put_back(self, messages: Sequence[Message]) -> None:
-        """Hide messages for a while; the time grows with each receive. Then they are received again."""
+        """Hides messages for a while; the time grows with each receive. Then the messages are received again."""
         self._release(messages)
         for receives in sorted({message.receives for message in messages}):
             grown = min(FULL_BASE_SECONDS * 2 ** min(receives - 1, 20), FULL_CEILING_SECONDS)
@@ -281,7 +281,7 @@ class PullInlet:
             )
 
     def _delete(self, messages: Sequence[Message]) -> None:
-        """Delete messages. A message whose deletion fails is received again, and recognised as a duplicate."""
+        """Deletes messages. A message whose deletion fails is received again, and recognised as a duplicate."""
         self._release(messages)
         left: Sequence[Message] = messages
         for _ in attempts(self._clock, DELETE_ATTEMPTS):
@@ -306,7 +306,7 @@ class PullInlet:
         self._queue.hide(left, 0)
 
     def _beat(self, ended: Stop) -> None:
-        """Keep messages in progress hidden. A failed heartbeat causes at most a duplicate."""
+        """Keeps messages in progress hidden. A failed heartbeat causes at most a duplicate."""
         while not ended.wait(self._visibility_seconds / 3):
             with self._lock:
                 held = list(self._held.values())
@@ -323,7 +323,7 @@ class PullInletSettings(ServiceSettings):
     visibility_seconds: Annotated[
         int,
         About(
-            "Time after which another inlet gets the messages of a killed one",
+            "Time after which another inlet gets the messages of a killed inlet",
             unit="seconds",
             minimum=3,
             maximum=43_200,
@@ -331,7 +331,7 @@ class PullInletSettings(ServiceSettings):
     ] = VISIBILITY_SECONDS
 
     def messages(self, context: ServiceContext) -> MessageQueue:
-        """The message queue to receive from. No request."""
+        """The message queue to receive from. Cost: no request."""
         raise NotImplementedError
 
     def build(self, context: ServiceContext) -> Service:

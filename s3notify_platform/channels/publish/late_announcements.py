@@ -21,7 +21,7 @@ ATTEMPTS: Final = 5
 
 
 class LateAnnouncements:
-    """Late announcements of changes of one bucket. Thread-safe; holds no state."""
+    """Late announcements of changes of one bucket. Thread-safe; keeps no state."""
 
     def __init__(self, queue: NotificationQueue, *, bucket: str) -> None:
         self._queue = queue
@@ -29,9 +29,10 @@ class LateAnnouncements:
         self._bucket = bucket
 
     def announce(self, works: Sequence[PendingChange]) -> None:
-        """Announce changes to topics that were created after the changes were reserved.
+        """Announces changes to topics that were created after the changes were reserved.
 
-        Call it before the commits: while there is a reservation, the reconciler does this if the writer is killed.
+        Call this method before the commits: while there is a reservation, the reconciler announces the changes if the
+        writer is killed.
         """
         touched = [work for work in works if work.happened is not False]
         topics = self._topics_after(touched) if touched else ()
@@ -52,10 +53,10 @@ class LateAnnouncements:
             self.reserve_again(topic, [work for work in unannounced if not work.happened])
 
     def _topics_after(self, works: Sequence[PendingChange]) -> tuple[Topic, ...] | None:
-        """The topics that take these changes; None if the topics could not be read: then the signal is not marked.
+        """The topics that take these changes; None if the topics could not be read, so that the signal is not marked.
 
-        No request if all changes are reserved, and happened while this process's knowledge of the topics was valid. The
-        topics are read if a change has no reservation, or is in doubt and so may happen later.
+        Makes no request if all changes are reserved, and happened while this process's knowledge of the topics was
+        valid. The topics are read if a change has no reservation, or is in doubt and so may happen later.
         """
         reserved = all(work.held and work.happened for work in works)
         moment = max(work.answered for work in works) if reserved else None
@@ -69,8 +70,8 @@ class LateAnnouncements:
         return None
 
     def push_again(self, topic: str, works: Sequence[PendingChange]) -> None:
-        """Push changes whose reservation was resolved meanwhile, or that are missing in a new topic. The reconciler has
-        no reservation for them. The topic may be full now, or the event too large for it.
+        """Pushes changes whose reservation was resolved meanwhile, or that are missing in a new topic. The reconciler
+        has no reservation for these changes. The topic may be full now, or the event too large for the topic.
         """
         todo = list(works)
         for _ in attempts(self._clock, ATTEMPTS, base=0.5):
@@ -95,9 +96,9 @@ class LateAnnouncements:
             work.announced, work.left = False, True
 
     def reserve_again(self, topic: str, works: Iterable[PendingChange]) -> None:
-        """Make new reservations for writes still in doubt; the reconciler resolves them later.
+        """Makes new reservations for writes still in doubt; the reconciler resolves these reservations later.
 
-        If that fails, too, the caller gets `Unknown`, and the signal is not marked.
+        If the new reservations fail, too, the caller gets `Unknown`, and the signal is not marked.
         """
         for work in works:
             with suppress(S3NotifyError):

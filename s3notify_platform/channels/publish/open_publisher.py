@@ -12,7 +12,8 @@ from s3notify_platform.stores.open_store import open_store, queue_records
 
 
 def open_publisher(source: str, *, bucket: str, keys: Keys | None = None, **settings: Any) -> QueuedPublisher:
-    """A publisher that writes objects to `bucket`, for the source named `source`. No request; share it between threads.
+    """A publisher that writes objects to `bucket`, for the source named `source`. The call makes no request. Share the
+    publisher between threads.
 
     `settings`: the source's settings, like platform_bucket, keyspace_prefix, records_table, slots, region,
     endpoint_url, profile. Credentials are boto3's, or `keys`. `UsageError` for invalid settings. For several sources of

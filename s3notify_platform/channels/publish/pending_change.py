@@ -11,7 +11,7 @@ from s3notify_platform.protocols.notification_queue import Event, Reservation
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refused:
-    """Certainly not written: publish the change again after `retry_after_seconds`.
+    """The change was certainly not written: publish it again after `retry_after_seconds`.
 
     `topic`: name of the full topic; "" if the write did not begin in time.
     """
@@ -37,17 +37,17 @@ class PendingChange:
     answered: float = inf
     """A time at which the change had already happened, by the queue's clock; infinite if unknown."""
     taken: bool = False
-    """True if some topic takes the change; also if the topics are not known."""
+    """True if some topic takes the change, or if the topics are not known."""
     announced: bool = False
     """True if the change is in at least one topic, and in every topic that takes it."""
     left: bool = False
     """True if the change is left to the reconciler, which announces it while there is a reservation."""
     unsignalled: str = ""
-    """The reason why its signal did not move."""
+    """The reason why the change's signal did not move."""
 
     @property
     def etag(self) -> ETag | None:
-        """The ETag of the object that was written; None if not known."""
+        """The ETag of the object that was written; None if the ETag is not known."""
         return self.outcome.etag if isinstance(self.outcome, Written) else None
 
     def result(self) -> PublishOutcome:

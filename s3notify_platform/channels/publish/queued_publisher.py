@@ -6,31 +6,32 @@
         case Refused(retry_after_seconds=seconds): …        # nothing was written
 
 Steps, for one change or a batch
-    1. Reserve, in every topic that takes the key. If a topic is full, the change is refused in all of them.
+    1. Reserve, in every topic that takes the key. If a topic is full, the change is refused in all topics.
     2. Write, if the reservations are still fresh. Object and reservations name the writer's id (`s3notify-writer`).
     3. If the outcome is unknown: HEAD. If the object has our id (or is absent, after a delete), the write happened.
     4. Look at the topics. The known topics suffice if the writes are reserved, and were answered within 2 s after the
-       start of the last read of topics. Else read them again. If a write happened, announce it to new topics: their
-       consumers list only once, and could miss the object.
-    5. If the write happened, commit the entries. If not, abort them. If it is in doubt, or a new topic could not take
-       it, leave the entries to the reconciler. If a reservation was resolved meanwhile, push the change again.
+       start of the last read of topics. Otherwise, read the topics again. If a write happened, announce it to new
+       topics: their consumers list only once, and could miss the object.
+    5. If the write happened, commit the entries. If the write did not happen, abort the entries. If the write is in
+       doubt, or a new topic could not take the change, leave the entries to the reconciler. If a reservation was
+       resolved meanwhile, push the change again.
     6. Move the signal of each touched slot, marked as queued, then the root. With `signals: root`, move only the root
        if all changes are queued.
 
 Large objects (`put_file`, `put_stream`, `copy`) are written in step 2 by a multipart upload, which the reservations
-name. The reservations are renewed during the upload, and it is completed only if they are still fresh. If the writer is
-killed before that, the reconciler aborts the upload.
+name. The reservations are renewed during the upload. The upload is completed only if they are still fresh. If the
+writer is killed before the completion, the reconciler aborts the upload.
 
-Threads of a process share steps 1 and 4 to 6 (`kernel.group_commit`). Their changes at about the same time are one
-reservation, and one batch of commits and signals. Meanwhile, each thread writes its own objects.
+Threads of a process share steps 1 and 4 to 6 (`kernel.group_commit`). Changes of several threads at about the same time
+are one reservation, and one batch of commits and signals. Meanwhile, each thread writes its own objects.
 
-If the writer is killed between any two steps, the reconciler resolves the reservations by HEAD. It announces the
-changes to the topics that exist then, and moves the signals. If no topic takes the key, or the queue was not reachable,
-the signal is not marked, so consumers list, as for an unqueued writer.
+If the writer is killed between any two steps, the reconciler resolves the reservations by HEAD. The reconciler also
+announces the changes to the topics that exist then, and moves the signals. If no topic takes the key, or the queue was
+not reachable, the signal is not marked, so consumers list, as for an unqueued writer.
 
 Limit. If a writer without a reservation is killed between its write and the end of step 4, its change is not announced.
 Only the sweep finds the object. A writer has no reservation in two cases. Either the first topic for the key was
-created after the write began, or less than 2 s before. Or all topics that the writer knew have been deleted since.
+created after the write began, or less than 2 s before. Or all topics that the writer knew were deleted meanwhile.
 
 | requests, for n changes in s slots and t topics | |
 |---|---|
@@ -99,7 +100,7 @@ class QueuedPublisher(LargeObjects[PublishOutcome]):
 
     Outcomes are those of the object writes, or `Refused`. `UnavailableError` or `UnknownOutcomeError`: nothing could be
     reserved, and nothing was written. `UsageError`: a change is invalid; it was not written, but the other changes of
-    its batch were. `NotSignalledError`: changes happened that may not be announced everywhere: call
+    its batch were written. `NotSignalledError`: changes happened that may not be announced everywhere: call
     `announce(error.keys)`, or leave them to the reconciler.
     """
 
@@ -114,7 +115,7 @@ class QueuedPublisher(LargeObjects[PublishOutcome]):
         linger_seconds: float = LINGER_SECONDS,
     ) -> None:
         """`bucket`: name of the bucket that `publisher` writes to, as in the topics' settings. `topic`: the name of the
-        source whose signals it moves. A topic of this name with another number of slots is refused.
+        source whose signals this publisher moves. A topic of this name with another number of slots is refused.
 
         `others`: further sources of the bucket, with their own signals. Changes of a source that is missing here are
         signalled later, by the reconciler. `linger_seconds`: time that a thread waits for other busy threads before it
@@ -138,8 +139,8 @@ class QueuedPublisher(LargeObjects[PublishOutcome]):
         precondition: Precondition | None = None,
         metadata: Mapping[str, str] | None = None,
     ) -> PublishOutcome:
-        """Write one object. Requests with one topic: 5, in sequence; 1 more every 2 s and every 32 puts; 3 or 4 more at
-        first. Concurrent threads share all requests except the PUTs of object and slot signal.
+        """Writes one object. Requests with one topic: 5, in sequence; 1 more every 2 s and every 32 puts; 3 or 4 more
+        at first. Concurrent threads share all requests except the PUTs of object and slot signal.
         """
         return self.publish([Put(key=key, body=body, precondition=precondition, metadata=metadata)])[0]
 
@@ -156,11 +157,11 @@ class QueuedPublisher(LargeObjects[PublishOutcome]):
         return self.put(key, body, precondition=IfMatch(etag=etag), metadata=metadata)
 
     def delete(self, key: str, *, precondition: IfMatch | None = None) -> PublishOutcome:
-        """Delete one object. Requests: as many as `put`. No writer's id is needed: absence proves the deletion."""
+        """Deletes one object. Requests: as many as `put`. No writer's id is needed: absence proves the deletion."""
         return self.publish([Delete(key=key, precondition=precondition)])[0]
 
     def publish(self, changes: Iterable[Change]) -> tuple[PublishOutcome, ...]:
-        """Apply all changes; returns an outcome for each. If a topic has room for some only, the first ones get it.
+        """Applies all changes; returns an outcome for each. If a topic is nearly full, the first changes get room.
 
         Requests: see the module. After the last entry, the signal of each touched slot moves once, and the root once. A
         write may begin only within a third of the queue's `stale_seconds` (by default 40 s of 120 s). The writes of a
@@ -203,12 +204,12 @@ class QueuedPublisher(LargeObjects[PublishOutcome]):
         return work.result()
 
     def announce(self, keys: Iterable[str]) -> None:
-        """Announce objects that were not announced, like objects of other writers: the current version, or a deletion.
+        """Announces objects that were not announced, like objects of other writers: the current version, or a deletion.
 
         Rules of topics apply, except rules by event: the event is not known. Topics with rules by tags take none of
-        them. Safe to repeat. Requests: 1 HEAD for each key, then 1 scan of the topics, a push to each topic that takes
-        a key, and the signals. `QuotaExceededError`, `UnavailableError`, `UnknownOutcomeError`, `NotSignalledError`:
-        announce all keys again.
+        these objects. The call may be repeated. Requests: 1 HEAD for each key, then 1 scan of the topics, a push to
+        each topic that takes a key, and the signals. `QuotaExceededError`, `UnavailableError`, `UnknownOutcomeError`,
+        `NotSignalledError`: announce all keys again.
         """
         wanted = tuple(dict.fromkeys(keys))
         events = self._queue.shards.in_parallel(self._found, wanted)
@@ -259,7 +260,7 @@ class QueuedPublisher(LargeObjects[PublishOutcome]):
     # 1. Reserve.
 
     def _reserve(self, calls: Sequence[Sequence[PendingChange]]) -> None:
-        """Reserve each change in all its topics, or refuse it."""
+        """Reserves each change in all its topics, or refuses it."""
         works = [work for call in calls for work in call]
         try:
             self._reserve_all(works)
@@ -339,7 +340,7 @@ class QueuedPublisher(LargeObjects[PublishOutcome]):
         todo = [work for work in works if work.outcome is None]
 
         def write(work: PendingChange) -> None:
-            # Checked for each write: a long batch may outlive its reservations.
+            # The age is checked for each write: a long batch may outlive its reservations.
             if not self._queue.fresh_since(work.began):
                 work.outcome, work.happened = Refused(retry_after_seconds=0.0), False
                 return
@@ -356,7 +357,7 @@ class QueuedPublisher(LargeObjects[PublishOutcome]):
                 work.happened = False
 
     def _look(self, work: PendingChange) -> None:
-        """Resolve a write in doubt if a HEAD proves that it happened. If not, it may still happen."""
+        """Resolves a write in doubt if a HEAD proves that it happened. Otherwise, the write may still happen."""
         try:
             found = self._publisher.head(work.event.key)
         except S3NotifyError:
@@ -405,7 +406,7 @@ class QueuedPublisher(LargeObjects[PublishOutcome]):
     def _move(
         self, keys: Sequence[str], queued: Collection[str], done: Iterable[Event]
     ) -> NotSignalledError | None:
-        """Move the signals in every keyspace; returns one error for all keys whose signal did not move."""
+        """Moves the signals in every keyspace; returns one error for all keys whose signal did not move."""
         named = named_in_root(self._queue, self._bucket, done if queued else ())
         missing, cause = set[str](), ""
         for keyspace in self._keyspaces:

@@ -21,7 +21,7 @@ BEATS = 3
 
 
 def upload(publisher: Publisher, queue: NotificationQueue, work: PendingChange, change: LargePut) -> None:
-    """Write the object of a reserved change, and set the change's outcome. Errors: see `keyspace.uploads.written`.
+    """Writes the object of a reserved change, and sets the change's outcome. Errors: see `keyspace.uploads.written`.
 
     An upload that outlasted its reservation is `Refused`; the object was certainly not written.
     """
@@ -64,7 +64,9 @@ class Renewal:
         self._beats = 0
 
     def __call__(self, upload: UploadId) -> None:
-        """Renew if it is due. Raises if the upload must not continue; then nothing was written."""
+        """Renews the reservations if a renewal is due. Raises an error if the upload must not continue; then nothing
+        was written.
+        """
         work, now = self._work, self._queue.clock.monotonic()
         if not work.held or (self._beats and now - work.began < self._queue.fresh_seconds() / BEATS):
             return

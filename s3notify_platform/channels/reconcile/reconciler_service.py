@@ -7,16 +7,16 @@
 | an entry whose slot was never signalled | the signal has not moved since before the entry | `unsignalled_seconds` |
 | such an entry, if others moved that signal, or this process is new | it still exists | `doubtful_seconds` |
 
-For each of these, the slot's signal is moved, marked as queued. It is moved again every `doubtful_seconds` while the
-entry exists. A needless signal causes a batch that finds nothing; to avoid this, the reconciler watches the signals.
-One instance is enough, several are allowed, and any may be killed at any time: the next one starts over.
+In each of these cases, the slot's signal is moved, marked as queued. The signal is moved again every `doubtful_seconds`
+while the entry exists. A needless signal causes a batch that finds nothing; to avoid this, the reconciler watches the
+signals. One instance is enough, several are allowed, and any may be killed at any time: the next instance starts over.
 
 Requests of a pass over t topics of h shards, if there is nothing to do: 1 scan of the topics, and t × (1 + h) reads.
 Each keyspace costs 1 HEAD, and 1 LIST if its root moved. With default settings, two topics, and the queue on a bucket,
 this is about 22 requests for each pass. A pass every 15 s costs 0.13 million requests a day; Dagster's pass every 30 s
-costs half of that. Waiting entries of a shard cost 1 LIST for each 1000; each entry also costs 1 GET when it changes,
-and about 1 KB of memory. A signal is 1 PUT for each slot and 1 for the root. A reservation whose write happened costs 1
-scan of the topics, and a push to each newer topic that takes its key.
+costs half of that. Waiting entries of a shard cost 1 LIST for each 1000 entries; each entry also costs 1 GET when it
+changes, and about 1 KB of memory. A signal is 1 PUT for each slot and 1 for the root. A reservation whose write
+happened costs 1 scan of the topics, and a push to each newer topic that takes its key.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -61,7 +61,7 @@ from s3notify_platform.stores.open_store import open_store, queue_records
 PASS_SECONDS: Final = 15.0
 
 UNSIGNALLED_SECONDS: Final = 30.0
-"""Age at which a committed entry is signalled if its signal did not move. No guarantee depends on it."""
+"""Age at which a committed entry is signalled if its signal did not move. No guarantee depends on this age."""
 
 DOUBTFUL_SECONDS: Final = 300.0
 """Age at which a committed entry that was not consumed is signalled, even if its signal moved."""
@@ -88,7 +88,7 @@ class WaitingEntry:
 
     since: dict[int, float]
     unmoved: dict[int, bytes]
-    """The digest of the slot's signal before the entry was committed, if it was read then."""
+    """The digest of the slot's signal before the entry was committed, if the signal was read before."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -106,8 +106,8 @@ class ReconcilerService:
     """Reconciles all topics of one bucket: as a `Service`, or pass by pass. Reuse the instance: it keeps state between
     passes.
 
-    `objects`: the bucket of the objects. `keyspaces`: the keyspaces whose signals it moves, each for the keys below its
-    prefix.
+    `objects`: the bucket of the objects. `keyspaces`: the keyspaces whose signals the reconciler moves, each for the
+    keys below its prefix.
     """
 
     name = "reconcile"
@@ -145,7 +145,7 @@ class ReconcilerService:
         self._due_at: float | None = None
 
     def include(self, keyspace: Keyspace) -> None:
-        """Include this keyspace from the next pass on: its signals are moved, too. No request."""
+        """Includes this keyspace from the next pass on: its signals are moved, too. Cost: no request."""
         self._keyspaces += (WatchedKeyspace(keyspace=keyspace, watcher=keyspace.publisher.watcher()),)
 
     def run(self, stop: Flag, progress: Progress) -> None:
@@ -161,9 +161,10 @@ class ReconcilerService:
         return dict(self._counts)
 
     def reconcile_when_due(self) -> ReconcilerReport | None:
-        """One pass if the last one began `pass_seconds` ago, and no other thread runs one; else None, immediately.
+        """Makes one pass if the last pass began `pass_seconds` ago, and no other thread makes one; else returns None
+        immediately.
 
-        For a sensor in a long-lived process: call it in every tick, on the same object (`shared_reconciler`).
+        A sensor in a long-lived process calls this method in every tick, on the same object (`shared_reconciler`).
         """
         if not self._turn.acquire(blocking=False):
             return None
@@ -178,7 +179,7 @@ class ReconcilerService:
             self._turn.release()
 
     def reconcile(self) -> ReconcilerReport:
-        """One pass, now. `UsageError` for problems that only an operator can fix; outages are in `errors`."""
+        """Makes one pass now. `UsageError` for problems that only an operator can fix; outages are in `errors`."""
         with self._turn:
             return self._reconcile()
 
@@ -207,7 +208,7 @@ class ReconcilerService:
                 _note(errors, topic.name, error)
                 continue
             reconciled.append(came_to)
-            # Only pulled topics need signals: pushed ones are scanned by their delivery worker.
+            # Only pulled topics need signals: a pushed topic is scanned by its delivery worker.
             self._look_at(topic.name, came_to, pulled=not topic.settings.endpoint)
         signalled = sum(self._signal(watched, errors) for watched in self._keyspaces)
         self._unannounced &= set[str]().union(*(watched.rescans for watched in self._keyspaces))
@@ -228,7 +229,7 @@ class ReconcilerService:
         return report
 
     def _poll(self, errors: list[str]) -> None:
-        """Poll the signals before the entries are read. So if an entry is new in this pass, its signal may have moved
+        """Polls the signals before the entries are read. So if an entry is new in this pass, its signal may have moved
         since the previous pass, but not earlier.
         """
         for watched in self._keyspaces:
@@ -240,24 +241,24 @@ class ReconcilerService:
                 _note(errors, "signals", error)
 
     def _abort_upload(self, event: Event) -> None:
-        """Abort the upload of a killed writer. If its id is unknown, abort those empty uploads of the key that no
-        reservation names.
+        """Aborts the upload of a killed writer. If the upload's id is unknown, aborts the empty uploads of the key that
+        no reservation names.
 
-        Requests: 1. Without an id: 1 for each upload of the key, 1 scan of the topics, and 1 scan of each shard that
-        takes the key.
+        Requests: 1. Requests without an id: 1 for each upload of the key, 1 scan of the topics, and 1 scan of each
+        shard that takes the key.
         """
         upload = event.upload.id if event.upload is not None else None
-        with suppress(RefusedError):  # this process has no permission; a lifecycle rule may do it
+        with suppress(RefusedError):  # this process has no permission; a lifecycle rule may abort the upload
             if upload:
                 self._objects.abort_upload(event.key, upload)
             elif empty := self._objects.empty_uploads(event.key):
-                # The named uploads are read after the list of uploads. So if a writer has begun one of these and named
-                # it, it is kept.
+                # The named uploads are read after the list of uploads. So if a writer has begun a listed upload and
+                # named it, the upload is kept.
                 for orphan in set(empty) - self._queue.uploads_of(self._bucket, event.key):
                     self._objects.abort_upload(event.key, orphan)
 
     def _announce_to_others(self, event: Event) -> None:
-        """Announce the event to topics that are younger than the reservation, as its writer would have done.
+        """Announces the event to topics that are younger than the reservation, in place of its killed writer.
 
         An inlet's reservation (its `announced_to` is empty) is skipped: the inlet receives its message again. A topic
         for which the event is too large gets no entry: the signal is not marked, so the topic's consumer lists.
@@ -266,8 +267,8 @@ class ReconcilerService:
             return
         takers = self._queue.takers(self._queue.see_topics(), self._bucket, event)
         others = [topic for topic in takers if topic.epoch not in event.announced_to]
-        # The reservations made here name these topics, too. So if this process is killed, they are not announced to
-        # these topics again.
+        # The reservations made here name these topics, too. So if this process is killed, the changes are not announced
+        # to these topics again.
         event = replace(event, announced_to=(*event.announced_to, *(other.epoch for other in others)))
         held: list[Reservation] = []
         try:
@@ -281,7 +282,7 @@ class ReconcilerService:
                         raise UnavailableError(f"topic {other.name!r} is full")
                     held.append(room)
         except S3NotifyError:
-            # If one topic is full, all of them wait, so that the others do not get an entry in each pass.
+            # If one topic is full, all topics wait. Otherwise, the other topics would get an entry in each pass.
             self._queue.abort_many(held)
             raise
         if not all(isinstance(outcome, EntryCommitted) for outcome in self._queue.commit_many(held)):
@@ -302,7 +303,8 @@ class ReconcilerService:
                 age = now - found.since.setdefault(number, now)
                 unmoved = found.unmoved.get(number) == self._digest(watched, watched.watcher.state, entry)
                 if age >= self._doubtful_seconds or (unmoved and age >= self._unsignalled_seconds):
-                    # The wait starts again, so the signal is repeated later, in case the consumer misses this one, too.
+                    # The wait starts again, so the signal is repeated later, in case the consumer misses this signal,
+                    # too.
                     found.since[number] = now
                     found.unmoved.pop(number, None)
                     watched.rescans.add(entry.event.key)
@@ -353,7 +355,7 @@ def reconciler_over(
     keyspaces: Iterable[tuple[str, str]],
     slots: int = SLOT_COUNT,
 ) -> ReconcilerService:
-    """The reconciler of a bucket's queue. No request before its first pass.
+    """The reconciler of a bucket's queue. The call makes no request.
 
     `platform`: the bucket of the signals. `keyspaces`: for each keyspace, the prefix of its signals and the prefix of
     its keys.
@@ -380,9 +382,9 @@ def shared_reconciler(
     queue_prefix: str = QUEUE_PREFIX,
     table: DynamoConfig | None = None,
 ) -> ReconcilerService:
-    """The process's only reconciler of this queue; it moves the signals of these keyspaces, too. No request.
+    """The process's only reconciler of this queue; it moves the signals of these keyspaces, too. Cost: no request.
 
-    Each source of the queue needs its own poll; all of them share one scan of the topics. A sensor calls its
+    Each source of the queue needs its own poll; all sources share one scan of the topics. A sensor calls its
     `reconcile_when_due` in each tick.
     """
     place = (bucket, platform, queue_prefix, table)

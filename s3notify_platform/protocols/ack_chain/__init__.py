@@ -1,4 +1,5 @@
-r"""Ack chains (xor-ack): track if all the work of a batch is done. The state is one XOR, for any number of children.
+r"""Ack chains (xor-ack) track if all the work of a batch is done. The state of a chain is one XOR, for any number of
+children.
 
     store = S3ObjectStore(S3Config(bucket="acme"))                 # or use a DynamoRecordStore in the next line
     chains = AckChains(ObjectRecordStore(store, "acks/", keys_recur=keys_recur))
@@ -11,50 +12,55 @@ r"""Ack chains (xor-ack): track if all the work of a batch is done. The state is
         case AlreadyAcked() | AlreadyFailed() | Stamped(): pass
 
 Steps
-    1. `open_batch` creates the head, which names the children. `create` begins a chain with a stamp instead.
-    2. A worker that has finished children creates a record that names them: its stamp. Then it scans the chain's keys.
-       Each child is XORed once when it begins and once when it ends, however many stamps name it. So two runs that
-       finish the same slot do not cancel each other out. The same holds for two raw stamps with one operation id.
+    1. `open_batch` creates the head, which names the children. `create` begins a chain with a stamp instead of names.
+    2. A worker that has finished children creates a stamp: a record that names these children. Then the worker scans
+       the chain's keys. Each child is XORed once when it begins and once when it ends, however many stamps name it. So
+       two runs that finish the same slot do not cancel each other out. Two raw stamps with one operation id also count
+       once.
     3. A stamp of all children brings the XOR to zero by itself, so `finish` creates the record `closed` directly.
-       Otherwise, the worker that sees the XOR at zero creates `closed`, and gets `Acked` if its creation succeeded. A
-       failed chain is closed in the same way. The first `closed` decides; later stamps change nothing.
-    4. A parent that starts more children ends itself and begins them in one stamp (`starts`), so the chain never looks
-       acked in between. Whichever stamps a scan shows, the XOR is zero only if nothing is missing.
+       Otherwise, the worker that sees the XOR at zero creates `closed`, and gets `Acked` if it created this record. A
+       failed chain is also closed by a record `closed`. The first `closed` of a chain decides; later stamps change
+       nothing.
+    4. In one stamp, a parent ends itself and begins more children (`starts`). So the chain never looks acked in
+       between. A scan may show any subset of the stamps: the XOR is zero only if no child is missing.
     5. A stamper that finds no head removes its stamp and raises `TagNotFound`.
 
 Storage
-    (partition, "{tag}\0head")                 JSON: first children, payload, deadline. Never changed; after the chain
-                                               has ended, `reuse` replaces it with the head of a new chain
+    (partition, "{tag}\0head")                 JSON: first children, payload, deadline. This record never changes;
+                                               after the chain's end, `reuse` replaces it with a new chain's head
     (partition, "{tag}\0{identity}.…")         stamps, and how the chain was closed; see `chain_records` for the names
     The identity is a digest of the head's version, so leftovers of a deleted chain do not count in the next chain with
     the same tag. A stamp takes one bit for each child: at most 167 characters for 1000 slots.
 
 Invariants
-    - Records are created, and removed with their chain, but never changed, so writers never contend. If the creation
-      of a record is in doubt, the scan shows if the record exists; if not, it is created again. A record that arrives
-      late is harmless: the children that it names have ended in any case.
-    - Each child counts once, however many callers and calls name it; so does each operation id of a raw stamp.
-    - An acked or failed chain stays so. It is kept for a while. `purge` removes it to free space; `reuse` removes it
-      when the caller wants its tag again.
-    - One operation of a chain gets `Acked`. If its caller crashed before the answer arrived, a retry gets `Acked`. If a
-      call that only reads was the first to see the end, one stamper claims `Acked`, by one more record.
-    - A scan of several pages is not a snapshot. It shows all records that existed when it began, and stamps only
-      bring a chain nearer to its end. So a chain that a scan shows as done is done.
+    - Records are created, and removed with their chain, but never changed, so writers never contend. If the creation of
+      a record is in doubt, the scan shows if the record exists. A record that does not exist is created again. A record
+      that arrives late is harmless: the children that it names have ended in any case.
+    - Each child counts once, however many callers and calls name it. Each operation id of a raw stamp also counts once.
+    - An acked chain stays acked, and a failed chain stays failed. An ended chain is kept for a while. `purge` removes
+      an ended chain to free space; `reuse` removes the chain when the caller wants its tag again.
+    - Exactly one operation of a chain gets `Acked`. If the caller of this operation crashed before the answer arrived,
+      a retry of the operation gets `Acked`. If a call that only reads was the first to see the end, one stamper claims
+      `Acked`, by one more record.
+    - A scan of several pages is not a snapshot. The scan shows all records that existed when the scan began. Stamps
+      only bring a chain nearer to its end. So a chain that a scan shows as done is done.
 
 Limits
-    - A parent must begin the same children in every attempt. If a later attempt names other children, they are begun,
-      too, but perhaps only after the chain is acked.
-    - A stamp that is created while the chain is being failed may get `Stamped`, and its children stay missing.
+    - A parent must begin the same children in every attempt. If a later attempt names other children, these children
+      are begun, too, but perhaps only after the chain is acked.
+    - A stamp that is created while the chain is being failed may get `Stamped`. Its children then stay missing.
     - A scan takes one request for each 1000 stamps. Limits: `PAYLOAD_MAX` characters of payload, `TAG_BYTES_MAX` bytes
       of tag.
 
 Requests: create 1, stamp 2, finish 1, state 1, fail 2. The stamp that closes the chain costs 1 more. Reading how the
-chain was closed costs 1 more, and so does a call with a tag instead of a `Chain`. Removing a chain costs 1 for each
-record, 2 on a bucket. Create with `reuse`, over an ended chain: up to 7, plus the removal of that chain.
+chain was closed costs 1 more. A call with a tag instead of a `Chain` also costs 1 more. Removing a chain costs 1 for
+each record, or 2 for each record on a bucket. A `create` with `reuse` over an ended chain costs up to 7, and the
+removal of the ended chain.
 
-Differs from xor-ack-dynamodb: a repeated stamp changes nothing. A finished chain differs from an unknown chain. A chain
-has a deadline, a reason, and the names of missing children. Stamps have at least 8 random bytes. Stampers never
-conflict with each other. The package `shared` works on the same chains as xor-ack-dynamodb, in its table.
+The protocol differs from xor-ack-dynamodb in these points: a repeated stamp changes nothing. A finished chain differs
+from an unknown chain. A chain has a deadline, a reason, and the names of missing children. Stamps have at least 8
+random bytes. Stampers never conflict with each other. The package `shared` works on the same chains as
+xor-ack-dynamodb, in its table.
 
 Reading order: chains (the client), chain_records (keys and values, and how to read them together), stamps (values),
 names.

@@ -1,6 +1,7 @@
 r"""The records of a chain: their keys and values, and the state that they have together. Pure.
 
-All keys of a chain begin with `{tag}\0`. The head is one record; the keys of the others contain the head's identity.
+All keys of a chain begin with `{tag}\0`. The head is one record; the keys of all other records contain the head's
+identity.
 
 | key after that | value | |
 |---|---|---|
@@ -37,11 +38,11 @@ from s3notify_platform.protocols.ack_chain.names import (
 from s3notify_platform.protocols.ack_chain.stamps import ChainState, Ended, Tag, xor_all
 
 KEY_CHARS_MAX: Final = 240
-"""Most characters of a key that contains names, after a record store on a bucket has quoted it. Longer names go to the
-value.
+"""The maximum length, in characters, of a key that contains names, after a record store on a bucket has quoted the key.
+Longer names are written to the value of the record.
 
-Many servers keep an object in a file named like the last part of its key; such a name has at most 255 bytes. SeaweedFS
-lists an object with a longer name under another name.
+Many servers keep an object in a file whose name is the last part of the object's key. A file name has at most 255
+bytes. SeaweedFS lists an object with a longer name under another name.
 """
 
 OPERATION_BYTES: Final = 16
@@ -53,15 +54,15 @@ _HEAD, _CLOSED, _CLAIMED = "head", "closed", "claimed"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chain:
-    """A chain as it was opened. It never changes, so its holder can stamp without reading the head. It is small, and
-    can be pickled.
+    """The facts of a chain from the time at which it was opened. A `Chain` never changes, so a process that has one can
+    stamp without reading the head. A `Chain` is small, and can be pickled.
     """
 
     tag: Tag
     version: Version
-    """The version of the head: it distinguishes two chains with the same tag."""
+    """The record version of the head, which distinguishes two chains with the same tag."""
     names: str = "[]"
-    """The first children, as `dump_names` packs them."""
+    """The children with which the chain was opened, packed by `dump_names`."""
     stamp: bytes = b""
     """The XOR that raw stamps must bring to zero; b"" for a chain with named children."""
     deadline_seconds: float | None = None
@@ -75,7 +76,7 @@ class Chain:
 
     @property
     def children(self) -> frozenset[str]:
-        """The first children, as a set."""
+        """The children with which the chain was opened."""
         return frozenset(places(self.names))
 
     @property
@@ -129,7 +130,9 @@ def is_closed(key: str) -> bool:
 
 
 def has_value(key: str) -> bool:
-    """True if the record's content is in its value, not only in its key. False for a head, whose version suffices."""
+    """True if the record's content is in its value, not only in its key. False for a head: a scan needs only the head's
+    version.
+    """
     rest = key.rpartition(_END)[2].partition(".")[2]
     return rest in (_CLOSED, _CLAIMED) or rest.startswith("v.")
 
@@ -145,7 +148,7 @@ def belongs_to(key: str, identity: str) -> bool:
 
 
 def operation_of(operation_id: str) -> str:
-    """The digest of an operation id, as records contain it."""
+    """The digest of an operation id, which records contain instead of the id."""
     return blake3(operation_id.encode("utf-8")).hexdigest(length=OPERATION_BYTES)
 
 
@@ -153,7 +156,7 @@ def operation_of(operation_id: str) -> str:
 
 
 def encode_head(chain: Chain, unique: str) -> bytes:
-    """The head's value. `unique` makes it differ from the value of every other call."""
+    """The head's value. `unique` makes the value differ from the values of all other calls."""
     body = {
         "v": 2,
         "id": unique,
@@ -187,7 +190,9 @@ def decode_head(tag: str, head: Record) -> Chain:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Closed:
-    """How a chain ended. `operation`: the stamp that saw the end first and so gets `Acked`; "" if no stamp did."""
+    """How a chain ended. `operation`: the operation of the stamp that saw the end first and so gets `Acked`; "" if no
+    stamp saw the end first.
+    """
 
     status: Ended
     operation: str = ""
@@ -227,7 +232,7 @@ def _of_json(key: str, value: bytes) -> dict[str, Any]:
 
 
 def stamp_record(chain: Chain, ended: Iterable[str], begun: Iterable[str]) -> tuple[str, bytes]:
-    """Key and value of a stamp by names. Equal names give equal records, whoever stamps."""
+    """Key and value of a stamp by names. Equal names give equal records, even if different workers stamp."""
     known, ended, begun = places(chain.names), frozenset(ended), frozenset(begun)
     bits = bits_of(known[name] for name in ended & known.keys())
     others = ended - known.keys()
@@ -251,7 +256,7 @@ def raw_record(chain: Chain, stamp: bytes, operation: str) -> tuple[str, bytes]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seen:
-    """The content of one scan of a chain. The scan is not a snapshot: each record has the state of its own read."""
+    """The content of one scan of a chain. The scan is not a snapshot: two records may be from different moments."""
 
     chain: Chain
     keys: frozenset[str]

@@ -71,8 +71,8 @@ _NOT_YET: Final = Version("")
 def keys_recur(partition: str) -> bool:
     """True if a removed key of this partition may be created again. False for keys of ack chains.
 
-    Pass it to `ObjectRecordStore`, which then leaves no tombstones of such keys on stores like Ceph RGW. Do not pass it
-    if tags are used again (`reuse`).
+    Pass this function to `ObjectRecordStore`: the store then leaves no tombstones of chains' keys on stores like Ceph
+    RGW. Do not pass the function if tags are used again (`reuse`).
     """
     return partition != ACK and not partition.startswith(f"{ACK}.")
 
@@ -80,14 +80,14 @@ def keys_recur(partition: str) -> bool:
 class AckChains:
     """The ack chains of one partition of a record store. Thread-safe.
 
-    Methods take a tag or a `Chain`. A tag costs 1 request more, because its head is read. `open_batch`, `create` and
-    `chain` return a `Chain`, which may be passed to other processes.
+    Methods take a tag or a `Chain`. A tag costs 1 request more than a `Chain`, because the head is read. `open_batch`,
+    `create` and `chain` return a `Chain`, which may be passed to other processes.
 
-    Requests, however many stampers there are: create 1, stamp 2, finish 1, state 1, fail 2. The stamp that closes the
-    chain costs 1 more, and so does reading how the chain ended. The LIST in stamp and state takes 1 more request for
+    Requests, for any number of stampers: create 1, stamp 2, finish 1, state 1, fail 2. The stamp that closes the chain
+    costs 1 more. Reading how the chain ended also costs 1 more. The LIST in stamp and state takes 1 more request for
     each 1000 records.
 
-    `UnavailableError`: certainly not applied; retry later. `UnknownOutcomeError`: perhaps applied; repeat the call.
+    `UnavailableError`: nothing was applied; retry later. `UnknownOutcomeError`: in doubt; repeat the call.
     """
 
     def __init__(
@@ -99,7 +99,7 @@ class AckChains:
         tombstone_seconds: float = TOMBSTONE_SECONDS,
         parallelism: int = 1,
     ) -> None:
-        """`parallelism`: number of a chain's records that are removed at the same time."""
+        """`parallelism`: the number of records of a chain that are removed at the same time."""
         self._records = records
         self._clock = clock
         self._partition = partition
@@ -118,7 +118,7 @@ class AckChains:
         payload: str = "",
         reuse: bool = False,
     ) -> Chain:
-        """Begins a chain whose XOR is `stamp`; `TagExists` if a chain, open or ended, has this tag. 1 request.
+        """Begins a chain whose XOR is `stamp`; `TagExists` if a chain, open or ended, has this tag. Cost: 1 request.
 
         `reuse`: replaces a chain that has ended; `TagExists` only if that chain is open. The old chain counts as
         deleted: holders of its `Chain` get `TagNotFound`. Late stamps that name only the tag count in the new chain.
@@ -143,7 +143,7 @@ class AckChains:
         payload: str = "",
         reuse: bool = False,
     ) -> Chain:
-        """Begins a chain of children that are stamped by name; `TagExists` if the tag is in use. 1 request.
+        """Begins a chain of children that are stamped by name; `TagExists` if the tag is in use. Cost: 1 request.
 
         `reuse`: as in `create`.
         """
@@ -154,7 +154,7 @@ class AckChains:
         return self._create(chain, reuse=reuse)
 
     def chain(self, tag: str) -> Chain:
-        """The chain as it was opened; `TagNotFound` if it does not exist. 1 request."""
+        """The chain as it was opened; `TagNotFound` if it does not exist. Cost: 1 request."""
         head = self._records.read(self._partition, head_key(tag))
         if head is None:
             raise TagNotFound(f"no ack chain {tag!r}")
@@ -163,7 +163,7 @@ class AckChains:
     # Stamping
 
     def stamp(self, chain: Chain | str, stamp: bytes, *, operation_id: str | None = None) -> StampOutcome:
-        """XORs `stamp` into a chain that was created with stamps, once for each operation id. 2 requests.
+        """XORs `stamp` into a chain that was created with stamps, once for each operation id. Cost: 2 requests.
 
         `Stamped` and `Acked` contain the resulting XOR. An operation id identifies one stamp. Without an operation id,
         a repeated call is a new stamp.
@@ -185,10 +185,10 @@ class AckChains:
         *,
         starts: Iterable[str] = (),
     ) -> StampOutcome:
-        """Ends these children of an `open_batch` chain, and begins `starts`, in one stamp. 2 requests.
+        """Ends the children `names` of an `open_batch` chain, and begins `starts`, in one stamp. Cost: 2 requests.
 
-        A child ends once, whoever stamps it. With the operation id, a retry of the last stamp returns `Acked` again. 1
-        request more if another stamp began some of the children. `UsageError` if no stamp began them.
+        A child ends once, even if several workers stamp it. With the operation id, a retry of the last stamp returns
+        `Acked` again. Cost: 1 request more if another stamp began a child. `UsageError` if no stamp began the child.
         """
         chain, operation = self._known(chain), self._operation(operation_id)
         ended = frozenset(names)
@@ -203,11 +203,11 @@ class AckChains:
         return self._put(chain, stamp_record(chain, ended, starts), operation)
 
     def finish(self, chain: Chain, operation_id: str | None = None) -> StampOutcome:
-        """Ends all children of an `open_batch` chain in one stamp. 1 request.
+        """Ends all children of an `open_batch` chain in one stamp. Cost: 1 request.
 
-        Only for chains whose stamps began no other children (`starts`). This stamp alone brings the XOR to zero, so it
-        is written as the end of the chain without a look at other stamps. It may be repeated, like `stamp_children`. If
-        the chain was deleted, the call does not notice it, and leaves a record that `purge` removes.
+        This method is only for chains whose stamps began no other children (`starts`). The stamp alone brings the XOR
+        to zero, so it is written as the end of the chain without a look at other stamps. The call may be repeated. If
+        the chain was deleted, the call does not notice this, and leaves a record that `purge` removes.
         """
         if chain.stamp:
             raise UsageError(f"chain {chain.tag!r} was created with stamps: use `stamp`")
@@ -220,16 +220,16 @@ class AckChains:
     # Looking
 
     def state(self, chain: Chain | str) -> ChainState:
-        """The chain's facts; `TagNotFound` if the chain does not exist. 1 request; 1 more once it has ended.
+        """The chain's facts; `TagNotFound` if the chain does not exist. Cost: 1 request, 2 if the chain has ended.
 
         `children` may include children that a stamp began after the chain had failed.
         """
         return facts_of(self._settled(self._look(chain)))
 
     def fail(self, chain: Chain | str, reason: str) -> ChainState:
-        """Closes an open chain as failed. Returns the state afterwards; an ended chain stays unchanged. 2 requests.
+        """Closes an open chain as failed; an ended chain stays unchanged. Returns the new state. Cost: 2 requests.
 
-        A child that is stamped at the same moment may be reported as missing.
+        A child that is stamped during this call may be reported as missing.
         """
         found = self._settled(self._look(chain))
         if found.closed is None:
@@ -238,13 +238,13 @@ class AckChains:
         return facts_of(found)
 
     def tags(self) -> Iterator[str]:
-        """The tags of all chains, open or ended, in order. 1 request for each 1000 records."""
+        """The tags of all chains, open or ended, in order. Cost: 1 request for each 1000 records."""
         for tag, head, _ in self._groups(keys_only=lambda _: True):
             if head is not None:
                 yield tag
 
     def open_states(self) -> Iterator[ChainState]:
-        """The states of all open chains, in tag order. 1 request for each 1000 records, and 2 for each open chain."""
+        """The states of all open chains, by tag. Cost: 1 request for each 1000 records, 2 for each open chain."""
         for tag, head, others in self._groups(keys_only=lambda _: True):
             if head is None or closed_key(tag, head.version) in {record.key for record in others}:
                 continue
@@ -255,17 +255,17 @@ class AckChains:
     # Removing
 
     def delete(self, chain: Chain | str) -> None:
-        """Deletes the chain, open or ended; `TagNotFound` if it does not exist. 1 scan, 1 request for each record.
+        """Deletes the chain, open or ended; `TagNotFound` if it does not exist.
 
-        The chain is gone with its head. Other records that cannot be removed now are left to `purge`.
+        Cost: 1 scan, 1 request for each record. Records that cannot be removed after the head are left to `purge`.
         """
         self._delete(self._known(chain))
 
     def purge(self) -> int:
         """Deletes chains whose retention has ended by this wall clock; returns their number.
 
-        It also removes the records that deleted chains have left. It only frees space. 1 request for each 1000 records,
-        for each chain that has ended, and for each record that is removed.
+        Also removes the records that are left of deleted chains. The call only frees space. Cost: 1 request for each
+        1000 records, for each chain that has ended, and for each removed record.
         """
         now_ms, purged = self._clock.wall_ms(), 0
         for tag, head, others in self._groups(keys_only=lambda key: not is_closed(key)):
@@ -278,7 +278,7 @@ class AckChains:
                     self._delete(chain)
                     purged += 1
             if left:
-                # A new chain may have begun after the scan passed its head; its records come after the head.
+                # Records of a new chain, which began after the scan had passed the tag's head, must stay.
                 now = self._records.read(self._partition, head_key(tag))
                 identity = identity_of(now.version) if now is not None else ""
                 self._remove([record for record in left if not belongs_to(record.key, identity)])
@@ -304,10 +304,10 @@ class AckChains:
         raise TagExists(f"ack chain {tag!r} exists")
 
     def _created_over(self, head: Record, tag: str, value: bytes) -> RecordOutcome:
-        """Replaces the head of a chain that has ended; `TagExists` if it has not."""
+        """Replaces the head of a chain that has ended; `TagExists` if the chain has not ended."""
         with suppress(
             TagNotFound
-        ):  # the head has changed since, so its version is not the expected one any more
+        ):  # the head was changed meanwhile, so its version is not the expected version any more
             if (found := self._settled(self._look(decode_head(tag, head)))).closed is None:
                 raise TagExists(f"ack chain {tag!r} exists, and has not ended")
             outcome = self._updates.replace(self._partition, head_key(tag), value, expected=head.version)
@@ -323,7 +323,7 @@ class AckChains:
         return operation_of(operation_id if operation_id is not None else unique_name(self._clock))
 
     def _put(self, chain: Chain, record: tuple[str, bytes], operation: str) -> StampOutcome:
-        """Creates a stamp, then evaluates all stamps. Both steps are safe to repeat."""
+        """Creates a stamp, then evaluates all stamps. The creation and the evaluation are safe to repeat."""
         sent, certain, cause = False, False, ""
         for attempt in attempts(self._clock):
             try:
@@ -352,7 +352,7 @@ class AckChains:
                 self._remove([record])
 
     def _outcome(self, found: Seen, operation: str) -> StampOutcome:
-        """The result of a stamp that the scan has found. Closes the chain if this call is the first to see its end."""
+        """The result of a stamp. Closes the chain if this call is the first to see the chain's end."""
         closed = found.closed
         if closed is None:
             if not found.done:
@@ -364,7 +364,7 @@ class AckChains:
         return Acked() if winner == operation else AlreadyAcked()
 
     def _settled(self, found: Seen) -> Seen:
-        """The content of a scan. Closes the chain if all is done; a stamp can claim the chain's `Acked` later."""
+        """Returns `found`. Closes the chain if all children have ended; a stamp can claim its `Acked` later."""
         if found.closed is None and found.done:
             return replace(found, closed=self._close(found.chain, self._closing("acked")))
         return found
@@ -378,7 +378,7 @@ class AckChains:
         )
 
     def _close(self, chain: Chain, closed: Closed) -> Closed:
-        """Closes the chain; returns how it ended, which differs from `closed` if another caller was first."""
+        """Closes the chain. The result differs from `closed` if another caller closed the chain first."""
         outcome = self._updates.create(self._partition, chain.closed_key, encode_closed(closed))
         if isinstance(outcome, Stored):
             return closed
@@ -387,14 +387,14 @@ class AckChains:
         return decode_closed(chain.closed_key, outcome.record.value)
 
     def _claim(self, chain: Chain, operation: str) -> str:
-        """The operation that gets `Acked`: this one, unless another operation was first."""
+        """The operation that gets `Acked`: `operation`, or another operation that claimed it first."""
         outcome = self._updates.create(self._partition, chain.claimed_key, operation.encode())
         if isinstance(outcome, Stored):
             return operation
         return outcome.record.value.decode("ascii", "replace") if outcome.record is not None else ""
 
     def _look(self, chain: Chain | str) -> Seen:
-        """All records of the chain; `TagNotFound` if its head does not exist. 1 scan."""
+        """All records of the chain; `TagNotFound` if its head does not exist. Cost: 1 scan."""
         tag, known = (chain, None) if isinstance(chain, str) else (chain.tag, chain)
         records = list(
             self._records.scan(
@@ -442,7 +442,7 @@ class AckChains:
             list(pool.map(remove, records))
 
     def _groups(self, keys_only: Callable[[str], bool]) -> Iterator[tuple[str, Record | None, list[Record]]]:
-        """Each tag with its head, if it has one, and its other records. 1 scan, which may omit values."""
+        """Each tag with its head or None, and its other records. Cost: 1 scan, without the values of `keys_only`."""
         records = self._records.scan(self._partition, keys_only=keys_only)
         for tag, group in groupby(records, key=lambda record: tag_of(record.key)):
             found = list(group)

@@ -17,7 +17,7 @@ from s3notify_platform.kernel.errors import CorruptError
 
 RAW_DEFLATE: Final = -15
 UNPACKED_MAX: Final = 1_000_000
-"""Most bytes that a part of a key may have after decompression."""
+"""The maximum size, in bytes, of a part of a key after decompression."""
 
 
 def in_order(names: Iterable[str]) -> list[str]:
@@ -103,7 +103,7 @@ def places(names: str) -> dict[str, int]:
 
 
 def bits_of(numbers: Iterable[int]) -> int:
-    """A set of numbers as one integer with these bits set."""
+    """One integer in which the bits with these numbers are set."""
     bits = bytearray()
     for number in numbers:
         bits.extend(bytes(max(0, number // 8 + 1 - len(bits))))
@@ -112,7 +112,7 @@ def bits_of(numbers: Iterable[int]) -> int:
 
 
 def key_text(data: bytes) -> str:
-    """Encodes bytes as part of a record's key; no bytes give an empty text."""
+    """Encodes bytes as part of a record's key; empty bytes give an empty text."""
     if not data:
         return ""
     deflate = zlib.compressobj(9, zlib.DEFLATED, RAW_DEFLATE)

@@ -36,16 +36,17 @@ class Stamped:
 
     missing: int | None
     xor: bytes = field(default=b"", compare=False)
-    """The XOR of all stamps so far, this one included; b"" in chains of named children (`AckChains.open_batch`).
+    """The XOR of all stamps so far, with this stamp; b"" in chains of named children (`AckChains.open_batch`).
 
     Comparisons of outcomes ignore this XOR."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Acked:
-    """The stamp is applied, and was the last one: all work is done. One operation of a chain gets this, also on retry.
+    """The stamp is applied, and was the last one: all work is done. One operation of a chain gets `Acked`, and gets it
+    again on a retry.
 
-    `xor`: for raw stamps, zero bytes of the stamps' length.
+    `xor`: zero bytes of the stamps' length if the stamps are raw.
     """
 
     xor: bytes = field(default=b"", compare=False)
@@ -53,7 +54,7 @@ class Acked:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlreadyAcked:
-    """The chain is done; another operation was the last."""
+    """All work of the chain is done; another operation got `Acked`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,10 +69,10 @@ StampOutcome = Stamped | Acked | AlreadyAcked | AlreadyFailed
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChainState:
-    """The facts of a chain. `missing` has the names of missing children; it is empty once the chain is acked, and kept
-    if the chain failed.
+    """The facts of a chain. `missing` has the names of missing children. It is empty after the chain is acked. After a
+    failure, it keeps the children that were missing.
 
-    It is always empty for raw stamps, which have no names.
+    A chain of raw stamps has an empty `missing`, because raw stamps have no names.
     """
 
     tag: Tag
@@ -80,7 +81,8 @@ class ChainState:
     missing: tuple[str, ...]
     deadline_seconds: float | None
     created_ms: int
-    """Unix time for people to read; no decision compares it with another machine's clock."""
+    """The Unix time of the chain's creation, for people to read; no decision compares it with another machine's clock.
+    """
     reason: str | None
     payload: str
 
@@ -143,7 +145,8 @@ def overdue(state: ChainState, watched_seconds: float) -> bool:
     """True if an open chain has passed its deadline, measured by the caller's own elapsed time.
 
     `watched_seconds`: the time for which the caller has seen the chain open, on one monotonic clock. A restarted caller
-    starts from 0. A chain may then stay open past its deadline, but a wrong wall clock never fails it early.
+    counts from 0 again. A chain may then stay open past its deadline. But a wrong wall clock never makes a chain fail
+    too early.
     """
     return (
         state.status == "open"

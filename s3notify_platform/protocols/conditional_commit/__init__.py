@@ -1,35 +1,39 @@
 """Conditional commit: if several writers have the same precondition on a path, at most one of them succeeds.
 
-`NativeCommit` uses the store's own conditions. `DynamoCommit` is for stores without conditions: a lease in a table
-decides who may write. The lease items have the format of object_store's DynamoCommit, so both can share one table.
+`NativeCommit` uses the store's own conditions. `DynamoCommit` is for stores without conditions: a lease in a DynamoDB
+table decides who may write. The lease items have the format of object_store's DynamoCommit, so both clients can share
+one DynamoDB table.
 
 Steps, native
     1. Send the write under its condition, with a fresh writer id in the metadata.
-    2. The store answers `Written`: the commit is done. It answers `Conflict`: the commit lost, if no earlier attempt is
-       in doubt.
+    2. The store answers `Written`: the commit is done. The store answers `Conflict`: another write won, provided that
+       no earlier attempt of ours is in doubt.
     3. The answer is `Unknown` (timeout, 5xx, 409): HEAD the path and judge the object found.
-       - It has our writer id: the attempt in doubt was applied.
-       - It has another writer's id and the same precondition: conflict, because only one write can meet it.
-       - The state is unchanged (no object, or the expected ETag): not applied so far; send again under the same id.
-       - Any other state: our write may have been applied and then replaced: `UnknownOutcomeError`.
+       - The object has our writer id: the attempt in doubt was applied.
+       - The object has another writer's id and the same precondition. The outcome is a conflict, because only one write
+         can succeed under one precondition.
+       - The path is unchanged (no object, or the expected ETag): the write is not applied so far. Send it again under
+         the same id.
+       - Any other result of the HEAD: our write may have been applied and then replaced. The outcome is
+         `UnknownOutcomeError`.
 
 Steps, leases
     1. HEAD the path. If the precondition fails, the outcome is a conflict.
     2. Create the lease of (path, expected ETag or `*`), generation 0. If that succeeds, go to step 4.
     3. If a lease exists already, HEAD the path at every test interval. If the precondition fails, the outcome is a
        conflict. Wait until the timeout of the lease found, times the clock skew rate, has passed on our own clock. Then
-       HEAD again, and replace the lease with generation + 1 if it has not changed. If the replacement is refused,
-       repeat step 3 with the current lease.
-    4. The lease is ours: write, without a condition. The write must begin in the first half of the timeout, counted
-       from before step 1. If it is too late, go back to step 1 and replace our own lease. If the store's answer is
-       unknown, HEAD the path. If it has our writer id (for a delete: if it is gone), the write is confirmed. If the
-       state is unchanged, write again under the same id. In any other state, the outcome is unknown.
+       HEAD again, and replace the lease with generation + 1 if the lease has not changed. If the replacement is
+       refused, repeat step 3 with the current lease.
+    4. The lease is ours: write, without a condition. The write must begin in the first half of the timeout, which
+       counts from before step 1. After that, go back to step 1 and replace our own lease. If the store's answer is
+       unknown, HEAD the path. If the object has our writer id (for a delete: if the object is gone), the write is
+       confirmed. If the path is unchanged, write again under the same id. In all other cases, the outcome is unknown.
     5. If the write was confirmed only after the timeout, another HEAD must still find our writer id. Otherwise, the
        outcome is unknown.
     6. Mark the lease done (generation + 1, timeout 0) if it is still ours. If that succeeds, the outcome is `Written`.
-       If another writer has taken the lease over, the outcome is unknown, because its write may be in flight. If there
-       is no answer, the outcome is `Written` only if our write was confirmed within the timeout: nobody can have taken
-       over before it was visible.
+       If another writer has taken the lease over, the outcome is unknown, because the other writer's write may be in
+       flight. If there is no answer, the outcome is `Written` only if our write was confirmed within the timeout.
+       Within the timeout, no other writer can take the lease over.
 
 Storage
     {path}                        the object itself
@@ -39,22 +43,23 @@ Storage
 
 Invariants
     - `Written` means that the write of exactly this call took effect under its precondition.
-    - `Conflict` means that the write did not take effect, and never will. With leases, it was never sent.
+    - `Conflict` means that the write did not take effect, and never will. With leases, such a write was never sent.
     - An outcome that is not proven is reported neither as `Written` nor as `Conflict`.
     - Leases: every change raises the generation and requires the previous generation. So a paused holder whose lease
-      was taken over cannot mark it done, and never returns `Written`.
+      was taken over cannot mark the lease done, and never returns `Written`.
 
 Limits
     - Native: the store must honour the condition. Some stores ignore it on COPY and DELETE. The capability probe
-      reports that (`copy_if_absent`, `delete_if_match`); this package does not check it.
+      reports such stores (`copy_if_absent`, `delete_if_match`); this package does not check the store.
     - Native: a delete leaves no writer id. If a delete is in doubt and the object is gone: `UnknownOutcomeError`.
     - Native and leases: while our attempt to create is in doubt, another writer may find the object and delete it.
-      Then we create it a second time. If a third writer has created it by then, the result is a conflict (native) or
-      unknown (leases). Commits to a table are safe from this: no writer deletes a version of its log, and vacuum keeps
-      young files.
-    - Leases: an unconditional write cannot be cancelled. It may be in flight for longer than timeout × skew rate: its
-      process paused after the check in step 4, or the network delayed the request. Then it may replace the object of
-      the next holder. Its own call then raises `UnknownOutcomeError`; if its process is killed first, nobody notices.
+      Then we create the object a second time. If a third writer has created the object by then, the result is a
+      conflict (native) or unknown (leases). Commits to a Delta table do not have this problem: no writer deletes a
+      version of the table's log, and vacuum keeps young files.
+    - Leases: an unconditional write cannot be cancelled. Such a write may be in flight for longer than timeout × skew
+      rate: its process paused after the check in step 4, or the network delayed the request. The late write may then
+      replace the object of the next holder. The late write's own call raises `UnknownOutcomeError`. If its process is
+      killed first, the replacement stays unnoticed.
     - Leases: therefore the store client must not hide delays. Use a client that sends a write once and stops waiting
       within half the timeout: `S3ObjectStore(config, attempts=1, read_seconds=…)`. A HEAD must see all earlier writes.
     - Leases: the rates of clocks differ at most by the skew rate. Wall clocks are correct to within the TTL, which
@@ -62,13 +67,13 @@ Limits
     - Leases: all writers of a path use one table, and a table serves one bucket. If a holder is killed, the next
       writer waits timeout × skew rate (60 s by default) on that path and precondition.
     - If the ETag is a hash of the body, an equal body restores the ETag: bodies under `put_if_match` must differ.
-    - After `UnknownOutcomeError` the write may still be applied: look again before deciding.
+    - After `UnknownOutcomeError` the write may still be applied later: read the path again before you decide.
 
 Requests without contention. Native: 1 write. Leases: 1 HEAD, 1 write, 2 requests to the table.
 
-Differs from object_store: a finished lease is marked done, so create, delete and create on one path wait for nobody. If
-the answer to the put of a lease is lost, the writer recognises the lease later as its own. A write in doubt is looked
-up, not reported as failed. A write that outlasts its lease is noticed.
+The protocol differs from object_store in these points: a finished lease is marked done, so create, delete and create on
+one path do not wait. If the answer to the put of a lease is lost, the writer recognises the lease later as its own. The
+outcome of a write in doubt is looked up, not reported as a failure. A write that outlasts its lease is noticed.
 
 Reading order: operations, native, leases, lease_notation (leases as one setting).
 """

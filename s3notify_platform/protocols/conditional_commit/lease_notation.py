@@ -27,9 +27,9 @@ def is_lease_text(text: str) -> bool:
 
 
 def lease_text(text: str) -> LeaseText:
-    """Parses the text; ignores white space around its parts. Pure. `UsageError`, which shows the form, for other texts.
+    """Parses the text; ignores white space around its parts. Pure. `UsageError`, with the right form, for other texts.
 
-    The table is named as in DynamoDB, not by an ARN. The timeout is 1 to 3,600,000 milliseconds.
+    TABLE is the table's name in DynamoDB, not an ARN. The timeout is 1 to 3,600,000 milliseconds.
     """
     kind, *parts = map(str.strip, text.split(":"))
     if kind != "dynamo" or not 1 <= len(parts) <= 2 or not _TABLE.fullmatch(parts[0]):

@@ -25,7 +25,9 @@ from s3notify_platform.protocols.conditional_commit.operations import (
 from s3notify_platform.protocols.updates import WRITER, resolve
 
 ROUNDS = 20
-"""Most rounds of one call. A round fails if another writer has the lease, or if our own lease is granted too late."""
+"""The maximum number of attempts of one call to get a lease. An attempt fails if another writer has the lease, or if
+our own lease is granted too late.
+"""
 
 BEGIN_WITHIN = 0.5
 """The share of a lease's timeout within which the write must begin."""
@@ -33,7 +35,7 @@ BEGIN_WITHIN = 0.5
 TIMEOUT_SECONDS_MAX = 3600.0
 
 TTL_SECONDS_MAX = 10 * 366 * 86400.0
-"""Ten years: a longer TTL would never free space in practice."""
+"""The maximum TTL of a lease: ten years. A longer TTL never frees space in practice."""
 
 INTERVALS_PER_READ = 10
 """A waiting writer reads the object at every interval, and the lease at every tenth interval."""
@@ -43,8 +45,8 @@ INTERVALS_PER_READ = 10
 class CommitLease:
     """The right to one write of `path` while its ETag is `etag` (`*`: while the object does not exist).
 
-    `timeout_ms` counts from when the holder sent the lease; 0: done, nobody is writing. `ttl` is in Unix seconds. Other
-    clients' leases have no `writer`.
+    `timeout_ms` counts from the moment at which the holder sent the lease; 0 means that the lease is done. `ttl` is in
+    Unix seconds. Leases of other clients have no `writer`.
     """
 
     path: str
@@ -71,7 +73,7 @@ LeaseOutcome = Granted | Occupied | Unknown
 
 
 class Leases(Protocol):
-    """The table of leases. Both methods raise `UnavailableError` if nothing was applied."""
+    """The table of leases. `put` and `read` raise `UnavailableError` if nothing was applied."""
 
     def put(self, lease: CommitLease, *, seen: CommitLease | None) -> LeaseOutcome:
         """Replaces the lease `seen`, identified by generation and writer. Creates the lease if `seen` is None."""
@@ -98,7 +100,7 @@ class LeaseSettings:
     test_interval_seconds: float = 0.1
 
     def __post_init__(self) -> None:
-        # Written so that every comparison with NaN fails.
+        # The conditions are written so that NaN fails them: every comparison with NaN is false.
         for name, least, most in (
             ("timeout_seconds", 0.001, TIMEOUT_SECONDS_MAX),
             ("max_clock_skew_rate", 1.0, 100.0),
@@ -122,8 +124,9 @@ class DynamoCommit(ConditionalCommit):
     """Commits by leases, on a store without conditions, compatible with writers of object_store's DynamoCommit.
 
     Of all calls with the same precondition, at most one gets `Written`. The package's docstring (Limits) describes a
-    write that is applied after its lease. Uncontended: 1 HEAD, 1 write, 2 requests to the leases. With a conflict: 1
-    HEAD; or, if a lease exists, 1 request to the leases and 1 more HEAD at each test interval.
+    write that is applied after the end of its lease. Requests without contention: 1 HEAD, 1 write, 2 requests to the
+    leases. Requests with a conflict: 1 HEAD. If a lease exists, also 1 request to the leases, 1 HEAD at each test
+    interval, and 1 read of the lease at each tenth interval.
     """
 
     def __init__(
@@ -170,7 +173,7 @@ class DynamoCommit(ConditionalCommit):
         """Waits for the lease `found`.
 
         Returns the lease as soon as its holder can no longer be writing. Returns `Conflict` as soon as the path has
-        changed, and None as soon as another lease is stored.
+        changed. Returns None as soon as another lease is stored.
         """
         if found is None:
             return None
@@ -182,7 +185,7 @@ class DynamoCommit(ConditionalCommit):
             if not operation.holds(self._look(operation.path)):
                 return Conflict()
             if looks % INTERVALS_PER_READ == 0:
-                # This read is only a shortcut: if it is not answered, this writer waits for the full time of the lease.
+                # This read is only a shortcut: without an answer, this writer waits for the full time of the lease.
                 with suppress(UnavailableError):
                     if self._leases.read(found.path, found.etag) != found:
                         return None
@@ -259,7 +262,9 @@ class DynamoCommit(ConditionalCommit):
             raise UnavailableError(f"{path!r} cannot be read: {error}") from error
 
     def _put_lease(self, lease: CommitLease, seen: CommitLease | None) -> LeaseOutcome:
-        """Stores a lease. If an earlier attempt had no answer, its lease is recognised by the writer id."""
+        """Stores a lease. If an earlier attempt had no answer, the lease of this attempt is recognised by the writer
+        id.
+        """
         outcome: LeaseOutcome = Unknown(cause="not sent")
         for _ in attempts(self._clock):
             try:

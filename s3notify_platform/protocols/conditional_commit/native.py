@@ -28,7 +28,7 @@ def judge(found: ObjectMeta | None, writer: str, precondition: Absent | IfMatch)
 
 
 class NativeCommit(ConditionalCommit):
-    """Commits by the store's own conditions: 1 write, and 1 HEAD for each attempt whose outcome was unknown."""
+    """Commits by the store's own conditions. Cost: 1 write, and 1 HEAD for each attempt whose outcome was unknown."""
 
     def _commit(self, operation: Operation) -> CommitOutcome:
         writer = unique_name(self._clock)

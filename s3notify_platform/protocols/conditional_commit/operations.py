@@ -1,4 +1,4 @@
-"""The four conditional writes, the same for native commits and leases, and their outcomes."""
+"""The four conditional writes and their outcomes, the same for native commits and leases."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -24,7 +24,9 @@ from s3notify_platform.protocols.updates import written_by
 EXPECTED = "s3notify-expected"
 
 CommitOutcome = Written | Conflict
-"""`Written`: the write took effect under its precondition, once. `Conflict`: it did not, and never will."""
+"""`Written`: the write took effect under its precondition, once. `Conflict`: the write did not take effect, and never
+will.
+"""
 
 
 def expected_of(precondition: Absent | IfMatch) -> str:
@@ -63,10 +65,10 @@ class Operation:
 
 
 class ConditionalCommit:
-    """Conditional writes: under one precondition, at most one succeeds. Native commits and leases are subclasses.
+    """Conditional writes: under one precondition, at most one write succeeds. Native commits and leases are subclasses.
 
-    Each method raises `UnknownOutcomeError` if its outcome cannot be determined: look before repeating the write.
-    `UnavailableError`: nothing was written; retry later.
+    Each method raises `UnknownOutcomeError` if its outcome cannot be determined: read the path before you repeat the
+    write. `UnavailableError`: nothing was written; retry later.
     """
 
     def __init__(self, store: ObjectStore, *, clock: Clock = SYSTEM_CLOCK) -> None:
@@ -82,7 +84,7 @@ class ConditionalCommit:
         return self._put(path, body, IfMatch(etag=etag), metadata)
 
     def copy_if_absent(self, source: str, target: str) -> CommitOutcome:
-        """Creates `target` as a copy of `source`, or reports that another writer created it. 1 HEAD and 1 COPY.
+        """Creates `target` as a copy of `source`, or reports that another writer created it. Cost: 1 HEAD and 1 COPY.
 
         `NotFoundError`: `source` does not exist.
         """

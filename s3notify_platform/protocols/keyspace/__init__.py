@@ -1,28 +1,30 @@
-"""Keyspace: finds the changed slots of a bucket by one HEAD, or one HEAD and one LIST (vnotify).
+"""The keyspace protocol (vnotify) finds the changed slots of a bucket by one HEAD, or by one HEAD and one LIST.
 
 Steps
     1. A publisher writes (or deletes) an object.
-    2. It then writes the signal of the object's slot: a small object whose ETag changes with every write.
-    3. It then writes the root signal. Each step begins after the previous step has ended.
+    2. The publisher then writes the signal of the object's slot: a small object whose ETag changes with every write.
+    3. The publisher then writes the root signal. Each step begins after the previous step has ended.
     4. A watcher HEADs the root. If the ETag is the same as last time, nothing changed: one request.
-    5. Otherwise, it LISTs the signals, and compares each slot's ETag with the ETag that it remembers.
-    6. It remembers the new root only after the LIST has succeeded.
+    5. Otherwise, the watcher LISTs the signals, and compares each slot's ETag with the ETag that it remembers.
+    6. The watcher remembers the new root only after the LIST has succeeded.
 
 If nearly all writers announce their changes in a queue first, they may skip step 2 (`signals: root`): the root moves
 alone. Such a root is one byte longer; it says that entries of the queue name all slots with new changes. A watcher then
-reads the marks of the entries (`entries`) instead of step 5, and remembers 8 bytes of them for each slot.
+reads the marks of the entries (`entries`) instead of step 5. For each slot, it remembers 8 bytes of a hash of these
+marks.
 
-Unqueued writers still signal as above; their root makes the watcher both LIST the signals and read the marks. But a
-root that moves alone may overwrite this root before the next poll. So a watcher also lists the signals after
-`HIDDEN_SECONDS` if a root has moved alone since its last LIST. Each LIST comes after the HEAD; entries are committed,
-and signals written, before the root. So the invariants below hold here, too; the first one holds for entries instead of
-signals, if no entry is lost. Watchers without a queue refuse such a keyspace.
+Unqueued writers still signal as above. The root of an unqueued writer makes the watcher both LIST the signals and read
+the marks. But a root that moves alone may overwrite the root of an unqueued writer before the next poll. So a watcher
+also lists the signals after `HIDDEN_SECONDS` if a root has moved alone since its last LIST. Each LIST comes after the
+HEAD. Entries are committed, and signals are written, before the root moves. So the invariants below also hold with a
+queue. The first invariant holds for entries instead of signals, provided that no entry is lost. Watchers without a
+queue refuse such a keyspace.
 
 Storage
     {prefix}{slot}   signal of a slot, decimal and unpadded; the caller puts the `/` into `prefix`
     {prefix}_        root signal. It sorts after every slot, so a full keyspace is one page of 1000 keys
     body             `{unix milliseconds},{32 random hex digits}`; readers compare only ETags. A suffix `q` means that
-                     all signalled changes are in the queue; `qr`, that the root moved alone
+                     all signalled changes are in the queue; `qr` means that the root moved alone
 
 Invariants
     - The signal of a slot changes after every object write in that slot that happened or may have happened.
@@ -31,18 +33,19 @@ Invariants
 
 Limits
     - A signal says that some key of its slot changed, not which key. 100 changed keys touch about 95 of 1000 slots.
-    - A publisher that is killed between steps 1 and 2 leaves its object unsignalled. This protocol does not find the
-      object; the reservation in the notification queue does, and so does the sweep. If the publisher is killed between
-      steps 2 and 3, the next LIST finds the signal, after `relist_seconds` at the latest.
-    - A watcher remembers 8 bytes of a hash of each ETag: it misses a change with probability 2**-64.
+    - A publisher that is killed between steps 1 and 2 leaves its object unsignalled. This protocol does not find such
+      an object. The reconciler finds it by the reservation in the notification queue, and the sweep finds it by a full
+      LIST. If the publisher is killed between steps 2 and 3, the next LIST finds the signal, after `relist_seconds` at
+      the latest.
+    - A watcher remembers 8 bytes of a hash of each ETag. So it misses a change with probability 2**-64.
 
 Requests: publish n objects in s slots: n + s + 1 PUTs, or n + 1 if the root moves alone; a multipart upload takes 2
-more, and 1 for each part. Poll: 1 HEAD, and 1 LIST if the root changed.
+more, and 1 for each part. A poll takes 1 HEAD, and 1 LIST if the root changed.
 
-Differs from the vnotify crate, with the same bytes in the bucket: the root is remembered after the LIST, not before it.
-The causal poll begins after the GET, not together with it, and is retried while the reader waits. That poll is also
-made for a missing key and for entries that the background reads again. Foreign objects below the prefix cannot hide
-slots. Deletes and batches are signalled.
+The protocol differs from the vnotify crate, with the same bytes in the bucket: the root is remembered after the LIST,
+not before it. The causal poll begins after the GET, not together with it, and is retried while the reader waits. The
+causal poll is also made for a missing key and for entries that the background reads again. Foreign objects below the
+prefix cannot hide slots. Deletes and batches are signalled.
 
 Reading order: signals, publisher, uploads (large objects), watcher, causal (a cache above the watcher), cached_entries.
 """

@@ -11,7 +11,7 @@ from s3notify_platform.kernel.slots import Slot
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Entry:
-    """An object, or the absence of one, as a GET found it."""
+    """The result of a GET: an object, or the absence of an object."""
 
     found: StoredObject | None
     slot: Slot
@@ -28,7 +28,9 @@ class Entry:
 
 
 class CachedEntries:
-    """Evicts the least recently used entries above the bounds. Iterates over keys in that order. Not thread-safe."""
+    """Evicts the least recently used entries above the bounds. An iteration over the keys begins with the least
+    recently used key. Not thread-safe.
+    """
 
     def __init__(self, clock: Clock, *, max_entries: int, max_bytes: int, idle_seconds: float) -> None:
         self._clock = clock
@@ -59,7 +61,7 @@ class CachedEntries:
             yield key, entry
 
     def keep(self, key: str, found: StoredObject | None, slot: Slot, as_of: int) -> None:
-        """Stores an entry, which replaces an older entry of the key. It counts as used now."""
+        """Stores an entry, which replaces an older entry of the key. The new entry counts as used now."""
         self.drop(key)
         entry = Entry(found=found, slot=slot, as_of=as_of, used=self._clock.monotonic())
         self._entries[key] = entry

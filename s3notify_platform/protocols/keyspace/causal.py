@@ -1,14 +1,14 @@
 """Causal cache: cached reads that never show an effect without its cause.
 
 In the background (`CausalCache.start`)
-    1. A poll finds the slots that have moved. Its changes are held back: readers still get the same answers as before.
+    1. A poll finds the slots that have moved. Its changes are held back: readers get the same answers as before.
     2. Stale entries that were used recently are read again, by conditional GETs.
-    3. If one of them has a new version, a second poll begins after the answers. The second poll shows all changes that
-       were signalled before that version was written.
+    3. If one of these entries has a new object version, a second poll begins after the answers. The second poll shows
+       all changes that were signalled before the new version was written.
     4. Changes and new versions become visible together. An entry that was not read again, or whose slot has moved in
        the second poll, is stale from then on.
     If the previous poll becomes too old to serve hits, the held-back changes become visible without step 3. So a slow
-    GET delays readers no longer than that.
+    GET delays readers only until that moment.
 """
 
 import logging
@@ -44,7 +44,7 @@ HOT_SECONDS: Final = 30.0
 """The background re-reads stale entries that were used within this time; other entries wait for their next reader."""
 
 CLOSE_SECONDS: Final = 5.0
-"""Seconds for which `close` waits for a request that does not return. The thread ends when that request does."""
+"""Seconds for which `close` waits for a request that does not return. The thread ends when that request returns."""
 
 WAIT_SECONDS: Final = 60.0
 """Longest wait of a reader for held-back changes, if `serve_stale_seconds` is longer."""
@@ -66,27 +66,27 @@ _Again = Mapping[str, tuple[Entry, Entry]]
 class CausalCache:
     """Cached objects that never contradict each other: a reader never sees an effect without its cause.
 
-    A new version, or the absence of a key, is used only after a poll that began after the response to its GET. So all
-    changes signalled before that version was written are known, and stale entries of other keys are revalidated on
-    their next read. A failed poll is retried with backoff while its readers wait. After `patience_seconds`, readers get
-    `UnavailableError`, never a body without such a poll.
+    A new version, or the absence of a key, is used only after a poll that began after the response to the GET of this
+    key. So all changes signalled before that version was written are known, and stale entries of other keys are
+    revalidated on their next read. A failed poll is retried with backoff while its readers wait. After
+    `patience_seconds`, readers get `UnavailableError`, never a body that no such poll has followed.
 
-    Costs: a hit takes 0 requests, and all hits together one poll each `staleness_seconds`. A miss takes 1 GET and a
+    Cost: a hit takes 0 requests, and all hits together take one poll each `staleness_seconds`. A miss takes 1 GET and a
     poll, which waiting readers share. A stale entry takes 1 conditional GET. Thread-safe. Above `max_entries` or
     `max_bytes`, the least recently used entries are evicted. Each poll also evicts entries that were unused for
-    `idle_seconds`. The watcher must not be shared. An object written by `put` is used at once: its causes are objects
-    that its writer has read from this cache.
+    `idle_seconds`. The watcher must not be shared. An object written by `put` is used immediately: its causes are
+    objects that its writer has read from this cache.
 
     To refresh in the background:
 
         with CausalCache(store, Watcher(store, prefix=…)) as cache:     # or `start` and `close`
             cache.try_get(key)                                          # no request: cached, and at most 10 s old
 
-    A thread polls each `staleness_seconds`. It reads changed entries again that were used within `HOT_SECONDS`: at most
-    `revalidate_max` entries a poll, the most recently used first. Meanwhile, and while polls fail, hits stay unchanged
-    for at most `serve_stale_seconds`; then readers wait for a poll, as without the thread. Costs: one poll each
-    `staleness_seconds`. A poll that finds changes takes up to `revalidate_max` conditional GETs more, and one more poll
-    if one of these finds a new version.
+    A thread polls each `staleness_seconds`. The thread reads again the changed entries that were used within
+    `HOT_SECONDS`: at most `revalidate_max` entries a poll, the most recently used first. Meanwhile, and while polls
+    fail, hits stay unchanged for at most `serve_stale_seconds`. Then readers wait for a poll, as without the thread.
+    Cost: one poll each `staleness_seconds`. A poll that finds changes takes up to `revalidate_max` more conditional
+    GETs. It takes one more poll if one of these GETs finds a new version.
     """
 
     def __init__(
@@ -140,7 +140,7 @@ class CausalCache:
     # In the background
 
     def start(self, *, own_thread: bool = True) -> None:
-        """Refreshes in the background from now on, until `close`. This thread sends no request.
+        """Refreshes in the background from now on, until `close`. The calling thread sends no request.
 
         `own_thread=False`: the caller has its own schedule and calls `tick` once in `staleness_seconds`. `UsageError`
         if hits would become too old before the next poll.
@@ -161,9 +161,9 @@ class CausalCache:
                 self._thread.start()
 
     def close(self) -> None:
-        """Ends the background. Waits for its requests in flight, for at most `CLOSE_SECONDS`.
+        """Ends the refresh in the background. Waits for its requests in flight, for at most `CLOSE_SECONDS`.
 
-        The cache can still be used: its readers poll. It does not close the store.
+        The cache can still be used: its readers poll. The call does not close the store.
         """
         with self._turn:
             self._stop.set()
@@ -181,8 +181,8 @@ class CausalCache:
     def tick(self) -> None:
         """The work of the background, due once in `staleness_seconds`: polls, and reads stale hot entries again.
 
-        Does nothing while another thread polls. `UnavailableError` if the poll failed: cached objects are served until
-        they are too old. Requests are listed in the class's docstring.
+        The call does nothing while another thread polls. `UnavailableError` if the poll failed: cached objects are
+        served until they are too old. Requests are listed in the class's docstring.
         """
         self._is_fresh()  # shows changes that another thread has held back for too long
         with self._turn:
@@ -227,10 +227,10 @@ class CausalCache:
             return self._load(key, slot, known.found if known is not None else None, as_of)
 
     def try_get(self, key: str) -> StoredObject | None:
-        """The result of `get`, if that takes no request; else None. Neither sends a request nor waits for one.
+        """The result of `get`, if `get` takes no request; else None. Waits for no request of another thread.
 
         If the result is None, call `get`: the object does not exist or is not cached, its slot has changed, or the last
-        poll is too old. With the background, objects that are often used are cached.
+        poll is too old. With the refresh in the background, objects that are often used are cached.
         """
         slot = slot_of(key, self._state.slots)
         if not self._is_fresh():
@@ -240,7 +240,7 @@ class CausalCache:
         return entry.found if entry is not None else None
 
     def evict(self, key: str) -> None:
-        """Removes a key from the cache: a `get` that begins afterwards reads it from the store. No request."""
+        """Removes a key from the cache: a `get` that begins afterwards reads it from the store. Cost: no request."""
         with self._alone(key), self._turn:
             self._entries.drop(key)
 
@@ -250,7 +250,7 @@ class CausalCache:
         """Writes one object and moves its signals. Requests, outcomes and errors are those of `Publisher.put`.
 
         After `Written`, readers of this cache get this version or a later version, at first without a request. After
-        another outcome, the next `get` reads the store. `UsageError` if the cache was created without a `publisher`.
+        any other outcome, the next `get` reads the object. `UsageError` if the cache was created without a `publisher`.
         """
         if self._publisher is None:
             raise UsageError("this cache has no publisher: create it with CausalCache(…, publisher=…)")
@@ -284,7 +284,7 @@ class CausalCache:
         return self._polled_at is not None and self._clock.monotonic() - self._polled_at < limit
 
     def _current(self, key: str, slot: Slot) -> Entry | None:
-        """The entry, if its slot has not moved since. The caller holds `_turn`."""
+        """The entry, if its slot has not moved after the entry was read. The caller must have the lock `_turn`."""
         entry = self._entries.get(key)
         if entry is None or self._moved_at[slot] > entry.as_of:
             return None
@@ -293,7 +293,7 @@ class CausalCache:
 
     @contextmanager
     def _alone(self, key: str) -> Iterator[None]:
-        """Allows one GET or PUT of a key at a time: if two overlapped, the older response could be cached last."""
+        """One GET or PUT of a key at a time: if two requests overlapped, the older response could be cached last."""
         with self._turn:
             self._turn.wait_for(lambda: key not in self._loading)
             self._loading.add(key)
@@ -313,7 +313,7 @@ class CausalCache:
         return found
 
     def _read(self, key: str, known: StoredObject | None) -> tuple[StoredObject | None, bool]:
-        """The current object, and True if it is a new version or a new absence, which needs a poll. 1 GET."""
+        """The current object, and True if it is a new version or a new absence, which needs a poll. Cost: 1 GET."""
         answer = self._objects.get(key, if_none_match=known.meta.etag if known else None)
         if isinstance(answer, NotModified):
             return known, False
@@ -322,9 +322,9 @@ class CausalCache:
         return answer, True
 
     def refresh(self) -> None:
-        """Returns after a poll that began after this call. 1 or 2 requests, shared by all waiting callers.
+        """Returns after a poll that began after this call. Cost: 1 or 2 requests, shared by all waiting callers.
 
-        With the background, stale hot entries are read again before this returns, as in `tick`.
+        With the refresh in the background, stale hot entries are read again before the call returns, as in `tick`.
         """
         began = self._clock.monotonic()
         with self._turn:
@@ -349,8 +349,8 @@ class CausalCache:
             attempt += 1
 
     def _poll(self, number: int) -> UnavailableError | None:
-        # Only the one thread that set `_polling` runs this, so `_state` has one writer. If another thread shows the
-        # changes that this thread holds back, this thread does not change `_state` any more.
+        # Only the one thread that set `_polling` runs this method, so `_state` has one writer. If another thread shows
+        # the changes that this thread holds back, this thread does not change `_state` any more.
         held: _Held | None = None
         began = self._clock.monotonic()
         try:
@@ -376,7 +376,7 @@ class CausalCache:
             if self._held is not held:
                 return
             for key, (before, after) in (again or {}).items():
-                if key not in self._loading:  # else the key is being read or written
+                if key not in self._loading:  # otherwise, another thread reads or writes the key
                     self._entries.swap(key, before, after)
             self._held, self._polling = None, False
             self._applied, self._polled_at = held.number, held.began
@@ -428,7 +428,9 @@ class CausalCache:
             return found
 
     def _poll_again(self, held: _Held) -> bool:
-        """Polls while changes are held back; holds its own changes back, too. Returns False if it is too late."""
+        """Polls while the changes of `held` are held back; the changes of this poll are held back, too. Returns False
+        if the changes are visible already, or if the poll failed.
+        """
         with self._turn:
             if self._held is not held:
                 return False

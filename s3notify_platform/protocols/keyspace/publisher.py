@@ -38,7 +38,7 @@ from s3notify_platform.protocols.keyspace.watcher import Watcher
 class NotSignalledError(S3NotifyError):
     """Objects were written, or may have been written, but not signalled: call `Publisher.signal(error.keys)`.
 
-    `outcomes`: the outcomes of the object writes of the same batch, in its order.
+    `outcomes`: the outcomes of the object writes of the same batch, in the order of the batch.
     """
 
     def __init__(self, message: str, keys: tuple[str, ...], outcomes: tuple[Any, ...] = ()) -> None:
@@ -65,12 +65,12 @@ _Result = WriteOutcome | S3NotifyError
 
 
 class Publisher(LargeObjects[WriteOutcome]):
-    """Writes objects and moves their signals. Thread-safe; holds no state.
+    """Writes objects and moves their signals. Thread-safe; keeps no state.
 
-    One object costs 3 PUTs: object, slot signal, root signal. A batch of n objects in s slots costs n + s + 1. Signals
-    may be in another bucket (`keyspace`). Outcomes are those of the object writes. A `Conflict` moves no signal; an
-    `Unknown` does, because the write may have happened. With a notification queue the steps are: `check`, reserve,
-    `write`, commit the entries, `signal` (see `publish.queued_publisher`).
+    One object costs 3 PUTs: object, slot signal, root signal. A batch of n objects in s slots costs n + s + 1 PUTs.
+    Signals may be in another bucket (`keyspace`). Outcomes are those of the object writes. A `Conflict` moves no
+    signal. An `Unknown` moves the signals, because the write may have happened. With a notification queue the steps
+    are: `check`, reserve, `write`, commit the entries, `signal` (see `publish.queued_publisher`).
     """
 
     def __init__(
@@ -85,7 +85,8 @@ class Publisher(LargeObjects[WriteOutcome]):
         queued: bool = False,
         own: tuple[str, ...] = (),
     ) -> None:
-        """`queued`: every change is in the notification queue before it is signalled, and the signals say so.
+        """`queued`: every change is in the notification queue before it is signalled, and each signal says that its
+        changes are queued.
 
         `own`: further prefixes below which the publisher refuses to change objects.
         """
@@ -150,7 +151,7 @@ class Publisher(LargeObjects[WriteOutcome]):
             slot_of(key, self.slots)  # refuses invalid keys before anything is written
 
     def write(self, changes: Iterable[Change]) -> tuple[WriteOutcome | UsageError, ...]:
-        """The first part of `publish`: applies the changes and moves no signal. n requests.
+        """The first part of `publish`: applies the changes and moves no signal. Cost: n requests.
 
         Does not raise the store's errors. If the store refuses a change as wrong, its `UsageError` is returned: the
         change certainly did not happen. Any other error is returned as `Unknown` with the reason.
@@ -171,15 +172,15 @@ class Publisher(LargeObjects[WriteOutcome]):
         )
 
     def source(self, bucket: str, key: str) -> CopySource | None:
-        """The object to copy, or None if it does not exist. 1 request."""
+        """The object to copy, or None if it does not exist. Cost: 1 request."""
         return self._objects.source(bucket, key)
 
     def head(self, key: str) -> ObjectMeta | None:
-        """The metadata of the object, or None if it does not exist. 1 request."""
+        """The metadata of the object, or None if it does not exist. Cost: 1 request."""
         return self._objects.head(key)
 
     def watcher(self) -> "Watcher":
-        """A new watcher of this publisher's signals. It also accepts roots that move alone. No request."""
+        """A new watcher of the signals. The watcher also accepts roots that move alone. Cost: no request."""
         return Watcher(self._keyspace, prefix=self._prefix, slots=self.slots, clock=self._clock, entries=dict)
 
     def slot_of(self, key: str) -> Slot:
@@ -189,12 +190,14 @@ class Publisher(LargeObjects[WriteOutcome]):
     def signal(
         self, keys: Iterable[str], *, queued: Collection[str] | None = None, alone: bool = False
     ) -> None:
-        """Moves the signals of objects that others wrote: s + 1 requests for keys in s slots, 0 if there are no keys.
+        """Moves the signals of objects that others wrote. Cost: s + 1 requests for keys in s slots, 0 if there are no
+        keys.
 
         `queued`: the keys whose changes are in the notification queue. Default: all or no keys, as set in the
-        constructor. A slot's signal says so only if all its keys are queued. `alone`: if all keys are queued, only the
-        root moves, with 1 request; for keyspaces whose watchers read the queue. `NotSignalledError` names the keys
-        whose signals may not have moved; all others have moved.
+        constructor. The signal of a slot says that its changes are queued only if all keys of this slot are in
+        `queued`. `alone`: if all keys are queued, only the root moves, with 1 request. `alone` is for keyspaces whose
+        watchers read the queue. `NotSignalledError` names the keys whose signals may not have moved; the signals of all
+        other keys have moved.
         """
         slot_by_key = {key: slot_of(key, self.slots) for key in keys}
         slots = sorted(set(slot_by_key.values()))
@@ -205,7 +208,8 @@ class Publisher(LargeObjects[WriteOutcome]):
         unqueued = {slot for key, slot in slot_by_key.items() if key not in queued}
         alone = alone and not unqueued
         errors = {} if alone else self._move_each(slots, unqueued)
-        # The root moves even if some slots failed: the other slots' changes would wait for the next root otherwise.
+        # The root moves even if some slots failed. Otherwise, the changes of the other slots would wait for the next
+        # root.
         root_error = self._move("_", queued=not unqueued, alone=alone)
         missing = tuple(key for key, slot in slot_by_key.items() if root_error or errors.get(slot))
         if missing:
@@ -216,9 +220,9 @@ class Publisher(LargeObjects[WriteOutcome]):
             ) from cause
 
     def signal_slots(self, slots: Iterable[Slot]) -> None:
-        """Moves the signals of slots that must be read again: s + 1 requests, 0 if there are no slots.
+        """Moves the signals of slots that must be read again. Cost: s + 1 requests, 0 if there are no slots.
 
-        Tries all signals, then raises the first error: call it again.
+        Tries all signals, then raises the first error: after an error, call the method again.
         """
         wanted = sorted(set(slots))
         if not wanted:
@@ -247,7 +251,7 @@ class Publisher(LargeObjects[WriteOutcome]):
         return result
 
     def _signal_written(self, batch: Sequence[Change | LargePut], results: Sequence[_Result]) -> None:
-        # A write that raised an error may have happened; a write that was refused as wrong did not.
+        # A write that raised an error may have happened; a write that was refused as wrong did not happen.
         happened = [
             change.key
             for change, result in zip(batch, results, strict=True)

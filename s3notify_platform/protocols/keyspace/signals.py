@@ -13,13 +13,16 @@ from s3notify_platform.kernel.ports import ETag
 from s3notify_platform.kernel.slots import SLOT_COUNT, Slot, check_slot_count, slot_from_partition_key
 
 QUEUED = "s3notify-queued"
-"""Metadata key of a signal whose changes are also in the notification queue. The vnotify crate ignores it."""
+"""Metadata key of a signal whose changes are also in the notification queue. The vnotify crate ignores this metadata.
+"""
 
 QUEUED_BYTES = 13 + 1 + 32 + 1
-"""Size of a queued signal: one byte more than others, so that a LIST shows the difference. The metadata decides."""
+"""The size of a queued signal: one byte more than the size of other signals, so that a LIST shows the difference.
+Watchers decide by the size; `explain` decides by the metadata.
+"""
 
 ALONE_BYTES = QUEUED_BYTES + 1
-"""Size of a root that moved without the signal of a slot: entries of the queue name the slots."""
+"""The size of a root that moved without the signal of a slot: entries of the queue name the slots."""
 
 _OF_ENTRIES = "entries:"
 
@@ -41,7 +44,7 @@ def root_key(prefix: str) -> str:
 def signal_body(clock: Clock, *, queued: bool = False, alone: bool = False) -> bytes:
     """A body that was never written before, so that the ETag changes even if it is a hash of the body.
 
-    `queued`: the body has `QUEUED_BYTES`; `alone`: it has `ALONE_BYTES`.
+    `queued`: the body has `QUEUED_BYTES`; `alone`: the body has `ALONE_BYTES`.
     """
     mark = "qr" if alone else "q" if queued else ""
     return f"{clock.wall_ms():013d},{unique_name(clock)}{mark}".encode("ascii")
@@ -70,12 +73,12 @@ def slot_of_signal(prefix: str, key: str, slots: int) -> Slot | None:
 class WatcherState:
     """The state that a watcher remembers: the root's ETag, and 8 bytes for each slot. Immutable; 11 KB as a string.
 
-    A change that the state does not remember is reported again: that costs one request, and misses no change. A caller
-    that stores the new root without some changed slots must remember these slots itself: no poll reports them until the
-    root moves.
+    A change that the state does not remember is reported again: the second report costs one request, and no change is
+    missed. A caller that stores the new root without some changed slots must remember these slots itself. No poll
+    reports these slots until the root moves.
 
-    If the root moves alone, `entries` has 8 more bytes for each slot: a hash of the marks of its entries in the queue
-    (another 11 KB). `listed_root` is the root as of the last LIST of the signals.
+    If the root moves alone, `entries` has 8 more bytes for each slot (another 11 KB): a hash of the marks of the slot's
+    entries in the queue. `listed_root` is the root as of the last LIST of the signals.
     """
 
     slots: int = SLOT_COUNT

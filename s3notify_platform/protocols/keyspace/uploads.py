@@ -2,12 +2,13 @@
 
 No part is visible before the upload is completed, by one request under the precondition. If that request has no answer,
 a HEAD shows by the writer id in the metadata if the upload was completed (`updates.resolve`). An upload that does
-not become an object is aborted. If its process is killed, the upload is left over. The reconciler aborts it if the
-publisher has a queue; otherwise let a lifecycle rule of the bucket do so (`AbortIncompleteMultipartUpload`).
+not become an object is aborted. If its process is killed, the upload is left over. If the publisher has a queue, the
+reconciler aborts such an upload. Otherwise, add a rule to the bucket's lifecycle that aborts it
+(`AbortIncompleteMultipartUpload`).
 
-Limits. A precondition holds only if the store honours it when an upload is completed. Some stores honour it for a PUT
-only; `s3notify doctor` reports that (`upload_if_absent`). If the size is unknown, parts have different sizes; a store
-that requires equal parts needs the `size`. A stream that hangs blocks the upload without a timeout.
+Limits. A precondition holds only if the store honours it when an upload is completed. Some stores honour a precondition
+for a PUT only; `s3notify doctor` reports such stores (`upload_if_absent`). If the size is unknown, parts have different
+sizes; a store that requires equal parts needs the `size`. A stream that hangs blocks the upload without a timeout.
 """
 
 import os
@@ -55,7 +56,7 @@ from s3notify_platform.kernel.ports import (
 from s3notify_platform.protocols.updates import WRITER, resolve, written_by
 
 PARTS_AT_ONCE: Final = 4
-"""Parts in flight of one upload."""
+"""The number of parts of one upload that are in flight at the same time."""
 
 LOOK_SECONDS: Final = 1.0
 """Seconds between two calls of `keep` while an upload continues."""
@@ -70,7 +71,7 @@ class Readable(Protocol):
     """A binary stream, like `open(path, "rb")` or `sys.stdin.buffer`."""
 
     def read(self, size: int, /) -> bytes:
-        """Up to `size` bytes; b"" at the end."""
+        """Returns up to `size` bytes; b"" at the end."""
         ...
 
 
@@ -86,9 +87,10 @@ class Put:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LargePut:
-    """A change that is too large for a batch: writes the object part by part, or copies `source`. It is used once.
+    """A change that is too large for a batch: writes the object part by part, or copies `source`. A `LargePut` can be
+    used only once.
 
-    `size` is None if it is unknown before the end.
+    `size` is None if the size is unknown before the end.
     """
 
     key: str
@@ -98,7 +100,7 @@ class LargePut:
     precondition: Precondition | None = None
     metadata: Metadata = None
     writer: str = ""
-    """A unique id, which a HEAD of the object will show."""
+    """A unique id, which a HEAD of the written object will show."""
 
     @property
     def at_once(self) -> bool:
@@ -108,7 +110,7 @@ class LargePut:
 
     @property
     def event_name(self) -> str:
-        """The name that S3 gives to such a change in events."""
+        """The name that S3's events give to this kind of change."""
         return "ObjectCreated:Copy" if self.at_once else "ObjectCreated:CompleteMultipartUpload"
 
 
@@ -118,7 +120,7 @@ class LargeObjects(Generic[O_co]):
     Memory: at most 256 MiB, or one part if that is larger. A part has 1/10,000 of a known size (525 MiB for 5 TiB).
     If the size is unknown, parts grow from 8 MiB to 1.1 GiB; after 100 GiB, a part has 151 MiB. A stream
     whose reads return fewer bytes than requested needs twice the memory of a part. An error of the stream is raised,
-    and nothing is written. The same holds for `UsageError`, if the stream does not have the size given.
+    and nothing is written. `UsageError` is raised, and nothing is written, if the stream does not have the given size.
     """
 
     def put_file(
@@ -129,7 +131,8 @@ class LargeObjects(Generic[O_co]):
         precondition: Precondition | None = None,
         metadata: Metadata = None,
     ) -> O_co:
-        """Writes a file as an object. Requests: below 8 MiB those of `put`; else 2 more, and 1 for each part.
+        """Writes a file as an object. Requests below 8 MiB: those of `put`. Requests above: 2 more, and 1 for each
+        part.
 
         `UsageError`: the file cannot be read, or changed meanwhile; nothing was written.
         """
@@ -163,7 +166,7 @@ class LargeObjects(Generic[O_co]):
         if size is None or size < PART_BYTES:
             ahead = list(islice(parts, 1))
             if sum(map(len, ahead)) < PART_BYTES:
-                body = b"".join([*ahead, *parts])  # `parts` yields no more, but checks the size
+                body = b"".join([*ahead, *parts])  # `parts` has no bytes left, but checks the size
                 return self._large(Put(key=key, body=body, precondition=precondition, metadata=metadata))
         change = LargePut(
             key=key, parts=chain(ahead, parts), size=size, precondition=precondition, metadata=metadata
@@ -184,19 +187,19 @@ class LargeObjects(Generic[O_co]):
         An empty `source_bucket` is this bucket. The copy keeps the source's metadata; `metadata` overrides it.
         `NotFoundError`: the source does not exist. `ConflictError`: the source changed meanwhile. In both cases nothing
         was written. Requests: up to 1 GiB and without a precondition, those of `put` and 1 HEAD of the source.
-        Otherwise 2 requests more, and 1 for each 128 MiB in place of the one request that copies.
+        Requests otherwise: 2 more, and 1 for each 128 MiB instead of the one request that copies.
         """
         found = self._source(source_bucket, source_key)
         if found is None:
             raise NotFoundError(
                 f"copy to {key!r}: no object {source_key!r} in bucket {source_bucket or 'itself'!r}"
             )
-        # Metadata that our own writers set (`s3notify-…`) is true only of the source.
+        # Metadata that our own writers set (`s3notify-…`) describes only the source.
         copied = {
             name: text for name, text in found.meta.metadata.items() if not name.startswith("s3notify-")
         }
         meta = {**copied, **(metadata or {})}
-        if not found.meta.size:  # a range has at least one byte
+        if not found.meta.size:  # a copy by ranges needs at least one byte
             return self._large(Put(key=key, body=b"", precondition=precondition, metadata=meta))
         return self._large(
             LargePut(
@@ -217,7 +220,8 @@ class LargeObjects(Generic[O_co]):
 
 
 Keep = Callable[[UploadId], None]
-"""Called when an upload has begun, about once a second while it continues, and right before it is completed.
+"""A function that is called when an upload has begun, about once a second while it continues, and right before it is
+completed.
 
 If the call raises an error, the upload ends and is aborted.
 """
@@ -232,10 +236,10 @@ def written(
     clock: Clock,
     at_once: int = PARTS_AT_ONCE,
 ) -> WriteOutcome:
-    """The outcome of an upload or copy. If it raises an error, certainly no object was written.
+    """The outcome of an upload or copy. If the call raises an error, certainly no object was written.
 
     One error needs care: after `UnknownOutcomeError` of `Uploads.begin_upload` there may be an upload without parts.
-    If `at_once` is 1, all work is done in this thread, and `keep` is not called while a part is sent. `may_send`: true
+    If `at_once` is 1, all work is done in this thread. `keep` is then not called while a part is sent. `may_send`: true
     if a copy by one request may be sent again.
     """
     writer = change.writer or unique_name(clock)

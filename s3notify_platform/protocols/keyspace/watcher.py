@@ -25,7 +25,7 @@ RELIST_SECONDS = 300.0
 root."""
 
 HIDDEN_SECONDS = 10.0
-"""A root that moves alone may hide an earlier root, of a writer that moved a slot's signal, for at most this time.
+"""A root that moves alone may hide, for at most this time, an earlier root of a writer that moved a slot's signal.
 
 The first poll after this time LISTs the signals."""
 
@@ -38,8 +38,9 @@ class Poll:
     """The result of one poll.
 
     `signals` is empty if the signals were not `listed`. `entries` is empty if the queue was not `followed`. `unqueued`:
-    the changed slots whose last signal is from a writer that does not queue. `root_ms`: time at which the root moved,
-    by the store's clock, whose precision may be a second; for people. `pages`: LISTs of signals and entries.
+    the changed slots whose last signal is from an unqueued writer. `root_ms`: time at which the root moved, by the
+    store's clock, whose precision may be a second; for people. `pages`: the number of LIST requests for signals and
+    entries.
     """
 
     changed: Mapping[Slot, ETag] = field(default_factory=dict)
@@ -54,8 +55,8 @@ class Poll:
     pages: int = 0
 
     def settled(self, state: WatcherState) -> WatcherState:
-        """The state, moved to this poll's root if it remembers all changes found. Otherwise the state is unchanged, so
-        that the next poll looks again.
+        """The state, moved to this poll's root if the state remembers all changes found. Otherwise the state is
+        unchanged, so that the next poll looks again.
         """
         if not self.pages or state.changed(self.signals) or state.changed(self.entries):
             return state
@@ -75,10 +76,11 @@ class Watcher:
     An idle poll takes 1 HEAD. A poll with changes takes 1 HEAD and 1 LIST, and more pages only if foreign objects fill
     them.
 
-    `entries`: returns the marks of the entries in the queue, by slot. It is needed if queued writers move the root
-    alone; without it, such a keyspace is refused with `UsageError`. A poll with changes then takes 1 HEAD and the
-    requests of `entries`. It takes 1 LIST more if an unqueued writer has moved the root. The same holds if such a
-    writer may have moved it since the last LIST and that LIST is at least `HIDDEN_SECONDS` old.
+    `entries`: returns the marks of the entries in the queue, by slot. `entries` is needed if queued writers move the
+    root alone. Without `entries`, such a keyspace is refused with `UsageError`. A poll with changes then takes 1 HEAD
+    and the requests of `entries`. The poll takes 1 LIST more if an unqueued writer has moved the root. The poll also
+    takes this LIST if an unqueued writer may have moved the root after the last LIST, and the last LIST is at least
+    `HIDDEN_SECONDS` old.
     """
 
     def __init__(
@@ -101,7 +103,7 @@ class Watcher:
         self._listed_at: float | None = None
         self._warned_of = 0
         self.alone = False
-        """True if the root last seen had moved without the signal of a slot."""
+        """True if the root that was seen last had moved without the signal of a slot."""
         self.state = state if state is not None else self.fresh_state()
 
     def fresh_state(self) -> WatcherState:
@@ -119,9 +121,9 @@ class Watcher:
     ) -> Poll:
         """The changes since `state`. The caller must advance the state.
 
-        LISTs if the root differs from the state's root, or if `relist` is true. By default it also LISTs if this object
-        has not listed for `relist_seconds`, or never. `listed_ago`: seconds since the last LIST of the signals, if the
-        caller knows it.
+        LISTs if the root differs from the state's root, or if `relist` is true. By default, LISTs also if this watcher
+        has not listed for `relist_seconds`, or has never listed. `listed_ago`: seconds since the last LIST of the
+        signals, if the caller knows this number.
         """
         if state.slots != self._slots:
             raise UsageError(
@@ -139,7 +141,8 @@ class Watcher:
         ago = self._listed_ago() if listed_ago is None else listed_ago
         relist = ago >= self._relist_seconds if relist is None else relist
         moved = root_etag != state.root_etag
-        # Only roots before this one can be hidden: the first change after a quiet time needs no LIST of the signals.
+        # A hidden root is always older than the current root: the first change after a quiet time needs no LIST of the
+        # signals.
         hidden = self._entries is not None and state.root_etag != state.listed_root and ago >= HIDDEN_SECONDS
         listing = relist or hidden or (moved and not self.alone)
         following = self._entries is not None and (moved or relist)
@@ -188,7 +191,8 @@ class Watcher:
                         plain.add(slot)
                 elif meta.key != root_key(self._prefix):
                     foreign += 1
-            # `:` follows `9`, so no slot sorts after it: foreign objects from there on need not be listed.
+            # `:` follows `9`, so no slot sorts after `:`. All keys from `:` on are foreign objects, which need not be
+            # listed.
             past_slots = bool(page.objects) and page.objects[-1].key >= f"{self._prefix}:"
             if page.next_token is None or past_slots or len(signals) == self._slots:
                 self._warn(foreign, pages)

@@ -1,40 +1,40 @@
 """Notification queue: a bounded queue for each topic, in which no change is lost (Ceph RGW's persistent topics).
 
 A segment is the part of one reservation that one shard stores: one record of up to 256 entries and 128 KB. A shard is a
-share of the load: reservations take the shards in turn, and the next shard if one is full. A segment is changed by a
-replacement under the version that was read. On a conflict the segment is read again, and the change is applied again to
-the writer's own entries. A segment without entries is removed.
+share of the load. Reservations use the shards in turn; if a shard is full, they use the next shard. A segment is
+changed by a replacement under the record version that was read. On a conflict the segment is read again, and the change
+is applied again to the writer's own entries. A segment without entries is removed.
 
 Steps
-    1. Before a writer writes objects, it makes a reservation. It takes room, by adding the number of entries to the
-       counter of a shard. Then it creates a segment with the keys, operations, expected ETags or preconditions, and its
-       writer id. If all shards are full, the writes are refused before anything has happened. A process takes room for
-       many puts at a time, and keeps the rest as spare room. A topic is known for 2 s after the start of a read. If the
-       creation of the segment was answered in this time, the reservation is granted. Otherwise the topic is read again,
-       and must be unchanged.
+    1. Before a writer writes objects, it makes a reservation. The writer takes room: it adds the number of entries to
+       the counter of a shard. Then the writer creates a segment with the keys, operations, expected ETags or
+       preconditions, and the writer id. If all shards are full, the writes are refused before anything has happened. A
+       process takes room for many puts at a time, and keeps the unused room as spare room. A process relies on the
+       topics that it read for 2 s, counted from the start of the read. If the creation of the segment was answered in
+       this time, the reservation is granted. Otherwise the topic is read again, and must be unchanged.
     2. The writer writes the objects.
     3. The writer commits. Entries of written objects become committed; entries of unwritten objects are removed.
-       Entries in doubt, or of objects still being written, stay reserved. So writers that share a segment need not wait
-       for each other.
+       An entry stays reserved if its write is in doubt, or if its object is still being written. So writers that share
+       a segment need not wait for each other.
        An object of many parts is written by a multipart upload, which the reservation names. The reservation is renewed
        as long as the upload continues, and again right before the upload is completed.
     4. A reservation whose writer is gone is resolved by HEAD (`Reconciler`). If the write happened, the entry is
        committed; otherwise it is removed. An upload is aborted before the HEAD.
-    5. Pull: a consumer lists each shard and reads the segments whose keys name its slots. (Segments with more than 12
-       slots name none, and are always read.) After its own commit, the consumer removes the entries that are not
-       claimed. If writers move no signals of slots (`signals: root`), the same LIST shows which slots have new entries
-       (`marks_of`).
+    5. Pull: a consumer lists each shard and reads the segments whose keys name the consumer's slots. (The key of a
+       segment with more than 12 slots names no slots; such a segment is always read.) After its own commit, the
+       consumer removes the entries that are not claimed. If writers move no signals of slots (`signals: root`), the
+       same LIST shows which slots have new entries (`marks_of`).
     6. Push: workers share the shards by leases with generations (`Worker`). The owner of a shard claims the due entries
-       of a segment and counts their attempts, by one replacement. Then it reads the owners. If it still owns the shard,
-       it delivers (`ShardConsumer`). One replacement removes delivered entries, stores errors, and drops the claims. A
-       failed entry is retried after a backoff. When its attempts or time are used up, its dead letter is written, and
-       then the entry is removed.
-    7. A new owner first drops the claims of former owners; only then does it deliver anything.
+       of a segment and counts their attempts, by one replacement. Then the owner reads the owners' record. If the
+       record still shows this owner, the owner delivers the entries (`ShardConsumer`). One replacement removes
+       delivered entries, stores errors, and drops the claims. A failed entry is retried after a backoff. When the
+       attempts or the time of an entry are used up, its dead letter is written. Then the entry is removed.
+    7. A new owner first drops the claims of former owners. The new owner delivers entries only after that.
     8. After a confirmed removal of k entries, the remover subtracts k from the counter.
-    9. A client that changes a topic waits until nobody relies on the topic's previous state. It waits 6 s, because one
-       clock may run up to three times as fast as another. A deletion waits before it removes anything, a recount before
-       it shrinks the base, and a creation before anybody lists the earlier objects. `topic_store` describes this for
-       each setting.
+    9. A client that changes a topic waits until no process relies on the topic's previous state. It waits 6 s, because
+       one clock may run up to three times as fast as another. A deletion waits before it removes anything. A recount
+       waits before it shrinks the base. A creation waits before anybody lists the earlier objects. `topic_store`
+       describes the wait for each setting.
 
 Storage (partition / key; JSON)
     topics / {topic}                                   settings, epoch, the quota of each shard, the pause, the tables
@@ -48,26 +48,28 @@ Storage (partition / key; JSON)
 
 Invariants
     - The bound is strict if the record store has a strict `add`: the entries in a topic never exceed its capacity.
-      Every granted entry is in the counter of the shard's current quota generation; or it existed when that generation
-      began, and is in its base. Counters are never too low.
-    - A recount recovers room that a crash or a lost answer left in use. The counter is sealed. A new generation begins;
-      its base is the full count of the former generation. Once the former generation has been waited out, the base
-      shrinks to the entries found. A client that later counts under the former generation is fenced, however long it
-      paused: it measures the time until the answer arrives. A segment is created once. If its creation is in doubt, it
-      is left with its room, and another segment is created.
-    - Spare room belongs to one generation, and is worth nothing under another. It fills at most a fourth of a shard, so
-      it keeps nobody out. It is recounted only if the counter does not move for long, or if more of the shard is in
-      use. A process that has ended or is idle gives no room back itself.
-    - A change is announced to each topic that existed when it happened. If a topic is created later, its consumer's
-      first listing finds the change. A writer with a reservation relies on the topics that it knows, if its write was
-      answered in time. A writer without a reservation reads the topics again after its write.
+      Every granted entry is counted in the shard's current quota generation: by its counter, or in its base if the
+      entry is older. Counters are never too low.
+    - A recount recovers room that a crash or a lost answer left in use. First the counter is sealed. Then a new
+      generation begins; its base is the full count of the former generation. After the wait for writers of the former
+      generation, the base shrinks to the number of entries found. A client that later counts under the former
+      generation is fenced, however long it paused: it measures the time until the answer arrives. A segment is created
+      once. If the creation is in doubt, the segment keeps its room, and the writer creates another segment.
+    - Spare room belongs to one quota generation, and cannot be used under another generation. Spare room fills at most
+      a fourth of a shard, so other writers still find room. Spare room is recounted only if the counter does not move
+      for long, or if more than a fourth of the shard is in use. A process that has ended or is idle does not give back
+      its spare room.
+    - A change is announced to each topic that existed when the change happened. If a topic is created later, its
+      consumer's first listing finds the change. A writer with a reservation relies on the topics that it knows,
+      provided that its write was answered in time. A writer without a reservation reads the topics again after its
+      write.
     - An entry keeps its number in the segment, and leaves the segment once. Every write of a segment has unique bytes,
       so a writer that finds its bytes knows that its write was applied.
-    - An owner removes only entries that it claimed before a read showed that it was still the owner. Its successor
-      takes over later, finds all these claims, and drops them. The former owner's replacement then fails, and its claim
-      is gone.
-    - A committed entry leaves the queue only by its consumer, into the dead letters, or with its topic. After a topic
-      is deleted, no earlier reservation can be committed to a new topic of the same name.
+    - An owner removes only entries that it claimed before a read showed that it was still the owner. The next owner
+      takes over after this read, finds all these claims, and drops them. The former owner's replacement of the segment
+      then fails.
+    - A committed entry is removed only by its consumer, by the move into the dead letters, or with its topic. After a
+      topic is deleted, no earlier reservation can be committed to a new topic of the same name.
     - A pulled topic serves the tables that it names: no other table takes or removes its entries. A topic without
       tables is claimed by the first table that uses it, by a replacement of the topic's record.
     - Durations (leases, stale reservations, backoff) are measured on the process's own monotonic clock. A new owner
@@ -76,16 +78,19 @@ Invariants
 Limits
     - At least once: after a crash, a lost answer or a long pause, an entry may be delivered twice.
     - A writer that pauses for more than `stale_seconds` before its write is treated as if it had not written. Its
-      commit returns `Expired`. If it is killed before the commit, only the sweep finds its object.
+      commit returns `Expired`. If such a writer is killed before the commit, only the sweep finds its object.
     - Clocks must run. If a machine is paused together with its clock, as some virtual machines are, it may rely on
-      topics for too long. Its operations in flight may then exceed the bound, or miss a topic created meanwhile.
+      topics for too long. The operations of this machine may then exceed the bound, or miss a topic that was created
+      meanwhile.
     - When a put is resolved by HEAD, another writer's object counts as success; for a delete, it counts as failure.
-    - The time to live is a lower bound: when an owner ends, the time since it last wrote the entry is not counted.
+    - The time to live is a lower bound: when an owner ends, the time since this owner last wrote the entry is not
+      counted.
     - Entries are unordered, as in Ceph, even for one key: the later entry has the greater `sequencer`, by its writer's
-      clock. On a bucket alone, the writers of a shard take turns at its counter. Pass our `keys_recur` to
-      `ObjectRecordStore`.
+      clock. On a bucket alone, the writers of a shard change its counter one after the other. Pass the `keys_recur` of
+      this package to `ObjectRecordStore`.
     - A writer that is killed after its commit and before its signal leaves entries that no puller looks for. Owners
-      find them anyway. For pullers, a process with access to queue and keyspace signals them (`channels.reconcile`).
+      find such entries anyway. For pullers, a process with access to queue and keyspace signals the slots of such
+      entries (`channels.reconcile`).
 
 Requests of a segment, on a bucket alone: reserve 1 (plus 1 for each 32 entries, and 1 each 2 s), commit 1, pull 2,
 claim 2, remove 1 to 2, room 1.
@@ -94,9 +99,9 @@ Selection of changes. A topic receives changes in its bucket and prefix; with ru
 the bucket; prefix, suffix and regular expression of the key; the event name; and metadata and tags, if known
 (`topic_rules`). A paused topic is not delivered: its owners keep their shards, entries stay, and writers continue.
 
-Differs from Ceph RGW: stale reservations are resolved, not dropped. Entries are removed one by one. Attempts, errors
-and dead letters are stored. Takeover takes 14 s instead of 90 s, and is immediate after a clean stop. An event that is
-too large is refused when it is reserved.
+The queue differs from Ceph RGW in these points: stale reservations are resolved, not dropped. Entries are removed one
+by one. Attempts, errors and dead letters are stored. Takeover takes 14 s instead of 90 s, and is immediate after a
+clean stop. An event that is too large is refused when it is reserved.
 
 Reading order: topic_rules, topic_settings, event_details, entries, segments, topic_store, shards, rooms, reserving,
 facts, queue, marks, reconciler, owners, consumer; s3_event is the message that is pushed.

@@ -24,8 +24,8 @@ from s3notify_platform.protocols.notification_queue.topic_settings import TopicS
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WillRetry:
-    """The entry is back in the queue. This owner retries it after `after_seconds`, another owner after its own
-    backoff.
+    """The entry is back in the queue. This owner retries the entry after `after_seconds`; another owner retries the
+    entry after its own backoff.
     """
 
     after_seconds: float
@@ -57,7 +57,9 @@ class Failure:
 
 @dataclass(slots=True, kw_only=True)
 class _Watch:
-    """Time since which this owner has watched an entry, and time at which the entry is due; by its own clock."""
+    """The time since which this owner has watched an entry, and the time at which the entry is due, by this owner's
+    clock.
+    """
 
     since: float
     due: float
@@ -96,10 +98,10 @@ class ShardConsumer:
     def take(self, limit: int) -> tuple[Entry, ...]:
         """Up to `limit` entries to deliver, claimed for this owner, with their attempts counted.
 
-        Takes the shard's entries in turn, so a failing entry does not delay later entries; it is taken again only after
-        its backoff. Entries whose attempts or time are used up go to the dead letters. `FencedError`: the lease is
-        gone; stop. Requests: 1 write for each segment and 1 read of the owners; one scan for each pass over the shard
-        (bucket alone: 1 LIST, and 1 read for each segment passed).
+        Takes the shard's entries in turn, so a failing entry does not delay later entries. A failing entry is taken
+        again only after its backoff. Entries whose attempts or time are used up go to the dead letters. `FencedError`:
+        the lease is gone; stop delivering. Requests: 1 write for each segment and 1 read of the owners; one scan for
+        each pass over the shard (bucket alone: 1 LIST, and 1 read for each segment passed).
         """
         self._check()
         self.settle(())
@@ -118,7 +120,7 @@ class ShardConsumer:
         """Settles outstanding work, and delivers nothing. Until the next `take`, the time to live of entries does not
         run.
 
-        No request if nothing is outstanding.
+        Makes no request if nothing is outstanding.
         """
         self._check()
         self.settle(())
@@ -126,9 +128,10 @@ class ShardConsumer:
         self._cursor = None
 
     def expire(self) -> int:
-        """Dead-letters entries whose attempts or time are used up, but delivers none. Returns their number.
+        """Moves entries whose attempts or time are used up to the dead letters. Returns the number of these entries.
 
-        For times when nothing can be delivered. Requests and errors as in `take`, with a separate scan.
+        This method delivers no entry: it is for times when nothing can be delivered. Requests and errors are those of
+        `take`, with a separate scan.
         """
         self._check()
         settings = self._worker.topic(self.lease).settings
@@ -143,7 +146,7 @@ class ShardConsumer:
         return self._settle(())[0]
 
     def release(self, entries: Iterable[Entry]) -> None:
-        """Gives back entries that are neither delivered nor failed: they will be taken again. No request."""
+        """Gives back entries that are neither delivered nor failed: they will be taken again. Cost: no request."""
         delivered = {entry.id for entry in self._delivered}
         for entry in entries:
             if entry.id not in delivered:
@@ -156,19 +159,19 @@ class ShardConsumer:
     def settle(
         self, delivered: Iterable[Entry], failures: Sequence[Failure] = ()
     ) -> tuple[FailedOutcome, ...]:
-        """Removes delivered entries. Keeps the error of each failed entry, and backs off. Returns the outcomes of the
+        """Removes delivered entries. Stores the error of each failed entry, and backs off. Returns the outcomes of the
         failed entries, in order.
 
-        A failed entry whose attempts or time are used up is dead-lettered. An entry that another owner has taken over
-        since is left to that owner. If the store does not answer, later calls settle the entry; this owner does not
-        deliver it again. Requests: 1 write for each segment, 1 for each dead letter, 2 `add` if entries were removed,
-        and 1 if entries failed.
+        A failed entry whose attempts or time are used up goes to the dead letters. An entry that another owner has
+        taken over meanwhile is left to that owner. If the store does not answer, later calls settle the entry; this
+        owner does not deliver it again. Requests: 1 write for each segment, 1 for each dead letter, 2 `add` if entries
+        were removed, and 1 if entries failed.
         """
         self._delivered.extend(delivered)
         return self._settle(failures)[1]
 
     def _settle(self, failures: Sequence[Failure]) -> tuple[int, tuple[FailedOutcome, ...]]:
-        """The number of delivered entries that were removed, and the outcomes of the failed entries."""
+        """Returns the number of delivered entries that were removed, and the outcomes of the failed entries."""
         failed = [self._after(entry, failure) for failure in failures for entry in failure.entries]
         delivered, self._delivered = self._delivered, []
         for entry in failed:
@@ -196,7 +199,7 @@ class ShardConsumer:
         return len(taken), tuple(outcomes)
 
     def _after(self, entry: Entry, failure: Failure) -> Entry:
-        """The entry after this failure. It has a reason if it must not be retried."""
+        """The entry after this failure. The result has a reason if the entry must not be retried."""
         aged = with_error(self._aged(entry), failure.error)
         after = aged if failure.begun else replace(aged, attempts=aged.attempts - 1)
         return replace(after, reason=exhausted(after, self._worker.topic(self.lease).settings))
@@ -206,7 +209,7 @@ class ShardConsumer:
             return Fenced()
         if dead:
             return DeadLettered(reason=entry.reason)
-        # If the store did not answer, the claim is still this owner's: the entry is taken again like any other.
+        # If the store did not answer, the claim is still this owner's: the entry is taken again like any other entry.
         wait = self._backoff(entry)
         self._watch(entry).due = self.clock.monotonic() + wait
         return WillRetry(after_seconds=wait)
@@ -229,7 +232,7 @@ class ShardConsumer:
                     if entry.claim != self._claim:
                         raise FencedError(f"{self.lease}: a successor has taken over {entry.id}")
                     continue
-                # An entry with a successor's claim means that this owner is fenced; it will notice soon.
+                # An entry with a successor's claim means that this owner is fenced; this owner will notice that soon.
                 if entry.claim is None or entry.claim.generation <= self.lease.generation:
                     yield entry
 
@@ -261,13 +264,14 @@ class ShardConsumer:
 
     def _claimed(self, entries: Sequence[Entry]) -> list[Entry]:
         """Claims entries. Returns the entries that were claimed while this worker was the owner. Writes dead letters
-        for those with a reason.
+        for the entries with a reason.
         """
         segments = list(by_place(entries).values())
         claimed = [
             entry for part in self._queue.shards.in_parallel(self._claim_segment, segments) for entry in part
         ]
-        # The attempt is counted, but begins only after the owners are read. If that fails, it is not counted again.
+        # The attempt is counted, but begins only after the owners are read. If that read fails, the attempt is not
+        # counted a second time.
         self._unserved |= {entry.id for entry in claimed}
         if claimed and not self._worker.verify(self.lease):
             raise FencedError(f"{self.lease} has another owner: stop delivering")
@@ -312,7 +316,9 @@ class ShardConsumer:
     # Results of deliveries.
 
     def _lettered(self, entries: Sequence[Entry]) -> set[str]:
-        """Writes dead letters before their entries are removed, so a next owner can finish. Returns the ids written."""
+        """Writes dead letters before their entries are removed, so that the next owner can finish an interrupted move.
+        Returns the ids written.
+        """
         if not self._worker.valid(self.lease):
             return set()
 
@@ -329,7 +335,7 @@ class ShardConsumer:
         return {entry.id for entry, done in zip(entries, written, strict=True) if done}
 
     def _change(self, changes: _Changes) -> dict[Place, frozenset[int] | None]:
-        """Changes entries that this owner still owns. Returns their numbers; None if the store did not answer."""
+        """Changes entries that this owner still owns. Returns the entries' numbers, or None without an answer."""
         places = list(changes)
         answers = self._queue.shards.in_parallel(
             lambda place: self._change_one(place, changes[place]), places
@@ -377,7 +383,7 @@ class ShardConsumer:
         return self._watched[entry.id]
 
     def _aged(self, entry: Entry) -> Entry:
-        """The entry, with the time added for which this owner has watched it since its last write."""
+        """The entry with its watched time, to which the time since this owner's last write of the entry is added."""
         elapsed = self.clock.monotonic() - self._watch(entry).since
         return replace(entry, waited_seconds=entry.waited_seconds + elapsed)
 
@@ -389,7 +395,7 @@ class ShardConsumer:
 
 
 def exhausted(entry: Entry, settings: TopicSettings) -> str:
-    """The reason why an entry must not be tried again; empty if it may be. Pure."""
+    """The reason why an entry must not be tried again; empty if the entry may be tried again. Pure."""
     error = f": {entry.last_error}" if entry.last_error else ""
     if entry.attempts >= settings.max_attempts:
         return f"{entry.attempts} attempts{error}"

@@ -19,7 +19,7 @@ _UNWRITTEN = Version("")
 _UNBEGUN = UploadId("")
 
 PLAIN_NAMES: Final = {"put": "ObjectCreated:Put", "delete": "ObjectRemoved:Delete"}
-"""Event names that add nothing to their operation."""
+"""Event names that say no more than the operation."""
 
 WORKERS, OWNERS, TOPICS = "workers", "owners", "topics"
 """Partitions: the workers' heartbeats, the owners of shards, and the topics themselves."""
@@ -34,8 +34,9 @@ class Quota:
 
 
 Phase = Literal["new", "changed", "known"]
-"""The state of a topic as writers know it. new: some writers may not know the topic yet. changed: some may know only
-its former keys. known: all know the topic."""
+"""The state of a topic as writers know it. new: some writers may not know the topic yet. changed: some writers may know
+only the topic's former keys. known: all writers know the topic.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,8 +51,9 @@ class Topic:
     paused: bool = False
     """True if the topic's owners deliver nothing."""
     tables: tuple[str, ...] = ()
-    """Ids of the tables and streams that the topic serves: only these take its entries. Empty: the first user claims
-    it."""
+    """Ids of the tables and streams that the topic serves: only these take its entries. If the tuple is empty, the
+    first user claims the topic.
+    """
     phase: Phase = "new"
     version: Version = field(default=_UNWRITTEN, compare=False)
 
@@ -60,9 +62,9 @@ class Topic:
 class TopicUser:
     """A table or stream that takes the entries of a topic.
 
-    `table`: its id; "" if it has no id yet. `slots`: the slot count of its keyspace. `former`: its earlier ids.
-    `epoch`:
-    the epoch of the topic that it relies on; "" for any epoch.
+    `table`: the id of the table or stream; "" if there is no id yet. `slots`: the slot count of the user's keyspace.
+    `former`: earlier ids of the table or stream. `epoch`: the epoch of the topic on which the user relies; "" for any
+    epoch.
     """
 
     slots: int
@@ -71,9 +73,10 @@ class TopicUser:
     epoch: str = ""
 
     def claimed(self, topic: Topic) -> Topic:
-        """The topic with this table added: it replaces its own former ids, or it is the topic's first table.
+        """The topic with this table added. The table replaces its own former ids, or it is the topic's first table.
 
-        `UsageError`: the topic has other slots, or serves other tables. `NotFoundError`: it has another epoch. Pure.
+        `UsageError`: the topic has other slots, or serves other tables. `NotFoundError`: the topic has another epoch.
+        Pure.
         """
         if self.epoch not in ("", topic.epoch):
             raise NotFoundError(f"topic {topic.name!r} was deleted, and created again: read it again")
@@ -122,8 +125,8 @@ class Event:
     """One change of one object: announced before it is made, completed when its result is known.
 
     `writer` is an id that the write puts into the object's metadata (`s3notify-writer`), so that a reconciler
-    recognises the object. If the `etag` is known in advance, it serves the same purpose. `announced_to`: the epochs of
-    the topics in which the writer has reserved. If the writer is gone, a reconciler announces the change to the other
+    recognises the object. An `etag` that is known in advance serves the same purpose. `announced_to`: the epochs of the
+    topics in which the writer has reserved. If the writer is gone, a reconciler announces the change to the other
     topics, also to a newer topic of the same name. `announced_to` and `upload` are kept only with the reservation.
     """
 
@@ -137,10 +140,13 @@ class Event:
     announced_to: tuple[str, ...] = field(default=(), compare=False)
     upload: Upload | None = None
     sequencer: str = ""
-    """Hex digits. Of two events of one key by one clock, the later one has the longer or greater text. A hint, as in
-    S3."""
+    """Hex digits. The later of two events of one key by one clock has the longer or greater text. The sequencer is only
+    a hint, as in S3.
+    """
     time_ms: int = 0
-    """Unix time for people and for the message; no decision compares it with another machine's clock."""
+    """The Unix time of the change, for people and for the message; no decision compares it with another machine's
+    clock.
+    """
     name: str = ""
     """The S3 event name without `s3:`, as the sender wrote it; empty for a plain put or delete."""
     version_id: str = ""
@@ -181,7 +187,7 @@ class Event:
 def as_taken(settings: TopicSettings, event: Event) -> Event:
     """The event as a topic with these settings stores it: with details, and the id of the first rule that matches.
 
-    A pulled topic stores neither.
+    A pulled topic stores no details and no rule id.
     """
     if not settings.endpoint:
         return event.bare()
@@ -215,7 +221,9 @@ State = Literal["reserved", "committed", "dead"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """The place of a segment, and the counter that counts its entries. It never changes."""
+    """The key of a segment's record, and the quota generation that counts the segment's entries. A `Place` never
+    changes.
+    """
 
     topic: str
     epoch: str
@@ -233,7 +241,9 @@ class Place:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentRead:
-    """Version and number of entries of a segment that was read: enough to remove it whole without another read."""
+    """Version and number of entries of a segment that was read: enough to remove the whole segment without another
+    read.
+    """
 
     version: Version
     entries: int
@@ -254,7 +264,7 @@ class Entry:
     """Time for which owners have watched the entry."""
     last_error: str = ""
     reason: str = ""
-    """Why the entry is dead; empty if it is not."""
+    """The reason why the entry is dead; empty if the entry is not dead."""
     claim: Claim | None = None
     read: "SegmentRead | None" = field(default=None, compare=False)
     """The segment as `NotificationQueue.entries` read it; None if some of its entries cannot be removed yet."""
@@ -295,7 +305,7 @@ def segment_id(key: str) -> str:
 
 
 def queue_partition(topic: str) -> str:
-    """The partition of a topic's segments. It holds all shards, so one scan lists them."""
+    """The partition of a topic's segments. This partition contains all shards, so one scan lists them."""
     return f"queue.{topic}"
 
 
@@ -327,7 +337,7 @@ def count_key(epoch: str, shard: int, kind: str) -> str:
 def keys_recur(partition: str) -> bool:
     """True if removed keys of a partition may be created again. False for keys of segments and dead letters.
 
-    Pass it to `ObjectRecordStore`, which then leaves no tombstones of such keys on stores like Ceph RGW.
+    Pass this function to `ObjectRecordStore`: the store then leaves no tombstones of such keys on stores like Ceph RGW.
     """
     return not partition.startswith(("queue.", "dead."))
 
@@ -376,7 +386,7 @@ def epoch_of(record: Record) -> str:
 
 
 def load(record: Record) -> dict[str, Any]:
-    """Decodes the result of `dump`. `ValueError`, `KeyError` or `AttributeError` for foreign bytes."""
+    """Decodes the result of `dump`. Raises `ValueError`, `KeyError` or `AttributeError` for foreign bytes."""
     body: dict[str, Any] = json.loads(record.value)
     if (version := body.pop("v")) != 1:
         raise CorruptError(f"{record.key!r} has version {version!r}; this release reads version 1")

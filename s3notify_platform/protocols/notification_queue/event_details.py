@@ -1,4 +1,4 @@
-"""Details of an event: its sender's region, source, user, request, response, owner and ids. Pure.
+"""Details of an event: the sender's region, source, user, request, response, owner and ids. Pure.
 
 Details are passed on unchanged, for consumers that read them; no decision here depends on them. Any client that reports
 changes can write records. So only these fields are kept, and only if they are texts, or mappings of texts, of bounded
@@ -38,7 +38,7 @@ def details_of(record: Mapping[str, Any]) -> Details | None:
 
 
 def eventbridge_details(message: Mapping[str, Any]) -> Details | None:
-    """The details of an EventBridge message, under the names that S3 uses for them."""
+    """The details of an EventBridge message, under the names that S3 uses for these details."""
     detail = message["detail"]
     return details_of(
         {

@@ -34,7 +34,7 @@ class TopicStats:
     reserved: int
     in_flight: int
     oldest_age_seconds: float | None
-    """Computed from the wall clocks of writer and reader: for people."""
+    """Computed from the wall clocks of writer and reader, so only for people."""
     delivered: int
     """Deliveries by owners. Entries that a table takes from a topic are in the table's history instead."""
     failed: int

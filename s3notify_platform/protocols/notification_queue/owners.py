@@ -50,7 +50,9 @@ class ShardLease:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShardOwner:
-    """The owner of a shard, for people; times are by the owner's wall clock. An empty `worker`: the shard is free."""
+    """The owner of a shard, for people; times are by the owner's wall clock. An empty `worker` means that the shard has
+    no owner.
+    """
 
     worker: str = ""
     generation: int = 0
@@ -61,10 +63,10 @@ class ShardOwner:
 
 
 def fair_share(worker: str, held: Mapping[str, int], shards: int) -> int:
-    """The number of `shards` that a worker should hold. The shares add up to `shards`, and differ by at most one.
+    """The number of `shards` that a worker should own. The shares add up to `shards`, and differ by at most one.
 
-    `held`: the running workers, with the number of shards that each holds. Workers that hold more get the larger
-    shares, so few shards move.
+    `held`: the running workers, with the number of shards that each worker owns. Workers that own more shards get the
+    larger shares, so few shards move.
     """
     names = sorted(held, key=lambda name: (-held[name], name))
     return shards // len(names) + (names.index(worker) < shards % len(names))
@@ -78,7 +80,7 @@ def pushed(topic: Topic) -> bool:
 class Worker:
     """One worker: a process that consumes shards. One thread calls `balance`; any thread may call `valid` and `verify`.
 
-    After `balance` has returned a lease, no former owner of that shard can remove any of its entries.
+    After `balance` has returned a lease, no former owner of the lease's shard can remove any entry of the shard.
     """
 
     def __init__(
@@ -115,22 +117,23 @@ class Worker:
 
     @property
     def leases(self) -> tuple[ShardLease, ...]:
-        """The leases that this worker holds since the last `balance`, while they are valid."""
+        """The leases that this worker has since the last `balance`, without those that are no longer valid."""
         return tuple(lease for lease in self._leases.values() if self.valid(lease))
 
     def balance(self, busy: Collection[ShardLease] = ()) -> tuple[ShardLease, ...]:
-        """Renews, takes free or expired shards up to the fair share, and releases shards above it. Returns the leases.
+        """Renews, takes free or expired shards up to the fair share, and releases shards above the fair share. Returns
+        the leases.
 
-        Call it every `BEAT_SECONDS`, from a separate thread if deliveries may be slow: a lease that is not renewed in
-        time ends, and its consumer raises `FencedError`. `busy`: leases whose entries are being delivered; they are
-        kept even above the fair share.
+        Call `balance` every `BEAT_SECONDS`, from a separate thread if deliveries may be slow. A lease that is not
+        renewed in time ends, and its consumer raises `FencedError`. `busy`: leases whose entries are being delivered.
+        Busy leases are kept even above the fair share.
 
         Requests: 1 write; scans of workers, topics and owners; 1 write for each topic whose owners change. For each
         shard taken: 1 scan, and 1 write for each segment with claims of a former owner. `UnavailableError` or
         `UnknownOutcomeError`: call again; leases stay valid for `lease_seconds`.
         """
         self._renew()
-        # Owners are read first: a worker that owns a shard by then is found among the workers afterwards.
+        # The owners are read before the workers: so the later read of the workers finds every worker that owns a shard.
         owned = self._owned()
         alive = self._alive()
         for key, lease in tuple(self._leases.items()):
@@ -146,7 +149,7 @@ class Worker:
         surplus = held[self.name] - share
         if surplus > 0:
             released = [lease for lease in self._leases.values() if lease not in busy][-surplus:]
-            for lease in released:  # their delivery stops even if the write fails
+            for lease in released:  # the delivery of released shards stops even if the write fails
                 self._leases.pop((lease.topic, lease.shard), None)
             self._disown((lease.topic, lease.shard) for lease in released)
             surplus -= len(released)
@@ -169,7 +172,7 @@ class Worker:
             self._version = None
 
     def valid(self, lease: ShardLease) -> bool:
-        """True if the lease was renewed recently enough, by this process's clock. No request."""
+        """True if the lease was renewed recently enough, by this process's clock. Cost: no request."""
         return (
             self._leases.get((lease.topic, lease.shard)) == lease
             and self._renewed is not None
@@ -177,7 +180,7 @@ class Worker:
         )
 
     def verify(self, lease: ShardLease) -> bool:
-        """True if this worker still owns the shard. 1 request.
+        """True if this worker still owns the shard. Cost: 1 request.
 
         If true, a later owner finds all claims that were made before this call.
         """
@@ -207,15 +210,17 @@ class Worker:
             if isinstance(outcome, Stored):
                 self._version, self._renewed = outcome.version, started
                 return
-            # No other worker writes this record. It is an earlier heartbeat of ours, or a worker removed it as ended.
+            # No other worker writes this record. So the record is an earlier heartbeat of ours, or another worker
+            # removed it, because it considered us ended.
             self._version = outcome.record.version if outcome.record is not None else None
         raise UnavailableError(f"worker {self.name} could not renew; call balance again")
 
     def _alive(self) -> set[str]:
-        """The workers whose heartbeat changed lately, and those that this worker has not watched for long enough.
+        """The workers whose heartbeat changed lately, and the workers that this worker has not watched for long enough
+        to decide.
 
-        Removes the record of an ended worker, so that no other worker waits for it. A worker that was only paused
-        registers again.
+        Removes the record of an ended worker, so that no other worker waits for the ended worker. A worker that was
+        only paused registers again.
         """
         now, alive, seen = self._clock.monotonic(), {self.name}, {}
         for record in self.queue.records.scan(WORKERS):
@@ -284,8 +289,8 @@ class Worker:
         return self.queue.updates.change(OWNERS, name, decide)[0]
 
     def _adopt(self, owned: dict[tuple[str, int], ShardOwner]) -> None:
-        """Creates leases for shards that are ours in the store, once no former owner can remove any of their
-        entries.
+        """Creates leases for shards that are ours in the store. Before that, ensures that no former owner can remove
+        entries of these shards.
         """
         for (name, shard), owner in owned.items():
             if owner.worker == self.name and (name, shard) not in self._leases:
@@ -304,7 +309,7 @@ class Worker:
                 )
 
     def _take_over(self, topic: Topic, shard: int, generation: int) -> None:
-        """Drops the claims of former owners, so that their replacements fail.
+        """Drops the claims of former owners, so that the replacements by former owners fail.
 
         A former owner that claims after this scan reads the owners after its claim (`verify`), and then delivers
         nothing.
@@ -334,7 +339,7 @@ def without_former(segment: Segment, generation: int) -> Segment:
 
 
 def owners_of(queue: NotificationQueue, topic: Topic) -> tuple[ShardOwner, ...]:
-    """The owner of each shard, in order. 1 request, and 1 scan of the heartbeats."""
+    """The owner of each shard, in order. Cost: 1 request, and 1 scan of the heartbeats."""
     beats = {record.key: _beat_of(record) for record in queue.records.scan(WORKERS)}
     owners = _owners_of(topic, queue.records.read(OWNERS, topic.name))
     return tuple(replace(owner, beat_ms=beats.get(owner.worker)) for owner in owners)
@@ -359,7 +364,8 @@ def _owners_of(topic: Topic, record: Record | None) -> tuple[ShardOwner, ...]:
     epoch, owners = _decode_owners(record) if record is not None else ("", ())
     if epoch == topic.epoch:
         return owners
-    # The record is of a deleted topic. Its generations still count, because generations must only rise.
+    # The record is of a deleted topic. The generations of the deleted topic still count, because generations must only
+    # rise.
     highest = max((owner.generation for owner in owners), default=0)
     return (ShardOwner(generation=highest),) * topic.settings.shards
 

@@ -51,7 +51,7 @@ from s3notify_platform.protocols.notification_queue.topic_store import KnownTopi
 from s3notify_platform.protocols.updates import Stored, Updates
 
 PARALLELISM = 32
-"""Requests in flight of one batch."""
+"""The number of requests in flight for one batch."""
 
 
 class NotificationQueue:
@@ -97,24 +97,24 @@ class NotificationQueue:
         return tuple(t for t in topics if takes_event(t.settings, bucket, event, by_name=by_name))
 
     def topics_of(self, bucket: str, event: Event) -> tuple[Topic, ...]:
-        """The topics that receive this change and on which this process may rely now. 1 scan, or no request.
+        """The topics that receive this change and on which this process may rely now. Cost: 1 scan, or no request.
 
         A newer topic may be missing. So before a writer announces a change, it must call `topics_as_of` with the time
         of the change. A topic that is created even later needs no entry: its consumer's first listing finds the change.
         """
-        # Refreshes a little early while spare room is held, so that one change seldom waits for both topics and room.
+        # Refreshes early if the process has spare room, so that one change seldom waits for both topics and room.
         ahead = self.topics.known_seconds / 4 if self._rooms.any_held() else 0.0
         return self.takers(self.topics_as_of(self.clock.monotonic() + ahead), bucket, event)
 
     def topics_as_of(self, moment: float) -> tuple[Topic, ...]:
-        """All topics to which a change before `moment` (by the queue's clock) must be announced. 1 scan, or no request.
+        """All topics to which a change before `moment` (queue's clock) must be announced. Cost: 1 scan, or no request.
 
-        Only for a change that is reserved in one of them; for other changes, use `see_topics`.
+        This method is only for a change that is reserved in one of these topics; for other changes, use `see_topics`.
         """
         return tuple(self._known.as_of(moment).by_name.values())
 
     def see_topics(self) -> tuple[Topic, ...]:
-        """All topics as they are now. A later `topics_of` uses this result, too. 1 scan; reads only changed topics."""
+        """All topics as they are now, also for later `topics_of` calls. Cost: 1 scan, and reads of changed topics."""
         return tuple(self._known.see().by_name.values())
 
     def stale_seconds(self, topic: Topic) -> float:
@@ -128,13 +128,14 @@ class NotificationQueue:
         return self.reserve_many(topic, [event])[0]
 
     def reserve_many(self, topic: str, events: Iterable[Event]) -> tuple[Reservation | QuotaExceeded, ...]:
-        """Reserves room for these notifications, durable before their objects are written. Returns an outcome for each.
+        """Durably reserves room for the notifications of these events. Returns an outcome for each event.
 
-        Strict: reservations and the entries that they become never exceed the topic's capacity. If only some fit, the
-        first events get the room. Up to 256 entries, or 128 KB, form a segment, which goes to one shard if that has
-        room. `UsageError`: an event is larger than `max_event_bytes`. `NotFoundError`: there is no such topic.
-        `UnavailableError`: nothing is reserved; do not write. Requests: 1 write for each segment; 1 `add` (bucket
-        alone: 2) unless spare room is held; 1 for each full shard; 1 scan of the topics if unknown, or after a refusal.
+        The bound is strict: reservations and the entries that they become never exceed the topic's capacity. If room is
+        scarce, the first events get it. Up to 256 entries, or 128 KB, form a segment, which goes to one shard if this
+        shard has room. `UsageError`: an event is larger than `max_event_bytes`. `NotFoundError`: there is no such
+        topic. `UnavailableError`: nothing is reserved; do not write the objects. Requests: 1 write for each segment; 1
+        `add` (bucket alone: 2) if the process has no spare room; 1 for each full shard; 1 scan of the topics if
+        unknown, or after a refusal.
         """
         return self._reservations.grant(topic, tuple(events))
 
@@ -143,10 +144,10 @@ class NotificationQueue:
         return self.push_many(topic, [event])[0]
 
     def push_many(self, topic: str, events: Iterable[Event]) -> tuple[EntryCommitted | QuotaExceeded, ...]:
-        """Queues notifications of changes that have happened, durable when this returns; for inlets.
+        """Queues notifications of changes that have happened, for inlets. They are durable when the call returns.
 
-        Reserves and commits, with the errors and requests of both. After an error, some notifications may be in the
-        queue: push all again; duplicates are harmless.
+        Reserves and commits, with the errors and requests of `reserve_many` and `commit_many`. After an error, some
+        notifications may be in the queue: push all again; duplicates are harmless.
         """
         outcomes = self.reserve_many(topic, events)
         held = [outcome for outcome in outcomes if isinstance(outcome, Reservation)]
@@ -159,14 +160,14 @@ class NotificationQueue:
         )
 
     def fits(self, topic: str, event: Event) -> bool:
-        """True if the topic accepts an event of this size. No request once the topic is known."""
+        """True if the topic accepts an event of this size. Makes no request if the topic is known."""
         return self._reservations.fits(topic, event)
 
     def fresh_since(self, moment: float) -> bool:
         """True if objects may still be written: no reconciler can have resolved a reservation made since `moment`.
 
-        That holds for a third of the shortest `stale_seconds` of the topics. `moment`: by the queue's clock, like
-        `Reservation.since`. Call it right before the write. If it returns False, call `abort_many` and reserve again.
+        The result is valid for a third of the topics' shortest `stale_seconds`. `moment`: by the queue's clock, like
+        `Reservation.since`. Call this method right before the write. If False, call `abort_many` and reserve again.
         """
         return self._reservations.fresh_since(moment)
 
@@ -177,10 +178,10 @@ class NotificationQueue:
     def renew(self, reservation: Reservation, upload: Upload) -> Reservation | Expired:
         """Makes the reservation fresh again while this multipart upload writes the object. Returns the new reservation.
 
-        `upload.beats` must differ each time. Reconcilers wait `stale_seconds` after the last change of it that they
-        saw, and then abort the upload first. `Expired`: do not complete the upload. `UnavailableError`,
-        `UnknownOutcomeError`: renew again while the reservation is fresh. 1 request; 2 more if others have changed the
-        segment.
+        `upload.beats` must differ in each call. Reconcilers wait `stale_seconds` after the last change of the
+        reservation that they saw. Then they abort the upload first. `Expired`: do not complete the upload.
+        `UnavailableError`, `UnknownOutcomeError`: renew again while the reservation is fresh. Cost: 1 request; 2 more
+        if others have changed the segment.
         """
         since, n = self.clock.monotonic(), reservation.entry.n
 
@@ -198,7 +199,7 @@ class NotificationQueue:
         return replace(reservation, entry=edited.result, segment=edited.segment, since=since)
 
     def uploads_of(self, bucket: str, key: str) -> frozenset[UploadId]:
-        """The multipart uploads in reservations of this key. 1 scan of the topics, and 1 of each topic with the key."""
+        """Multipart uploads in reservations of this key. Cost: 1 scan of the topics, 1 of each topic with the key."""
         return frozenset(
             entry.event.upload.id
             for topic in self.see_topics()
@@ -209,7 +210,7 @@ class NotificationQueue:
         )
 
     def commit(self, reservation: Reservation) -> EntryOutcome:
-        """Calls `settle` for one written object: 1 request."""
+        """Calls `settle` for one written object. Cost: 1 request."""
         return self.settle([reservation])[0]
 
     def commit_many(self, reservations: Iterable[Reservation]) -> tuple[EntryOutcome, ...]:
@@ -223,12 +224,12 @@ class NotificationQueue:
     def settle(
         self, written: Iterable[Reservation], unwritten: Iterable[Reservation] = ()
     ) -> tuple[EntryOutcome, ...]:
-        """Commits the notifications of `written` objects (`reservation.wrote(…)`). Returns an outcome for each.
+        """Commits the notifications of `written` objects (`reservation.wrote(…)`). Returns an outcome for each object.
 
-        Removes the notifications of objects that are certainly `unwritten` and will stay so, and frees their space. A
-        reservation that is left behind is resolved by HEAD. Other reservations of the same segments stay unchanged. May
-        be repeated. Does not raise the store's errors, because the objects are written in any case. Requests: 1 for
-        each segment that nobody else has changed, and 1 `add` for each shard in which space was freed.
+        Removes the notifications of objects that are not and will not be written (`unwritten`), and frees their space.
+        A reservation that is left behind is resolved by HEAD. Other reservations of the same segments stay unchanged.
+        The call may be repeated. Does not raise the store's errors, because the objects are written in any case.
+        Requests: 1 for each segment that nobody else has changed, and 1 `add` for each shard in which space was freed.
         """
         done, undone = tuple(written), tuple(unwritten)
         segments = {each.entry.place: each.segment for each in (*done, *undone)}
@@ -273,7 +274,7 @@ class NotificationQueue:
     ) -> tuple[Entry, ...]:
         """The committed entries of these slots, by slot, then roughly by age.
 
-        No entry is claimed, so other callers see it, too. `user`: the table that will remove the entries
+        No entry is claimed, so other callers see the entries, too. `user`: the table that will remove the entries
         (`Topics.serve`); None if the caller only looks. Requests: 1, and those of `segments`.
         """
         wanted = frozenset(slots)
@@ -287,26 +288,26 @@ class NotificationQueue:
     def segments(self, topic: str, slots: Iterable[int]) -> tuple[Segment, ...]:
         """The segments, of any epoch of the topic, that may have entries of these slots (`committed_in`).
 
-        The result is valid only if a later `check_topic` finds the epoch that the caller relies on. 1 scan; on a
-        bucket, it reads only segments that may have such entries.
+        The result is valid only if a later `check_topic` finds the epoch that the caller relies on. Cost: 1 scan; on a
+        bucket, the scan reads only segments that may have such entries.
         """
         wanted = frozenset(slots)
         return tuple(self.shards.scan_name(topic, wanted=may_hold(wanted))) if wanted else ()
 
     def check_topic(self, topic: str, user: TopicUser) -> None:
-        """Checks that the topic serves this table. A topic that serves no table yet serves this one from now on.
+        """Checks that the topic serves this table. A topic that serves no table yet serves this table from now on.
 
-        1 request, and those of `Topics.serve`. `NotFoundError`: the topic is missing or does not have `user.epoch`, so
-        entries that the caller relies on may be gone. `UsageError`: see `Topics.serve`.
+        Cost: 1 request, and those of `Topics.serve`. `NotFoundError`: the topic is missing or does not have
+        `user.epoch`, so entries that the caller relies on may be gone. `UsageError`: see `Topics.serve`.
         """
         self.topics.serve(self.topics.get(topic), user)
 
     def remove(self, entries: Iterable[Entry], *, beside: Executor | None = None) -> int:
-        """Removes committed entries that were consumed. Returns the number that this call removed.
+        """Removes committed entries that were consumed. Returns the number of entries that this call removed.
 
-        If `beside` is given, it frees the entries' room in the background. May be repeated. Entries that are gone, or
-        claimed by an owner, are skipped. Requests: 2 for each segment, or 1 if all its entries are removed; 1 `add` for
-        each shard. `UnavailableError`, `UnknownOutcomeError`: some entries are left; call it again.
+        If given, `beside` frees the entries' room in the background. The call may be repeated. Entries that are gone,
+        or claimed by an owner, are skipped. Requests: 2 for each segment, or 1 if all its entries are removed; 1 `add`
+        for each shard. `UnavailableError`, `UnknownOutcomeError`: some entries are left; call `remove` again.
         """
         errors: list[S3NotifyError] = []
 
@@ -337,7 +338,7 @@ class NotificationQueue:
         return tuple(letter for _, letter in self._letters(topic))
 
     def dead_count(self, topic: str) -> int:
-        """The number of dead letters, counted by their keys alone. 1 request for each 1000 of them."""
+        """The number of dead letters, counted by their keys alone. Cost: 1 request for each 1000 letters."""
         return sum(1 for _ in self.records.scan(dead_partition(topic), keys_only=lambda _: True))
 
     def _letters(self, topic: str) -> Iterator[tuple[Record, Entry]]:
@@ -347,10 +348,10 @@ class NotificationQueue:
                 yield record, letter
 
     def redrive(self, topic: str, keys: Iterable[str] | None = None) -> int | QuotaExceeded:
-        """Puts dead letters (all, or those of these object keys) back, with attempts from 0. Returns their number.
+        """Puts dead letters back, with attempts from 0: all, or the letters of these object keys. Returns their number.
 
-        `QuotaExceeded`: some may be back; continue later. If the call is interrupted, no letter is lost, but one may be
-        back twice. 5 requests for each letter.
+        `QuotaExceeded`: some letters may be back; continue later. If the call is interrupted, no letter is lost, but
+        one letter may be back twice. Cost: 5 requests for each letter.
         """
         wanted = None if keys is None else set(keys)
         moved = 0
@@ -364,7 +365,7 @@ class NotificationQueue:
         return moved
 
     def purge(self, topic: str) -> int:
-        """Removes the dead letters for good. Returns their number. One scan, and 1 removal for each letter."""
+        """Removes the dead letters for good. Returns their number. Cost: one scan, and 1 removal for each letter."""
         removed = 0
         for record, _ in self._letters(topic):
             outcome = self.updates.remove(dead_partition(topic), record.key, expected=record.version)
@@ -372,11 +373,11 @@ class NotificationQueue:
         return removed
 
     def erase(self, bucket: str, key: str, *, own: str, user: TopicUser) -> tuple[int, int]:
-        """Removes entries and letters of a deleted object from all topics. Returns the numbers removed and left.
+        """Removes entries and letters of a deleted object from all topics. Returns the numbers (removed, left).
 
         Reserved and claimed entries are left. Entries of the object's deletion are left, too, except in the topic `own`
-        if it serves only this user. Safe to repeat. Requests: one scan of the topics. For each topic, one scan of the
-        segments that may name the object, and one of the dead letters. For each item, 2 requests.
+        if it serves only this user. The call may be repeated. Requests: one scan of the topics; for each topic, one
+        scan of the segments that may name the object, and one scan of the dead letters; for each item, 2 requests.
         """
         removed = left = 0
         for topic in self.topics.all():
@@ -402,7 +403,7 @@ class NotificationQueue:
         return removed, left
 
     def stats(self, topic: str) -> TopicStats:
-        """Facts of a topic. One scan of its segments, at least 2 requests for each shard, and `dead_count`."""
+        """Facts of a topic. Cost: one scan of its segments, at least 2 requests for each shard, and `dead_count`."""
         found = self.topics.get(topic)
         shards = range(found.settings.shards)
         entries: list[list[Entry]] = [[] for _ in shards]
@@ -421,9 +422,9 @@ class NotificationQueue:
         )
 
     def oldest_age_seconds(self, topic: str) -> float | None:
-        """Waiting time of the oldest entry, by the first segment of each shard; None if the topic is empty.
+        """The waiting time of the oldest entry, by the first segment of each shard; None if the topic is empty.
 
-        2 requests for each shard, and a GET of its first segment if the queue is on a bucket.
+        Cost: 2 requests for each shard, and a GET of its first segment if the queue is on a bucket.
         """
         found = self.topics.get(topic)
         scans = (self.shards.scan(found, shard) for shard in range(found.settings.shards))

@@ -1,8 +1,8 @@
 """Resolves stale reservations by HEAD, frees the room that crashed processes still hold, and removes segments of
 deleted topics.
 
-Any process may do this for any shard, whether it owns the shard or not. Several processes may do it at the same time:
-each change requires the version that was read.
+Any process may run a reconciler for any shard, whether it owns the shard or not. Several reconcilers may work on one
+shard at the same time: each change requires the record version that was read.
 """
 
 from collections import Counter
@@ -28,11 +28,13 @@ from s3notify_platform.protocols.notification_queue.segments import Segment, dec
 from s3notify_platform.protocols.updates import Stored, written_by
 
 LEAK_SECONDS = 30.0
-"""Seconds after which a counter above the number of entries is recounted. No guarantee depends on this value."""
+"""Seconds after which a counter that is above the number of entries is recounted. No guarantee depends on this value.
+"""
 
 IDLE_LEAKS = 20
-"""Factor by which the recount waits longer than `LEAK_SECONDS` if the extra room keeps nobody out. The counter must not
-move meanwhile: others may hold the room."""
+"""Factor by which the recount waits longer than `LEAK_SECONDS` if the extra room keeps no writer out. The counter must
+not move during this time: if it moves, writers may still use the room.
+"""
 
 SCAN_EVERY = 20
 """Passes between two scans of a shard whose counter is 0. Such a scan only removes garbage, which is not urgent."""
@@ -51,7 +53,7 @@ class Reconciled:
     waiting: int = 0
     """Reservations that are not stale yet, or whose HEAD failed."""
     resolved: tuple[Entry, ...] = field(default=(), compare=False)
-    """Entries that this pass committed. They are not signalled yet."""
+    """Entries that this pass committed. These entries are not signalled yet."""
     pending: tuple[Entry, ...] = field(default=(), compare=False)
     """Entries that were already committed when they were scanned."""
 
@@ -74,13 +76,17 @@ class _Shard:
     """The facts about one shard that are remembered between passes."""
 
     since: dict[tuple[str, Upload | None], float] = field(default_factory=dict)
-    """Time at which each segment was first seen with a reservation; for an upload, first seen in its present state."""
+    """The time at which each segment was first seen with a reservation; for an upload, the time at which its present
+    state was first seen.
+    """
     records: dict[str, Record] = field(default_factory=dict)
     """The records of the last scan, so that on a bucket alone only changed records are read again."""
     unscanned: int = SCAN_EVERY
     """Passes since the last scan."""
     excess: tuple[tuple[int, int | None], float] | None = None
-    """Quota generation; counter, or None if it may move; and the time since which the counter is too high."""
+    """The quota generation and the counter (None if the counter may move), and the time since which the counter is too
+    high.
+    """
     quota: tuple[str, int, float] | None = None
     """Epoch and generation of the quota, and the time at which both were first seen."""
     unneeded: bool = False
@@ -90,9 +96,9 @@ class _Shard:
 def resolve(event: Event, found: ObjectMeta | None) -> Event | None:
     """The event to deliver for a reservation whose writer is gone; None if its change did not happen. Pure.
 
-    The event describes the object that HEAD found, so it is always true. A put counts as happened unless there is no
-    object, or exactly the version that it should replace. The object found may be a later one of another writer;
-    announcing that object twice is harmless. A delete counts as happened if there is no object.
+    The event describes the object that HEAD found, so it is always true. A put counts as happened if HEAD found an
+    object other than the version that the put should replace. The object found may be a later object of another writer;
+    a second announcement of that object is harmless. A delete counts as happened if there is no object.
     """
     if event.op == "delete":
         return event if found is None else None
@@ -109,12 +115,13 @@ def _seen_as(entry: Entry) -> tuple[str, Upload | None]:
 
 
 class Reconciler:
-    """Reconciles the shards of topics. Use it in one thread, and keep it: it remembers when it first saw a reservation.
+    """Reconciles the shards of topics. Use it in one thread, and keep it: it remembers when it first saw each
+    reservation.
 
     A new reconciler waits the full `stale_seconds` again before it resolves anything. A pass costs 1 read, 1 read for
     each shard, and 1 scan for each shard that is not empty (bucket alone: a LIST for each 1000 segments, and a GET for
-    each segment that changed since the last pass). Stale reservations: 1 HEAD each, in parallel; 1 write for each of
-    their segments; and 1 `add` for each shard in which reservations were aborted.
+    each segment that changed since the last pass). Stale reservations cost 1 HEAD each, in parallel; 1 write for each
+    of their segments; and 1 `add` for each shard in which reservations were aborted.
     """
 
     def __init__(self, queue: NotificationQueue, *, leak_seconds: float = LEAK_SECONDS) -> None:
@@ -133,9 +140,9 @@ class Reconciler:
         announce: Callable[[Event], None] = lambda _: None,
         abort: Callable[[Event], None] = lambda _: None,
     ) -> Reconciled:
-        """One pass over the shards (default: all). `NotFoundError` if there is no such topic.
+        """Makes one pass over the shards (default: all). `NotFoundError` if there is no such topic.
 
-        A reservation is stale once this process has seen it for the topic's `stale_seconds`, on its own clock. `head`
+        A reservation is stale after this process has seen it for the topic's `stale_seconds`, on its own clock. `head`
         is the method of the store that contains the topic's objects. `announce` is called with each change that has
         happened, before its entry is committed. `abort` is called with each change that an upload writes, before the
         HEAD: an object that the HEAD does not find can then never appear. A reservation waits if one of these calls is
@@ -146,7 +153,8 @@ class Reconciler:
         pending: list[Entry] = []
         found = self._queue.topics.get(topic)
         for shard in shards if shards is not None else range(found.settings.shards):
-            # Measured before the scan, so that the scan finds all entries that were granted under older quotas.
+            # The time is measured before the scan, so that the scan finds all entries that were granted under older
+            # quotas.
             outdated = self._seen_for(found, shard) >= self._queue.topics.outdated_seconds
             counted = self._queue.shards.counted(found, shard)
             if self._may_skip(found, shard, counted):
@@ -165,7 +173,7 @@ class Reconciler:
         return Reconciled(**reconciled, resolved=tuple(resolved), pending=tuple(pending))
 
     def forget(self, keep: Iterable[str]) -> None:
-        """Forgets all topics other than these."""
+        """Forgets all topics except those in `keep`."""
         names = set(keep)
         self._shards = {at: shard for at, shard in self._shards.items() if at[0] in names}
 
@@ -215,7 +223,9 @@ class Reconciler:
         abort, head, announce = calls
 
         def look(entry: Entry) -> tuple[Event | None] | None:
-            """A tuple with the event, or with None if its change did not happen; None if this cannot be settled now."""
+            """Returns a tuple with the event, or with None if the event's change did not happen. Returns None if the
+            outcome cannot be known now.
+            """
             try:
                 if entry.event.upload is not None:
                     abort(entry.event)
@@ -227,7 +237,7 @@ class Reconciler:
             return (event,)
 
         answers = zip(stale, self._queue.shards.in_parallel(look, stale), strict=True)
-        # A reservation that was renewed meanwhile has another key here: its writer is alive.
+        # A reservation that was renewed meanwhile has another key in `known`: its writer is alive.
         known = {(entry.id, entry.event.upload): answer[0] for entry, answer in answers if answer is not None}
         touched = {entry.place for entry in stale if (entry.id, entry.event.upload) in known}
         segments = [segment for segment in seen.segments if segment.place in touched]
@@ -243,7 +253,7 @@ class Reconciler:
     def _settle(
         self, segment: Segment, known: Mapping[tuple[str, Upload | None], Event | None]
     ) -> tuple[list[Entry], list[Entry]]:
-        """Commits and aborts the reservations whose outcome is known. Returns those that this call changed."""
+        """Commits and aborts the reservations whose outcome is known. Returns the entries that this call changed."""
 
         def edit(found: Segment) -> tuple[Segment, tuple[list[Entry], list[Entry]]]:
             committed: list[Entry] = []
@@ -256,7 +266,7 @@ class Reconciler:
                 if (event := known[looked_at]) is None:
                     aborted.append(entry)
                     return None
-                # The entry must not grow: it keeps metadata only if it was reserved with it, and the object has it.
+                # The entry must not grow: it keeps its reserved metadata only if the object has this metadata.
                 kept, found = entry.event.metadata or {}, event.metadata or {}
                 metadata = kept if kept.items() <= found.items() else None
                 committed.append(replace(entry, state="committed", event=replace(event, metadata=metadata)))
@@ -303,8 +313,9 @@ class Reconciler:
     def _leaks(self, topic: Topic, shard: int, counted: int, excess: int) -> bool:
         """True if room is lost: the counter was above the number of entries in every pass for a while.
 
-        Writers may hold spare room. Up to `idle_ceiling`, it keeps nobody out, and is left to the writers as long as
-        the counter moves. Above it, writers take no more spare room, and soon use up what they hold.
+        Writers may have spare room. Up to `idle_ceiling`, spare room keeps no writer out, and is left to the writers as
+        long as the counter moves. Above `idle_ceiling`, writers take no more spare room, and soon use up the spare room
+        that they have.
         """
         quota, now, known = topic.quotas[shard], self._clock.monotonic(), self._at(topic, shard)
         if excess <= 0:
@@ -318,13 +329,15 @@ class Reconciler:
         return now - known.excess[1] >= wait or counted >= SEALED
 
     def _recount(self, topic: Topic, shard: int, counted: int) -> bool:
-        """Begins a new quota generation. Its base is all that the former generation could count; it shrinks later.
+        """Begins a new quota generation. Its base is all that the former generation could count; the base shrinks
+        later.
 
-        The counter is sealed first: it gives no more room, so there are never more entries than it counted.
-        Then writers that rely on the former generation are waited for. After that, a scan finds the entries that they
-        were granted, and the base shrinks to their number (`_shrink_base`). A writer that creates a segment later reads
-        the topic again before the grant, and notices the change. So the bound holds, however long a process pauses. If
-        this is cut short between seal and generation, the shard refuses until the next pass of any reconciler.
+        The counter is sealed first, so that it gives no more room: there are never more entries than the counter has
+        counted. Then the reconciler waits until no writer relies on the former generation. After the wait, a scan finds
+        the entries that these writers were granted, and the base shrinks to their number (`_shrink_base`). A writer
+        that creates a segment later reads the topic again before the grant, and notices the change. So the bound holds,
+        however long a process pauses. If the recount is interrupted between the seal and the new generation, the shard
+        refuses reservations until the next pass of any reconciler.
         """
         before, used = topic.quotas[shard], self._seal(topic, shard, counted)
 
@@ -340,7 +353,9 @@ class Reconciler:
         return True
 
     def _seal(self, topic: Topic, shard: int, counted: int) -> int:
-        """Raises the shard's counter above every ceiling, if it is not there yet. Returns its former value. 1 `add`."""
+        """Raises the shard's counter above every ceiling, unless it is already above every ceiling. Returns its former
+        value. Cost: 1 `add`.
+        """
         if counted < SEALED:
             key = depth_key(topic.epoch, shard, topic.quotas[shard].generation)
             added = self._queue.records.add(depth_partition(topic.name), key, SEALED)

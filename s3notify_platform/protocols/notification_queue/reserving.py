@@ -1,4 +1,4 @@
-"""How reservations are made and granted: the writers' side of the queue, up to a durable reservation."""
+"""The creation and the grant of reservations: the writers' side of the queue, up to a durable reservation."""
 
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
@@ -57,15 +57,17 @@ class QuotaExceeded:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EntryCommitted:
-    """The notification will be delivered. Returned also if a reconciler had already committed it."""
+    """The notification will be delivered. This outcome is also returned if a reconciler had already committed the
+    notification.
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expired:
     """The reservation was resolved without its writer, or deleted with its topic: announce the change again.
 
-    The entry may have been aborted, or committed and consumed since; the two look the same. So `push` the event and
-    signal again: a change that is announced twice is harmless, a missed change is not.
+    The entry may have been aborted, or it may have been committed and consumed: the writer cannot see the difference.
+    So `push` the event and signal again: a change that is announced twice is harmless, a missed change is not.
     """
 
 
@@ -91,7 +93,9 @@ class _Draft:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Created:
-    """The result of creating a segment for these drafts. `unsent`: its place, if it was certainly not created."""
+    """The result of creating a segment for these drafts. `unsent`: the place of the segment, if the segment was
+    certainly not created.
+    """
 
     drafts: Sequence[_Draft]
     segment: Segment | None = None
@@ -120,10 +124,11 @@ class Reservations:
     def grant(self, name: str, events: tuple[Event, ...]) -> tuple[Reservation | QuotaExceeded, ...]:
         """Counts the entries and creates their segments; returns an outcome for each event.
 
-        Then it reads the topics again, unless they are still known. If the topic's epoch or quota changed, it undoes
-        its work and repeats. So the quota is never exceeded, and `delete` leaves nothing: every later deletion or
-        recount finds the segment of each granted reservation. The creation of the segment was answered before the wait
-        for another epoch or quota generation of its topic could end. A refusal is always checked by a read.
+        Then reads the topics again, unless they are still known. If the topic's epoch or quota changed, the call
+        removes its segments and begins again. So the quota is never exceeded, and `delete` leaves nothing: every later
+        deletion or recount finds the segment of each granted reservation. The reason: the segment's creation was
+        answered before any client could finish its wait for another epoch or quota generation of the topic. A refusal
+        is always checked by a read.
         """
         for _ in attempts(self._clock, ATTEMPTS if events else 0):
             since = self._clock.monotonic()
@@ -185,7 +190,7 @@ class Reservations:
             return row_bytes(Entry(place=place, n=ENTRIES_MAX, slot=slot, state="committed", event=stored))
 
         if (size := bytes_of(known)) > settings.max_event_bytes:
-            # Dropping these facts is better than losing the change.
+            # The loss of metadata, tags and details is better than the loss of the change.
             known = known.bare()
             size = bytes_of(known)
         if size > settings.max_event_bytes:
@@ -210,7 +215,9 @@ class Reservations:
         return self._shards.in_parallel(lambda part: self._create(topic, *part), parts)
 
     def _create(self, topic: Topic, shard: int, drafts: Sequence[_Draft]) -> _Created:
-        """Creates a segment. If its creation is in doubt, it is left to the reconciler, and another one is created."""
+        """Creates a segment. If the creation is in doubt, the segment is left to the reconciler, and another segment is
+        created.
+        """
         place = counted_at(topic, shard)
         for attempt in range(ATTEMPTS):
             try:
@@ -233,7 +240,9 @@ class Reservations:
         return _Created(drafts=drafts, error=doubt)
 
     def _undo(self, created: Sequence[_Created], *, in_time: bool) -> None:
-        """Removes created segments. Unless `in_time`, it gives no space back: a reconciler may have done so already."""
+        """Removes created segments. Gives their space back only if `in_time`: later, a reconciler may have given it
+        back already.
+        """
         segments = [each.segment for each in created if each.segment is not None]
 
         def remove(segment: Segment) -> int:

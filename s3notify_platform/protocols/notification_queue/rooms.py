@@ -1,13 +1,13 @@
 """Room in the shards: how it is counted, and the spare room that a process holds for its next reservations.
 
 Room is taken by adding to the counter of a shard's quota generation. A process that reserves often takes more than it
-needs, and uses the spare room before it asks again. The spare is nothing at first and then doubles each time, up to
+needs, and uses the spare room before it asks again. The spare room is 0 at first. Then it doubles each time, up to
 `ROOM_HELD` entries. Spare room stays with its shard, and is taken only while the shard is filled up to
 `ROOM_IDLE_SHARE`. If the shard is fuller, a process takes exactly the room that it needs.
 
 Spare room belongs to one generation of the quota. The reservation that uses it is granted only if that generation is
 still current (`reserving`). Spare room does not expire: a process that is idle or has ended keeps nobody out. If room
-becomes scarce, a reconciler recounts it (`reconciler`); after that, the spare room is worth nothing.
+becomes scarce, a reconciler recounts the shard (`reconciler`). After the recount, the spare room cannot be used.
 """
 
 from collections import Counter
@@ -32,7 +32,7 @@ from s3notify_platform.protocols.notification_queue.shards import Shards
 from s3notify_platform.protocols.notification_queue.topic_settings import TopicSettings
 
 SEALED: Final = 1 << 40
-"""A counter to which this is added is above every ceiling."""
+"""A counter to which this number is added is above every ceiling."""
 
 
 def idle_ceiling(shard: int, settings: TopicSettings) -> int:
@@ -41,7 +41,7 @@ def idle_ceiling(shard: int, settings: TopicSettings) -> int:
 
 
 class Rooms:
-    """Room for reservations in the topics of one record store. Thread-safe; holds spare room."""
+    """Room for reservations in the topics of one record store. Thread-safe; keeps spare room."""
 
     def __init__(self, records: RecordStore, clock: Clock, *, shards: Shards) -> None:
         self._records = records
@@ -52,14 +52,14 @@ class Rooms:
         self._held: Counter[tuple[Place, int]] = Counter()
         """Spare room, by counter and by the shard's capacity when the room was taken."""
         self._more: dict[str, int] = {}
-        """Spare entries to take the next time, by topic."""
+        """The number of spare entries to take the next time, by topic."""
         self._lock = Lock()
 
     def take(self, topic: Topic, wanted: int) -> list[tuple[int, int]]:
         """Takes room for `wanted` entries, or for as many as fit. Returns shards with their numbers of entries.
 
-        Uses spare room first. Then it asks for a segment's worth at a time: first the shard whose turn it is, then the
-        others. The room is already counted.
+        Uses spare room first. Then asks for the room of one segment at a time: first in the shard whose turn it is,
+        then in the other shards. The room that this method returns is already counted.
         """
         shard, held = self._use_held(topic, wanted)
         rooms = Counter({shard: held} if held else {})
@@ -73,12 +73,12 @@ class Rooms:
         return list(rooms.items())
 
     def any_held(self) -> bool:
-        """True if spare room is held, so that a reservation may need no request for room. No request."""
+        """True if spare room is held, so that a reservation may need no request for room. Cost: no request."""
         with self._lock:
             return any(self._held.values())
 
     def give_back(self, topic: Topic, rooms: Iterable[tuple[int, int]]) -> None:
-        """Frees room that was not used. 1 `add` for each shard."""
+        """Frees room that was not used. Cost: 1 `add` for each shard."""
         places: Counter[Place] = Counter()
         for shard, number in rooms:
             places[counted_at(topic, shard)] += number
@@ -150,7 +150,7 @@ class Rooms:
                 if isinstance(outcome, int):
                     with self._lock:
                         self._held[_counter(topic, shard)] += extra
-                        # No spare is taken next time if the shard would not have room for it.
+                        # No spare room is taken next time if the shard does not have room for it.
                         fits = outcome + 2 * extra + 1 <= idle
                         self._more[topic.name] = min(2 * extra + 1, most) if fits else 0
                     return asked
@@ -158,7 +158,8 @@ class Rooms:
                     asked = min(wanted, ceiling - self._shards.counted(topic, shard))
                     if asked <= 0:
                         return 0
-                # If the outcome is unknown and it was applied, this room stays unused until the reconciler recounts.
+                # If the outcome is unknown and the `add` was applied, this room stays unused until the reconciler
+                # recounts the shard.
             except UnavailableError:
                 if attempt == ATTEMPTS - 1:
                     raise
@@ -166,7 +167,7 @@ class Rooms:
 
 
 def counted_at(topic: Topic, shard: int, key: str = "") -> Place:
-    """A place in the shard, counted by its current quota generation."""
+    """A `Place` in the shard, counted by the shard's current quota generation."""
     quota = topic.quotas[shard].generation
     return Place(topic=topic.name, epoch=topic.epoch, shard=shard, key=key, quota=quota)
 

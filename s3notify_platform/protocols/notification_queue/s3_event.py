@@ -1,19 +1,20 @@
 """The S3 event message: `Records[]` in Amazon S3's format, so that existing consumers understand our messages.
 
-Input: messages of Amazon S3, MinIO and Ceph RGW. Keys are URL-encoded (a space is `+`), except those of Ceph. Ceph
-sends keys unencoded, and leaves `s3:` out of event names (seen with RGW 16). MinIO writes `s3:` in front. Its lifecycle
-removals have the event name of ordinary removals; only the client's name differs. Also accepted: the same messages
-inside an SNS notification, and EventBridge's format, whose keys are not URL-encoded. Sources: "Event message
-structure", version 2.1, and "EventBridge event message structure", Amazon S3 user guide.
+Input: messages of Amazon S3, MinIO and Ceph RGW. Keys are URL-encoded (a space is `+`), except in messages of Ceph.
+Ceph sends keys unencoded, and leaves `s3:` out of event names (seen with RGW 16). MinIO writes `s3:` before event
+names. Removals by MinIO's lifecycle have the event name of ordinary removals; only the client's name differs. Also
+accepted: the same messages inside an SNS notification, and EventBridge's format, whose keys are not URL-encoded.
+Sources: "Event message structure", version 2.1, and "EventBridge event message structure", Amazon S3 user guide.
 
-Event names, version ids and configuration ids are passed on unchanged; EventBridge's reason is passed on as S3's event
-name for it. The rest of the sender's record is passed on, too (`event_details`). Ceph's `opaqueData` belongs to its
+Event names, version ids and configuration ids are passed on unchanged; EventBridge's `reason` is converted to S3's
+event name. The rest of the sender's record is passed on, too (`event_details`). Ceph's `opaqueData` belongs to its
 topic, and is not passed on; our topics have their own. A record from Ceph is written in Ceph's format, with an
-unencoded key, except for the sequencer: ours rises. Our records say version 2.1. Sequencers of Ceph's own records,
-which say version 2.2, are converted when they are read.
+unencoded key. Only the sequencer differs: our sequencers rise. Our records say version 2.1. Sequencers of Ceph's own
+records, which say version 2.2, are converted when they are read.
 
 With versioning an event is a hint, not a fact about the key. `ObjectRemoved:Delete` of a noncurrent version leaves the
-object unchanged; of the current version, it uncovers the version before. So decide only after a HEAD of the object.
+object unchanged. A delete of the current version makes the version before it current. So decide only after a HEAD of
+the object.
 """
 
 import json
@@ -46,17 +47,18 @@ _OPS: tuple[tuple[str, Op], ...] = (
     ("ObjectCreated:", "put"),
     ("ObjectRemoved:", "delete"),
     ("LifecycleExpiration:", "delete"),
-    # Ceph's own: changes made in another zone, and its lifecycle. Noncurrent versions are no change of the key.
+    # Ceph's own event names: changes made in another zone, and removals by the lifecycle. Noncurrent versions are no
+    # change of the key.
     ("ObjectSynced:Create", "put"),
     ("ObjectSynced:Delet", "delete"),
     ("ObjectLifecycle:Expiration:Current", "delete"),
 )
-"""Operations by the beginning of the event name."""
+"""Operations by the text with which the event name begins."""
 
 _OF_NO_CHANGE = frozenset(
     f"ObjectCreated:{name}" for name in ("PutTagging", "DeleteTagging", "PutRetention", "PutLegalHold")
 )
-"""Event names of MinIO that do not change the object's content; the first two belong to its `put` events."""
+"""Event names of MinIO that do not change the object's content; the first two names belong to MinIO's `put` events."""
 
 _EVENTBRIDGE_OPS: dict[str, Op] = {"Object Created": "put", "Object Deleted": "delete"}
 _CREATED_BY = {
@@ -80,8 +82,8 @@ def encode_events(events: Iterable[Event], *, configuration: str = "", opaque: s
     """The message that announces these events, in order. Pure.
 
     `eventTime` is the writer's wall clock, for people; `sequencer` orders the events of one key. `configuration`: the
-    `configurationId` of events that have no such id. `opaque`: the topic's text, written as `opaqueData` of each
-    record, as in Ceph.
+    `configurationId` of events that have no id. `opaque`: the topic's text, written as `opaqueData` of each record, as
+    in Ceph.
     """
     records = [_encode(event, configuration, opaque) for event in events]
     return json.dumps({"Records": records}, separators=(",", ":")).encode("ascii")
@@ -116,7 +118,8 @@ def _encode(event: Event, configuration: str, opaque: str) -> dict[str, Any]:
 
 
 def decode_events(body: bytes | str) -> S3Events:
-    """Decodes a message. `UsageError` if it is not an S3 event message: refuse it, or put it aside. Pure.
+    """Decodes a message. `UsageError` if the body is not an S3 event message: refuse the message, or put it aside.
+    Pure.
 
     Records of other kinds (restores, tags, the test event, other services' events) are counted as ignored.
     """
@@ -175,9 +178,7 @@ def _decode(record: dict[str, Any]) -> Event | None:
 
 
 def _by_lifecycle(source: object) -> bool:
-    """True if MinIO's lifecycle removed the object: only the client's name says so, or the host in MinIO before
-    2022.
-    """
+    """True if MinIO's lifecycle removed the object: only the client's name shows that (before 2022, only the host)."""
     if not isinstance(source, dict):
         return False
     return any("[ilm-expiry]" in str(source.get(field, "")).lower() for field in ("userAgent", "host"))
@@ -251,7 +252,7 @@ _STAMP = re.compile(r"[0-9A-Fa-f]{16}")
 
 
 def _rising(sequencer: str) -> str:
-    """Converts a sequencer of Ceph so that a later one is greater.
+    """Converts a sequencer of Ceph so that a later sequencer is greater.
 
     RGW's sequencers are seconds and nanoseconds, 4 bytes each, little-endian; the result is big-endian.
     """

@@ -3,9 +3,9 @@
 The key is `{shard}-{milliseconds}-{random}.{slots}`. One scan lists all shards of a topic, the old segments of each
 shard first, and reads only segments with wanted slots.
 
-The value is JSON: the facts that all entries share, and a row for each entry. A cell is null if it has its default, or
-the value of the whole segment; trailing nulls are left out. `write` is random, so that no two writes have equal bytes:
-a writer that finds the value that it sent knows that its write was applied.
+The value is JSON: the facts that all entries share, and a row for each entry. A cell is null if its value is the
+default, or the value of the whole segment; trailing nulls are left out. `write` is random, so that no two writes have
+equal bytes: a writer that finds the value that it sent knows that its write was applied.
 """
 
 import json
@@ -32,19 +32,23 @@ from s3notify_platform.protocols.notification_queue.entries import (
 from s3notify_platform.protocols.notification_queue.event_details import Details
 
 ENTRIES_MAX: Final = 256
-"""Most entries of a segment."""
+"""The maximum number of entries of a segment."""
 
 BYTES_MAX: Final = 128 * 1024
-"""Bytes of all rows of a segment when it is reserved. Later ETags, attempts and errors add to it (`ERRORS_BYTES`)."""
+"""The maximum size, in bytes, of all rows of a segment when it is reserved. Later ETags, attempts and errors increase
+this size (`ERRORS_BYTES`).
+"""
 
 ERROR_MAX: Final = 500
-"""Characters of an error that an entry keeps."""
+"""The maximum number of characters of an error that an entry keeps."""
 
 ERRORS_BYTES: Final = 64 * 1024
-"""Bytes of all errors of a segment. Beyond that, each error is cut, so that a DynamoDB item stays below its 400 KB."""
+"""The maximum size, in bytes, of all errors of a segment. Above this size, each error is cut, so that a DynamoDB item
+stays below its 400 KB.
+"""
 
 SLOTS_NAMED: Final = 12
-"""Most slots that a segment's key names; the key of a segment with more slots names none."""
+"""The maximum number of slots in a segment's key; the key of a segment with more slots names no slots."""
 
 _ALL = "all"
 _UNWRITTEN = Version("")
@@ -60,7 +64,7 @@ class Segment:
     version: Version = field(default=_UNWRITTEN, compare=False)
 
     def edited(self, change: Callable[[Entry], Entry | None]) -> "Segment":
-        """The segment with the entries that `change` returns; if it returns None, the entry is removed."""
+        """The segment with the entries that `change` returns; if `change` returns None, the entry is removed."""
         return replace(self, entries=tuple(found for entry in self.entries if (found := change(entry))))
 
     def without(self, numbers: Collection[int]) -> "Segment":
@@ -75,7 +79,7 @@ class Segment:
 
 
 def read_whole(place: Place, entries: Sequence[Entry]) -> Segment | None:
-    """The segment, if `entries` are all the entries that it had when they were read (`Entry.read`); else None."""
+    """The segment of `entries`, if it had no other entries when it was read (`Entry.read`); else None."""
     read, distinct = entries[0].read, {entry.n: entry for entry in entries}
     if read is None or len(distinct) < read.entries or any(entry.read != read for entry in entries):
         return None
@@ -328,7 +332,7 @@ def _entry(
 
 
 def _for_endpoints(event: Event) -> list[Details | None] | None:
-    """Metadata, tags and details; None if all of them are missing."""
+    """Metadata, tags and details of the event; None if all of them are missing."""
     cells = [event.metadata, event.tags, event.details]
     return [dict(each) if each else None for each in cells] if any(cells) else None
 

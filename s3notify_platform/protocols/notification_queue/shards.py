@@ -1,4 +1,6 @@
-"""The shards of the topics: their segments, and the counters that bound them. All sides of the queue build on them."""
+"""The shards of the topics: their segments, and the counters that bound them. All sides of the queue build on the
+shards.
+"""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -35,18 +37,20 @@ R = TypeVar("R")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Edited(Generic[T]):
-    """A segment after an edit, and the result of the edit. If it has no entries, its record was removed."""
+    """A segment after an edit, and the result of the edit. If the segment has no entries, its record was removed."""
 
     segment: Segment
     result: T
 
 
 Edit = Callable[[Segment], tuple[Segment, T]]
-"""A function that returns the edited segment and a result. It is called again if the segment has changed meanwhile."""
+"""A function that returns the edited segment and a result. The function is called again if the segment has changed
+meanwhile.
+"""
 
 
 class Shards:
-    """The shards of all topics of one record store. Thread-safe; holds no state."""
+    """The shards of all topics of one record store. Thread-safe; keeps no state."""
 
     def __init__(self, records: RecordStore, clock: Clock, *, parallelism: int) -> None:
         self._records = records
@@ -76,18 +80,21 @@ class Shards:
         return (segment for segment in found if segment.place.epoch == topic.epoch)
 
     def create(self, segment: Segment) -> Segment | None:
-        """Creates a segment; None if its key is taken. `UnknownOutcomeError`: it may exist, or still be created."""
+        """Creates a segment; None if its key is taken. `UnknownOutcomeError`: the segment may exist, or may be created
+        later.
+        """
         value = encode_segment(segment, unique_name(self._clock)[:16])
         outcome = self._updates.create(segment.place.partition, segment.place.key, value, once=True)
         return replace(segment, version=outcome.version) if isinstance(outcome, Stored) else None
 
     def edit(self, place: Place, edit: Edit[T], *, known: Segment | None = None) -> Edited[T] | None:
-        """Edits a segment, again after each conflict. Returns None if it is gone. Does not write an unchanged segment.
+        """Edits a segment, again after each conflict. Returns None if the segment is gone. Does not write an unchanged
+        segment.
 
-        `known`: the segment as the caller last read or wrote it. The result is that of the edit which was certainly
-        applied. After a lost answer, an edit that finds its work done counts as another client's edit. 1 write; 1 read
-        if the segment is not known; 2 requests for each conflict. `UnavailableError`: nothing was applied.
-        `UnknownOutcomeError`: look again.
+        `known`: the segment as the caller last read or wrote it. Returns the result of the edit that was certainly
+        applied. After a lost answer, an edit that finds its work done counts as another client's edit. Cost: 1 write; 1
+        read if the segment is not known; 2 requests for each conflict. `UnavailableError`: nothing was applied.
+        `UnknownOutcomeError`: read the segment again.
         """
         write = unique_name(self._clock)[:16]
         first = Record(key=place.key, value=b"", version=known.version) if known and known.version else None
@@ -111,7 +118,7 @@ class Shards:
     def take_out(
         self, place: Place, take: Callable[[Entry], bool], *, known: Segment | None = None
     ) -> list[Entry]:
-        """Removes entries. Returns those that this call certainly removed: `give_back` their space.
+        """Removes entries. Returns the entries that this call certainly removed: free their space by `give_back`.
 
         Requests and errors as in `edit`.
         """
@@ -124,13 +131,13 @@ class Shards:
         return edited.result if edited is not None else []
 
     def counted(self, topic: Topic, shard: int) -> int:
-        """The shard's counter, without the base. 1 request."""
+        """The shard's counter, without the base. Cost: 1 request."""
         key = depth_key(topic.epoch, shard, topic.quotas[shard].generation)
         record = self._records.read(depth_partition(topic.name), key)
         return int(record.value) if record is not None else 0
 
     def give_back(self, entries: Iterable[Entry]) -> None:
-        """Frees the space of entries that this process removed, each entry once. 1 `add` for each shard.
+        """Frees the space of entries that this process removed, each entry once. Cost: 1 `add` for each shard.
 
         The request is sent once, so space is never freed twice. If its answer is lost, the space may be lost until the
         reconciler recounts. A counter of an older generation is no longer read, and may be gone.
@@ -146,7 +153,7 @@ class Shards:
         self._add_each({at: number for at, number in counters.items() if number})
 
     def count(self, entries: Iterable[Entry], kind: str) -> None:
-        """Adds to the totals for people. 1 `add` for each shard."""
+        """Adds to the totals for people. Cost: 1 `add` for each shard."""
         self._add_each(
             Counter(
                 (counts_partition(entry.topic), count_key(entry.epoch, entry.shard, kind))

@@ -1,13 +1,13 @@
 """Rules: they select the changes that a topic receives. Pure.
 
 A rule matches the bucket, key and event name, which are always known. It also matches metadata and tags, if they are
-known. Our publisher knows the metadata of the objects that it writes, and a reconciler that of the objects that its
-HEAD finds. Ceph's messages have metadata and tags. The events of S3 and MinIO have neither, and deletions have them
-only in Ceph's messages. A rule that requires metadata or tags never matches an event without them.
+known. Our publisher knows the metadata of the objects that it writes. A reconciler knows the metadata of the objects
+that its HEAD finds. Ceph's messages have metadata and tags. The events of S3 and MinIO have no metadata and no tags.
+Deletions have them only in Ceph's messages. A rule that requires metadata or tags never matches an event without them.
 
-A rule that can never match is refused. Examples: an event that no store reports, or that changes no object; a regular
-expression that matches no key, or no key with the rule's prefix; one name with two values; another bucket or prefix
-than the topic's. Some contradictions between a suffix and a regular expression are not detected.
+A rule that can never match is refused. Examples of such rules: an event that no store reports, or that changes no
+object; a regular expression that matches no key, or no key with the rule's prefix; one name with two values; another
+bucket or prefix than the topic's. Some contradictions between a suffix and a regular expression are not detected.
 """
 
 import json
@@ -22,13 +22,13 @@ from s3notify_platform.kernel.errors import UsageError
 from s3notify_platform.kernel.limits import MAX_KEY_BYTES
 
 RULES_MAX: Final = 100
-"""Most rules of a topic; S3 has the same limit for the notification configurations of a bucket."""
+"""The maximum number of rules of a topic; S3 has the same limit for the notification configurations of a bucket."""
 
 RULE_EVENTS_MAX: Final = 20
 RULE_PAIRS_MAX: Final = 10
 
 RULE_ID_MAX: Final = 255
-"""Characters of an id, as S3 limits the id of a notification configuration."""
+"""The maximum number of characters of a rule's id, as S3 limits the id of a notification configuration."""
 
 Pairs = tuple[tuple[str, str], ...]
 Known = Mapping[str, str] | None
@@ -60,21 +60,24 @@ _PAIRS: Final = ("metadata", "tags")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rule:
-    """Selects some changes of a topic: those that match every field that is set."""
+    """Selects some changes of a topic: the changes that match every field that is set."""
 
     id: str = ""
-    """The `configurationId` of matching records; if it is empty, the sender's id, or else the topic's name."""
+    """The `configurationId` of matching records. If it is empty, records get the sender's id, or else the topic's name.
+    """
     bucket: str = ""
     prefix: str = ""
     suffix: str = ""
     regex: str = ""
-    """Must match the whole key, as in Ceph. RE2 syntax, so that matching takes linear time."""
+    """A regular expression that must match the whole key, as in Ceph. It has RE2 syntax, so that matching takes linear
+    time.
+    """
     events: tuple[str, ...] = ()
-    """Names like ObjectCreated:Copy, or ObjectCreated:* for all of a kind; empty: all."""
+    """Names like ObjectCreated:Copy, or ObjectCreated:* for all events of this kind; empty: all events."""
     metadata: Pairs = ()
-    """User metadata that the object must have, all of it. Names are in lower case, without x-amz-meta-."""
+    """User metadata, all of which the object must have. Names are in lower case, without x-amz-meta-."""
     tags: Pairs = ()
-    """Tags that the object must have, all of them."""
+    """Tags, all of which the object must have."""
 
     def takes(self, bucket: str, key: str) -> bool:
         """True if some change of this key matches."""
@@ -167,7 +170,9 @@ def _named(name: str, wanted: str) -> bool:
 
 
 def _may_begin(regex: str, prefix: str) -> bool:
-    """True if a key with this prefix may match. False is certain: it follows from the range of all matching texts."""
+    """True if a key with this prefix may match. The result False is certain: it follows from the range of all matching
+    texts.
+    """
     try:
         low, high = _pattern(regex).possiblematchrange(2 * MAX_KEY_BYTES)
     except re2.error:  # the range is unknown

@@ -19,7 +19,7 @@ STALE_SECONDS: Final = 120.0
 """Default of `stale_seconds`, as in Ceph."""
 
 FIXED: Final = ("shards", "slots", "signals")
-"""Settings that cannot be changed after a topic was created."""
+"""Settings that cannot be changed after the topic's creation."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,8 +29,8 @@ class TopicSettings:
     capacity: Annotated[
         int,
         About(
-            "Most entries in the topic, reservations included. Each shard has an equal part; writers beyond it are "
-            "refused",
+            "Maximum number of entries in the topic, reservations included. Each shard has an equal part; further "
+            "entries are refused",
             unit="entries",
             minimum=1,
         ),
@@ -38,7 +38,8 @@ class TopicSettings:
     shards: Annotated[
         int,
         About(
-            "Shares of the load: use more for more concurrent writers. One worker delivers each; cannot be changed",
+            "Shares of the load: use more for more concurrent writers. One worker delivers each shard; cannot be "
+            "changed",
             unit="shards",
             minimum=1,
             maximum=SHARDS_MAX,
@@ -54,7 +55,8 @@ class TopicSettings:
     retry_seconds: Annotated[
         float,
         About(
-            "Retry sleep: the pause before the next delivery is a random time up to this, doubled for each delivery",
+            "Retry sleep: the pause before the next delivery is a random time up to this value, doubled for each "
+            "delivery",
             unit="seconds",
             minimum=0,
             maximum=86_400,
@@ -114,7 +116,7 @@ class TopicSettings:
         ),
     ] = "all"
     endpoint: str = ""
-    """Target and method of pushes: JSON that only the outlet reads. Empty: the topic is pulled."""
+    """Target and method of pushes: JSON that only the outlet reads. If it is empty, the topic is pulled."""
 
 
 def takes(settings: TopicSettings, bucket: str, key: str) -> bool:
@@ -166,7 +168,9 @@ def check_topic(name: str, settings: TopicSettings) -> None:
 
 
 def check_slots(name: str, settings: TopicSettings, slots: int) -> None:
-    """Raises `UsageError` if a topic's slots differ from its user's keyspace: the user would find no entries."""
+    """Raises `UsageError` if a topic's slots differ from its user's keyspace: with such slots, the user would find no
+    entries.
+    """
     if settings.slots != slots:
         raise UsageError(
             f"topic {name!r} has {settings.slots} slots, and its source {slots}: set slots: {settings.slots}, or "
@@ -175,7 +179,9 @@ def check_slots(name: str, settings: TopicSettings, slots: int) -> None:
 
 
 def check_signals(name: str, settings: TopicSettings, signals: str) -> None:
-    """Raises `UsageError` if writers of a topic do not signal as its source expects: it would miss changes."""
+    """Raises `UsageError` if writers of a topic do not signal as its source expects: with such signals, the source
+    would miss changes.
+    """
     if settings.signals != signals:
         raise UsageError(
             f"topic {name!r} has signals: {settings.signals}, and its source {signals}: set signals: "
@@ -184,7 +190,7 @@ def check_signals(name: str, settings: TopicSettings, signals: str) -> None:
 
 
 def differing(name: str, found: TopicSettings, wanted: TopicSettings) -> str:
-    """Names the settings in which an existing topic differs from `wanted`, and the remedy; empty if none differ."""
+    """Names the settings in which an existing topic differs from `wanted`, and the remedy; empty if all are equal."""
     new = asdict(wanted)
     others = [setting for setting, value in asdict(found).items() if value != new[setting]]
     if not others:

@@ -1,27 +1,28 @@
 """Topics: create, change, list, and delete with all pending entries, even if a deletion is interrupted.
 
 Writers rely on the topics that they read, for `TOPICS_KNOWN_SECONDS` by their own clock from the start of the read
-(`KnownTopics`). So a client that changes something on which writers rely must wait until that time is over. It waits
-`CLOCK_SKEW` times as long, by its own clock, after it saw the changed record, before it acts on the change. Any client
-may repeat the wait: nothing is stuck if one client is killed.
+(`KnownTopics`). So a client that changes something on which writers rely must wait until that time is over. The client
+waits `CLOCK_SKEW` times as long, by its own clock, after it saw the changed record. Then it acts on the change. Any
+client may repeat the wait: nothing is stuck if one client is killed.
 
-    Creation. A writer that does not know the topic does not announce to it. `create` and `serve` wait until all writers
-    know the topic, so each later write is announced. A consumer lists the bucket afterwards, so it finds each earlier
-    write. No wait is needed if no other topic may receive the same keys: a writer without any reservation reads the
-    topics again after its write. `Topic.phase` says if the wait has ended.
+    Creation. A writer that does not know the topic does not announce its changes to the topic. `create` and `serve`
+    wait until all writers know the topic, so each later write is announced. A consumer lists the bucket afterwards, so
+    it finds each earlier write. No wait is needed if no other topic may receive the same keys: a writer without any
+    reservation reads the topics again after its write. `Topic.phase` says if the wait has ended.
     Changed bucket, prefix or rules. Writers may know the topic with its former keys. `update` waits until all writers
     know the new keys. Until then, the creation of another topic cannot tell which keys writers have reserved, so it
     waits, too.
     Deletion. Reservations that writers make in the topic are still granted. Nothing of the topic is removed, and its
-    name is not used again, until the wait has ended. So all its entries are found, and their commit returns `Expired`.
+    name is not used again, until the wait has ended. So all entries of the topic are found, and their commit returns
+    `Expired`.
     Recount of a shard. Room that writers count by the former generation of its quota is still granted. The base
-    shrinks, and the former counters are removed, once the wait has ended (`reconciler`).
-    Lower capacity. Writers take room up to the former capacity for a while. That room is counted all the same, and
-    nothing relies on the lower capacity.
-    Higher capacity, lower base. Writers know of less room than there is. A refusal is checked by a read.
-    Lower `stale_seconds`. This may be done only while nobody writes, as the setting's description says.
-    `max_event_bytes`. It protects only consumers; a segment can store events of any size that was ever allowed.
-    No other setting concerns writers.
+    shrinks, and the former counters are removed, after the wait has ended (`reconciler`).
+    Lower capacity. Writers take room up to the former capacity for a while. The room up to the former capacity is
+    counted as always, and nothing relies on the lower capacity.
+    Higher capacity, lower base. Writers know only a part of the room that there is. A refusal is checked by a read.
+    Lower `stale_seconds`. The value may be lowered only while nobody writes, as the setting's description says.
+    `max_event_bytes`. This setting protects only consumers: a segment can store events of any size that was ever
+    allowed. No other setting concerns writers.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -70,22 +71,22 @@ class Topics:
 
     @property
     def outdated_seconds(self) -> float:
-        """Seconds, on any process's own clock, after which no writer relies on topics that were read before."""
+        """Seconds, on any process's own clock, after which no writer relies on topics that it read before."""
         return self.known_seconds * CLOCK_SKEW
 
     def get(self, name: str) -> Topic:
-        """The topic; `NotFoundError` if it does not exist or is being deleted. 1 request."""
+        """The topic; `NotFoundError` if it does not exist or is being deleted. Cost: 1 request."""
         return _existing(name, self.find(name))
 
     def find(self, name: str) -> Topic | None:
-        """The topic; None if it does not exist or is being deleted. 1 request."""
+        """The topic; None if it does not exist or is being deleted. Cost: 1 request."""
         topic = self._read(name)
         return None if topic is None or topic.deleting else topic
 
     def all(self, *, known: dict[str, Record] | None = None) -> tuple[Topic, ...]:
         """All topics that are not being deleted, by name. One scan.
 
-        `known`: the records as the caller last saw them; updated here. Unchanged records are not read again.
+        `known`: the records as the caller last saw them; this call updates them. Unchanged records are not read again.
         """
         records = list(self._records.scan(TOPICS, known=known))
         if known is not None:
@@ -97,9 +98,9 @@ class Topics:
     def create(self, name: str, settings: TopicSettings, *, tables: tuple[str, ...] = ()) -> Topic:
         """Creates the topic, or returns an existing topic with equal settings. `ConflictError` if its settings differ.
 
-        Once this returns, each later change is announced to the topic. `tables`: the tables that a new topic serves; if
-        empty, the first table that uses it. An interrupted deletion is finished first. 2 requests and 1 scan. It takes
-        `outdated_seconds` if another topic may receive the same keys.
+        After the call has returned, each later change is announced to the topic. `tables`: the tables that a new topic
+        serves; if empty, the topic serves the first table that uses it. An interrupted deletion is finished first.
+        Cost: 2 requests and 1 scan. The call takes `outdated_seconds` if another topic may receive the same keys.
         """
         check_topic(name, settings)
         fresh = Topic(
@@ -126,11 +127,12 @@ class Topics:
         raise UnavailableError(f"topic {name!r} is being deleted and created by other clients; try again")
 
     def serve(self, topic: Topic, user: TopicUser) -> Topic:
-        """Returns the topic with this user's table. A topic that serves no table yet serves this one from now on.
+        """Returns the topic with this user's table. A topic that serves no table yet serves this table from now on.
 
-        Consumers call this before their first listing. Each later write is announced to the topic. `UsageError`: the
-        topic has other slots, or serves other tables. No request if it serves the table already; else 2. If the process
-        that created the topic was killed, 2 more, and it may take `outdated_seconds`.
+        Consumers call this method before their first listing. Each write after this call is announced to the topic.
+        `UsageError`: the topic has other slots, or serves other tables. Cost: no request if the topic serves the table
+        already; else 2 requests. If the process that created the topic was killed, the cost is 2 requests more, and the
+        call may take `outdated_seconds`.
         """
         user.claimed(topic)
         topic = self._waited_out(topic)
@@ -144,11 +146,11 @@ class Topics:
             self._clock.sleep(self.outdated_seconds)
         known = replace(topic, phase="known")
         outcome = self._updates.replace(TOPICS, topic.name, encode_topic(known), expected=topic.version)
-        # If it was changed meanwhile, its next user waits again.
+        # If the topic was changed meanwhile, its next user waits again.
         return replace(known, version=outcome.version) if isinstance(outcome, Stored) else topic
 
     def _overlaps(self, topic: Topic) -> bool:
-        """True if a writer that does not know the topic may have a reservation of a change that the topic receives.
+        """True if a writer that does not know the topic may have reserved a change that the topic receives.
 
         Topics that are being deleted count: writers may still know them.
         """
@@ -160,9 +162,10 @@ class Topics:
     def update(self, name: str, settings: TopicSettings, *, tables: tuple[str, ...] | None = None) -> Topic:
         """Changes the settings and, if given, the tables of a topic. Shards, slots and signals cannot be changed.
 
-        If the capacity falls below the number of entries, reservations are refused until enough entries have left. A
-        topic that now receives more keys gets their changes once this returns. Consumers list earlier objects only for
-        a new topic. 2 requests; for another bucket or prefix, or other rules, 1 more and `outdated_seconds`.
+        If the capacity falls below the number of entries, reservations are refused until enough entries have left. If
+        the topic now receives more keys, it gets their changes after the call has returned. Consumers list earlier
+        objects only for a new topic. Cost: 2 requests. Another bucket or prefix, or other rules, cost 1 request more
+        and `outdated_seconds`.
         """
         check_topic(name, settings)
         return self.revise(name, lambda _: settings, tables=tables)
@@ -174,7 +177,7 @@ class Topics:
         *,
         tables: tuple[str, ...] | None = None,
     ) -> Topic:
-        """Like `update`, but computes new settings from the current ones, so concurrent changes are kept."""
+        """Like `update`, but computes new settings from the current settings, so concurrent changes are kept."""
 
         def change(topic: Topic) -> Topic:
             settings = revised(topic.settings)
@@ -193,10 +196,10 @@ class Topics:
         return self._waited_out(self.change(name, change))
 
     def pause(self, name: str, *, paused: bool = True) -> Topic:
-        """Stops deliveries of a topic from its owners' next heartbeat on, or resumes them. 2 requests.
+        """Stops deliveries of a topic from its owners' next heartbeat on, or resumes them. Cost: 2 requests.
 
-        While it is paused, entries stay, new entries are accepted, and no attempts or time are used up. `UsageError` if
-        the topic is pulled.
+        While the topic is paused, entries stay, new entries are accepted, and no attempts or time are used up.
+        `UsageError` if the topic is pulled.
         """
 
         def change(topic: Topic) -> Topic:
@@ -221,18 +224,18 @@ class Topics:
         try:
             _, record = self._updates.change(TOPICS, name, decide)
         finally:
-            self.changes += 1  # even after an error: a read that began before this is not relied on
+            self.changes += 1  # also after an error: nobody may rely on a read that began before the change
         assert record is not None, "this changes a topic, and never removes it"
         return decode_topic(record)
 
     def delete(self, name: str, *, user: TopicUser | None = None, served: bool = True) -> None:
         """Deletes the topic with all its pending entries and dead letters; `NotFoundError` if it does not exist.
 
-        `user`: the topic is deleted for this user. If it also serves other tables, it stays and serves only these; if
-        it serves only others, `UsageError`. `served=False`: `UsageError` if it serves any table. Once this returns, or
-        another topic of the name exists, no earlier reservation can be committed: its commit returns `Expired`. To
-        finish an interrupted deletion, call this again or create the topic. It takes `outdated_seconds`; 2 requests, 5
-        scans, 1 removal for each record.
+        `user`: the topic is deleted for this user. A topic that also serves other tables stays, and serves only these.
+        A topic that serves only other tables raises `UsageError`. `served=False`: `UsageError` if it serves any table.
+        After the call has returned, or as soon as another topic of the name exists, no earlier reservation can be
+        committed: its commit returns `Expired`. To finish an interrupted deletion, call `delete` again or create the
+        topic. The call takes `outdated_seconds`. Cost: 2 requests, 5 scans, and 1 removal for each record.
         """
 
         def mark(topic: Topic | None) -> Topic:
@@ -248,14 +251,14 @@ class Topics:
             self._finish_delete(topic)
 
     def _finish_delete(self, topic: Topic) -> None:
-        """Removes all records of this epoch, then the topic. Any number of callers may do this, and repeat it.
+        """Removes all records of this epoch, then the topic. Any number of callers may call this method, and repeat it.
 
-        It first waits for writers that know the topic, so that it finds all entries that they are granted until then.
+        First waits until no writer knows the topic. So the call finds all entries that writers were granted until then.
         """
         self._clock.sleep(self.outdated_seconds)
         for partition in (queue_partition(topic.name), dead_partition(topic.name)):
             for record in self._records.scan(partition):
-                # Another deletion may have finished, and this record may be a new topic's.
+                # Another deletion may have finished, and this record may belong to a new topic.
                 self._drop(partition, (record,), lambda found: epoch_of(found) == topic.epoch)
         for partition in (depth_partition(topic.name), counts_partition(topic.name)):
             counters = self._records.scan(partition, prefix=f"{topic.epoch}.")
@@ -312,9 +315,9 @@ class KnownTopics:
         self._records: dict[str, Record] = {}
 
     def as_of(self, moment: float) -> TopicsSeen:
-        """All topics on which a client that acted until `moment` may rely. 1 scan, or no request.
+        """All topics on which a client that acted until `moment` may rely. Cost: 1 scan, or no request.
 
-        A client that has created or changed a topic since then does not act on that before `moment`.
+        A client that has created or changed a topic after the read does not act on this change before `moment`.
         """
         seen = self._seen
         if seen is None or seen.changes != self._topics.changes:
@@ -322,7 +325,7 @@ class KnownTopics:
         return seen if moment - seen.since < self._topics.known_seconds else self.see()
 
     def see(self) -> TopicsSeen:
-        """All topics as they are now. 1 scan; unchanged topics are not read again."""
+        """All topics as they are now. Cost: 1 scan; unchanged topics are not read again."""
         since, changes = self._clock.monotonic(), self._topics.changes
         records = dict(self._records)
         topics = self._topics.all(known=records)
@@ -332,10 +335,10 @@ class KnownTopics:
         return seen
 
     def get(self, name: str) -> Topic:
-        """The topic, on which the caller may rely now; `NotFoundError` if it is missing. 1 scan, or no request."""
+        """The topic, on which the caller may rely now; `NotFoundError` if there is none. Cost: 1 scan or no request."""
         seen = self.as_of(self._clock.monotonic())
         return _existing(name, seen.by_name.get(name) or self.see().by_name.get(name))
 
     def met(self) -> Iterable[Topic]:
-        """All topics as they were last read. No request."""
+        """All topics as they were last read. Cost: no request."""
         return seen.by_name.values() if (seen := self._seen) else ()

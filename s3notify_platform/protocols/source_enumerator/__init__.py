@@ -1,15 +1,15 @@
 """Source enumerator: finds the object versions that a batch must read, and assigns them to tasks.
 
-After the S3 source of RisingWave (its RFC).
+The design follows the S3 source of RisingWave (its RFC).
 
 Steps
-    1. The first batch of a source, once its topic exists, lists the bucket (`Enumerator.versions`; a large bucket in
-       several concurrent `Chain`s). From then on, the entries of the topic name the changed keys, and a HEAD finds the
-       current version of each key (`Enumerator.current`): nothing is listed. A writer reads the list of topics after
-       its write, so every change is in the listing or in the topic.
+    1. After the topic of a source exists, the source's first batch lists the bucket (`Enumerator.versions`; a large
+       bucket in several concurrent `Chain`s). From then on, the entries of the topic name the changed keys, and a HEAD
+       finds the current version of each key (`Enumerator.current`): nothing is listed. A writer reads the list of
+       topics after its write, so every change is in the listing or in the topic.
     2. `changes_of_slot` compares the versions found with the slot's committed state. A key that is not in the state, or
-       has another ETag, is a split to read. An object that was not read to its end continues at its offset. A key of
-       the state that is not in the bucket has left.
+       has another ETag, is a split to read. An object that was not read to its end continues at its offset. A key that
+       is in the state, but not in the bucket, has left.
     3. `cut_to_bytes` limits the work to what one round may read. `parts_of` cuts a large object into parts for tasks.
        `assign` gives the splits to tasks by bytes. `assign_slots` gives slots to parallel runs.
     4. The commit keeps `(key, etag, offset, reach_end)` for every object version, together with its rows.
@@ -20,10 +20,11 @@ Storage (partition / key; JSON)
                             that a stream has enumerated, and failed slots with their attempts (`RescanBacklog`)
 
 Invariants
-    - An object version is (key, ETag), never the name alone, and never LastModified. A version that is planned twice
-      is committed once: the state of the commit decides. So entries may come twice, late, and in any order.
+    - An object version is (key, ETag), never the name alone, and never LastModified. An object version that is planned
+      twice is committed once: the state of the commit decides. So entries may come twice, late, and in any order.
     - An entry is removed only after the commit of a plan that was made while the entry existed.
-    - If an object changes after it was enumerated, its pinned read fails. The entry of that change causes another read.
+    - If an object changes after it was enumerated, its pinned read fails. The entry of the later change causes another
+      read.
     - A slot that was signalled by an unqueued writer stays in the rescan backlog until a rescan has been committed.
     - A listing is complete in any order in which the server lists, and with any number of chains.
     - Missing commits are an error (`table.known`). A slot that had a state is never treated as new.
@@ -31,13 +32,13 @@ Invariants
 Limits
     - A plan contains at most `max_objects` changes, deletions first, and reads about `max_bytes`. A slot with more
       changes is `complete=False`, and is planned again after its commit.
-    - The signal of a queueing writer may hide that of an unqueued writer, until the latter signals again. From then on,
-      for `UNQUEUED_SECONDS`, every signalled slot is listed; the sweep finds the earlier changes.
+    - The signal of a queueing writer may hide the signal of an unqueued writer, until the unqueued writer signals
+      again. From then on, for `UNQUEUED_SECONDS`, every signalled slot is listed; the sweep finds the earlier changes.
 
 Requests: 1 LIST for each 1000 objects of a listing; 1 HEAD for each key that an entry names and `Choice` covers.
 
-Differs from the original: overwrites, deletions and emptied objects are changes like any other. Notifications are
-removed when they are committed, not when they are read. Ranges of slots do not overlap.
+The protocol differs from the original in these points: overwrites, deletions and emptied objects are changes like any
+other. Notifications are removed when they are committed, not when they are read. Ranges of slots do not overlap.
 
 Reading order: choice, enumerator, assignment, parallel_listing, rescan.
 """

@@ -2,15 +2,16 @@
 
 Balanced: without a `previous` assignment, no contiguous assignment has a smaller largest load (`best`). With a previous
 assignment, no load is above `BALANCE_SLACK` times `best`. Among all contiguous assignments within this bound, the
-result is one in which the fewest slots change their reader. The cost is evenness: a new reader may get little, if the
-other readers' loads were within the bound without it.
+result is one in which the fewest slots change their reader. The price is less even loads: a new reader may get few
+slots, if the other readers' loads were within the bound without it.
 
 The fewest moves are found exactly, by dynamic programming over the places where one range ends and the next begins. Two
-facts make that possible. First, readers that keep any slot stay in their old order: if two of them swapped places, one
-would keep nothing. Second, only one old range can extend across the end of a new range. So it is enough to remember
-if the reader of that old range has been used already.
+facts make the exact search possible. First, readers that keep any slot stay in their old order: if two readers swapped
+places, one of them would keep no slot. Second, only one old range can extend across the end of a new range. So it is
+enough to remember if the reader of that old range has been used already.
 
-Differs from the RFC: its example gives slot 171 to two readers. Here ranges are half-open, and each slot is in one.
+This assignment differs from the RFC, whose example gives slot 171 to two readers. Here ranges are half-open, and each
+slot is in one range.
 """
 
 from bisect import bisect_left, bisect_right
@@ -58,8 +59,9 @@ def assign_slots(
 
     A slot's load is its bytes by `bytes_of`, plus `OBJECT_COST_BYTES`; without `bytes_of`, all loads are equal.
     `previous` is kept as far as possible. Readers have the same numbers in both assignments. A reader whose number is
-    `readers` or more has left. The same arguments give the same result. It takes some milliseconds; with `previous`, up
-    to a second for 1000 slots and 64 readers. Use it between batches, not within a batch.
+    `readers` or more has left. The same arguments give the same result. The call takes some milliseconds; with
+    `previous`, it takes up to a second for 1000 slots and 64 readers. Use this function between batches, not within a
+    batch.
 
     `UsageError`: there are fewer than one reader, or `previous` is not contiguous.
     """

@@ -63,7 +63,7 @@ class Choice:
     modified_after: int | None = None
 
     def why_not(self, key: str, modified_ms: int | None = None) -> str:
-        """Why an object is not chosen, as a text; "" if it is chosen. Without a time, only the key counts."""
+        """The reason why an object is not chosen; "" if it is chosen. Without a time, only the key counts."""
         path = key[len(self.prefix) :]
         if not key.startswith(self.prefix):
             return f"it is not below {self.prefix!r}"
@@ -85,11 +85,11 @@ class Choice:
 
     @property
     def _begun(self) -> str:
-        """A stand-in for the part of a name that the prefix contains, if the prefix ends within a name."""
+        """A replacement for the part of a name that the prefix contains, if the prefix ends within a name."""
         return "x" if self.prefix and not self.prefix.endswith("/") else ""
 
     def covers(self, key: str) -> bool:
-        """True if an object with this key is chosen whenever it was written."""
+        """True if an object with this key is chosen, independent of the time of its write."""
         return self.modified_after is None and not self.why_not(key)
 
     def among(self, listed: ListedColumns) -> Sequence[bool] | None:
@@ -101,7 +101,9 @@ class Choice:
         return [not self.why_not(*each) for each in zip(keys, listed.modified_ms, strict=True)]
 
     def _all_usual(self, keys: Sequence[str]) -> bool:
-        """True if no key can be hidden or the platform's own. Tests many keys together: a listing has millions."""
+        """True if no key can be hidden or the platform's own. Tests many keys together, because a listing has millions
+        of keys.
+        """
         start = len(self.prefix)
         paths = "\n".join([self._begun + key[start:] for key in keys])
         visible = self.hidden or _MAYBE_HIDDEN.search(paths) is None

@@ -71,10 +71,10 @@ class ObjectState:
 
     Reading continues at `offset`, in bytes; or in records, if the object is read `by_record` (see `Split`). The object
     is done if `reach_end`. The object's rows and rejects are in files of the generations `since` to `until`. `reason`:
-    why the object is in quarantine as a whole, with all that was read of this version. It is not read further until it
-    changes or is retried. `trace`: the traceback, if the error was unforeseen. `expired`: the bucket's lifecycle has
-    removed the object, and its rows stay. `gone` marks a key whose object has left. `again`: the object must be read
-    again, although it has not changed.
+    why the object is in quarantine as a whole, with all that was read of this version. Such an object is not read
+    further until it changes or is retried. `trace`: the traceback, if the error was unforeseen. `expired`: the bucket's
+    lifecycle has removed the object, and its rows stay. `gone` marks a key whose object has left. `again`: the object
+    must be read again, although it has not changed.
     """
 
     key: str
@@ -143,9 +143,9 @@ def changes_of_slot(
     """Compares one slot's enumerated versions with its committed states by key. Pure.
 
     `touched`: the keys that were looked up; None: all keys of the slot, so a key that was not found has left. `pending`
-    keys continue where reading ended; if it was done, they are read again even with the same ETag. `stale` keys are
-    read again. `expired` keys were removed by the bucket's lifecycle. `stays`: true if a key counts as present although
-    no version was found.
+    keys continue where reading ended. A `pending` key that was read to its end is read again even with the same ETag.
+    `stale` keys are read again. `expired` keys were removed by the bucket's lifecycle. `stays`: true if a key counts as
+    present although no version was found.
     """
     looked_at = states if touched is None else touched
     versions = {version.key: version for version in found}
@@ -179,8 +179,8 @@ def cut_to_bytes(
 ) -> Iterator[SlotChanges]:
     """As much of the work as `max_bytes` allows, in order; always includes the first item. Pure.
 
-    If an object does not fit, it is cut to no less than `least` bytes, if it is cuttable. Otherwise, it and all later
-    items are left for the next round. Each split may decode to as many bytes as remained for it.
+    If an object does not fit, it is cut to no less than `least` bytes, if it is cuttable. Otherwise, this object and
+    all later items are left for the next round. Each split may decode to as many bytes as remained for it.
     """
     left, taken = max_bytes, False
     for each in changes:
@@ -210,8 +210,8 @@ def assign(sizes: Sequence[int], tasks: int) -> list[int]:
     """The task, in `0 .. tasks-1`, of each split, balanced by bytes: largest split first, to the least loaded task.
 
     No task gets more than 4/3 of the best possible load (Graham's bound). `assign_slots` is not used here: a task reads
-    objects one by one, and keeps nothing from one batch to the next. Contiguous ranges would have no advantage, and
-    their largest load can be twice the best possible (one large object and many small ones). Pure.
+    objects one by one, and keeps nothing from one batch to the next. Contiguous ranges have no advantage here, and
+    their largest load can be twice the best possible (one large object and many small objects). Pure.
     """
     if tasks < 1:
         raise UsageError(f"tasks={tasks}: must be at least 1")
@@ -235,19 +235,19 @@ class Enumerator:
     def versions(self, wanted: frozenset[Slot]) -> Iterator[ObjectVersion]:
         """Every chosen object whose slot is wanted, as a stream that has one page in memory at a time.
 
-        One LIST for each 1000 objects of the prefix.
+        Cost: one LIST for each 1000 objects of the prefix.
         """
         return self.among(list_all(self._source, self.choice.prefix), wanted)
 
     def among(self, listed: Iterable[ObjectMeta], wanted: frozenset[Slot]) -> Iterator[ObjectVersion]:
-        """The listed objects that are chosen and whose slot is wanted. No request."""
+        """The listed objects that are chosen and whose slot is wanted. Cost: no request."""
         for meta in listed:
             slot = slot_of(meta.key, self._slots)
             if slot in wanted and not self.choice.why_not(meta.key, meta.modified_ms):
                 yield ObjectVersion(slot=slot, key=meta.key, etag=meta.etag, size=meta.size)
 
     def columns_among(self, listed: ListedColumns, wanted: frozenset[Slot]) -> dict[str, Sequence[object]]:
-        """Like `among`, as columns, named like the fields of `ObjectVersion`. No request."""
+        """Like `among`, but returns columns, named after the fields of `ObjectVersion`. Cost: no request."""
         slots = [slot_of(key, self._slots) for key in listed.keys]
         columns = {"slot": slots, "key": listed.keys, "etag": listed.etags, "size": listed.sizes}
         chosen = self.choice.among(listed)
@@ -262,9 +262,9 @@ class Enumerator:
     def current(self, key: str) -> ObjectVersion | None:
         """The current version of a key that an entry names; None if the object is missing or not chosen.
 
-        No request if the key is not chosen; else 1 HEAD. If the HEAD is refused, 1 LIST instead, so that a key that
-        nobody may read is found, as in a sweep. The entry is only a hint that the key changed: entries may be late and
-        in any order.
+        Cost: no request if the key is not chosen; else 1 HEAD. If the HEAD is refused, 1 LIST replaces it, so that a
+        key that nobody may read is found, as in a sweep. The entry is only a hint that the key changed: entries may be
+        late and in any order.
         """
         if self.choice.why_not(key):
             return None

@@ -1,22 +1,23 @@
 """Lists a prefix in several concurrent chains of LISTs; the result is complete in any order in which the server lists.
 
 Steps
-    1. `choose_cuts` takes quantiles of a sample of the keys. A LIST after each of them finds the key that actually
+    1. `choose_cuts` takes quantiles of a sample of the keys. A LIST after each quantile finds the key that actually
        comes next: a *cut*. A slot's committed state is a good sample, because it has a uniform part of all keys.
-    2. A `Chain` lists from a cut (the first chain from the beginning), page by page, with the server's own tokens. It
-       ends with the first cut that it meets, and includes that cut.
-    3. Before it ends there, it checks that a LIST after the cut begins with the keys that come next in its own
-       listing. If not, it continues past that cut.
+    2. A `Chain` lists from a cut (the first chain from the beginning), page by page, with the server's own tokens. A
+       chain ends with the first cut that it finds, and includes that cut.
+    3. Before a chain ends at a cut, it checks that a LIST after the cut begins with the keys that come next in the
+       chain's own listing. If the check fails, the chain continues past that cut.
 
-Why it is complete. Take a key that exists all the time, and the last cut before it in the server's order. The chain
-from that cut meets no other cut before the key, so it reaches the key. This needs no knowledge of the order of keys or
-cuts: S3 lists in the order of UTF-8 bytes, SeaweedFS lists `a/x` before `a-x`. It needs only that a LIST with
-`start_after` continues where the server's own listing does. Step 1 omits cuts for which that is false, and step 3 skips
-them. So if a server ignores `start_after`, or includes that key again, it is listed in one chain.
+Why the result is complete. Take a key that exists all the time, and the last cut before it in the server's order. The
+chain from that cut finds no other cut before the key, so it reaches the key. This argument needs no knowledge of the
+order of keys or cuts: S3 lists in the order of UTF-8 bytes, SeaweedFS lists `a/x` before `a-x`. The argument needs only
+that a LIST with `start_after` continues where the server's own listing does. Step 1 omits cuts at which a LIST does not
+continue there, and step 3 skips them. So if a server ignores `start_after`, or includes the key of `start_after` again,
+the prefix is listed in one chain.
 
-A key is listed twice if a cut was removed or skipped meanwhile: the caller must allow that.
+A key is listed twice if a cut was removed or skipped meanwhile: the caller must accept such keys.
 
-Requests: 1 LIST for each 1000 objects; 2 for each cut, and 1 more when it is met.
+Requests: 1 LIST for each 1000 objects; 2 for each cut, and 1 more when a chain finds the cut.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -30,11 +31,11 @@ from s3notify_platform.kernel.parallel import in_parallel, readers
 from s3notify_platform.kernel.ports import ListedColumns, ObjectStore
 
 HANDOVER_KEYS: Final = 32
-"""Number of keys after a cut that are compared before one chain leaves the rest to another."""
+"""Number of keys after a cut that are compared before one chain leaves the following keys to another chain."""
 
 
 def quantiles(sample: Iterable[str], parts: int) -> list[str]:
-    """Up to `parts - 1` keys of `sample` that cut it into equal parts, in the order of UTF-8 bytes. Pure."""
+    """Up to `parts - 1` keys that divide `sample` into equal parts, in the order of UTF-8 bytes. Pure."""
     keys = sorted(set(sample), key=lambda key: key.encode("utf-8"))
     if parts < 1:
         raise UsageError(f"parts={parts}: must be at least 1")
@@ -42,9 +43,9 @@ def quantiles(sample: Iterable[str], parts: int) -> list[str]:
 
 
 def choose_cuts(store: ObjectStore, prefix: str, wanted: Sequence[str]) -> list[str]:
-    """Cuts: for each wanted key the next existing key, if `start_after` works there on this server.
+    """Returns cuts: for each wanted key the next existing key, if `start_after` works there on this server.
 
-    2 LISTs for each, `REQUESTS_IN_FLIGHT` at the same time.
+    Cost: 2 LISTs for each wanted key, for `REQUESTS_IN_FLIGHT` keys at the same time.
     """
 
     def cut_after(key: str) -> str | None:
@@ -58,7 +59,7 @@ def choose_cuts(store: ObjectStore, prefix: str, wanted: Sequence[str]) -> list[
 
 
 def hands_over(store: ObjectStore, prefix: str, cut: str, following: Sequence[str]) -> bool:
-    """True if a LIST after `cut` begins with the known keys `following` it. 1 LIST."""
+    """True if a LIST after `cut` begins with the known keys `following` it. Cost: 1 LIST."""
     return _keys(store, prefix, cut, HANDOVER_KEYS)[: len(following)] == list(following[:HANDOVER_KEYS])
 
 
@@ -89,7 +90,7 @@ class Chain:
         self.overran = 0
 
     def pages(self) -> Iterator[ListedColumns]:
-        """The objects, page by page. 1 LIST for each page, and 1 for each cut that is met."""
+        """The objects, page by page. Cost: 1 LIST for each page, and 1 for each cut that the chain finds."""
         page = self._store.list(self._prefix, start_after=self._after, token=self._token)
         met: str | None = None
         while True:
@@ -112,7 +113,9 @@ class Chain:
 
 
 def listed_pages(chains: Iterable[Chain], at_once: int) -> Iterator[ListedColumns]:
-    """The pages of all chains as they arrive, from `at_once` chains at a time. Holds one page of each such chain."""
+    """The pages of all chains as they arrive, from `at_once` chains at a time. Keeps one page of each of these chains
+    in memory.
+    """
     waiting = iter(chains)
     with readers(at_once) as pool:
 

@@ -48,9 +48,10 @@ class Rescans:
     """Time when an unqueued writer was last seen, by the wall clock; 0: never."""
     serial: int = 0
     enumerated: str = ""
-    """Epoch of the topic for which a stream has compared all slots. (A sensor keeps this in its cursor.)"""
+    """Epoch of the topic for which a stream has compared all slots. (A sensor keeps this epoch in its cursor.)"""
     failed: Mapping[Slot, Failed] = field(default_factory=dict)
-    """Slots that the last batch of `s3notify ingest` did not commit completely. (A sensor keeps its own.)"""
+    """Slots that the last batch of `s3notify ingest` did not commit completely. (A sensor keeps its own failed slots.)
+    """
 
     def unqueued_writers(self, now_ms: int) -> bool:
         """True if an unqueued writer was seen within `UNQUEUED_SECONDS`, by the wall clock. Pure."""
@@ -66,13 +67,13 @@ class RescanBacklog:
         self._updates = Updates(records, clock, rounds=ATTEMPTS)
 
     def read(self) -> Rescans:
-        """The stored backlog. 1 request. `CorruptError`, with the remedy, if it cannot be decoded."""
+        """The stored backlog. Cost: 1 request. `CorruptError`, with the remedy, if the backlog cannot be decoded."""
         return _decoded(self._records.read(PARTITION, TO_LIST))
 
     def add(self, slots: Iterable[Slot], *, unqueued: bool = False) -> None:
-        """Adds slots. `unqueued`: an unqueued writer was seen.
+        """Adds slots. `unqueued`: true if an unqueued writer was seen.
 
-        1 read and 1 write, more on conflicts; 0 if there is nothing to add.
+        Cost: 1 read and 1 write, more on conflicts; 0 if there is nothing to add.
         """
         wanted = set(slots)
 
@@ -86,7 +87,7 @@ class RescanBacklog:
             self._change(add)
 
     def note_failed(self, failed: Mapping[Slot, Failed], *, ended: Iterable[Slot] = ()) -> None:
-        """Records failed slots, which then wait for a rescan; forgets failures of `ended` slots. Requests as in
+        """Records failed slots, which then wait for a rescan; forgets failures of `ended` slots. Requests are those of
         `add`.
         """
         done = frozenset(ended)
@@ -108,7 +109,9 @@ class RescanBacklog:
             self._change(note)
 
     def settle(self, slots: Mapping[Slot, int]) -> None:
-        """Removes listed and committed slots, except slots that were added again since. Requests as in `add`."""
+        """Removes listed and committed slots, except slots that were added again meanwhile. Requests are those of
+        `add`.
+        """
 
         def remove(rescans: Rescans) -> Rescans:
             left = {slot: serial for slot, serial in rescans.slots.items() if slots.get(slot) != serial}
@@ -118,11 +121,11 @@ class RescanBacklog:
             self._change(remove)
 
     def enumerated(self, epoch: str) -> None:
-        """Records that all slots were compared and committed for this epoch of the topic. Requests as in `add`."""
+        """Stores that all slots were compared and committed for this epoch of the topic. Requests: as in `add`."""
         self._change(lambda rescans: replace(rescans, enumerated=epoch))
 
     def _change(self, change: Callable[[Rescans], Rescans]) -> None:
-        """Replaces the value with `change(value)`. 1 read, and 1 write if it differs; more on conflicts."""
+        """Replaces the value with `change(value)`. Cost: 1 read, 1 write if the value differs; more on conflicts."""
 
         def decide(record: Record | None) -> tuple[bytes | None, None]:
             before = _decoded(record)
@@ -132,7 +135,7 @@ class RescanBacklog:
 
         try:
             self._updates.change(PARTITION, TO_LIST, decide)
-        except UnknownOutcomeError as error:  # idempotent, so the caller may repeat it
+        except UnknownOutcomeError as error:  # the change is idempotent, so the caller may repeat it
             raise UnavailableError(f"{error}: try again") from error
 
 

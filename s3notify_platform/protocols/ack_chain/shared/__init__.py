@@ -1,4 +1,5 @@
-"""Chains that users of the npm package xor-ack-dynamodb can stamp, too: one record each, changed by compare-and-set.
+"""Chains that users of the npm package xor-ack-dynamodb can stamp, too. Each chain is one record, which is changed by
+compare-and-set.
 
     chains = SharedChains(XorAckTable(DynamoConfig(table="acks"), partition_key="tagID"))    # the package's table
     a, b = new_stamp(), new_stamp()
@@ -10,26 +11,30 @@
     chains.stamp_children("batch", ["1"])               # Stamped(missing=1)
 
 Steps
-    1. `open_batch` names the children and draws a random seed. The stamp of each child is derived from seed and name.
-       The record contains the XOR of all stamps. `create` begins a chain with a stamp, as the package does.
-    2. A worker that has finished children XORs their stamps into the record, by compare-and-set: read, replace.
-       Threads that stamp one chain at the same time are combined: one of them sends for all.
-    3. When the XOR is zero, the chain is acked. The chain stays as a tombstone, so it differs from an unknown chain.
-    4. A parent that starts more children ends itself and begins them in one stamp (`starts`), so the chain never looks
-       acked in between.
+    1. `open_batch` names the children and draws a random seed. The stamp of each child is derived from the seed and the
+       child's name. The record contains the XOR of all stamps. `create` begins a chain with a stamp, as the package
+       does.
+    2. A worker that has finished children reads the record, XORs the children's stamps into it, and replaces it by
+       compare-and-set. Stamps of several threads on one chain at the same time are combined: one thread sends all of
+       them.
+    3. When the XOR is zero, the chain is acked. The record stays as a tombstone, so an acked chain differs from an
+       unknown chain.
+    4. In one stamp, a parent ends itself and begins more children (`starts`). So the chain never looks acked in
+       between.
 
 Storage
     (partition, tag)                           JSON: the XOR, the status, the names of all children and of the
-                                               missing ones, seed, payload, digests of applied operation ids.
-                                               `stores/dynamodb/xor_ack_table.py` keeps it beside the package's item
+                                               missing children, seed, payload, digests of applied operation ids.
+                                               `stores/dynamodb/xor_ack_table.py` keeps this JSON in an item of its own
 
-Invariants: the same as of `AckChains`. After a write in doubt, the record is read before any result is returned.
+Invariants: the chains have the invariants of `AckChains`. After a write in doubt, the record is read before any result
+is returned.
 
 Limits
     - One process at a time writes the record: k concurrent processes need up to k(k+1)/2 attempts, as in the package.
-    - A parent must begin the same children in every attempt. If a later attempt names other children, they are begun,
-      too, but perhaps only after the chain is acked.
-    - `PAYLOAD_MAX` characters of payload, `OPERATIONS_MAX` raw stamps, `ATTEMPTS` attempts.
+    - A parent must begin the same children in every attempt. If a later attempt names other children, these children
+      are begun, too, but perhaps only after the chain is acked.
+    - The limits are `PAYLOAD_MAX` characters of payload, `OPERATIONS_MAX` raw stamps, and `ATTEMPTS` attempts.
 
 Requests: create 1, stamp 2, state 1, fail 2, delete 2; 2 more for each write of another client in between.
 

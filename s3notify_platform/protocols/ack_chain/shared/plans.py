@@ -65,8 +65,8 @@ def closed(chain: Chain, operation: bytes) -> StampOutcome | None:
 class Stamp:
     """A stamp on the chain `tag`: the children that it ends and begins, and the digest of its operation id.
 
-    `raw` is the caller's own XOR; if it is None, the children's stamps are derived from the chain's seed. `expires_ms`
-    is for the tombstone, in case this is the last stamp.
+    `raw` is the caller's own XOR; if it is None, the children's stamps are derived from the chain's seed. `expires_ms`:
+    the expiry of the tombstone, for the case that this stamp is the last one.
     """
 
     tag: str
@@ -126,7 +126,9 @@ def _stamped(chain: Chain) -> Stamped:
 
 
 def acked(chain: Chain, expires_ms: int) -> Chain:
-    """The tombstone of an acked chain, without missing children: raw stamps may end children without naming them."""
+    """The tombstone of an acked chain. It lists no missing children, because raw stamps may end children without naming
+    them.
+    """
     return replace(chain, status="acked", missing=frozenset(), operations=(), expires_ms=expires_ms)
 
 

@@ -18,7 +18,7 @@ class Chain:
     """A decoded record."""
 
     identity: str
-    """A random name, drawn when the chain is created. It distinguishes two chains with the same tag."""
+    """A random name, drawn when the chain is created. The name distinguishes two chains with the same tag."""
     stamp: bytes
     status: Status = "open"
     children: frozenset[str] = frozenset()
@@ -35,7 +35,7 @@ class Chain:
 
 
 def child_stamp(seed: bytes, name: str) -> bytes:
-    """The stamp of a named child: keyed BLAKE3, so the record contains a seed and names instead of stamps."""
+    """The stamp of a named child: a keyed BLAKE3 hash. So the record contains a seed and names instead of stamps."""
     stamp: bytes = blake3(name.encode("utf-8"), key=seed).digest(length=STAMP_BYTES)
     return stamp
 

@@ -48,12 +48,12 @@ T = TypeVar("T")
 SEED_BYTES: Final = 32
 
 ATTEMPTS: Final = 40
-"""Most attempts to read and replace one record before `StaleLocalData` is raised. Their backoff is about 35 s on
-average."""
+"""The maximum number of attempts to read and replace one record. After the last attempt, `StaleLocalData` is raised.
+The backoff of all attempts together is about 35 s on average."""
 
 
 class SharedChains:
-    """The chains of one partition of a record store, one record each. Thread-safe.
+    """The chains of one partition of a record store. Each chain is one record. Thread-safe.
 
     Requests without contention: create 1, stamp 2, state 1, fail 2, delete 2. If n threads stamp one chain at the same
     time, they take 4 requests together. `ATTEMPTS` bounds the attempts of each operation.
@@ -84,7 +84,7 @@ class SharedChains:
         payload: str = "",
         reuse: bool = False,
     ) -> ChainState:
-        """Begins a chain whose XOR is `stamp`; `TagExists` if a chain, open or ended, has this tag. 1 request.
+        """Begins a chain whose XOR is `stamp`; `TagExists` if a chain, open or ended, has this tag. Cost: 1 request.
 
         `children` names all children of the new chain; `stamp` must be the XOR of their stamps. `reuse`: replaces a
         chain that has ended, as the npm package does; `TagExists` only if that chain is open. Stamps name only the tag,
@@ -105,7 +105,7 @@ class SharedChains:
         payload: str = "",
         reuse: bool = False,
     ) -> ChainState:
-        """Begins a chain of children that are stamped by name; `TagExists` if the tag is in use. 1 request.
+        """Begins a chain of children that are stamped by name; `TagExists` if the tag is in use. Cost: 1 request.
 
         `reuse`: as in `create`.
         """
@@ -125,12 +125,12 @@ class SharedChains:
         children: Iterable[str] = (),
         starts: Iterable[str] = (),
     ) -> StampOutcome:
-        """XORs `stamp` into the chain, once for each operation id, however often it is sent. 2 requests.
+        """XORs `stamp` into the chain, once for each operation id, however often it is sent. Cost: 2 requests.
 
         `Stamped` and `Acked` contain the resulting XOR, which the npm package's `stamp` returns. `children` names the
-        children that the stamp ends, `starts` those children that it begins. Without an operation id, a repeated call
-        is a new stamp. A stamp changes nothing if all its children have ended before. If only some of them have ended,
-        the stamp cannot be split: `UsageError`.
+        children that the stamp ends; `starts` names the children that the stamp begins. Without an operation id, a
+        repeated call is a new stamp. A stamp changes nothing if all its children have ended before. If only some of its
+        children have ended, the stamp cannot be split: `UsageError`.
         """
         outcome = self._stamp(tag, children, starts, operation_id, raw=check_stamp(stamp))
         return with_xor(outcome, stamp)
@@ -138,20 +138,23 @@ class SharedChains:
     def stamp_children(
         self, tag: str, names: Iterable[str], operation_id: str | None = None, *, starts: Iterable[str] = ()
     ) -> StampOutcome:
-        """Ends these children of an `open_batch` chain, and begins `starts`, in one stamp. 2 requests.
+        """Ends the children `names` of an `open_batch` chain, and begins the children `starts`, in one stamp. Cost: 2
+        requests.
 
-        Idempotent by name: children that any caller has ended before are skipped. With the operation id, a retry of
-        the stamp that acked the chain returns `Acked` again.
+        The call is idempotent by name: children that any caller has ended before are skipped. With the operation id, a
+        retry of the stamp that acked the chain returns `Acked` again.
         """
         return self._stamp(tag, names, starts, operation_id)
 
     def fail(self, tag: str, reason: str) -> ChainState:
-        """Closes an open chain as failed. Returns the state afterwards; a closed chain stays unchanged. 2 requests."""
+        """Closes an open chain as failed. Returns the state afterwards; a closed chain stays unchanged. Cost: 2
+        requests.
+        """
         plan = partial(failed, reason=reason, expires_ms=self._expiry_ms())
         return facts(tag, self._change(plan, tag))
 
     def state(self, tag: str) -> ChainState:
-        """The chain's facts; `TagNotFound` if the chain does not exist. 1 request."""
+        """The chain's facts; `TagNotFound` if the chain does not exist. Cost: 1 request."""
         return facts(tag, _existing(tag, self._records.read(self._partition, tag)))
 
     def states(self) -> Iterator[ChainState]:
@@ -160,7 +163,7 @@ class SharedChains:
             yield facts(record.key, decode(record.key, record.value))
 
     def delete(self, tag: str) -> None:
-        """Deletes the chain, open or closed; `TagNotFound` if it does not exist. 2 requests."""
+        """Deletes the chain, open or closed; `TagNotFound` if it does not exist. Cost: 2 requests."""
         identity: str | None = None
         for _ in attempts(self._clock, ATTEMPTS):
             record = self._records.read(self._partition, tag)
@@ -168,7 +171,7 @@ class SharedChains:
                 return
             found = _existing(tag, record).identity
             if record is None or identity not in (None, found):
-                return  # the tag has been created again since
+                return  # another caller has created a chain with this tag meanwhile
             identity = found
             try:
                 outcome = self._updates.remove(self._partition, tag, expected=record.version)
@@ -227,7 +230,8 @@ class SharedChains:
                 outcome = self._updates.replace(self._partition, tag, value, expected=old.version)
         if isinstance(outcome, Stored):
             return opened
-        # After a write in doubt, the chain found may be this call's own, already stamped by others.
+        # After a write in doubt, the chain in the store may be the one that this call created; others may have stamped
+        # it already.
         found = outcome.record
         if found is not None and decode(tag, found.value).identity == chain.identity:
             return opened
@@ -264,7 +268,7 @@ class SharedChains:
         return result
 
     def _send(self, tag: str, plans: Sequence[Plan[Any]]) -> Sequence[Any]:
-        """The plans' results, after at most one write that contains all their changes."""
+        """Returns the plans' results, after at most one write that contains the changes of all plans."""
 
         def decide(record: Record | None) -> tuple[bytes | None, Sequence[Any]]:
             after, results = combine(_existing(tag, record), plans)
