@@ -32,6 +32,20 @@ def test_dagster_opens_the_home_that_is_written(tmp_path: Path) -> None:
     assert "has all lines already" in again.output
 
 
+def test_home_is_made_in_the_folder_of_a_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The only source's name is a default there. Without a check for it, the guide's command would be refused."""
+    (tmp_path / "defs/orders").mkdir(parents=True)
+    (tmp_path / "defs/orders/defs.yaml").write_text(
+        "type: s3notify_platform.S3NotifyComponent\nattributes: {name: orders, bucket: acme-landing}\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    done = CliRunner().invoke(main, ["init", "--dagster-home", "home"])
+    assert done.exit_code == 0, done.output
+    assert (tmp_path / "home/dagster.yaml").exists()
+    named = CliRunner().invoke(main, ["init", "orders", "--dagster-home", "home"])
+    assert (named.exit_code, "goes alone" in named.output) == (2, True)
+
+
 def test_a_file_of_one_s_own_stays_and_the_lines_it_lacks_are_printed(tmp_path: Path) -> None:
     own = "run_launcher: {module: dagster_docker, class: DockerRunLauncher}\n"
     own += "sensors: {use_threads: true, num_workers: 8}\n"
