@@ -101,9 +101,9 @@ def commit_rounds(
 
     Yields each round after its last step. Every driver of a run takes its rounds from this function.
 
-    After the commit of a round, its rows are visible, and `known` has the table version. These steps follow: `report`
-    the round; remove its entries from the queue; let the next batch look at slots that were not read completely
-    (`ask_again`); `settle` the rescan backlog, and stamp the batch's chain.
+    After the commit of a round, its rows are visible, and `known` has the table version. Then the function calls
+    `report`, removes the round's entries from the queue, and calls `ask_again` with the slots that were not read
+    completely. At last it calls `settle`, which settles the rescan backlog and stamps the batch's chain.
 
     A crash at any step loses nothing: the batch stays open, and its slots are requested again, found unchanged, and
     reported. With the reverse order, a crash could leave a committed slot unreported forever.

@@ -69,7 +69,7 @@ def unnamed_columns(table: pa.Table, schema: pa.Schema) -> tuple[dict[str, Place
 
 
 def count_fields(fields: pa.Schema | pa.DataType) -> int:
-    """Number of fields of a schema or a type, at any depth."""
+    """Returns the number of fields of a schema or a type, at any depth."""
     if not isinstance(fields, pa.Schema):
         if not pa.types.is_nested(fields):
             return 0
@@ -80,7 +80,7 @@ def count_fields(fields: pa.Schema | pa.DataType) -> int:
 
 
 def infinities(values: pa.Array) -> int:
-    """Number of infinities in a column, at any depth."""
+    """Returns the number of infinities in a column, at any depth."""
     kind = values.type
     if pa.types.is_floating(kind):
         return pc.sum(pc.is_inf(values)).as_py() or 0

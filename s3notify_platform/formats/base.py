@@ -109,7 +109,7 @@ class Format(ABC):
         return True
 
     def common_type(self, first: pa.DataType, second: pa.DataType) -> pa.DataType:
-        """The type of an inferred column whose samples have two types that Arrow cannot unify. Pure.
+        """Returns the type of an inferred column whose samples have two types that Arrow cannot unify. Pure.
 
         Values that do not fit this type are rejected later.
         """
@@ -166,6 +166,6 @@ class Format(ABC):
 
 
 def empty_end(source: ObjectBytes, split: Split) -> SplitEnd:
-    """The end of a split in which no record begins."""
+    """Returns the end of a split in which no record begins."""
     end = min(split.end, source.size)
     return SplitEnd(status="ok", offset=end, reach_end=end >= source.size)

@@ -49,7 +49,7 @@ class Piece:
     reject: Reject | None = None
 
     def part(self, low: int, high: int) -> "Piece":
-        """The records from `low` to before `high`."""
+        """Returns the records from `low` to before `high`."""
         return Piece(
             records=self.records.part(low, high),
             begins=self.begins[low:high],
@@ -59,7 +59,7 @@ class Piece:
 
 
 def cut_lines(body: bytes, *, mark: bool, final: bool) -> tuple[Offsets, Offsets, int]:
-    """A `Cut` for records that are lines, including blank ones."""
+    """Returns a `Cut` for records that are lines, including blank ones."""
     whole = len(body) if final else body.rfind(b"\n") + 1
     lines = body[:whole]
     return *ranges_between(lines, np.frombuffer(lines, np.uint8) == NEWLINE, mark=mark), whole

@@ -87,7 +87,7 @@ def check_encoding(encoding: str) -> None:
 
 
 def without_suffix(name: str) -> str:
-    """A name without its compression suffix. Pure."""
+    """Returns a name without its compression suffix. Pure."""
     stem, _, suffix = name.rpartition(".")
     return stem if stem and suffix.lower() in SUFFIXES else name
 
@@ -106,7 +106,7 @@ def is_text(head: bytes, key: str, encoding: str) -> bool:
 
 
 def compression_of(head: bytes, key: str) -> Compression | None:
-    """The compression of an object that begins with these `HEAD_BYTES`. Pure."""
+    """Returns the compression of an object that begins with these `HEAD_BYTES`. Pure."""
     if head.startswith(b"\x1f\x8b\x08"):
         return "gzip"
     if head.startswith(b"BZh") and head[4:10] in _BZ2_BLOCKS:
@@ -232,7 +232,7 @@ class _Gzip:
 
 
 def new_zstd() -> _Decompressor:
-    """A decompressor of one stream, with a window of at most `WINDOW_LOG` bits."""
+    """Returns a decompressor of one stream, with a window of at most `WINDOW_LOG` bits."""
     return zstd.ZstdDecompressor(options={zstd.DecompressionParameter.window_log_max: WINDOW_LOG})
 
 
@@ -370,7 +370,7 @@ def _is_utf8(encoding: str) -> bool:
 
 
 def _encoding_of(head: bytes, declared: str) -> str | None:
-    """The encoding of a text that begins with `head`; None for UTF-8. A byte order mark takes precedence."""
+    """Returns the encoding of a text that begins with `head`; None for UTF-8. A byte order mark takes precedence."""
     if head.startswith(codecs.BOM_UTF8):
         return None
     # The byte order mark of UTF-32 equals the mark of UTF-16 and a NUL behind it.

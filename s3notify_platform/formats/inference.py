@@ -78,7 +78,7 @@ def _zoned(kind: pa.DataType) -> pa.DataType:
 
 
 def spark_type(kind: pa.DataType) -> pa.DataType:
-    """The nearest type that Spark has; string if there is no such type."""
+    """Returns the nearest type that Spark has; string if there is no such type."""
     if isinstance(kind, pa.BaseExtensionType):
         return spark_type(kind.storage_type)
     if pa.types.is_dictionary(kind):

@@ -176,7 +176,7 @@ def _all_are(texts: pa.Array, form: str) -> bool:
 
 
 def place_of(path: str) -> str:
-    """A path without list indexes."""
+    """Returns a path without list indexes."""
     return re.sub(r"\[\d*\]", "", path)
 
 

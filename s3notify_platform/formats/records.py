@@ -174,11 +174,11 @@ class Records:
     offset: Offsets
 
     def part(self, low: int, high: int) -> "Records":
-        """The records from `low` to before `high`."""
+        """Returns the records from `low` to before `high`."""
         return self.take(slice(low, high))
 
     def take(self, numbers: Offsets | slice) -> "Records":
-        """The records with these numbers."""
+        """Returns the records with these numbers."""
         return Records(
             body=self.body,
             start=self.start[numbers],
@@ -188,11 +188,11 @@ class Records:
         )
 
     def raw(self, number: int) -> bytes:
-        """The bytes of one record."""
+        """Returns the bytes of one record."""
         return self.body[self.start[number] : self.end[number]]
 
     def texts(self) -> pa.Array:
-        """The records as strings; bytes that are not UTF-8 become U+FFFD."""
+        """Returns the records as strings; bytes that are not UTF-8 become U+FFFD."""
         # Parts with an even number are records; the parts between records are line ends.
         bounds = np.column_stack([self.start, self.end]).ravel()
         buffers = [None, pa.py_buffer(bounds), pa.py_buffer(self.body)]
@@ -204,7 +204,7 @@ class Records:
             return pa.array([one.decode(errors="replace") for one in raw.to_pylist()], pa.string())
 
     def joined(self) -> bytes:
-        """The bytes of all records, with a line end behind each record."""
+        """Returns the bytes of all records, with a line end behind each record."""
         if len(self.start) == 0:
             return b""
         # Between two of these records there are only line ends of one or two bytes, and blank lines, which
@@ -245,7 +245,7 @@ def no_rows(target: Target, rejects: Sequence[Reject]) -> Parsed:
 
 
 def rejected_whole(index: int, body: bytes, reason: str, target: Target) -> Parsed:
-    """The result for an object that is rejected as a whole."""
+    """Returns the result for an object that is rejected as a whole."""
     return no_rows(target, [Reject(index=index, offset=0, reason=reason, raw=body[:MAX_RAW_BYTES])])
 
 

@@ -73,7 +73,7 @@ def format_for(key: str, settings: Any) -> Format | None:
 
 
 def fixed_schema(setting: str) -> pa.Schema | None:
-    """The columns of all objects under this setting, for a format with fixed columns. Pure."""
+    """Returns the columns of all objects under this setting, for a format with fixed columns. Pure."""
     return FORMATS[setting].fixed_schema if setting != AUTO else None
 
 

@@ -91,7 +91,7 @@ def below(path: str, name: str) -> str:
 
 
 def kinds_of(fields: pa.Schema | pa.StructType) -> dict[str, pa.DataType]:
-    """The types of columns, or of a struct's fields, by name."""
+    """Returns the types of columns, or of a struct's fields, by name."""
     return {part.name: part.type for part in fields}
 
 

@@ -221,7 +221,10 @@ class Location(LocationSettings):
         return any(topic.name == self.name for topic in self.queue(store).topics.all())
 
     def check_exists(self, asset: str | None = None) -> None:
-        """Raises `UsageError` if the source, or its slot asset `asset`, has no table. Cost: that of `newest`."""
+        """Raises `UsageError` if the source, or its slot asset `asset`, has no table.
+
+        Cost: the requests of `newest`.
+        """
         if isinstance(self.table(asset).newest(), Absent):
             raise self.no_table(asset)
 

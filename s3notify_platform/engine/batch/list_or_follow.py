@@ -1,7 +1,7 @@
 """Decides how a batch finds out what changed: by a listing of the bucket, or by the entries of the source's topic.
 
 Both the sensor and `s3notify ingest` decide here. Each change has an entry, except changes that are older than the
-topic, and changes by a writer that does not queue. So the first of these cases that applies is chosen:
+topic, and changes by a writer that does not queue. So the decision is the first of these cases that applies:
 
     everything   everything was last compared before this topic was made: compare all slots with a listing
     rescan       there is no topic, slots wait in the backlog, or a writer that does not queue was seen lately or has

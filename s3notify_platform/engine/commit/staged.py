@@ -53,7 +53,7 @@ class StagedRound:
     def packs(self, table: LogTable, slots: Collection[Slot]) -> tuple[list[StagedPack], list[StagedPack]]:
         """Returns the packs of rows and the packs of rejects, without the rows of slots that are not committed.
 
-        The cost is that of `PackSet.narrowed`.
+        Cost: the requests of `PackSet.narrowed`.
         """
         rows: list[StagedPack] = []
         rejects: list[StagedPack] = []

@@ -2,7 +2,7 @@
 
 An object of up to `Source.split_bytes` is read as a whole. A larger object is read in parts by many tasks, if its
 format and encoding let a task begin in the middle. A CSV object whose values may be quoted is read by one task. The
-reason: a line end inside a quoted value ends no record, and only a task that has read all text before a line end knows
+reason: a line end inside a quoted value ends no record. Only a task that has read all text before a line end knows
 whether the line end is quoted.
 """
 

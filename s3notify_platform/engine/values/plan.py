@@ -1,8 +1,8 @@
 """The object versions that a round reads. Tasks find these by comparison, and the driver collects them.
 
 The driver receives only the changes of a batch: at most `max_objects` splits and removed keys (and one more for each
-slot), and the entries to remove, whose number the topic's capacity limits. All other objects of the bucket pass through
-Spark's own shuffle, which spills to disk, and never through the driver.
+slot), and the entries to remove. The topic's capacity limits the number of entries. All other objects of the bucket
+pass through Spark's own shuffle, which spills to disk, and never through the driver.
 """
 
 import pickle
@@ -127,8 +127,8 @@ class Plan:
 
 
 def refuse_withdrawals(found: Plan, confirmed: Collection[Slot], source: Source) -> str:
-    """Fails all slots with withdrawals, except slots in `confirmed`, if the plan withdraws too many of the listed
-    objects.
+    """Fails all slots with withdrawals, except slots in `confirmed`, if a listing lacks too many of the objects with a
+    state.
 
     Returns the reason, or "".
     """

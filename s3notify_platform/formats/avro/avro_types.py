@@ -43,7 +43,7 @@ class ArrowTypes:
         self._fields = 0
 
     def columns(self, schema: Any) -> pa.Schema:
-        """The columns of a file, whose schema must be a record."""
+        """Returns the columns of a file, whose schema must be a record."""
         if not isinstance(schema, Mapping) or schema.get("type") != "record":
             raise UnreadableError("its schema is not a record")
         kind = self._type(schema, "", ())
@@ -129,7 +129,7 @@ class ArrowTypes:
 def _takes_bytes(kind: pa.DataType) -> bool:
     """True if each value of this type takes at least one byte.
 
-    Otherwise a few bytes of an object could declare billions of values.
+    If values took no bytes, a few bytes of an object could declare billions of values.
     """
     if pa.types.is_struct(kind):
         return any(_takes_bytes(part.type) for part in kind)
@@ -154,7 +154,7 @@ def _storage(kind: pa.DataType) -> pa.DataType:
 
 
 def without_nulls(columns: pa.Schema) -> pa.Schema:
-    """The columns, but without the fields that are always null, at any depth. Pure."""
+    """Returns the columns without fields that are always null, at any depth. Pure."""
     return pa.schema([*_without_nulls(pa.struct([*columns]))])
 
 
@@ -206,8 +206,9 @@ def _is_null(schema: Any) -> bool:
 
 
 def empty_fields(columns: pa.Schema | pa.DataType) -> int:
-    """Number of fields, at any depth, whose type is a record without any fields: values of this type take no bytes,
-    too. Pure.
+    """Returns the number of fields, at any depth, whose type is a record without any fields. Pure.
+
+    Values of this type take no bytes, too.
     """
     if not isinstance(columns, pa.Schema):
         if not pa.types.is_nested(columns):

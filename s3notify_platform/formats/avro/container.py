@@ -274,7 +274,7 @@ class _Block:
     """The end of each record; empty before `one_by_one` was called."""
 
     def together(self, schema: Any) -> list[Any]:
-        """All records. Raises the errors of fastavro, or `EOFError` if more bytes follow the last record."""
+        """Returns all records. Raises the errors of fastavro, or `EOFError` if more bytes follow the last record."""
         body = BytesIO(_bytes_of(self.count) + self.records + b"\0")  # encoded as an array of records
         found: Any = fastavro.schemaless_reader(body, schema, None, handle_unicode_errors=_ERRORS)
         if len(found) != self.count or body.read(1):
@@ -303,7 +303,7 @@ class _Block:
         return self.ends[-1] if self.ends else 0
 
     def raw(self, number: int, schema: Any) -> bytes:
-        """The bytes of a record."""
+        """Returns the bytes of a record."""
         if not self.ends:
             self.one_by_one(schema)
         begin = self.ends[number - 1] if number else 0
@@ -359,7 +359,7 @@ class _Batch:
         return Reject(index=0, offset=block.place + len(values), reason=reason, raw=raw)
 
     def take(self) -> Iterator[Parsed]:
-        """The rows of the batch, and a reject for each record with a value that does not fit."""
+        """Yields the rows of the batch, and a reject for each record with a value that does not fit."""
         values, places = self._values, self._places
         self._values, self._places, self._bytes = [], [], 0
         for low in range(0, len(values), self._rows):

@@ -13,13 +13,14 @@ from s3notify_platform.protocols.source_enumerator import Split
 
 
 def most_decoded(size: int) -> int:
-    """Maximum bytes of decoded rows for an object of `size` bytes. Pure."""
+    """Returns the maximum bytes of decoded rows for an object of `size` bytes. Pure."""
     return max(MAX_DECODED_BYTES, size * MAX_DECODED_PER_BYTE)
 
 
 def bytes_of(rows: pa.Table) -> int:
-    """Number of bytes of these rows, without columns that are all null: such a column may be missing in the file
-    itself.
+    """Returns the number of bytes of these rows, without columns that are all null.
+
+    The file itself may lack such a column.
     """
     return sum(column.nbytes for column in rows.columns if column.null_count < rows.num_rows)
 

@@ -4,9 +4,9 @@ Splits assign to each stripe an equal share of the file's bytes, wherever the st
 stripes whose shares begin in the split. A stripe that cannot be read is one reject; a row with a value that does not
 fit is one reject. A file without a readable tail, or without any column of a given schema, becomes one reject. The
 split at the file's beginning reports this reject. `_offset` is 2**32 times the number of the stripe, plus the number of
-the row in the stripe. pyarrow reads a stripe only as a whole, and reads times as nanoseconds, which reach from the year
-1677 to 2262. So a stripe with a time outside of these years is one reject: pyarrow does not say which row has this
-time.
+the row in the stripe. The reader, pyarrow, reads a stripe only as a whole. It reads times as nanoseconds, which reach
+from the year 1677 to 2262. So a stripe with a time outside of these years is one reject: pyarrow does not say which row
+has this time.
 
 Memory: one decoded stripe, whose size is known only after decoding. The number of the file's rows is checked before
 decoding. If an object in memory has texts or lists, it is decoded twice. The first decoding only counts bytes: ORC

@@ -277,7 +277,7 @@ def _decoded(
 
 
 def _fitting_rows(reader: pq.ParquetFile, group: RowGroup, names: list[str]) -> int:
-    """The number of rows that have about `BATCH_BYTES`, estimated from the first rows."""
+    """Returns the number of rows that have about `BATCH_BYTES`, estimated from the first rows."""
     first = reader.iter_batches(PROBED_ROWS, row_groups=[group.number], columns=names, use_threads=False)
     probed = [plain for batch in islice(first, 1) for plain in _without_dictionaries(batch)]
     size = sum(batch.nbytes for batch in probed)

@@ -128,7 +128,7 @@ def _cast(values: pa.Array, kind: pa.DataType) -> pa.Array:
 
 
 def _twin_in(kind: pa.DataType) -> str:
-    """A name that two fields of the same struct have, at any depth; "" if there is none."""
+    """Returns a name that two fields of the same struct have, at any depth; "" if there is none."""
     if not pa.types.is_nested(kind):
         return ""
     parts = [kind.field(number) for number in range(kind.num_fields)]
@@ -157,7 +157,7 @@ def _rescue_unnamed(
 
 
 def _plain(value: pa.Scalar) -> Any:
-    """A Python value.
+    """Converts an Arrow scalar to a Python value.
 
     Times become texts: Python has fewer years, zones and digits. Structs with duplicate names become pairs.
     """

@@ -128,7 +128,7 @@ class Dialect:
         return place
 
     def fault(self, record: bytes) -> str:
-        """Why a record is malformed; "" if it is well-formed."""
+        """Returns why a record is malformed, or ""."""
         end = self.record_end(record, 0, len(record))
         if end == len(record):
             return ""

@@ -144,7 +144,7 @@ class CsvRecords(Parser):
         self._unnamed_columns = [name for name in names if name not in named]
         self._written = {c.name: notation.written(below("", c.name), c.type) for c in target.schema}
         # Timestamps are read as strings: the CSV reader requires that all timestamps have a zone, or none
-        # has. Nested types are read as strings, too: the reader has none.
+        # has. Nested types are read as strings, too: pyarrow's CSV reader has no nested types.
         kinds = {
             c.name: pa.string()
             if self._written[c.name] or pa.types.is_timestamp(c.type) or pa.types.is_nested(c.type)
@@ -214,7 +214,7 @@ class CsvRecords(Parser):
         return Converted(table=named, unnamed=unnamed, new_fields=new_fields)
 
     def _infinities_in(self, joined: bytes, name: str) -> int:
-        """The number of infinities in the texts of a column."""
+        """Returns the number of infinities in the texts of a column."""
         options = csv_options([name], pa.schema([(name, pa.string())]), self._dialect)
         texts = read_csv(joined, self._names, options, self._dialect)[name]
         return infinite(texts)
@@ -261,7 +261,7 @@ class CsvRecords(Parser):
         return pa.schema([column.with_type(kind) for column, kind in zip(found, kinds, strict=True)])
 
     def _new_fields(self, split: Sequence[dict[str, str]]) -> list[pa.Schema]:
-        """The fields of recovered records that an inferred schema lacks."""
+        """Returns the fields that an inferred schema lacks and that recovered records have."""
         names = [name for name in self._unnamed_columns if any(values.get(name) for values in split)]
         rows = "".join(",".join(_quoted(values.get(name)) for name in names) + "\n" for values in split)
         dialect = Dialect(nulls=self._dialect.nulls)

@@ -22,7 +22,7 @@ _BOOLEANS: Final = ("true", "True", "TRUE", "1", "false", "False", "FALSE", "0")
 
 
 def infinite(texts: pa.Array | pa.ChunkedArray) -> int:
-    """Number of infinities among these texts."""
+    """Returns the number of infinities among these texts."""
     return pc.sum(pc.match_substring_regex(texts, _INFINITE)).as_py() or 0
 
 

@@ -25,7 +25,7 @@ _TOKEN: Final = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"|[\[\]{}]', re.DOTALL)
 
 
 def infinities_in(text: bytes) -> int:
-    """Number of infinities that JSON lines contain, outside of strings.
+    """Returns the number of infinities that JSON lines contain, outside of strings.
 
     Raises `ArrowInvalid` for the abbreviation `Inf`.
     """
@@ -38,7 +38,7 @@ def infinities_in(text: bytes) -> int:
 
 
 def depth_of(text: bytes) -> int:
-    """Number of nested levels in a JSON text.
+    """Returns the number of nested levels in a JSON text.
 
     For a malformed text, the result is at least the depth that a parser reaches.
     """
@@ -56,7 +56,7 @@ def is_deeper(text: bytes, levels: int) -> bool:
 
 
 def too_deep(records: Records) -> Iterator[int]:
-    """The numbers of the records nested deeper than `MAX_DEPTH`."""
+    """Yields the numbers of the records nested deeper than `MAX_DEPTH`."""
     if not len(records.start):
         return
     low = int(records.start[0])
@@ -109,7 +109,7 @@ def check_cells(text: bytes, columns: int | None = None) -> None:
 def value_end(text: str, start: int) -> int:
     """Returns where the JSON object or list that begins at `start` ends, at any depth.
 
-    Raises `ValueError` without such an end.
+    Raises `ValueError` if the end is missing.
     """
     depth = 0
     for token in _TOKEN.finditer(text, start):

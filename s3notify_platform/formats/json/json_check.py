@@ -127,7 +127,7 @@ class _Values:
         return _object("|".join(members))
 
     def value(self, kind: pa.DataType, path: str) -> str:
-        """The pattern of a value of this type at a path."""
+        """Returns the pattern of a value of this type at a path."""
         if pa.types.is_struct(kind):
             return self.struct(list(kind), path)
         if pa.types.is_list(kind):

@@ -60,8 +60,9 @@ T = TypeVar("T")
 _CONSTANTS: Final = {True: "true", False: "false"}
 
 _MANY: Final = 64
-"""A schema with more columns is read in another way: most of its columns are missing in most records, and pyarrow takes
-0.1 µs for each null.
+"""Above this number of columns, `JsonLines` reads only the columns that it expects.
+
+Most columns are then missing in most records, and pyarrow takes 0.1 µs for each null.
 """
 
 
@@ -161,7 +162,7 @@ class JsonLines(Parser):
         return replace(self.convert(records.take(rest)), left=left)
 
     def _suspects(self, records: Records) -> Offsets:
-        """The numbers of records that probably do not fit."""
+        """Returns the numbers of records that probably do not fit."""
         checker = self._checker(self._reader.has_commas(records.joined()))
         return np.union1d(checker.unfit(records), np.fromiter(too_deep(records), np.int64))
 
@@ -231,7 +232,7 @@ class JsonLines(Parser):
         return self._reader.noted(joined, found.schema)
 
     def _new_fields(self, records: Records, rescued: Sequence[Rescued | None]) -> list[pa.Schema]:
-        """The fields of recovered records that an inferred schema lacks."""
+        """Returns the fields that an inferred schema lacks and that recovered records have."""
         found = []
         for number, one in enumerate(rescued):
             if one is None or not one.unnamed or not self.target.inferred:

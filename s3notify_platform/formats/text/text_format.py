@@ -104,7 +104,7 @@ class TextFormat(Format):
         return slice(0, 0)
 
     def cut(self, body: bytes, *, mark: bool, final: bool, limit: int) -> tuple[Offsets, Offsets, int]:
-        """A `chunked_records.Cut`. Each line that is not blank is a record, unless a format overrides this method."""
+        """See `chunked_records.Cut`. Each line that is not blank is a record, unless a format overrides this method."""
         starts, ends, whole = cut_lines(body, mark=mark, final=final)
         filled = ends > starts
         return starts[filled], ends[filled], whole
@@ -158,7 +158,7 @@ class TextFormat(Format):
             yield from converted(records, parser)
 
     def _ranges(self, body: bytes) -> tuple[Offsets, Offsets]:
-        """Byte ranges of the records of a text, without its header."""
+        """Returns the starts and ends of the records of a text, without the header."""
         starts, ends, _ = self.cut(body, mark=True, final=True, limit=len(body))
         first = int(self.header_bytes > 0)
         return starts[first:], ends[first:]
