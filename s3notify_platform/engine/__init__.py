@@ -1,6 +1,7 @@
-"""Carries a change from its queue entry to visible rows, without Spark and without Dagster.
+"""Processes a change from its queue entry to visible rows, without Spark and without Dagster.
 
-One folder holds each step, in the order of processing. A step imports only earlier steps and `values`.
+Each step has its own folder; the list below has the order of processing. A step imports only earlier steps and
+`values`.
 
     values/   the values passed between steps, each declared once, and their rows between driver and tasks
     batch/    when a batch is due, which slots it has, and how it finds out what changed

@@ -1,9 +1,8 @@
 """Drives one run in rounds: plan, read, stage, commit. Each slot has its own result. Needs no Spark.
 
-The driver holds the round's splits, outcomes and states, bounded by `Input.max_objects`. Work for a cluster goes
-through `Jobs`. A round is one version of the table, which the caller commits (`loop.commit_round`). The next round has
-the slots that another run has committed in the meantime, and the slots that have more to read. A slot that fails raises
-no error.
+Memory: the round's splits, outcomes and states, bounded by `Input.max_objects`. Work for a cluster goes through `Jobs`.
+A round is one table version, which the caller commits (`loop.commit_round`). The next round has the slots that another
+run has committed in the meantime, and the slots that have more to read. The failure of a slot raises no error.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -42,13 +41,13 @@ from s3notify_platform.table.open_table import OpenTable
 from s3notify_platform.table.snapshot import Absent, Snapshot
 
 MAX_CONFLICTS: Final = 6
-"""A slot with this many conflicts with other runs is not planned again in the run."""
+"""Number of conflicts with other runs after which a slot is not planned again in the run."""
 
 MAX_EVOLUTIONS: Final = 3
 """Maximum number of times that one batch widens its inferred schema for new fields."""
 
 QUARANTINED_SHOWN: Final = 5
-"""Maximum number of a slot's newly quarantined objects that the log names."""
+"""Maximum number of a slot's newly quarantined objects that are logged."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -60,11 +59,11 @@ class Ingest:
     clock: Clock = SYSTEM_CLOCK
     progress: Progress = lambda _: None
     reads: Callable[[Reading | None], None] = lambda _: None
-    """Called when a round begins to read, and with None when it has finished reading."""
+    """This function is called when a round begins to read, and with None after the round's last read."""
     code_version: str = ""
     """The fingerprint of the transform, noted for committed slots if the source declares no version."""
     opened: OpenTable | None = None
-    """The source's table; the first round opens it if it is not given."""
+    """The source's table. If it is None, the first round opens the table."""
     state: Run = field(init=False)
     _waits: int = field(default=0, init=False)
     _waited_seconds: float = field(default=0.0, init=False)
@@ -91,25 +90,26 @@ class Ingest:
         segments: Sequence[Segment] | None = None,
         seen_ms: int = 0,
     ) -> Iterator[Round]:
-        """Ingests `slots`, round by round: commit each round before you take the next one. Then see `result`.
+        """Ingests `slots` in rounds. The caller must commit each round before it takes the next round. See `result`.
 
-        Each slot has a result. With `only_found`, slots without objects and without a commit have none. A round reads
-        at most `Input.max_objects` and `max_bytes`; no round begins after `max_seconds`. So a crash costs one round.
+        Each slot has a result; with `only_found`, slots without objects and without a commit have no result. A round
+        reads at most `Input.max_objects` and `max_bytes`, so a crash costs one round. No round begins after
+        `max_seconds`.
 
         An object whose read fails is left out, and its slot is not `ok`. In the slots of `last_attempt`, the object
-        goes to quarantine instead, with the commit of the slot's other objects. Then it is not read again until it
-        changes or is retried (`table.quarantined`), and the rows of its earlier version leave.
+        goes to quarantine, and the slot is committed. A quarantined object is not read again until it changes or is
+        retried (`table.quarantined`), and the rows of its earlier version are removed.
 
-        An outage never counts against an object. The affected objects and slots are retried last, with backoff, until
-        the run has waited `OUTAGE_SECONDS` in total. Then the slots are not `ok`. If no slot could be planned,
+        An outage never counts against an object. The affected objects and slots are retried last, with backoff. After
+        the run has waited `OUTAGE_SECONDS` in total, these slots are not `ok`. If no slot could be planned,
         `UnavailableError` is raised.
 
-        `listing`: compare with the whole bucket; otherwise look at the keys that entries of the source's topic name.
-        `topic`: if given, the topic must have this epoch (else `NotFoundError`). `segments`: the slots' segments, if
-        they were already read after the signals were seen. `run`: the id under which a killed run's leftovers are found
-        (default: the batch). `signals`: the signal ETags seen when the batch was opened, at `seen_ms`; the commit of a
-        slot records the slot's ETag. `UsageError` before anything is written if bucket, schema or transform fail for
-        all slots, or the table has other settings; `CorruptError` if the table is damaged (`open_table`).
+        `listing`: list the whole bucket; otherwise look at the keys in the entries of the source's topic. `topic`: if
+        given, the topic must have this epoch (else `NotFoundError`). `segments`: the slots' segments, if the caller has
+        read them after it saw the signals. `run`: the run's id (default: the batch's id). `signals`: the signal ETags
+        seen when the batch was opened, at `seen_ms`; the commit of a slot stores the slot's ETag. Raises `UsageError`,
+        before any write, if bucket, schema or transform fail for all slots, or the table has other settings. Raises
+        `CorruptError` if the table is damaged (`open_table`).
         """
         self.state = Run(
             batch=batch,
@@ -144,7 +144,7 @@ class Ingest:
 
     @property
     def is_patient(self) -> bool:
-        """True while the run has waited less than `OUTAGE_SECONDS` in all for a store that was at fault."""
+        """True while the run's waits for an unavailable store are less than `OUTAGE_SECONDS` in total."""
         return self._waited_seconds < OUTAGE_SECONDS
 
     def _opened(self) -> OpenTable:
@@ -157,7 +157,7 @@ class Ingest:
                 self._wait(str(error))
 
     def _wait(self, why: str) -> None:
-        # Half of the wait is random, so that runs do not retry together; the fixed half bounds the number of retries.
+        # A random half prevents retries at the same time; the fixed half bounds the number of retries.
         most = min(OUTAGE_WAIT_SECONDS, 2.0**self._waits)
         seconds = most / 2 + backoff_seconds(0, self.clock, base=most / 2, ceiling=most / 2)
         self.progress(f"an outage, trying again in {seconds:.1f} s: {why}")
@@ -175,18 +175,18 @@ class Ingest:
         return self.opened
 
     def base(self, store: CountingStore) -> Base:
-        """The table, through `store`, and its newest snapshot. Requests of `LogTable.newest`, except the first time."""
+        """Returns the table through `store`, and its newest snapshot. Cost: `LogTable.newest`, except at first."""
         table = self.source.table(store=store, clock=self.clock)
         fresh, self._fresh = self._fresh, None
-        # The snapshot is new, unless this process has committed since.
+        # The snapshot `fresh` is used unless this process has committed in the meantime.
         found = fresh if fresh is not None and table.memory.kept() is fresh else table.newest()
-        if isinstance(found, Absent):  # the table was forgotten: open it again
+        if isinstance(found, Absent):  # the table was forgotten, so it is opened again
             self.opened = None
             found = self.table.snapshot or table.newest()
         assert isinstance(found, Snapshot), "it was created when it was opened"
         if found.known is not None and found.known.version < found.version:
-            # The writer of this version was killed before it noted the version in `known`. Without this, its loss would
-            # not be detected.
+            # The writer of this version was killed before it noted the version in `known`. Without the note,
+            # a loss of this version is not detected.
             known, record = table.reader.known.note(
                 found.table, found.version, found.number, seen=found.record, below=found.lineage
             )
@@ -194,18 +194,18 @@ class Ingest:
         return Base(table=table, snapshot=found)
 
     def result(self) -> BatchResult:
-        """The results so far."""
+        """Returns the results so far."""
         return self.state.result
 
 
 @dataclass(slots=True, kw_only=True)
 class _Round:
-    """One plan, and the stages and commits that follow from it."""
+    """One round: a plan, its staging, and its commit."""
 
     ingest: Ingest
     started: float
     again: list[Slot] = field(default_factory=list)
-    """Slots to plan again once the round is committed."""
+    """Slots to plan again after the commit of the round."""
     round: Round = field(init=False)
     _plan: Plan = field(default_factory=Plan)
     _base: Base = field(init=False)
@@ -256,7 +256,7 @@ class _Round:
         return self.round
 
     def _looked(self, slots: Sequence[Slot]) -> tuple[Base, Sequence[Entry] | None, TopicUser]:
-        """The newest table, and in parallel the entries of these slots; None as entries if the bucket is listed."""
+        """Reads the newest snapshot and, in parallel, the slots' entries; entries are None if the bucket is listed."""
         ingest, state, source = self.ingest, self.ingest.state, self.ingest.source
         entries: Sequence[Entry] | None = None
         epoch = state.topic
@@ -278,7 +278,7 @@ class _Round:
         return sum(len(slot_plan.changes.read) for slot_plan in self._plan.slots.values())
 
     def _say(self, busy: Sequence[SlotPlan], wanted: int) -> None:
-        """Reports what this round reads, and, if more objects are `wanted`, an estimate of the remaining time."""
+        """Reports what this round reads. If more objects are `wanted`, estimates the remaining time."""
         ingest, reading = self.ingest, self._reading()
         done = sum(each.objects for each in ingest.state.result.slots.values())
         size = sum(split.version.size for p in busy for split in p.changes.read)
@@ -295,7 +295,7 @@ class _Round:
         ingest.reads(Reading(objects=reading, bytes=size, wanted=wanted, done=done))
 
     def _cut(self) -> None:
-        """Leaves everything beyond `max_bytes` to the next round."""
+        """Limits the plan to `max_bytes`; the next round reads the other objects."""
         source, found = self.ingest.source, self._plan
         cut = cut_to_bytes(
             [p.changes for p in found.slots.values()],
@@ -356,8 +356,8 @@ class _Round:
     def _keep_within_limit(self, done: StagedRound) -> None:
         """Keeps at most `MAX_UNFORESEEN` objects in quarantine for unforeseen errors.
 
-        Beyond this limit, slots stay failed. These slots are settled again, as if on an earlier attempt. Requests of a
-        round with such an object: those of `StateReader.failing`.
+        If there are more such objects, their slots stay failed: they are settled again, as if on an earlier attempt.
+        Cost of a round with an unforeseen error: the requests of `StateReader.failing`.
         """
         ingest, state, base = self.ingest, self.ingest.state, self._base
         wanted = {
@@ -390,7 +390,7 @@ class _Round:
                     done.settled[plan.slot] = settled(plan, outcomes_of(part, plan), facts)
 
     def _log_traces(self, outcome: SlotResult) -> None:
-        """Logs each traceback once, without the object's key, since `erase` does not reach logs."""
+        """Logs each traceback once, without the object's key, because `erase` cannot erase keys from logs."""
         for key, trace in outcome.every_trace.items():
             if trace not in (logged := self.ingest.state.logged):
                 logged.add(trace)
@@ -426,7 +426,7 @@ class _Round:
             self.again, state.later = [], set()
         left = state.later.union(self.again)
         done = sorted(outcomes.keys() - left)
-        # The entries of slots without a result leave, too: such a slot had no objects before, and has none now.
+        # Slots without a result have no objects, and had none before: their entries are removed, too.
         entries = state.result.entries
         self.round.entries = {slot: entries[slot] for slot in done if slot in entries}
         return {slot: results[slot] for slot in done if slot in results}

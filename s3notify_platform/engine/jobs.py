@@ -1,4 +1,7 @@
-"""The port of the work for a cluster. A Spark session implements the port; tests implement it in their own process."""
+"""The port for work that runs on a cluster.
+
+A Spark session implements the port; tests run the work in their own process.
+"""
 
 from collections.abc import Iterable, Sequence
 from typing import Protocol
@@ -26,19 +29,20 @@ class Jobs(Protocol):
     ) -> Plan:
         """Compares bucket and committed states for `slots`, without the keys in `skip`.
 
-        `entries`: the entries of these slots, which name all possible changes: at most 1 HEAD for each key. If it is
-        None, the bucket is listed, with 1 LIST for each 1000 objects of the source prefix (`listing_chains` has the
-        other requests). Reading the states costs the requests of `StateReader.lookup`, or of `StateReader.columns`.
-        `user`: the table as a user of its topic. It is needed for a listing whose entries are removed after the commit.
+        `entries`: the entries of these slots, which contain the keys of all possible changes. Cost with `entries`: at
+        most 1 HEAD for each key. If `entries` is None, the bucket is listed, with 1 LIST for each 1000 objects of the
+        source prefix (`listing_chains` has the other requests). The states are read by `StateReader.lookup` or
+        `StateReader.columns`. `user`: the table as a user of its topic; a listing needs it if entries are removed after
+        the commit.
         """
 
     def choose_schema(self, busy: Sequence[SlotPlan], run: Run, known: TableSchema | None) -> TableSchema:
-        """The schema of the batch: declared, pinned (`known`), or inferred from a sample."""
+        """Returns the schema of the batch: declared, pinned (`known`), or inferred from a sample."""
 
     def widen_schema(
         self, schema: TableSchema, new_fields: Iterable[str], run: Run, known: TableSchema | None
     ) -> TableSchema:
-        """The schema with new fields (`Outcome.new_fields`); unchanged if it cannot be widened."""
+        """Returns the schema with new fields (`Outcome.new_fields`), or the same schema if it cannot be widened."""
 
     def stage(
         self, busy: Sequence[SlotPlan], schema: TableSchema, run: Run, *, label: int

@@ -1,9 +1,9 @@
-"""The loop of a run: the only place that commits rounds, with the order of everything that follows a commit.
+"""The loop of a run. Only this module commits rounds, and it has the order of all steps that follow a commit.
 
-A round brings some slots through all tables of the run, table by table: first the source's table, then the derived
-tables. The rows of each derived table are staged from the version that was just committed to the table before it.
-Sensor runs, backfills and `s3notify ingest` take the rounds of a run from `commit_rounds`. The next round depends on
-the results of the previous one.
+A round commits some slots to all tables of the run, one table after the other: first the source's table, then the
+derived tables. The rows of each derived table are made from the table version that was just committed to the preceding
+table. Sensor runs, backfills and `s3notify ingest` take the rounds of a run from `commit_rounds`. The next round
+depends on the results of the previous one.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -21,8 +21,8 @@ Results = dict[Slot, SlotResult]
 class StagedTable:
     """A round's work for one table. `name`: the table's asset.
 
-    `commit` commits it as one version, and returns the results of the slots that the run has finished. Call it only
-    once. A slot that fails raises no error.
+    `commit` commits the work as one table version, and returns the results of the slots that the run has finished. Call
+    `commit` only once. The failure of a slot raises no error.
     """
 
     name: str
@@ -31,11 +31,11 @@ class StagedTable:
 
 @dataclass(slots=True, kw_only=True)
 class Round:
-    """Slots on their way through the tables of a run.
+    """The slots of one round, which are committed to each table of a run.
 
     `entries`: the entries of each finished slot; they were in the queue before the bucket was looked at. `unannounced`
     counts changes that a listing found and no entry names. `results`: for each table, the results of the finished
-    slots; complete once all tables are committed.
+    slots. They are complete after the commit of all tables.
     """
 
     tables: Iterator[StagedTable]
@@ -49,34 +49,40 @@ class Round:
         return next(iter(self.results.values()), {})
 
     def bad(self) -> list[Slot]:
-        """The slots that failed."""
+        """Returns the slots that failed."""
         return sorted(slot for slot, each in self._first.items() if not each.ok)
 
     def good(self) -> list[Slot]:
-        """The slots that are committed, or were found unchanged."""
+        """Returns the slots that are committed, or that are unchanged."""
         return sorted(slot for slot, each in self._first.items() if each.ok)
 
     def incomplete(self) -> set[Slot]:
-        """The slots that did not fail, but that the run had no time to read completely: they are requested again."""
+        """Returns the slots that did not fail, but were not read completely for lack of time.
+
+        These slots are requested again.
+        """
         return {slot for slot in self.good() if not self._first[slot].complete}
 
     def failed(self) -> dict[str, Results]:
-        """The failures in each table."""
+        """Returns the failed slots of each table."""
         return {
             name: {slot: each for slot, each in results.items() if not each.ok}
             for name, results in self.results.items()
         }
 
     def done_entries(self) -> list[Entry]:
-        """The entries of slots that were read completely. The entries of all other slots stay."""
+        """Returns the entries of slots that were read completely.
+
+        The entries of all other slots remain in the queue.
+        """
         left = {*self.bad(), *self.incomplete()}
         return [entry for slot, of_slot in self.entries.items() if slot not in left for entry in of_slot]
 
 
 def commit_round(staged: Round) -> None:
-    """Commits a round as one version of each table, table by table; `known` then has each version.
+    """Commits a round as one version of each table, one table after the other.
 
-    A slot that fails raises no error.
+    Afterwards `known` has these table versions. The failure of a slot raises no error.
     """
     for table in staged.tables:
         staged.results.setdefault(table.name, {}).update(table.commit())
@@ -91,21 +97,21 @@ def commit_rounds(
     ask_again: Callable[[Iterable[Slot]], None] = lambda _: None,
     settle: Callable[[Round], None] = lambda _: None,
 ) -> Iterator[Round]:
-    """Commits the rounds of a run one after the other, and does everything that follows a commit, in a safe order.
+    """Commits the rounds of a run one after the other, each with all steps that follow a commit, in a safe order.
 
-    Yields each round when all of it is done. Every driver of a run takes its rounds from here.
+    Yields each round after its last step. Every driver of a run takes its rounds from this function.
 
-    Once a round is committed, its rows are visible, and `known` has the version. Then these steps follow: `report` the
-    round; remove its entries from the queue; let the next batch look at slots that were not read completely
-    (`ask_again`); `settle` the rescan backlog, and stamp the batch's chain.
+    After the commit of a round, its rows are visible, and `known` has the table version. Then the function calls
+    `report`, removes the round's entries from the queue, and calls `ask_again` with the slots that were not read
+    completely. At last it calls `settle`, which settles the rescan backlog and stamps the batch's chain.
 
     A crash at any step loses nothing: the batch stays open, and its slots are requested again, found unchanged, and
-    reported. The reverse order could leave a committed slot unreported forever.
+    reported. With the reverse order, a crash could leave a committed slot unreported forever.
 
-    `beside` frees the space of the removed entries in the background; nothing waits for it.
+    `beside` runs a background task, which nobody waits for: it returns the space of the removed entries to the queue.
 
-    Requests of a round: those of `commit_round`, those of `NotificationQueue.remove` for the entries, and those of the
-    given functions.
+    Cost of a round: the requests of `commit_round`, of `NotificationQueue.remove` for the entries, and of the given
+    functions.
     """
     for each in rounds:
         commit_round(each)

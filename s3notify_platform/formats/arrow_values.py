@@ -1,6 +1,6 @@
 """Operations on Arrow columns.
 
-They convert texts to timestamps, and find values that no reader can hold, or that have no column.
+They convert texts to timestamps. They also find values that readers cannot represent, and fields that a schema lacks.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -21,9 +21,9 @@ Places = npt.NDArray[np.int64]
 def _unnamed_values(
     values: pa.Array, kind: pa.DataType, path: str, places: Places
 ) -> Iterator[tuple[str, Places]]:
-    """Paths of the fields that `kind` lacks, each with the row numbers where the field is not null.
+    """Yields the path of each field that `kind` lacks, with the numbers of the rows where the field is not null.
 
-    `places`: the rows' numbers.
+    `places`: the row number of each value in `values`.
     """
     found = values.type
     if pa.types.is_struct(found) and pa.types.is_struct(kind):
@@ -44,7 +44,10 @@ def _has_items(kind: pa.DataType) -> bool:
 
 
 def unnamed_columns(table: pa.Table, schema: pa.Schema) -> tuple[dict[str, Places], pa.Schema | None]:
-    """The fields that `schema` lacks, at any depth: the rows that have them, by path; and their columns."""
+    """Finds the fields that `schema` lacks, at any depth.
+
+    Returns the row numbers of each field, by path, and the columns that have such fields.
+    """
     rows = np.arange(table.num_rows)
     named = {*schema.names}
     found: dict[str, Places] = {}
@@ -66,7 +69,7 @@ def unnamed_columns(table: pa.Table, schema: pa.Schema) -> tuple[dict[str, Place
 
 
 def count_fields(fields: pa.Schema | pa.DataType) -> int:
-    """Number of fields of a schema or a type, at any depth."""
+    """Returns the number of fields of a schema or a type, at any depth."""
     if not isinstance(fields, pa.Schema):
         if not pa.types.is_nested(fields):
             return 0
@@ -77,7 +80,7 @@ def count_fields(fields: pa.Schema | pa.DataType) -> int:
 
 
 def infinities(values: pa.Array) -> int:
-    """Number of infinities in a column, at any depth."""
+    """Returns the number of infinities in a column, at any depth."""
     kind = values.type
     if pa.types.is_floating(kind):
         return pc.sum(pc.is_inf(values)).as_py() or 0
@@ -87,7 +90,9 @@ def infinities(values: pa.Array) -> int:
 
 
 def check_finite(found: int, written: Callable[[], int]) -> None:
-    """Raises if there are more infinities than were written: a number was too large for its floating point column."""
+    """Raises if a column has more infinities than its texts: then a number was too large for the floating point
+    type.
+    """
     if found and found > written():
         raise pa.ArrowInvalid("a number is too large for its floating point column")
 
@@ -119,7 +124,10 @@ def _has_dates(kind: pa.DataType) -> bool:
 
 
 def children(values: pa.Array) -> list[pa.Array]:
-    """The children of a column of structs, lists or maps, without values that are null or outside the slice."""
+    """Returns the children of a column of structs, lists or maps.
+
+    Items of null lists, and items outside the slice, are left out.
+    """
     kind = values.type
     if pa.types.is_struct(kind):
         return [*values.flatten()]
@@ -146,7 +154,8 @@ _ZONED: Final = r"[T ].*(Z|[+-]\d\d(:?\d\d)?)$"
 def timestamps(column: pa.Array, kind: pa.DataType, zone: str = "") -> pa.Array:
     """Strings as timestamps, cut to microseconds, the precision of Spark. Times without a zone are in `zone`, or UTC.
 
-    A time that the clocks of `zone` show twice is the first of the two; a time that they never show is refused.
+    A local time that occurs twice in `zone` (when clocks go back) means the first occurrence. A local time that never
+    occurs is refused.
     """
     found = _in_zone(column, kind, zone) if zone else _timestamps(column, kind)
     check_years(found)

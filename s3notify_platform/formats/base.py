@@ -3,10 +3,11 @@
 Guarantees. An object may be split in any way: its splits return each record once, with the same offset and content as a
 read of the whole object. A split that begins at the `SplitEnd.offset` of another split continues exactly there. All
 splits are read from one version of the object. If the object is overwritten or deleted in the meantime, the split ends
-with this status, and its records are discarded. No record is dropped silently: a record that cannot be read is a reject
-with its offset.
+with the status `superseded` or `deleted`. The split's records are then discarded. No record is dropped silently: a
+record that cannot be read is a reject with its offset.
 
-`_offset` is the byte at which a record starts in its object, counted in the decoded text; for Parquet, the row number.
+`_offset` is the byte at which a record starts, counted in the object's decoded text. For Parquet, `_offset` is the row
+number.
 """
 
 from abc import ABC, abstractmethod
@@ -38,8 +39,9 @@ SplitStatus = Literal["ok", "superseded", "deleted", "failed", "by_record"]
 class SplitEnd:
     """The end of a split, with its status. Discard the split's records if the status is neither `ok` nor `by_record`.
 
-    `offset`: where the first unread record begins; if the split is read by record, how many records were read.
-    `reach_end`: no record is left. `outage`: the read failed, but not because of the object.
+    `offset`: the byte where the first unread record begins; for a split that counts in records, the number of records
+    that were read. `reach_end`: the object has no further record. `outage`: the read failed, but not because of the
+    object.
     """
 
     status: SplitStatus
@@ -89,17 +91,17 @@ class Format(ABC):
     """True if the format's values are texts, so that a `Notation` may describe how they are written."""
 
     quoted: bool = False
-    """True if quoted values may contain line ends. Then a split must begin where the previous split has ended."""
+    """True if quoted values may contain line ends. If so, each split must begin where the previous split has ended."""
 
     def configured(self, settings: Any) -> "Format":
-        """The format under a source's settings (`source.format_settings`).
+        """Returns the format, configured by a source's settings (`source.format_settings`).
 
-        `UsageError` for settings that are invalid.
+        Raises `UsageError` for invalid settings.
         """
         return self
 
     def may_be_cut(self, key: str, encoding: str) -> bool:
-        """True if an object can be read in parts, judged by its name and the source's encoding. Pure."""
+        """True if an object can be read in parts, as far as the object's key and the source's encoding show. Pure."""
         return False
 
     def has_type(self, kind: pa.DataType) -> bool:
@@ -107,7 +109,7 @@ class Format(ABC):
         return True
 
     def common_type(self, first: pa.DataType, second: pa.DataType) -> pa.DataType:
-        """The type of an inferred column whose samples have two types that Arrow cannot unify. Pure.
+        """Returns the type of an inferred column whose samples have two types that Arrow cannot unify. Pure.
 
         Values that do not fit this type are rejected later.
         """
@@ -130,7 +132,7 @@ class Format(ABC):
 
     @abstractmethod
     def schemas(self, source: ObjectBytes, key: str, encoding: str) -> Iterator[pa.Schema]:
-        """The schemas inferred from the beginning of an object. Empty for unreadable data.
+        """Yields schemas that are inferred from the beginning of an object; none if the data is unreadable.
 
         Reads about `HEAD_SAMPLE_BYTES`. Raises the errors of `ObjectBytes.read`.
         """
@@ -144,11 +146,11 @@ class Format(ABC):
         encoding: str = "utf-8",
         limits: Limits = LIMITS,
     ) -> Iterator[Parsed | SplitEnd]:
-        """The records of a split, block by block, in order; then its `SplitEnd`, once.
+        """Yields the records of a split, block by block, in order, and at the end one `SplitEnd`.
 
-        Memory: `object_bytes.AHEAD` chunks, one block of records and its table; for Parquet a row group, for binary the
-        object. Requests: one GET for each `CHUNK_BYTES`, and one for the object's beginning if the split does not begin
-        there.
+        Memory: `object_bytes.AHEAD` chunks, and one block of records with its Arrow table. Parquet takes one row group
+        instead of the block, and binary takes the whole object. Cost: 1 GET for each `CHUNK_BYTES`, and 1 GET for the
+        object's beginning if the split begins later.
         """
         try:
             end = yield from self.records(source, split, target, encoding=encoding, limits=limits)
@@ -164,6 +166,6 @@ class Format(ABC):
 
 
 def empty_end(source: ObjectBytes, split: Split) -> SplitEnd:
-    """The end of a split in which no record begins."""
+    """Returns the end of a split in which no record begins."""
     end = min(split.end, source.size)
     return SplitEnd(status="ok", offset=end, reach_end=end >= source.size)

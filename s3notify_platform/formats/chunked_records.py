@@ -1,7 +1,8 @@
-"""Finds the records of a text that arrives in chunks, and returns them in pieces, as soon as they are complete.
+"""Finds the records of a text that arrives in chunks, and returns each record as soon as it is complete.
 
-Memory: a chunk, and the incomplete record before it, so at most a chunk and `RECORD_BYTES`. A longer record is a reject
-with its first bytes, and reading continues with the next record. The result does not depend on the chunk borders.
+Memory: one chunk, and at most `RECORD_BYTES` of an incomplete record before the chunk. A record longer than
+`RECORD_BYTES` becomes a reject with the record's first bytes, and reading continues with the next record. The result
+does not depend on the chunk borders.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -27,7 +28,8 @@ RECORD_BYTES: Final = 64 << 20
 """Size limit of a record."""
 
 Cut = Callable[..., tuple[Offsets, Offsets, int]]
-"""`cut(body, mark=…, final=…, limit=…)`: byte ranges of the records of a body that begins with a record.
+"""`cut(body, mark=…, final=…, limit=…)` returns the starts and the ends of the records in `body`, which begins with a
+record.
 
 The third result is the place of the first record that may continue behind the body. `mark`: the body may begin with a
 byte order mark; `final`: nothing follows the body.
@@ -38,7 +40,7 @@ byte order mark; `final`: nothing follows the body.
 class Piece:
     """Adjacent records, or one `reject`. `begins`: where each record begins in the text, including a byte order mark.
 
-    The next piece begins at `next_place`.
+    `next_place`: where the next piece begins.
     """
 
     records: Records
@@ -47,7 +49,7 @@ class Piece:
     reject: Reject | None = None
 
     def part(self, low: int, high: int) -> "Piece":
-        """The records from `low` to before `high`."""
+        """Returns the records from `low` to before `high`."""
         return Piece(
             records=self.records.part(low, high),
             begins=self.begins[low:high],
@@ -57,7 +59,7 @@ class Piece:
 
 
 def cut_lines(body: bytes, *, mark: bool, final: bool) -> tuple[Offsets, Offsets, int]:
-    """A `Cut` for records that are lines, including blank ones."""
+    """Returns a `Cut` for records that are lines, including blank ones."""
     whole = len(body) if final else body.rfind(b"\n") + 1
     lines = body[:whole]
     return *ranges_between(lines, np.frombuffer(lines, np.uint8) == NEWLINE, mark=mark), whole
@@ -66,7 +68,7 @@ def cut_lines(body: bytes, *, mark: bool, final: bool) -> tuple[Offsets, Offsets
 def first_record(
     text: Iterator[bytes], place: int, *, quoted: bool = False, quote: str = '"'
 ) -> tuple[Iterator[bytes], int]:
-    """The text behind the first line end, and the place where it begins; `text` begins at `place`.
+    """Returns the text behind the first line end, and the place where that text begins. `text` begins at `place`.
 
     `quoted`: line ends in quoted values do not count. The first byte must not be inside a quoted value.
     """
@@ -89,7 +91,7 @@ def first_record(
 
 
 def regrouped(text: Iterable[bytes], size: int) -> Iterator[bytes]:
-    """The same text in chunks of at least `size` bytes."""
+    """Yields the same text in chunks of at least `size` bytes."""
     waiting: list[bytes] = []
     count = 0
     damage: CorruptError | None = None
@@ -112,12 +114,12 @@ def regrouped(text: Iterable[bytes], size: int) -> Iterator[bytes]:
 
 
 def pieces(text: Iterable[bytes], cut: Cut, *, place: int = 0, limit: int = RECORD_BYTES) -> Iterator[Piece]:
-    """The records of a text. Its first chunk begins with a record, at `place`.
+    """Yields the records of a text, whose first chunk begins with a record, at `place`.
 
     If the text ends in `CorruptError`, the bytes behind the last complete record are one reject.
     """
     left = b""
-    too_long: Reject | None = None  # the current record if it is too long, until its end is found
+    too_long: Reject | None = None  # an incomplete record that is too long already
     begin = place
     for chunk, damage in _with_end(text):
         body = left + chunk
@@ -137,7 +139,7 @@ def pieces(text: Iterable[bytes], cut: Cut, *, place: int = 0, limit: int = RECO
         left = body[whole:]
         place += whole
         if len(left) > limit + len(BOM) + 1:
-            # The record is too long in any case, with or without a carriage return at its end.
+            # Now the record is too long even if its last byte is a carriage return, which does not count.
             mark = len(BOM) if place == 0 and left.startswith(BOM) else 0
             too_long, begin = _too_long(left[mark:], place + mark, limit), place
             place += len(left)
@@ -145,7 +147,10 @@ def pieces(text: Iterable[bytes], cut: Cut, *, place: int = 0, limit: int = RECO
 
 
 def _with_end(text: Iterable[bytes]) -> Iterator[tuple[bytes, str | None]]:
-    """The chunks, then an empty chunk with the reason if damage has ended the text, else with ""."""
+    """Yields each chunk with None.
+
+    At the end, yields an empty chunk with the reason if damage has ended the text, else with "".
+    """
     try:
         for chunk in text:
             yield chunk, None
@@ -158,7 +163,7 @@ def _with_end(text: Iterable[bytes]) -> Iterator[tuple[bytes, str | None]]:
 def _within(
     body: bytes, starts: Offsets, ends: Offsets, *, place: int, next_place: int, limit: int
 ) -> Iterator[Piece]:
-    """Records of a body that begins at `place`; records that are too long become rejects."""
+    """Yields the records of a body that begins at `place`. Records longer than `limit` become rejects."""
     begins = starts + place
     if place == 0 and len(starts) and starts[0] == len(BOM) and body.startswith(BOM):
         begins[0] = 0

@@ -1,15 +1,15 @@
 """Compression and text encodings: turns chunks of an object's bytes into chunks of its text in UTF-8.
 
 Guarantees. Memory is a few chunks, for any content, since data is decompressed only up to the next piece of
-`PIECE_BYTES`. zstd also holds its window, of at most `WINDOW_LOG` bits. Concatenated members are read one after the
-other; zeros between and after them are skipped. A truncated or damaged stream returns everything before the damage,
-then raises `CorruptError` with the reason. Bytes that are not in the encoding damage only their record: they become
-invalid UTF-8, which every format rejects.
+`PIECE_BYTES`. zstd also keeps its window in memory, at most 2 ** `WINDOW_LOG` bytes. Concatenated members are read one
+after the other, and zeros between members are skipped. A truncated or damaged stream returns everything before the
+damage, then raises `CorruptError` with the reason. Bytes that the encoding does not allow damage only their record:
+such bytes become invalid UTF-8, which every format rejects.
 
-This is how the compression and encoding of an object are found. The object's content decides first: gzip, bz2, zstd and
-framed snappy begin with bytes that no text begins with, and so does a byte order mark. Otherwise, an object with the
-suffix `.snappy` has Hadoop's snappy blocks, which have no such bytes; and the source's setting is the encoding. An
-object that is named as compressed, but is not compressed, is read unchanged.
+The compression and encoding of an object are found in this way. The object's content decides first: gzip, bz2, zstd and
+framed snappy begin with bytes that no text begins with, and so does a byte order mark. Hadoop's snappy blocks have no
+such bytes: an object with the suffix `.snappy` is read as Hadoop's blocks. Without a byte order mark, the source's
+setting decides the encoding. An object with a suffix of compression, but without compressed content, is read unchanged.
 """
 
 import bz2
@@ -40,15 +40,21 @@ HEAD_BYTES: Final = 16
 """Number of an object's first bytes that show its compression and encoding."""
 
 WINDOW_LOG: Final = 27
-"""Limit of zstd's window, in bits (128 MB): streams that need more are refused, as by zstd's own tool."""
+"""Limit of zstd's window, as a power of 2 (128 MB).
+
+Streams that need a larger window are refused, as by zstd's own tool.
+"""
 
 SNAPPY_BLOCK_BYTES: Final = 64 << 20
-"""Size limit of Hadoop's snappy blocks. No writer makes larger ones; a block that claims more is damaged."""
+"""Size limit of Hadoop's snappy blocks.
+
+No writer makes larger blocks, so a block that declares a larger size is damaged.
+"""
 
 _INPUT_BYTES: Final = 64 << 10
 _SNAPPY_MAGIC: Final = b"\xff\x06\x00\x00sNaPpY"
 _SNAPPY_FRAME_BYTES: Final = 4 + 32 + 65536 + 65536 // 6
-"""The checksum, and the largest compressed size of 64 KB."""
+"""Maximum bytes of a frame's content: the checksum, and the largest compressed size of 64 KB."""
 
 _BZ2_BLOCKS: Final = (b"1AY&SY", b"\x17rE8P\x90")
 _BEGINNINGS: Final[dict[str, tuple[Compression, tuple[bytes, ...]]]] = {
@@ -69,7 +75,7 @@ _NOT_ENCODINGS: Final = frozenset({"idna", "punycode", "unicode-escape", "raw-un
 
 
 def check_encoding(encoding: str) -> None:
-    """`UsageError` if no text encoding has this name."""
+    """Raises `UsageError` if no text encoding has this name."""
     try:
         found = codecs.lookup(encoding)
         sample = "".join(map(chr, range(32, 127))) + "\r\n"
@@ -81,15 +87,15 @@ def check_encoding(encoding: str) -> None:
 
 
 def without_suffix(name: str) -> str:
-    """A name without its compression suffix. Pure."""
+    """Returns a name without its compression suffix. Pure."""
     stem, _, suffix = name.rpartition(".")
     return stem if stem and suffix.lower() in SUFFIXES else name
 
 
 def by_record(key: str, encoding: str) -> bool:
-    """True if a text can only be read from its beginning, judged by name and encoding. Pure.
+    """True if key and encoding show that a text can only be read from its beginning. Pure.
 
-    Other objects may show this only by their content; the reader of the first split finds out.
+    For other objects, only the content may show this; then the reader of the first split finds out.
     """
     return without_suffix(key) != key or not _is_utf8(encoding)
 
@@ -100,7 +106,7 @@ def is_text(head: bytes, key: str, encoding: str) -> bool:
 
 
 def compression_of(head: bytes, key: str) -> Compression | None:
-    """The compression of an object that begins with these `HEAD_BYTES`. Pure."""
+    """Returns the compression of an object that begins with these `HEAD_BYTES`. Pure."""
     if head.startswith(b"\x1f\x8b\x08"):
         return "gzip"
     if head.startswith(b"BZh") and head[4:10] in _BZ2_BLOCKS:
@@ -117,15 +123,18 @@ def compression_of(head: bytes, key: str) -> Compression | None:
 
 
 def _nearly(head: bytes, beginning: bytes) -> bool:
-    """True if the object has this beginning, except for a cut within it, or for one damaged byte."""
+    """True if `head` equals `beginning`, or is shorter and equals its first bytes, or differs from it in one damaged
+    byte.
+    """
     differing = sum(one != other for one, other in zip(head, beginning, strict=False))
     return len(head) > 0 and differing <= (len(head) >= len(beginning))
 
 
 def decoded(chunks: Iterable[bytes], key: str, encoding: str) -> Iterator[bytes]:
-    """The text of an object, in UTF-8; `chunks` has all bytes of the object. A UTF-8 byte order mark stays in place.
+    """Yields the text of an object in UTF-8. `chunks` has all bytes of the object. A UTF-8 byte order mark stays in
+    place.
 
-    `CorruptError` after the last piece that could be decoded.
+    Raises `CorruptError` after the last piece that could be decoded.
     """
     head, rest = peek(iter(chunks), HEAD_BYTES)
     match compression_of(head, key):
@@ -147,7 +156,7 @@ def decoded(chunks: Iterable[bytes], key: str, encoding: str) -> Iterator[bytes]
 
 
 def decoded_whole(body: bytes, key: str, encoding: str, limit: int) -> bytes | None:
-    """The text of a small object; None if it is damaged, or longer than `limit` bytes."""
+    """Returns the text of a small object; None if the object is damaged, or its text is longer than `limit` bytes."""
     if is_text(body[:HEAD_BYTES], key, encoding):
         return body
     pieces: list[bytes] = []
@@ -164,9 +173,9 @@ def decoded_whole(body: bytes, key: str, encoding: str, limit: int) -> bytes | N
 
 
 def peek(chunks: Iterator[bytes], count: int) -> tuple[bytes, Iterator[bytes]]:
-    """The first `count` bytes (fewer only at the end), and an iterator over all chunks.
+    """Returns the first `count` bytes (fewer only if the chunks end earlier), and an iterator over all chunks.
 
-    If the chunks end early in `CorruptError`, the returned iterator raises it after the last chunk.
+    If `CorruptError` ends the chunks within these bytes, the returned iterator raises the error after the last chunk.
     """
     first: list[bytes] = []
     size = 0
@@ -200,7 +209,9 @@ class _Decompressor(Protocol):
 
 
 class _Gzip:
-    """A gzip member. zlib returns the input that it has not consumed; the other decompressors keep it."""
+    """A gzip member. zlib returns unconsumed input to its caller, whereas the other decompressors store unconsumed
+    input.
+    """
 
     def __init__(self) -> None:
         self._zlib = zlib.decompressobj(wbits=31)
@@ -221,14 +232,14 @@ class _Gzip:
 
 
 def new_zstd() -> _Decompressor:
-    """A decompressor of one stream, with a window of at most `WINDOW_LOG` bits."""
+    """Returns a decompressor of one stream, with a window of at most `WINDOW_LOG` bits."""
     return zstd.ZstdDecompressor(options={zstd.DecompressionParameter.window_log_max: WINDOW_LOG})
 
 
 def _members(chunks: Iterator[bytes], name: str, new: Callable[[], _Decompressor]) -> Iterator[bytes]:
     member: _Decompressor | None = None
     try:
-        # Slices are small: after each member, the rest of its slice is copied.
+        # Slices are small because the end of a member makes a copy of its slice's remaining bytes.
         for data in slices(chunks, _INPUT_BYTES):
             left = data
             while left:
@@ -252,7 +263,7 @@ def _members(chunks: Iterator[bytes], name: str, new: Callable[[], _Decompressor
 
 
 def slices(chunks: Iterable[bytes], size: int) -> Iterator[bytes]:
-    """The same bytes in chunks of at most `size`."""
+    """Yields the same bytes in chunks of at most `size`."""
     for chunk in chunks:
         for place in range(0, len(chunk), size):
             yield chunk[place : place + size]
@@ -268,7 +279,7 @@ class _Stream:
         self._place = 0
 
     def take(self, count: int, *, may_end: bool = False) -> bytes:
-        """Exactly `count` bytes; at the end of the stream, b"" if it `may_end` here."""
+        """Returns exactly `count` bytes, or b"" if the stream has ended and `may_end` allows this."""
         if len(self._waiting) - self._place < count:
             parts = [self._waiting[self._place :]]
             size = len(parts[0])
@@ -284,7 +295,7 @@ class _Stream:
 
 
 def _snappy_frames(chunks: Iterator[bytes]) -> Iterator[bytes]:
-    """The framing format: https://github.com/google/snappy/blob/main/framing_format.txt."""
+    """Decompresses the framing format: https://github.com/google/snappy/blob/main/framing_format.txt."""
     stream = _Stream(chunks, "snappy")
     while head := stream.take(4, may_end=True):
         kind, length = head[0], int.from_bytes(head[1:], "little")
@@ -303,14 +314,17 @@ def _snappy_frames(chunks: Iterator[bytes]) -> Iterator[bytes]:
 
 
 def _is_data(kind: bytes, frame: bytes) -> bool:
-    """True if the frame would be valid data with `kind` as its first byte, judged by its checksum."""
+    """True if the frame, with `kind` as its first byte, has the right checksum of its data."""
     with suppress(cramjam.DecompressionError):
         return bool(cramjam.snappy.decompress(_SNAPPY_MAGIC + kind + frame))
     return False
 
 
 def _hadoop_blocks(chunks: Iterator[bytes]) -> Iterator[bytes]:
-    """The texts of blocks. A block has the big-endian length of its text, then parts, each with its own length."""
+    """Yields the texts of Hadoop's blocks.
+
+    A block has the big-endian length of its text, then parts, each with its own length.
+    """
     stream = _Stream(chunks, "snappy blocks")
     while head := stream.take(4, may_end=True):
         missing = int.from_bytes(head)
@@ -329,7 +343,10 @@ def _hadoop_blocks(chunks: Iterator[bytes]) -> Iterator[bytes]:
 
 
 def snappy_length(part: bytes) -> int:
-    """The decompressed length that a raw block of snappy declares. `CorruptError` if it declares no length."""
+    """Returns the decompressed length that a raw snappy block declares.
+
+    Raises `CorruptError` if the block declares no length.
+    """
     length = 0
     for number, octet in enumerate(part[:5]):
         length |= (octet & 0x7F) << (7 * number)
@@ -353,7 +370,7 @@ def _is_utf8(encoding: str) -> bool:
 
 
 def _encoding_of(head: bytes, declared: str) -> str | None:
-    """The encoding of a text that begins with `head`; None for UTF-8. A byte order mark takes precedence."""
+    """Returns the encoding of a text that begins with `head`; None for UTF-8. A byte order mark takes precedence."""
     if head.startswith(codecs.BOM_UTF8):
         return None
     # The byte order mark of UTF-32 equals the mark of UTF-16 and a NUL behind it.
@@ -365,7 +382,7 @@ def _encoding_of(head: bytes, declared: str) -> str | None:
 
 
 def _damaged(error: UnicodeError) -> tuple[str, int]:
-    """Replaces bytes that are not in the encoding by a lone surrogate, which is invalid UTF-8."""
+    """Replaces bytes that the encoding does not allow by a lone surrogate, which becomes invalid UTF-8."""
     assert isinstance(error, UnicodeDecodeError)
     return "\udcff", error.end
 

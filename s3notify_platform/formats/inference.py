@@ -1,4 +1,4 @@
-"""Makes a schema from the schemas of sample objects, with types that Spark has. Pure.
+"""Infers one schema, with Spark's types, from the schemas of sample objects. Pure.
 
 Timestamps without a zone in text formats are UTC.
 """
@@ -14,12 +14,14 @@ from s3notify_platform.formats.text.text_format import TextFormat
 
 
 def infer(samples: Iterable[tuple[Format, pa.Schema]], taken: Iterable[str] = ()) -> pa.Schema | None:
-    """A nullable schema from the schemas that `Format.schemas` returned for sample objects; None if there is no column.
+    """Returns one nullable schema for the schemas that `Format.schemas` returned for sample objects; None if there is
+    no column.
 
-    A column has the widest of the types that its samples have. If two types have no common type, `Format.common_type`
-    decides, and values that do not fit are rejected later. Types that Spark lacks become their nearest wider type;
-    columns that are always null become strings. A column is left out if its name is not allowed (`registry.is_name`),
-    or is `taken`, regardless of case. Records with such a column are rejected, or rescued, later.
+    The type of a column is the widest of its types in the samples. If two types have no common type,
+    `Format.common_type` decides, and values that do not fit are rejected later. Types that Spark lacks become their
+    nearest wider type; columns that are always null become strings. A column is left out if its name is not allowed
+    (`registry.is_name`), or is in `taken`, regardless of case. Records that have a column that was left out are
+    rejected, or rescued, later.
     """
     return _in_spark_types(_widest(samples, taken))
 
@@ -27,9 +29,10 @@ def infer(samples: Iterable[tuple[Format, pa.Schema]], taken: Iterable[str] = ()
 def new_fields(
     schemas: Iterable[pa.Schema], form: Format | None, taken: Iterable[str] = ()
 ) -> pa.Schema | None:
-    """The fields that objects have and a schema lacks, to widen the schema; with types as in `infer`.
+    """Returns the fields by which a schema must be widened, with types as in `infer`.
 
-    None if there is no such field, or if none has an allowed name. `form`: the objects' format; None for any format.
+    `schemas` have the fields that objects have and the schema lacks. Returns None if there is no field with an allowed
+    name. `form`: the objects' format; None for any format.
     """
     return _in_spark_types(_widest(((form, schema) for schema in schemas), taken))
 
@@ -61,7 +64,7 @@ def _in_spark_types(columns: dict[str, pa.Field]) -> pa.Schema | None:
 
 
 def _zoned(kind: pa.DataType) -> pa.DataType:
-    """The type, but its timestamps have a zone.
+    """Returns the type with a zone in all its timestamps.
 
     The JSON reader infers timestamps with a zone as timestamps without one.
     """
@@ -75,7 +78,7 @@ def _zoned(kind: pa.DataType) -> pa.DataType:
 
 
 def spark_type(kind: pa.DataType) -> pa.DataType:
-    """The nearest type that Spark has; string if there is no such type."""
+    """Returns the nearest type that Spark has; string if there is no such type."""
     if isinstance(kind, pa.BaseExtensionType):
         return spark_type(kind.storage_type)
     if pa.types.is_dictionary(kind):

@@ -1,9 +1,9 @@
-"""Notations: how a source's texts write dates, times and numbers, if they differ from ISO 8601 and JSON.
+"""Notations: how the texts of a source write dates, times and numbers, if they do not follow ISO 8601 and JSON.
 
 A notation applies to all columns of a type, to one column by its path (`customer.born`, without list indexes), or to
 everything below a path. If several paths apply to a column, the longest path counts. A column with a pattern accepts
-nothing else: texts of another form do not fit. Texts that mean null are still null. A pattern cannot contain | and =,
-which separate patterns.
+only texts of this pattern, and texts that mean null. A pattern cannot contain | and =, which are separators in the
+settings.
 """
 
 import re
@@ -46,7 +46,7 @@ class Written:
     zone: str = ""
 
     def plain(self, texts: pa.Array, kind: pa.DataType) -> pa.Array:
-        """The texts in their usual form. `pa.ArrowInvalid` if any text has another form."""
+        """Converts the texts to their usual form. Raises `pa.ArrowInvalid` if a text does not have this notation."""
         if self.pattern is not None:
             return self.pattern.iso(texts, days=bool(pa.types.is_date(kind)))
         if not self.comma:
@@ -56,14 +56,17 @@ class Written:
         return pc.replace_substring(pc.replace_substring(pc.ascii_trim(texts, " \t"), ".", ""), ",", ".")
 
     def values(self, texts: pa.Array, kind: pa.DataType) -> pa.Array:
-        """The texts as values, which may exceed the range of their type. Raises the errors of a cast."""
+        """Converts the texts to values, which may exceed the range of `kind`. Raises the errors of a cast."""
         plain = self.plain(texts, kind)
         return timestamps(plain, kind, self.zone) if pa.types.is_timestamp(kind) else plain.cast(kind)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Notation:
-    """The notation of values: patterns by path ("": all columns), paths of numbers with a comma, the zone of times."""
+    """The notation of a source's values. `dates`, `times`: patterns by path ("": all columns).
+
+    `commas`: paths of numbers with a decimal comma. `zone`: the zone of times without a zone.
+    """
 
     dates: Mapping[str, str] = field(default_factory=dict)
     times: Mapping[str, str] = field(default_factory=dict)
@@ -71,18 +74,21 @@ class Notation:
     zone: str = ""
 
     def __bool__(self) -> bool:
-        """True if anything is written in an unusual way."""
+        """True if any value has an unusual notation."""
         return bool(self.dates or self.times or self.commas or self.zone)
 
     def paths(self, setting: str) -> set[str]:
-        """The paths that a setting names."""
+        """Returns the paths that occur in a setting."""
         given: dict[str, Iterable[str]] = {
             "date_format": self.dates, "timestamp_format": self.times, "decimal_comma": self.commas,
         }  # fmt: skip
         return {*given.get(setting, ())} - {""}
 
     def written(self, path: str, kind: pa.DataType) -> Written | None:
-        """The notation of values of this type at a path; None if it is the usual one. `path`: without list indexes."""
+        """Returns the notation of values of this type at a path; None for the usual notation.
+
+        `path`: without list indexes.
+        """
         if not self:
             return None
         if pa.types.is_date(kind) and (text := _at(path, self.dates)):
@@ -98,17 +104,16 @@ class Notation:
         return None
 
     def note(self, path: str, schema: pa.Schema) -> str:
-        """The notation of values at a path, as part of a reason; "" if it is the usual one."""
+        """Describes the notation of values at a path, as part of a reject's reason; "" for the usual notation."""
         at = place_of(path)
         kind = kinds_at(schema).get(at) if self else None
         found = self.written(at, kind) if kind is not None else None
         return found.note if found else ""
 
     def kind_of(self, path: str, texts: pa.Array, found: pa.DataType) -> pa.DataType:
-        """The type of an inferred column: the type that all its texts have in this notation, or the type `found`.
-
-        If a setting names the column, `found` may be any type. Otherwise, the notation is tried only for dates, times
-        and texts, and for numbers if at least one has a comma.
+        """Returns the type of an inferred column: the type of this notation if all texts of the column have it,
+        otherwise `found`. If a setting names the column, the notation is tried whatever `found` is. Otherwise, the
+        notation is tried for dates, times and texts, and for numbers if at least one number has a comma.
         """
         texts = texts.drop_null()
         if not len(texts):
@@ -155,14 +160,14 @@ def _in_pattern(setting: str, text: str, zone: str) -> Written:
 
 
 def _nearest(path: str, given: Mapping[str, str]) -> str | None:
-    """The longest path in `given` at or above this path, down to "" for all columns."""
+    """Returns the longest path in `given` that equals this path or encloses it; "" stands for all columns."""
     while path and path not in given:
         path = path.rpartition(".")[0]
     return path if path in given else None
 
 
 def _at(path: str, given: Mapping[str, str]) -> str:
-    """The setting's value for a path; "" if it has no value."""
+    """Returns the setting's value for a path; "" if the setting has no value for it."""
     return given.get(_nearest(path, given) or "", "")
 
 
@@ -171,13 +176,13 @@ def _all_are(texts: pa.Array, form: str) -> bool:
 
 
 def place_of(path: str) -> str:
-    """A path without list indexes."""
+    """Returns a path without list indexes."""
     return re.sub(r"\[\d*\]", "", path)
 
 
 @lru_cache(maxsize=16)
 def kinds_at(schema: pa.Schema) -> dict[str, pa.DataType]:
-    """The types at all paths of a schema, without list indexes."""
+    """Returns the types of a schema's fields by path, without list indexes."""
     found: dict[str, pa.DataType] = {}
     waiting = [(below("", column.name), column.type) for column in schema]
     while waiting:
@@ -191,9 +196,9 @@ def kinds_at(schema: pa.Schema) -> dict[str, pa.DataType]:
 
 
 def notation_of(settings: Any) -> Notation:
-    """The notation of a source's settings (`source.format_settings`).
+    """Returns the notation that a source's settings describe (`source.format_settings`).
 
-    `UsageError` names a setting that does not parse.
+    Raises `UsageError` for an invalid setting.
     """
     return _notation(
         settings.date_format, settings.timestamp_format, settings.time_zone, settings.decimal_comma
@@ -224,7 +229,7 @@ def _notation(dates: str, times: str, zone: str, commas: str) -> Notation:
 
 
 def _patterns(setting: str, given: str) -> dict[str, str]:
-    """A setting's patterns by path."""
+    """Parses a setting into patterns by path."""
     found: dict[str, str] = {}
     for part in given.split("|") if given else ():
         path, equals, text = part.rpartition("=")

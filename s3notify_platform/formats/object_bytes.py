@@ -1,4 +1,4 @@
-"""Bytes of one object, in ranges. A few ranges are read ahead of the parser."""
+"""Reads the bytes of one object in ranges, and reads a few ranges ahead of the parser."""
 
 from collections import deque
 from collections.abc import Iterator
@@ -14,14 +14,17 @@ AHEAD: Final = 3
 """Number of reads in flight for one object."""
 
 TAIL_BYTES: Final = 64 << 10
-"""Size of the first read beyond a split, for the end of its last record. Each further read is twice as long."""
+"""Size of the first read behind the end of a split, where the split's last record may end.
+
+Each further read is twice as long.
+"""
 
 
 class ObjectBytes(Protocol):
     """The bytes of one object version.
 
-    `read` raises `ConflictError` if the object is another version now, `NotFoundError` if it is gone, and
-    `RefusedError` if the store refuses it. If none of these is known, it raises `UnavailableError`.
+    `read` raises `ConflictError` if the object was overwritten, `NotFoundError` if it was deleted, and `RefusedError`
+    if the store refuses to return the object. For any other failure, `read` raises `UnavailableError`.
     """
 
     @property
@@ -30,12 +33,12 @@ class ObjectBytes(Protocol):
         ...
 
     def read(self, start: int, end: int) -> bytes:
-        """All bytes from `start` to before `end`. Thread-safe."""
+        """Returns all bytes from `start` to before `end`. Thread-safe."""
         ...
 
 
 class BytesInMemory:
-    """An object that was fetched completely."""
+    """An object whose bytes were fetched completely."""
 
     def __init__(self, body: bytes) -> None:
         self.body = body
@@ -53,10 +56,11 @@ class BytesInMemory:
 def chunks(
     source: ObjectBytes, start: int, end: int, *, chunk_bytes: int = CHUNK_BYTES, ahead: int = AHEAD
 ) -> Iterator[bytes]:
-    """Bytes from `start` to before `end`, in order. Besides the returned chunk, at most `ahead` chunks are held.
+    """Yields the bytes from `start` to before `end`, in order. Memory: the yielded chunk, and at most `ahead` more
+    chunks.
 
-    An empty range still sends one read, to check that the object exists. If the iterator is closed before its end,
-    reads in flight continue, and nobody waits for them.
+    Even an empty range causes one read, to check that the object exists. If the caller closes the iterator early, reads
+    in flight continue in the background.
     """
     if start >= end:
         source.read(0, min(1, source.size))
@@ -74,9 +78,9 @@ def chunks(
 def chunks_on(
     source: ObjectBytes, start: int, end: int, *, chunk_bytes: int = CHUNK_BYTES, ahead: int = AHEAD
 ) -> Iterator[bytes]:
-    """The result of `chunks`, and then the bytes up to the object's end.
+    """Yields the result of `chunks`, and then the bytes up to the object's end.
 
-    These are read only when the caller asks for them.
+    The bytes behind `end` are read only on demand.
     """
     yield from chunks(source, start, end, chunk_bytes=chunk_bytes, ahead=ahead)
     place, step = end, min(TAIL_BYTES, chunk_bytes)

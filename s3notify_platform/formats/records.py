@@ -1,6 +1,6 @@
 """Common parts of formats with records: byte ranges, blocks, rows and rejects.
 
-Small objects are joined and parsed together, 5 to 10 times faster than one by one (`row_conversion`).
+Small objects are joined and parsed together, which is 5 to 10 times faster than one by one (see `row_conversion`).
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -19,12 +19,12 @@ BLOCK_BYTES: Final = 8 << 20
 """Records are parsed in blocks of about this size."""
 
 UNKNOWN_FIELD: Final = "is not in the schema"
-"""Part of a reject's reason: the record has a field that an inferred schema does not name."""
+"""Part of a reject's reason: the record has a field that the inferred schema lacks."""
 
 FIELD_COLUMNS: Final = 2
-"""Number of columns that a new field may need: a struct also contains another field."""
+"""Number of columns to reserve for a new field, which may be a struct with one field."""
 FIELD_BYTES: Final = 160
-"""Number of bytes that a new field may need in a schema, besides its name."""
+"""Number of bytes to reserve for a new field in a schema, besides the field's name."""
 
 BOM: Final = b"\xef\xbb\xbf"
 NEWLINE: Final = ord("\n")
@@ -35,7 +35,7 @@ Offsets = npt.NDArray[np.int64]
 _NONE: Final = np.zeros(0, np.int64)
 
 
-# A frozen class is three times as slow, and there may be as many rejects as records.
+# Not frozen: a frozen class takes three times as long, and there may be as many rejects as records.
 @dataclass(slots=True, kw_only=True)
 class Reject:
     """A record that could not be loaded. `raw` is cut at `MAX_RAW_BYTES`."""
@@ -48,11 +48,11 @@ class Reject:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """Says which rows to make of records. The rows have the columns of `schema`.
+    """Describes the rows to make of records: rows with the columns of `schema`.
 
-    `inferred`: `schema` was inferred, so fields that it does not name must not be dropped. `rescue`: values that do not
-    fit go to `_rescued`, a column after those of `schema`; otherwise the record is a reject. `size`: the numbers of
-    columns and of bytes of the stored schema; both are limited. `name`: the source's name, if its schema was inferred.
+    `inferred`: `schema` was inferred, so no field that the schema lacks may be dropped. `rescue`: a value that does not
+    fit goes to `_rescued`, the last column; without `rescue`, the record is a reject. `size`: the numbers of columns
+    and of bytes of the stored schema; both are limited. `name`: the source's name, if its schema was inferred.
     """
 
     schema: pa.Schema
@@ -67,9 +67,9 @@ class Target:
         return self.schema.append(RESCUED) if self.rescue else self.schema
 
     def unknown(self, path: str) -> str:
-        """The reason to reject a record with a field that `schema` does not name.
+        """Returns the reason to reject a record with a field that `schema` lacks.
 
-        If the schema is full, the reason has its limit.
+        If the schema is full, the reason contains the schema's limit.
         """
         reason = f"field {shortened(path)!r} {UNKNOWN_FIELD}"
         columns, size = self.size
@@ -85,9 +85,9 @@ class Target:
         return reason
 
     def rows(self, table: pa.Table, rescued: Sequence[Rescued | None] | None = None) -> pa.Table:
-        """Makes rows of a table that has the columns of `schema`.
+        """Makes rows of an Arrow table that has the columns of `schema`.
 
-        `rescued`: for each record, None if it has nothing to rescue.
+        `rescued`: the rescued values of each row, or None.
         """
         if not self.rescue:
             return table
@@ -95,7 +95,10 @@ class Target:
         return pa.Table.from_arrays([*table.columns, texts], schema=self.output)
 
     def column(self, name: str, values: pa.Array) -> pa.Table:
-        """A table with the columns of `schema`: one of them has these values, and all others have nulls."""
+        """Returns an Arrow table with the columns of `schema`.
+
+        Column `name` has these values, and all other columns have nulls.
+        """
         columns = [values if c.name == name else pa.nulls(len(values), c.type) for c in self.schema]
         return pa.Table.from_arrays(columns, schema=self.schema)
 
@@ -104,10 +107,10 @@ class Target:
 class Parsed:
     """Rows of several objects in the columns of a `Target`; `index` and `offset` have each row's object and offset.
 
-    `unnamed` counts, by object and path, the values that the schema does not name. They are dropped if the schema was
-    given; if it was inferred, `new_fields` has the fields that it would need. `mismatches` counts the values that do
-    not fit their columns. If the format has records, `records` has the raw records, and `numbers` has for each row the
-    number of its record.
+    `unnamed` counts, by object and path, the values of fields that the schema lacks. A given schema drops these values.
+    For an inferred schema, `new_fields` has the missing fields. `mismatches` counts the values that do not fit their
+    columns. If the format has records, `records` has the raw records, and `numbers` has for each row the number of its
+    record.
     """
 
     table: pa.Table
@@ -121,19 +124,22 @@ class Parsed:
     new_fields: list[pa.Schema] = field(default_factory=list)
 
     def raw(self, row: int) -> bytes:
-        """The record of a row; in a format without records, the row's values as JSON."""
+        """Returns the raw record of a row, or the row's values as JSON in a format without records."""
         if self.records is not None:
             return self.records.raw(self.numbers[row])
         return as_json(self.table.slice(row, 1).to_pylist()[0]).encode()
 
     def texts(self) -> pa.Array:
-        """The records of the rows as strings: bytes that are not UTF-8 become U+FFFD. Null without records."""
+        """Returns the raw records of the rows as strings, with U+FFFD for bytes that are not UTF-8.
+
+        In a format without records, all strings are null.
+        """
         if self.records is None:
             return pa.nulls(len(self.index), pa.string())
         return self.records.take(self.numbers).texts()
 
     def without(self, rows: npt.NDArray[np.bool_]) -> "Parsed":
-        """A result with all rows except these."""
+        """Returns this result without the rows for which `rows` is true."""
         kept = ~rows
         return replace(
             self,
@@ -144,7 +150,7 @@ class Parsed:
         )
 
     def of(self, index: int) -> "Parsed":
-        """The rows and rejects of object 0, renumbered as those of object `index`."""
+        """Returns a copy in which object 0 has the number `index`."""
         return replace(
             self,
             index=np.full(len(self.index), index),
@@ -156,7 +162,10 @@ class Parsed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Records:
-    """Records of a block: byte ranges in `body`, and the object and offset of each record."""
+    """The records of a block.
+
+    `start`, `end`: the byte range of each record in `body`; `index`, `offset`: the record's object and offset.
+    """
 
     body: bytes
     start: Offsets
@@ -165,11 +174,11 @@ class Records:
     offset: Offsets
 
     def part(self, low: int, high: int) -> "Records":
-        """The records from `low` to before `high`."""
+        """Returns the records from `low` to before `high`."""
         return self.take(slice(low, high))
 
     def take(self, numbers: Offsets | slice) -> "Records":
-        """The records with these numbers."""
+        """Returns the records with these numbers."""
         return Records(
             body=self.body,
             start=self.start[numbers],
@@ -179,12 +188,12 @@ class Records:
         )
 
     def raw(self, number: int) -> bytes:
-        """The bytes of one record."""
+        """Returns the bytes of one record."""
         return self.body[self.start[number] : self.end[number]]
 
     def texts(self) -> pa.Array:
-        """The records as strings; bytes that are not UTF-8 become U+FFFD."""
-        # Every second part is a record; the parts between are line ends.
+        """Returns the records as strings; bytes that are not UTF-8 become U+FFFD."""
+        # Parts with an even number are records; the parts between records are line ends.
         bounds = np.column_stack([self.start, self.end]).ravel()
         buffers = [None, pa.py_buffer(bounds), pa.py_buffer(self.body)]
         parts = pa.Array.from_buffers(pa.large_binary(), max(len(bounds) - 1, 0), buffers)
@@ -195,10 +204,11 @@ class Records:
             return pa.array([one.decode(errors="replace") for one in raw.to_pylist()], pa.string())
 
     def joined(self) -> bytes:
-        """The bytes of all records, with a line end behind each record."""
+        """Returns the bytes of all records, with a line end behind each record."""
         if len(self.start) == 0:
             return b""
-        # Between these records there are only line ends of one or two bytes, and blank lines. The readers skip both.
+        # Between two of these records there are only line ends of one or two bytes, and blank lines, which
+        # pyarrow's readers skip.
         if bool(np.all(self.start[1:] - self.end[:-1] <= 2)):
             first, last = int(self.start[0]), int(self.end[-1])
             # The line end that follows is included, if there is one. Thus, if the records are the whole body, it is not
@@ -217,7 +227,7 @@ NO_RECORDS: Final = Records(body=b"", start=_NONE, end=_NONE, index=_NONE, offse
 
 
 def not_utf8(records: Records) -> Iterator[int]:
-    """The numbers of records that are not UTF-8."""
+    """Yields the numbers of records that are not UTF-8."""
     if not len(records.start) or records.body.isascii():
         return
     high = np.flatnonzero(np.frombuffer(records.body, np.uint8) & 128)
@@ -230,19 +240,19 @@ def not_utf8(records: Records) -> Iterator[int]:
 
 
 def no_rows(target: Target, rejects: Sequence[Reject]) -> Parsed:
-    """A result that has these rejects, and no rows."""
+    """Returns a result that has these rejects, and no rows."""
     return Parsed(table=target.output.empty_table(), index=_NONE, offset=_NONE, rejects=[*rejects])
 
 
 def rejected_whole(index: int, body: bytes, reason: str, target: Target) -> Parsed:
-    """The result for an object that is rejected as a whole."""
+    """Returns the result for an object that is rejected as a whole."""
     return no_rows(target, [Reject(index=index, offset=0, reason=reason, raw=body[:MAX_RAW_BYTES])])
 
 
 def ranges_between(
     body: bytes, breaks: npt.NDArray[np.bool_], *, mark: bool = True
 ) -> tuple[Offsets, Offsets]:
-    """Byte ranges of the records between `breaks`, without their line ends and without a byte order mark.
+    """Returns the starts and ends of the records between `breaks`, without line ends and without a byte order mark.
 
     `mark`: the body is the object's beginning, the only place that may have a byte order mark.
     """
@@ -264,7 +274,7 @@ Ranges = Callable[[bytes], tuple[Offsets, Offsets]]
 
 
 def blocks(objects: Iterable[tuple[int, bytes]], ranges: Ranges) -> Iterator[Records]:
-    """The records of numbered `objects`, joined into blocks of about `BLOCK_BYTES`."""
+    """Joins the records of numbered `objects` into blocks of about `BLOCK_BYTES`."""
     bodies: list[bytes] = []
     parts: list[tuple[Offsets, Offsets, Offsets, Offsets]] = []
     base = 0
@@ -294,22 +304,22 @@ def blocks(objects: Iterable[tuple[int, bytes]], ranges: Ranges) -> Iterator[Rec
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ColumnMismatches:
-    """The values at one path that do not fit: their texts, and the places of their rows in a table."""
+    """The values at one path that do not fit: the texts of the values, and the row numbers in the Arrow table."""
 
     path: str
     places: Offsets
     texts: list[str]
 
     def pairs(self) -> Iterator[tuple[int, str]]:
-        """Places and texts."""
+        """Yields the row number and the text of each value."""
         return zip(self.places.tolist(), self.texts, strict=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Converted:
-    """Records as a table. `left`: the numbers of the records that the table does not have.
+    """Records as an Arrow table. `left`: the numbers of the records that the Arrow table lacks.
 
-    `unnamed`: by path, the rows with values that the schema does not name. `mismatches` are null in the table.
+    `unnamed`: for each path that the schema lacks, the rows with a value. `mismatches` are null in the Arrow table.
     """
 
     table: pa.Table
@@ -321,7 +331,10 @@ class Converted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recovered:
-    """Records converted value by value. A record that cannot be split into values is None, and not in `table`."""
+    """Records that were converted value by value.
+
+    A record that cannot be split into values is None in `rescued`, and is missing in `table`.
+    """
 
     table: pa.Table
     rescued: list[Rescued | None]
@@ -331,8 +344,8 @@ class Recovered:
 class Parser(Protocol):
     """Converts one format's records to columns.
 
-    All methods except `recover` raise `pa.ArrowException` or `UnicodeError`, and nothing else, for records that do not
-    fit.
+    For records that do not fit, each method except `recover` raises `pa.ArrowException` or `UnicodeError`, and no other
+    error.
     """
 
     target: Target
@@ -343,25 +356,25 @@ class Parser(Protocol):
         ...
 
     def convert_most(self, records: Records) -> Converted:
-        """Like `convert`, but records that probably do not fit may be left out, or have mismatches."""
+        """Like `convert`, but may leave out records that probably do not fit, or may return mismatches."""
         return self.convert(records)
 
     def unnamed(self, raw: bytes) -> dict[str, str]:
-        """The texts of values that the schema does not name, by path, in a record that fits."""
+        """Returns the texts of the values that have no column in the schema, by path. `raw`: a record that fits."""
         ...
 
     def recover(self, records: Records) -> Recovered:
         """Converts value by value.
 
-        Never raises for bad data: records that it does not recover are converted one by one.
+        Never raises for bad data. Records that are not recovered are converted one by one later.
         """
         ...
 
     def infer(self, records: Records) -> pa.Schema:
-        """The schema inferred from these records; without records, from the header."""
+        """Infers the schema from these records or, if there are no records, from the header."""
         ...
 
 
 def reason_of(error: Exception) -> str:
-    """The error as the reason of a reject."""
+    """Returns the text of an error as the reason of a reject."""
     return str(error).replace(" in row 0", "").strip()[:500]

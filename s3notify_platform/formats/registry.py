@@ -1,7 +1,8 @@
-"""The formats, by name; and what a source's setting `format` means for a key, and for a schema.
+"""The formats by name, and the meaning of a source's setting `format` for a key and for a schema.
 
-A new format is one file, with a subclass of `Format` or, for records in a text, `TextFormat`, and one entry here. The
-shortest example is `text/plain_text.py`; `tests/unit/formats/test_registry.py` has an example with columns.
+A new format is one file and one entry here. The file has a subclass of `Format` or, for records in a text, of
+`TextFormat`. The shortest example is `text/plain_text.py`; `tests/unit/formats/test_registry.py` has an example with
+columns.
 """
 
 from typing import Any, Final
@@ -42,7 +43,7 @@ RESERVED: Final = frozenset(
         RESCUED.name,
     }
 )
-"""Names that a source's columns cannot have, in upper or lower case: Spark ignores case."""
+"""Names that a source's columns cannot have. Case does not matter, because Spark ignores it."""
 
 
 def is_name(name: str) -> bool:
@@ -51,9 +52,10 @@ def is_name(name: str) -> bool:
 
 
 def format_of(key: str, setting: str) -> Format | None:
-    """The format of an object: as the setting says or, with `auto`, as the key's last suffix says; else None. Pure.
+    """Returns the format of an object, from the setting or, with `auto`, from the key's last suffix; None if the suffix
+    is unknown. Pure.
 
-    A compression suffix is ignored. With `auto`, the content of an object `.json` decides.
+    A compression suffix is ignored. With `auto`, the format for the suffix `.json` chooses by content.
     """
     if setting != AUTO:
         return FORMATS[setting]
@@ -63,18 +65,22 @@ def format_of(key: str, setting: str) -> Format | None:
 
 
 def format_for(key: str, settings: Any) -> Format | None:
-    """The format of an object under a source's settings (`source.format_settings.FormatSettings`), or None. Pure."""
+    """Returns the format of an object, configured by a source's settings (`source.format_settings.FormatSettings`), or
+    None. Pure.
+    """
     form = format_of(key, settings.format)
     return form and form.configured(settings)
 
 
 def fixed_schema(setting: str) -> pa.Schema | None:
-    """The columns of all objects under this setting, for a format with fixed columns. Pure."""
+    """Returns the columns of all objects under this setting, for a format with fixed columns. Pure."""
     return FORMATS[setting].fixed_schema if setting != AUTO else None
 
 
 def check_schema(schema: pa.Schema, setting: str) -> None:
-    """`UsageError` for a declared column whose type the format lacks, or whose name is reserved. Pure."""
+    """Raises `UsageError` for a declared column if its name is reserved, or if the format does not support its type.
+    Pure.
+    """
     possible = FORMATS.values() if setting == AUTO else [FORMATS[setting]]
     for column in schema:
         if not is_name(column.name):

@@ -1,13 +1,13 @@
-"""Values that do not fit their column, and fields that the schema does not name.
+"""Values that do not fit their column, and fields that the schema lacks.
 
-With `quarantine`, a record with such a value is a reject that names column and value. With `rescue`, the record stays:
-a value that does not fit is null in its column and kept in `_rescued`. `_rescued` is a JSON object of paths and texts;
-Spark reads it as `from_json(_rescued, 'map<string,string>')`. Paths are like `amount`, `customer.city`, `lines[2].sku`.
-A text is the value as the object has it. Of a JSON string, it is the content; of other JSON values, it is the source
-text. A value of Parquet becomes JSON.
+With `quarantine`, a record with such a value becomes a reject, whose reason has the column and the value. With
+`rescue`, the record becomes a row: a value that does not fit is null in its column, and `_rescued` has its text.
+`_rescued` is a JSON object of paths and texts; Spark reads it as `from_json(_rescued, 'map<string,string>')`. Paths are
+like `amount`, `customer.city`, `lines[2].sku`. The text is the value's unchanged text in the object. A JSON string is
+stored as its content, any other JSON value as its JSON text. A value of Parquet is stored as JSON.
 
-A ragged CSV record has more or fewer values than the header has columns. `_extra` has its surplus values, and
-`_missing` has the columns without a value. Both are JSON arrays.
+A ragged CSV record has more or fewer values than the header has columns. In `_rescued`, `_extra` has the surplus
+values, and `_missing` has the columns without a value. `_extra` and `_missing` are JSON arrays.
 """
 
 import json
@@ -25,7 +25,7 @@ Mismatches = Literal["quarantine", "rescue"]
 MISMATCHES: Final = ("quarantine", "rescue")
 
 RESCUED: Final = pa.field("_rescued", pa.string())
-"""The column that a table has with `rescue`."""
+"""The column that tables get from the setting `rescue`."""
 
 EXTRA: Final = "_extra"
 MISSING: Final = "_missing"
@@ -33,31 +33,31 @@ MISSING: Final = "_missing"
 OTHERS: Final = "(others)"
 
 SHOWN_CHARS: Final = 100
-"""A reason shows at most this number of a value's characters."""
+"""Maximum number of a value's characters in a reason."""
 
 Tally = dict[int, Counter[str]]
-"""The number of values at each path, for each object."""
+"""For each object's number, the number of values at each path."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Rescued:
-    """The values of one record that the columns cannot hold, by path.
+    """The values of one record that its columns cannot store, by path.
 
-    `mismatches`: texts of values that do not fit their column; `unnamed`: texts of values that the schema does not
-    name.
+    `mismatches`: texts of values that do not fit their column; `unnamed`: texts of values whose fields the schema
+    lacks.
     """
 
     mismatches: dict[str, str] = field(default_factory=dict)
     unnamed: dict[str, str] = field(default_factory=dict)
 
     def text(self) -> str | None:
-        """The record's value of `_rescued`."""
+        """Returns the record's value in column `_rescued`."""
         texts = self.mismatches | self.unnamed
         return as_json(texts) if texts else None
 
 
 def as_json(value: Any) -> str:
-    """Compact JSON, with escapes only if a string has half of a surrogate pair."""
+    """Returns compact JSON, with escapes only if a string has half of a surrogate pair."""
     text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=_plain)
     try:
         text.encode()
@@ -71,12 +71,12 @@ def _plain(value: Any) -> str:
 
 
 def shortened(text: str) -> str:
-    """The part of a text that a reason shows."""
+    """Shortens a text for use in a reason."""
     return text if len(text) <= SHOWN_CHARS else text[:SHOWN_CHARS] + "…"
 
 
 def text_of(value: Any) -> str:
-    """A Python value as text for `_rescued`: bytes in hexadecimal digits."""
+    """Converts a Python value to a text for `_rescued`; bytes become hexadecimal digits."""
     return value if isinstance(value, str) else as_json(value) if _is_json(value) else _plain(value)
 
 
@@ -85,20 +85,20 @@ def _is_json(value: Any) -> bool:
 
 
 def below(path: str, name: str) -> str:
-    """The path of a field. A name that would look like several names is put in backticks."""
+    """Returns the path of a field. A name that contains separators of paths is put in backticks."""
     name = f"`{name}`" if re.search(r"[.\[\]`]", name) else name
     return f"{path}.{name}" if path else name
 
 
 def kinds_of(fields: pa.Schema | pa.StructType) -> dict[str, pa.DataType]:
-    """The types of columns, or of a struct's fields, by name."""
+    """Returns the types of columns, or of a struct's fields, by name."""
     return {part.name: part.type for part in fields}
 
 
 def unnamed_in(
     values: Mapping[str, Any], kinds: Mapping[str, pa.DataType], path: str
 ) -> Iterator[tuple[str, Any]]:
-    """Paths and values that `kinds` do not name, at any depth, except nulls."""
+    """Yields the path and value of each field that `kinds` lacks, at any depth, except nulls."""
     for name, value in values.items():
         if value is None:
             continue
@@ -117,14 +117,17 @@ def _unnamed_within(value: Any, kind: pa.DataType, path: str) -> Iterator[tuple[
 
 
 def count(tally: Tally, index: int, paths: Iterable[str], times: int = 1) -> None:
-    """Adds 1 (or `times`) to the count of each path, for object `index`. All places of a list count as one path."""
+    """Adds 1 (or `times`) to the count of each path, for object `index`. All items of a list count as one path."""
     counter = tally.setdefault(index, Counter())
     for path in paths:
         counter[re.sub(r"\[\d+\]", "[]", path)] += times
 
 
 def added(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:
-    """The sum of counts by path. Beyond `MAX_RESCUED_PATHS`, the rarest paths are counted together as `OTHERS`."""
+    """Adds counts by path.
+
+    If there are more than `MAX_RESCUED_PATHS` paths, the rarest paths are counted together as `OTHERS`.
+    """
     total: Counter[str] = Counter()
     for one in filter(None, counts):
         total.update(one)
@@ -139,9 +142,10 @@ Read = Callable[[Any, pa.DataType], pa.Array]
 
 
 def fitted(values: Any, kind: pa.DataType, read: Read, single: Callable[[int], pa.Array]) -> pa.Array:
-    """Converts `values` to `kind` with `read`; if it raises, does the same with each half.
+    """Converts `values` to `kind` with `read`. If `read` raises, tries each half of the values separately, and so on.
 
-    If `read` raises for a single value, `single` gets the value's number, and returns an array of length one.
+    If `read` raises for a single value, `single` receives the value's number and returns the replacement, an array of
+    length one.
     """
     done: list[pa.Array] = []
     pending = [(0, len(values))]
@@ -166,10 +170,10 @@ def fitted(values: Any, kind: pa.DataType, read: Read, single: Callable[[int], p
 
 
 def mismatch_reason(path: str, schema: pa.Schema, note: str = "", source: str = "") -> Callable[[str], str]:
-    """Returns a function: why a record is rejected for a text at `path` that does not fit.
+    """Returns a function that converts a text that does not fit at `path` to a reject's reason.
 
-    `note`: how values at the path are written. `source`: the name of the source, if its schema was inferred. Then the
-    reason has a command to change the inferred type.
+    `note`: how values at the path are written. `source`: the name of the source, if its schema was inferred; the reason
+    then contains a command to change the inferred type.
     """
     if path == EXTRA:
         return "more values than the header has names: {}".format
@@ -183,7 +187,7 @@ def mismatch_reason(path: str, schema: pa.Schema, note: str = "", source: str = 
 
 
 def _may_be_text(path: str, schema: pa.Schema) -> bool:
-    """True if a column has a plain name, and its inferred type could be changed to string."""
+    """True if the path is a column with a plain name whose inferred type is neither string nor nested."""
     if path not in schema.names or not re.fullmatch(rf"\w{{1,{SHOWN_CHARS}}}", path):
         return False
     kind = schema.field(path).type
@@ -191,14 +195,17 @@ def _may_be_text(path: str, schema: pa.Schema) -> bool:
 
 
 def rescued_column(records: Sequence[Rescued | None]) -> pa.Array:
-    """The column `_rescued` of these records, in order. None stands for a record with nothing to rescue."""
+    """Returns the column `_rescued` of these records, in order. None stands for a record without rescued values."""
     return pa.array([rescued.text() if rescued else None for rescued in records], pa.string())
 
 
 def rescued_too(
     table: pa.Table, index: Iterable[int], mismatched: Mapping[int, Mapping[str, str]]
 ) -> pa.Table:
-    """The table, but `_rescued` of each row also has the `mismatched` values of the row's object, by name."""
+    """Adds to `_rescued` of each row the `mismatched` values of the row's object, by column name.
+
+    Returns the changed Arrow table.
+    """
     place = table.schema.get_field_index(RESCUED.name)
     own = {
         number: {below("", name): text for name, text in each.items()} for number, each in mismatched.items()

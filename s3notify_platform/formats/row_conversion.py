@@ -1,9 +1,9 @@
-"""Records to rows and rejects, and the search for bad records.
+"""Converts records to rows and rejects, and searches for bad records.
 
-The records of a block are converted together. A quick check finds suspects, which are converted value by value instead.
-If the conversion fails, or if the number of rows is not the number of records, the block is halved. A record with
-values that do not fit becomes a reject with its offset, reason and raw bytes. With `rescue`, it becomes a row with the
-values that fit. A bad record affects no other record: there are as many rows and rejects together as records.
+The records of a block are converted together, except suspect records: a quick check finds these, and they are converted
+value by value. If the conversion fails, or if the numbers of rows and records differ, the block is halved. A record
+with a value that does not fit becomes a reject with offset, reason and raw bytes. With `rescue`, the record becomes a
+row with the values that fit. A bad record affects no other record: each record becomes either a row or a reject.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -30,23 +30,23 @@ from s3notify_platform.formats.rescue import Rescued, Tally, count, mismatch_rea
 from s3notify_platform.kernel.limits import MAX_CELLS, MAX_RAW_BYTES
 
 RECOVER_RECORDS: Final = 32
-"""A failing block of at most this many records is converted value by value."""
+"""Maximum number of records of a failing block that is converted value by value."""
 
 RECOVERED_AT_ONCE: Final = 4096
 """Maximum number of suspects that are converted at a time: their texts are Python objects in memory."""
 
 
 def converted(records: Records, parser: Parser) -> Iterator[Parsed]:
-    """Converts the records of a block. The number of columns limits how many are converted together."""
+    """Converts the records of a block. The more columns there are, the fewer records are converted together."""
     step = max(1, MAX_CELLS // max(1, count_fields(parser.target.output)))
     for low in range(0, len(records.start), step):
         yield convert_or_halve(records.part(low, low + step), parser)
 
 
 def convert_or_halve(records: Records, parser: Parser) -> Parsed:
-    """Converts one block. Suspect records are recovered value by value, or rejected.
+    """Converts one block. Suspect records are converted value by value, or rejected.
 
-    Other bad records are found by halving.
+    Other bad records are found by halving the block.
     """
     rows = _Rows(records, parser)
     pending = [np.arange(len(records.start))]
@@ -81,7 +81,7 @@ def convert_or_halve(records: Records, parser: Parser) -> Parsed:
 
 
 class _Rows:
-    """The rows and rejects of a block, as they are found."""
+    """Collects the rows and rejects of a block."""
 
     def __init__(self, records: Records, parser: Parser) -> None:
         self.records = records
@@ -123,7 +123,7 @@ class _Rows:
             count(tally, index, [path], values)
 
     def _reject_mismatches(self, numbers: Offsets, found: Converted) -> None:
-        """Rejects records with mismatches. The reason has the record's first value that does not fit."""
+        """Rejects records with mismatches. The reason shows the first value of the record that does not fit."""
         seen = np.zeros(len(numbers), bool)
         for one in found.mismatches:
             first = ~seen[one.places]
@@ -212,7 +212,7 @@ class _Rows:
         self.numbers.append(numbers)
 
     def result(self) -> Parsed:
-        """All rows and rejects, in the order of the records."""
+        """Returns all rows and rejects, in the order of the records."""
         if self.tables:
             numbers = np.concatenate(self.numbers)
             table = pa.concat_tables(self.tables)

@@ -1,6 +1,7 @@
-"""Dates and times as texts in other forms than ISO 8601: a pattern with the letters of Java and Spark.
+"""Reads dates and times whose texts are not in ISO 8601. The form of the texts is given as a pattern with the letters
+of Java and Spark.
 
-Guarantees. A text must match its pattern completely, or it is not read: 1.2.2026 does not match dd.MM.yyyy, and
+Guarantees. A text that does not match the pattern completely is not read: 1.2.2026 does not match dd.MM.yyyy, and
 30.02.2026 is not a date. Spaces and tabs around a text are ignored.
 
     yyyy yy        a year; yy means 2000 to 2099
@@ -14,7 +15,7 @@ Guarantees. A text must match its pattern completely, or it is not read: 1.2.202
     'text' ''      text, and a quote; other characters that are not letters mean themselves
     [...]          may be left out
 
-A pattern must have a year. A missing month or day is the first one; a missing time is midnight.
+A pattern must have a year. Without a month or a day in the text, 1 is used; without a time, midnight is used.
 """
 
 import re
@@ -58,9 +59,10 @@ _FIELDS: Final = {**{letter: letter for letter in "yMdHmsSa"}, "h": "H", "X": "z
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimePattern:
-    """A pattern, and its regular expression (in RE2's syntax), which has a group for each of the pattern's `letters`.
+    """A pattern, and its regular expression in RE2's syntax.
 
-    `places`: the place of each letter's value, if it is the same in all texts; otherwise empty.
+    The expression has a group for each of the pattern's `letters`. `places`: the start and end of each letter's value
+    in a text; empty if they differ between texts.
     """
 
     text: str
@@ -74,10 +76,9 @@ class TimePattern:
         return re.sub(r"\(\?P<\w>", "(?:", self.regex)
 
     def iso(self, texts: pa.Array, *, days: bool = False) -> pa.Array:
-        """The texts converted to ISO 8601.
+        """Converts the texts to ISO 8601. The result may contain an impossible date, like February 30.
 
-        A day may be one that its month does not have. `days`: only dates, without times. `pa.ArrowInvalid` if any text
-        does not match the pattern.
+        `days`: only dates, without times. Raises `pa.ArrowInvalid` if a text does not match the pattern.
         """
         return _Parts(texts=dict(zip(self.letters, self._parts(texts), strict=True))).iso(days=days)
 
@@ -88,7 +89,7 @@ class TimePattern:
             if found.null_count > texts.null_count:
                 raise wrong
             return found.flatten()  # type: ignore[no-any-return]
-        # Slices are several times faster than groups.
+        # Cutting texts at fixed places is several times faster than groups of a regular expression.
         if not pc.all(pc.match_substring_regex(texts, self.form), min_count=0).as_py():
             raise wrong
         plain = pc.utf8_trim(texts, " \t")
@@ -97,7 +98,7 @@ class TimePattern:
 
 @dataclass(frozen=True, kw_only=True)
 class _Parts:
-    """The texts of the fields of times, by letter. If a time lacks a field, the text of the field is empty."""
+    """The texts of each field of a time, by letter. The text is empty if a time lacks the field."""
 
     texts: dict[str, pa.Array]
 
@@ -146,7 +147,7 @@ def _first_if_empty(two: pa.Array) -> pa.Array:
 
 @lru_cache(maxsize=256)
 def time_pattern(text: str) -> TimePattern:
-    """The pattern of a text. `UsageError` names unsupported letters, and the supported ones."""
+    """Parses a pattern. Raises `UsageError` for an unsupported letter; the message lists the supported letters."""
     if len(text) > MAX_PATTERN:
         raise UsageError(f"{text[:MAX_PATTERN]!r}…: longer than {MAX_PATTERN} characters")
     letters: list[str] = []
@@ -172,7 +173,7 @@ _FIXED: Final = frozenset(["yyyy", "yy", "MM", "MMM", "dd", "HH", "hh", "a", "mm
 
 
 def _places(text: str) -> tuple[tuple[int, int], ...]:
-    """The places of a pattern's letters in its texts; empty if the places differ between texts."""
+    """Returns the start and end of each letter's value in a text; empty if they differ between texts."""
     found: list[tuple[int, int]] = []
     end = 0
     for sign in _TOKEN.finditer(text):
@@ -188,12 +189,12 @@ def _places(text: str) -> tuple[tuple[int, int], ...]:
 
 
 def _said(sign: str) -> str:
-    """The text that a part of a pattern means: a quoted text, or a character that is not a letter."""
+    """Returns the text that a part of a pattern stands for: a quoted text, or a character that is not a letter."""
     return sign[1:-1].replace("''", "'") or "'" if len(sign) > 1 else sign
 
 
 def _regexes(text: str, letters: list[str]) -> Iterator[str]:
-    """The regular expressions of a pattern's parts. Adds the letters of these parts to `letters`."""
+    """Yields the regular expression of each part of a pattern, and adds the letters of the parts to `letters`."""
     depth = 0
     for found in _TOKEN.finditer(text):
         sign = found[0]

@@ -1,4 +1,4 @@
-"""Patterns for the texts of a type's values, as pyarrow reads them.
+"""Patterns for the texts that pyarrow reads as values of a type.
 
 A matching text may still be invalid, like a number that is too large, or a day that a month does not have.
 """
@@ -34,4 +34,4 @@ FORMS: Final = {
     pa.timestamp("us").id: TIMESTAMP,
     **dict.fromkeys((pa.list_(pa.null()).id, pa.struct([]).id, pa.map_(pa.string(), pa.null()).id), NOTHING),
 }
-"""The pattern by the id of a type; a type without a pattern accepts any text."""
+"""The pattern of each type, by the type's id. A type without a pattern accepts any text."""

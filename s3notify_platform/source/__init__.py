@@ -4,14 +4,15 @@ Reading order:
 
 - settings: each setting once, with its name, type, default, description and unit.
 - format_settings: settings of record formats, value notation and row rules.
-- batch_settings: settings of batches, which `Source` itself does not need.
+- batch_settings: settings of batches. `Source` itself does not need these settings.
 - commit_settings: settings of commits under DynamoDB leases.
-- build: builds a `Source` from settings by name, wherever they are given.
-- bucket_settings: buckets and tables of the settings, for callers that need nothing else, like publishers.
+- build: builds a `Source` from settings by name.
+- bucket_settings: finds buckets and DynamoDB tables in the settings, for publishers and other callers without a
+  `Source`.
 - location: places of a source's tables, signals, queue and records, and the commit mode of its tables.
-- source: `Input` (the objects to read) and `Source`, which travels to Spark's tasks.
+- source: `Input` (the objects to read) and `Source`, which is sent to Spark tasks.
 - declared_schema: columns that are declared as DDL.
-- declared_types: declared types compared with the table's.
+- declared_types: compares declared types with the types in the table.
 - object_columns: columns besides the data, from the key, the store's metadata and the raw record.
-- rules: rules that rows must satisfy.
+- rules: conditions that rows must fulfil.
 """

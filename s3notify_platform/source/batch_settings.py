@@ -1,4 +1,4 @@
-"""Settings of a source's batches: their number at a time, and the retries of failed slots."""
+"""Settings of a source's batches: how many batches may be in flight, and how failed slots are retried."""
 
 from dataclasses import dataclass
 from typing import Annotated
@@ -65,6 +65,8 @@ class BatchSettings:
         return failed >= self.max_attempts - 1
 
     def retry_seconds(self, failed: int) -> float:
-        """The delay before a retry of a slot with this many failed attempts. It doubles each time, up to a ceiling."""
+        """Returns the delay before a retry of a slot with this many failed attempts: it doubles each time, up to a
+        ceiling.
+        """
         doubled: float = self.backoff_seconds * 2.0 ** max(0, min(failed - 1, 20))
         return min(self.backoff_ceiling_seconds, doubled)

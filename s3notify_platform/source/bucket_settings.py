@@ -1,4 +1,5 @@
-"""Buckets and tables that the settings name, and the way to reach them. Imports nothing heavy, since publishers use it.
+"""Finds buckets and DynamoDB tables in the settings, and how to reach them. Imports no large package, because
+publishers import this module.
 
 The settings are given by name, with values of their types (`setting.values_in`).
 """
@@ -15,21 +16,24 @@ from s3notify_platform.stores.config import DynamoConfig, S3Config
 from s3notify_platform.table.own_objects import USUAL
 
 Keys = Mapping[str, Any]
-"""Credentials given by value: `access_key_id`, `secret_access_key`, `session_token`. They never leave this process."""
+"""Credentials given by value: `access_key_id`, `secret_access_key`, `session_token`.
+
+These credentials never leave this process.
+"""
 
 
 def bucket_of(values: Mapping[str, Any], keys: Keys | None = None) -> S3Config:
-    """The bucket that is read. `keys` sign its requests in place of the configured credentials."""
+    """Returns the bucket that is read. `keys` sign the bucket's requests in place of the configured credentials."""
     return S3Config(bucket=values["bucket"], **given_of(values, S3Settings), **(keys or {}))
 
 
 def platform_of(values: Mapping[str, Any], bucket: S3Config) -> S3Config:
-    """The bucket of the platform's own objects, reached with the settings of `bucket`."""
+    """Returns the bucket of the platform's own objects, with the access settings of `bucket`."""
     return replace(bucket, bucket=values.get("platform_bucket") or bucket.bucket)
 
 
 def table_of(values: Mapping[str, Any], setting: str) -> DynamoConfig | None:
-    """The DynamoDB table that this setting names; None if it names no table. The default region is the bucket's."""
+    """Returns the DynamoDB table of this setting, or None. The default region is that of the bucket."""
     if not values.get(setting):
         return None
     given: dict[str, Any] = {"region": values.get("region")}
@@ -38,10 +42,10 @@ def table_of(values: Mapping[str, Any], setting: str) -> DynamoConfig | None:
 
 
 def with_leases(values: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings. If `commit` is a text in the form of object_store, it becomes `dynamodb`, and table and timeout
-    become settings.
+    """Returns the settings; a `commit` in object_store's form becomes `dynamodb`.
 
-    `UsageError` if other settings name another table or another timeout.
+    The DynamoDB table and the timeout in this form become settings, too. Raises `UsageError` if other settings have
+    another lease table or another timeout.
     """
     text = values.get("commit")
     if not isinstance(text, str) or not is_lease_text(text):
@@ -59,7 +63,9 @@ def with_leases(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def unusual_prefixes(values: Mapping[str, Any], bucket: str) -> Iterator[str]:
-    """Prefixes of a source's own objects in `bucket` that other sources do not recognise as the platform's by name."""
+    """Yields prefixes of a source's own objects in `bucket`, if the name does not show other sources that the objects
+    are the platform's.
+    """
     place = LocationSettings(**given_of(values, LocationSettings))
     own = place.own_prefixes_in(bucket, platform_bucket=values.get("platform_bucket") or values["bucket"])
     return (prefix for prefix in own if not prefix.startswith(USUAL))

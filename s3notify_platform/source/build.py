@@ -1,6 +1,6 @@
 """Builds a `Source` from settings by name, for YAML, flags, Spark's options and the IO manager's fields. Pure.
 
-Each value may have its setting's type, or be a text, like the value of an option. Wrong names, wrong values and missing
+Each value has its setting's type or is a text, like the value of an option. Wrong names, wrong values and missing
 values are refused with the same messages everywhere (`setting.values_in`).
 """
 
@@ -26,8 +26,9 @@ from s3notify_platform.table.latest.latest_definition import MODIFIED, Latest
 
 
 def latest_of(values: Mapping[str, Any], slots: int) -> Latest | None:
-    """The definition of the newest-rows table; None if no setting asks for one. `UsageError` if a column setting is
-    missing.
+    """Returns the definition of the newest-rows table; None if no setting asks for it.
+
+    Raises `UsageError` if a setting for columns is missing.
     """
     given = {name: values.get(flat) or "" for name, flat in LATEST.items()}
     if not any(given.values()):
@@ -48,7 +49,7 @@ def latest_of(values: Mapping[str, Any], slots: int) -> Latest | None:
 
 
 def clustered_of(values: Mapping[str, Any]) -> Clustered | None:
-    """The definition of the clustered table; None if the settings do not ask for one."""
+    """Returns the definition of the clustered table; None if no setting asks for it."""
     columns = _names(values.get("cluster_by") or "")
     if not columns:
         return None
@@ -61,10 +62,10 @@ def _names(text: str) -> tuple[str, ...]:
 
 
 def build(given: Mapping[str, object], *, keys: Keys | None = None) -> Source:
-    """The source with these settings (`SETTINGS`); missing settings get their defaults. No request.
+    """Builds the source with these settings (`SETTINGS`); missing settings get their defaults. No request.
 
-    `keys` sign requests to the buckets in place of the configured credentials. `UsageError` names the setting, its
-    wrong value and the values that are allowed.
+    `keys` sign requests to the buckets in place of the configured credentials. Raises `UsageError` with the setting,
+    its wrong value and the values that are allowed.
     """
     values = values_in(given, SETTINGS)
     try:

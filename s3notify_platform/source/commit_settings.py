@@ -1,4 +1,4 @@
-"""Settings of commits to stores without conditional writes; declared like those of `settings`."""
+"""Settings of commits to stores without conditional writes, declared like the settings in `settings`."""
 
 from dataclasses import dataclass
 from typing import Annotated, Final
@@ -25,7 +25,10 @@ def check_commit(text: str) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class TableSettings:
-    """DynamoDB tables of a source, created by `s3notify init`. Without them, everything is kept in the bucket."""
+    """DynamoDB tables of a source, created by `s3notify init`.
+
+    Without these tables, the bucket has all data of the source.
+    """
 
     records_table: Annotated[
         str | None,
@@ -47,7 +50,10 @@ class TableSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class LeaseTimeSettings:
-    """Times of the leases in `lease_table`. The defaults are object_store's; writers may use different values."""
+    """Times of the leases in `lease_table`. The defaults are those of object_store.
+
+    Different writers may use different values.
+    """
 
     lease_timeout_seconds: Annotated[
         float,

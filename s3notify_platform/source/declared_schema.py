@@ -1,9 +1,9 @@
-"""Checks declared schemas while definitions load, which is before Spark is available to parse them.
+"""Checks declared schemas while Dagster's definitions load, when no Spark is available to parse the schemas.
 
-Only errors that Spark would refuse too are refused: an unknown type, unbalanced brackets, a column without name or
+The check refuses only errors that Spark also refuses: an unknown type, unbalanced brackets, a column without name or
 type. The options after a type (NOT NULL, COMMENT, …) are left to Spark.
 
-Columns that tasks need without Spark (`arrow_columns`) have names and types only.
+Settings whose columns are parsed without Spark (`arrow_columns`) have only names and types.
 """
 
 import re
@@ -70,9 +70,9 @@ _NAME: Final = re.compile(r"`.+`|\w+", re.DOTALL)
 
 
 def check_declared(schema: str) -> pa.Schema:
-    """The columns that DDL declares, like "id bigint, name string". Types that only Spark knows are null.
+    """Returns the columns that DDL declares, like "id bigint, name string". Types that only Spark has are null.
 
-    `UsageError` if the text does not declare columns.
+    Raises `UsageError` if the text does not declare columns.
     """
     if "--" in schema or "/*" in schema:  # only Spark can read DDL with comments
         return pa.schema([])
@@ -80,7 +80,9 @@ def check_declared(schema: str) -> pa.Schema:
 
 
 def declared_columns(schema: str) -> pa.Schema:
-    """The columns that DDL declares, without those whose types Arrow lacks. Empty if the text contains comments."""
+    """Returns the columns that DDL declares, except columns of types that Arrow lacks; none if the DDL contains
+    comments.
+    """
     if "--" in schema or "/*" in schema:
         return pa.schema([])
     columns = _columns("schema", schema, strict=False)
@@ -89,7 +91,10 @@ def declared_columns(schema: str) -> pa.Schema:
 
 @lru_cache(maxsize=32)
 def arrow_columns(setting: str, declared: str) -> pa.Schema:
-    """The columns of a setting: names and types only. `UsageError` for anything else, and for duplicate names."""
+    """Parses a setting whose columns have only names and types.
+
+    Raises `UsageError` for other DDL, and for duplicate names.
+    """
     columns = _columns(setting, declared, strict=True)
     names = [name.casefold() for name, _ in columns]
     if twice := [name for name in names if names.count(name) > 1]:
@@ -105,7 +110,7 @@ def _columns(setting: str, declared: str, *, strict: bool) -> "list[tuple[str, p
 
 
 class _Parser:
-    """A parser of DDL. `strict`: each type must also exist in Arrow, and no option may follow it."""
+    """A parser of DDL. `strict`: each type must exist in Arrow, and no option may follow a type."""
 
     def __init__(self, tokens: list[str], *, strict: bool) -> None:
         self.tokens = [*reversed(tokens)]
@@ -121,12 +126,12 @@ class _Parser:
         return self.tokens.pop() if self.tokens else ""
 
     def expect(self, token: str) -> None:
-        """Consumes the next token. `UsageError` if it is not the expected token."""
+        """Consumes the next token. Raises `UsageError` if it is not the expected token."""
         if (found := self.take()) != token:
             raise UsageError(f"{token!r} is missing before {found or 'its end'!r}")
 
     def columns(self, end: str) -> list[tuple[str, pa.DataType]]:
-        """Columns up to `end`, which is not consumed. Types that Arrow lacks are null."""
+        """Parses columns up to `end`, and does not consume `end`. Types that Arrow lacks are null."""
         found: list[tuple[str, pa.DataType]] = []
         while True:
             if not _NAME.fullmatch(name := self.take()):
@@ -143,7 +148,7 @@ class _Parser:
             self.expect(",")
 
     def type(self) -> pa.DataType:
-        """One type; null if Arrow lacks it."""
+        """Parses one type; null if Arrow lacks the type."""
         match found := self.take().lower():
             case "array":
                 self.expect("<")
@@ -166,7 +171,7 @@ class _Parser:
         return kind
 
     def plain(self, name: str) -> pa.DataType:
-        """The type with this name, which may have arguments in brackets."""
+        """Parses the arguments in brackets, if any, and returns the type with this name."""
         text = ""
         if self.next == "(":
             while self.next and not text.endswith(")"):

@@ -1,8 +1,8 @@
-"""Compares a source's declared types with its table's before anything runs. Pure.
+"""Compares a source's declared types with the types in its table, before any run. Pure.
 
-Only types that are known without running anything are compared. The types of `schema` and `partition_columns` are the
-table's types unless a transform makes its columns. The types of `schema_hints` steer the inference of a schema. The
-first batch finds all other differences.
+Only types that are known without a run are compared. The types in `schema` and `partition_columns` must equal the
+table's types, unless a transform makes the columns. The types in `schema_hints` must equal the types with which the
+schema was inferred. The first batch finds all other differences.
 """
 
 from s3notify_platform.source.declared_schema import declared_columns
@@ -14,9 +14,9 @@ from s3notify_platform.table.schema_change import check_types
 
 
 def check_declared_types(source: Source, opened: OpenTable, *, transformed: bool) -> None:
-    """Raises `UsageError` if the source declares another type for a column than its table has.
+    """Raises `UsageError` if a declared type of a column differs from the column's type in the table.
 
-    The message names the command that changes the type. `transformed`: the source has a transform. No request.
+    The message has the command that changes the type. `transformed`: the source has a transform. No request.
     """
     known = schema_of(opened.snapshot.metadata) if opened.snapshot is not None else None
     if known is None:

@@ -1,4 +1,7 @@
-"""Places of a source's own objects, and the commit mode of its tables. Independent of the objects that it reads."""
+"""Places of a source's own objects, and the commit mode of its tables.
+
+Nothing here depends on the objects that the source reads.
+"""
 
 import json
 from dataclasses import asdict, dataclass, fields, replace
@@ -39,7 +42,7 @@ from s3notify_platform.table.snapshot import Absent
 class CommitMode:
     """The way of committing to a source's tables: by the store's conditional writes, or under leases.
 
-    `Location.settle_commit_mode` settles `auto` once per run. Until then tables can only be read.
+    `Location.settle_commit_mode` replaces `auto` once per run. Before that, tables can only be read.
     """
 
     choice: CommitChoice = "auto"
@@ -47,7 +50,7 @@ class CommitMode:
     leases: LeaseSettings = DEFAULT_LEASES
 
     def commits(self, platform: S3Config, store: ObjectStore) -> ConditionalCommit | None:
-        """The commit protocol; None while the mode is not settled. No request."""
+        """Returns the commit protocol; None while the mode is `auto`. No request."""
         match self.choice:
             case "auto":
                 return None
@@ -55,7 +58,7 @@ class CommitMode:
                 return NativeCommit(store)
             case "dynamodb":
                 assert self.lease_table is not None, "checked when the mode was made"
-                # This does not use `store`, because `store` may retry a request unseen, which a lease does not allow.
+                # `store` is not used here: it may retry a request unseen, which a lease does not allow.
                 return dynamo_commit(platform, self.lease_table, self.leases)
             case _ as unreachable:
                 assert_never(unreachable)
@@ -67,10 +70,10 @@ class CommitMode:
 
 @dataclass(frozen=True, kw_only=True)
 class Location(LocationSettings):
-    """Places of a source's tables, signals, queue and records. It can be pickled, and travels to Spark tasks.
+    """Places of a source's tables, signals, queue and records. A location is pickled and sent to Spark tasks.
 
-    `platform` is the bucket of all of them; it may be the source's own bucket. Records are in `records_table` if one is
-    set, else in the bucket.
+    `platform`: the bucket of all these places, which may be the bucket that is read. Records are in `records_table` if
+    it is set, else in `platform`.
     """
 
     platform: S3Config
@@ -78,17 +81,17 @@ class Location(LocationSettings):
 
     @property
     def layout(self) -> TableLayout:
-        """Names of the source table's objects."""
+        """Names of the objects of the source's table."""
         return self.table_layout()
 
     @property
     def latest_name(self) -> str:
-        """The name of the asset with the newest row of each key, and of its table."""
+        """The name of the asset, and of its table, with the newest row of each business key."""
         return f"{self.name}_latest"
 
     @property
     def clustered_name(self) -> str:
-        """The name of the asset with the same rows in another order, and of its table."""
+        """The name of the asset, and of its table, with the source's rows in another order."""
         return f"{self.name}_clustered"
 
     def follows_whole(self, asset: str | None) -> bool:
@@ -96,15 +99,18 @@ class Location(LocationSettings):
         return asset in (self.latest_name, self.clustered_name)
 
     def is_derived(self, asset: str | None) -> bool:
-        """True for an asset whose table is made slot by slot. None is the source's own table, which is not derived."""
+        """True for an asset whose table is made slot by slot.
+
+        None means the source's own table, for which the result is false.
+        """
         return asset is not None and not self.follows_whole(asset)
 
     def own_prefixes(self, bucket: str) -> tuple[str, ...]:
-        """Prefixes of the platform's own objects in this bucket. See `table.own_objects.own_prefixes`."""
+        """Returns the prefixes of the platform's own objects in this bucket. See `table.own_objects.own_prefixes`."""
         return self.own_prefixes_in(bucket, platform_bucket=self.platform.bucket)
 
     def table_layout(self, asset: str | None = None) -> TableLayout:
-        """Names of the objects of the source's table, or of the table of `asset`."""
+        """Returns the names of the objects of the source's table, or of the table of `asset`."""
         return TableLayout(prefix=f"{self.platform_prefix}{f'derived/{asset}' if asset else 'table'}/")
 
     def table(
@@ -116,10 +122,10 @@ class Location(LocationSettings):
         vectors: bool = False,
         clock: Clock = SYSTEM_CLOCK,
     ) -> LogTable:
-        """The source's table, or the table of `asset`; requests go through `store` if given. No request.
+        """Returns the source's table, or the table of `asset`. Requests go through `store` if it is given. No request.
 
-        Without a settled `commit` the table can only be read. `vectors`: removed rows are hidden by deletion vectors.
-        All table objects of one process share their knowledge of the logs.
+        While `commit` is `auto`, the table can only be read. `vectors`: removed rows are hidden by deletion vectors. In
+        one process, all `LogTable` values of the same table share the newest snapshot.
         """
         layout, given = self.table_layout(asset), store or open_store(self.platform)
         mode = commit or CommitMode()
@@ -139,13 +145,17 @@ class Location(LocationSettings):
         )
 
     def records(self, store: ObjectStore | None = None) -> RecordStore:
-        """Ack chains and other records of this source; through `store` if they are in the bucket. No request."""
+        """Returns the record store with ack chains and other records of this source.
+
+        Requests to the bucket go through `store`. No request.
+        """
         prefix = f"{self.platform_prefix}records/"
         return open_records(self.platform, prefix, self.records_table, store=store, keys_recur=keys_recur)
 
     def known(self, asset: str | None = None, *, store: ObjectStore | None = None) -> KnownRecord:
-        """The known record of the source's table, or of the table of `asset`. It is outside the table's prefix. No
-        request.
+        """Returns the known record of the source's table, or of the table of `asset`.
+
+        The record is outside the table's prefix. No request.
         """
         key, bucket = known_key(self.platform_prefix), self.platform.bucket
         place, where = self.platform, f"'{KNOWN}/' of bucket {bucket!r}"
@@ -163,19 +173,19 @@ class Location(LocationSettings):
         return TableName(source=self.name, command=self.command)
 
     def open_table(self, store: ObjectStore | None = None, *, expected: str = "") -> OpenTable:
-        """The table, for callers that do not know the settings it was made with. `open_table` lists the tables that are
-        refused.
+        """Opens the table, for callers that do not know the table's bucket and prefix settings.
 
-        `UsageError` if the table has another number of slots. Requests: those of `LogTable.newest`.
+        The function `open_table` lists the tables that are refused. Raises `UsageError` if the table has another number
+        of slots. Cost: the requests of `LogTable.newest`.
         """
         table = open_table(self.table(store=store), self.table_name, None, expected=expected)
         self._check_slots(table.known.identity)
         return table
 
     def identity(self, *, store: ObjectStore | None = None) -> Identity | None:
-        """The settings that the table was made with, from its record; None if there is no table yet. 1 read.
+        """Returns the settings with which the table was made, from its record; None without a table. Cost: 1 read.
 
-        `UsageError` if the table has another number of slots.
+        Raises `UsageError` if the table has another number of slots.
         """
         known, _ = self.known(store=store).read()
         found = known.identity if known is not None else None
@@ -189,7 +199,7 @@ class Location(LocationSettings):
             )
 
     def command(self, name: str, *more: str) -> str:
-        """The command `s3notify table ...` for this table, for messages."""
+        """Returns the command `s3notify table ...` for this table, for messages."""
         given = {
             "--endpoint-url": self.platform.endpoint_url,
             "--bucket": self.platform.bucket,
@@ -203,7 +213,7 @@ class Location(LocationSettings):
     def is_begun(self) -> bool:
         """True if a change of the source was ever signalled or queued.
 
-        1 HEAD; if there was no signal, also 1 scan of the topics.
+        Cost: 1 HEAD, and 1 scan of the topics if there was no signal.
         """
         store = open_store(self.platform)
         if store.head(root_key(self.keyspace_prefix)) is not None:
@@ -211,12 +221,15 @@ class Location(LocationSettings):
         return any(topic.name == self.name for topic in self.queue(store).topics.all())
 
     def check_exists(self, asset: str | None = None) -> None:
-        """Raises `UsageError` if the source, or its slot asset `asset`, has no table. Requests: those of `newest`."""
+        """Raises `UsageError` if the source, or its slot asset `asset`, has no table.
+
+        Cost: the requests of `newest`.
+        """
         if isinstance(self.table(asset).newest(), Absent):
             raise self.no_table(asset)
 
     def no_table(self, asset: str | None = None) -> UsageError:
-        """The error for a missing table of this source, or of its slot asset `asset`."""
+        """Returns the error for a missing table of this source, or of its slot asset `asset`."""
         place = f"{self.platform.place}, prefix {self.platform_prefix!r}"
         what = f"slot asset {asset!r} of source {self.name!r}" if asset else f"source {self.name!r}"
         return UsageError(
@@ -225,13 +238,17 @@ class Location(LocationSettings):
         )
 
     def queue(self, store: ObjectStore | None = None) -> NotificationQueue:
-        """The notification queue in the platform's bucket. The source's topic has the source's name. No request."""
+        """Returns the notification queue in the platform's bucket. The source's topic has the source's name.
+
+        No request.
+        """
         records = queue_records(self.platform, self.queue_prefix, self.records_table, store=store)
         return NotificationQueue(records)
 
     def slot_signals(self, store: ObjectStore | None = None, *, clock: Clock = SYSTEM_CLOCK) -> Publisher:
-        """A publisher whose signals do not mean an unqueued change, so that no batch lists because of them. No
-        request.
+        """Returns a publisher whose signals do not mean an unqueued change, so that they cause no listing.
+
+        No request.
         """
         store = store or open_store(self.platform)
         return Publisher(store, prefix=self.keyspace_prefix, slots=self.slots, queued=True, clock=clock)
@@ -243,9 +260,9 @@ class Location(LocationSettings):
         state: WatcherState | None = None,
         clock: Clock = SYSTEM_CLOCK,
     ) -> Watcher:
-        """A watcher of the source's signals. With `signals: root` it also watches its topic's entries. No request.
+        """Returns a watcher of the source's signals. No request.
 
-        With `signals: root`, a poll that finds a change lists the topic's segments. See `marks_of`.
+        With `signals: root`, a poll that finds a change also lists the topic's segments (`marks_of`).
         """
         store = store or open_store(self.platform)
         entries = partial(marks_of, self.queue(store).records, self.name) if self.signals == "root" else None
@@ -254,26 +271,27 @@ class Location(LocationSettings):
         )
 
     def all_slots(self) -> tuple[Slot, ...]:
-        """Every slot of the keyspace."""
+        """Returns every slot of the keyspace."""
         return tuple(Slot(n) for n in range(self.slots))
 
     def settle_commit_mode(self, commit: CommitMode, store: ObjectStore, *, lost: bool = False) -> CommitMode:
-        """The commit mode with `auto` settled, which is required before the first commit.
+        """Replaces `auto` by a definite commit mode, which is required before the first commit.
 
-        The abilities of the platform's `store` are probed once for each source. `store.json` beside the table keeps
-        them, with the resulting mode. `UsageError` names the condition that the store lacks, or says that other runs of
-        the table use another mode. Runs in two modes would overwrite each other's commits. `CorruptError` if the table
-        is incomplete, unless that is accepted (`lost`). 1 GET; about 50 requests the first time.
+        The abilities of the platform's `store` are probed once for each source. The object `store.json` beside the
+        table has the abilities and the resulting mode. Raises `UsageError` if the store lacks a required ability, or if
+        earlier commits to the table used another mode: with two modes, runs would overwrite each other's commits.
+        Raises `CorruptError` for an incomplete table, unless `lost` accepts it. Cost: 1 GET, and about 50 requests the
+        first time.
         """
         key = f"{self.platform_prefix}store.json"
         stored = store.get(key)
         earlier = _left_by_probe(stored.body, key) if isinstance(stored, StoredObject) else None
         if earlier is None:
             if not lost:
-                self.table(store=store).newest()  # an emptied table raises before anything is written
+                self.table(store=store).newest()  # raises for an emptied table, before any write
             found = probe(store, self.platform_prefix)
         else:
-            # An earlier version of this package may have probed fewer abilities.
+            # `store.json` of an earlier version of this package may have fewer abilities.
             names = {field.name for field in fields(Capabilities)} & earlier.keys()
             found = Capabilities(**{name: earlier[name] for name in names})
         choice = choose_commit(
@@ -295,7 +313,7 @@ class Location(LocationSettings):
 
 
 class ReadOnly(ConditionalCommit):
-    """Refuses commits, with `UsageError`, to a table that was opened without a settled `CommitMode`."""
+    """Refuses commits to a table that was opened while the `CommitMode` is `auto`: raises `UsageError`."""
 
     def _commit(self, operation: Operation) -> CommitOutcome:
         raise UsageError(
@@ -305,7 +323,7 @@ class ReadOnly(ConditionalCommit):
 
 @lru_cache(maxsize=REMEMBERED_TABLES)
 def _memory(_platform: S3Config, _prefix: str) -> SnapshotMemory:
-    """The newest snapshot that this process knows of a table, by the table's bucket, endpoint and prefix."""
+    """Returns the memory of a table, by bucket, endpoint and prefix: the newest snapshot that this process knows."""
     return SnapshotMemory()
 
 

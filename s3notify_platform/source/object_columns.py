@@ -1,17 +1,18 @@
 """Columns besides a row's data: parts of its object's key, the store's metadata of the object, and the raw record.
 
 `_modified`, `_size` and `_version` come from the response of the GET that brought the row's bytes, under If-Match. If
-there were several GETs, the first one counts. The values never come from an earlier listing or queue entry. An object
-that is written again with the same bytes keeps its ETag, so it does not count as changed, and its metadata columns stay
-the same.
+there were several GETs, the first response counts. The values never come from an earlier listing or queue entry. An
+object that is written again with the same bytes has the same ETag. So the object does not count as changed, and its
+metadata columns stay the same.
 
-- `partition_columns`: the key raw/dt=2026-01-01/region=eu/1.json has the parts `dt` and `region`. Names match in any
-  case; the last of several equal names counts. The object's own name is not a part. Escapes like %20 are decoded.
-- Null: a missing part, and __HIVE_DEFAULT_PARTITION__.
-- A value that does not fit its type, or is not UTF-8: under `quarantine` the whole object is one reject, and nothing of
-  it is read. Under `rescue` the value is null, and the key's unchanged text is in `_rescued`.
-- `payload_column`: the decoded record, unchanged, without the line end. Bytes that are not UTF-8 become U+FFFD. It is
-  null for formats without raw records, like Parquet.
+- `partition_columns`: the key raw/dt=2026-01-01/region=eu/1.json has the parts `dt` and `region`. Names of parts match
+  in any case. If several parts have the same name, the last part counts. The text behind the last / is not a part.
+  Escapes like %20 are decoded.
+- A missing part is null, and so is __HIVE_DEFAULT_PARTITION__.
+- A value may not fit its type, or may not be UTF-8. Under `quarantine`, the whole object is then one reject, and is not
+  parsed. Under `rescue`, the value is null, and the key's unchanged text is in `_rescued`.
+- `payload_column`: the decoded record, unchanged, without the line end. Bytes that are not UTF-8 become U+FFFD. The
+  column is null for formats without raw records, like Parquet.
 
 Values of keys are converted like values of CSV, with two differences: no text is read as null (except
 `__HIVE_DEFAULT_PARTITION__`), and `notation` does not apply.
@@ -51,7 +52,7 @@ class ObjectColumns:
 
     @classmethod
     def of(cls, partition_columns: str, metadata_columns: str, payload_column: str = "") -> "ObjectColumns":
-        """The columns that these settings declare. `UsageError` for a wrong declaration."""
+        """Returns the columns that these settings declare. Raises `UsageError` for a wrong declaration."""
         return _object_columns(partition_columns, metadata_columns, payload_column)
 
     @property
@@ -71,11 +72,11 @@ class ObjectColumns:
             )
 
     def mismatched(self, key: str) -> Mapping[str, str]:
-        """The texts in a key that do not fit their columns, by column name. Pure."""
+        """Returns the texts in a key that do not fit their columns, by column name. Pure."""
         return self._parts(key)[1] if self.paths else {}
 
     def reason(self, key: str) -> str:
-        """The reason why a key's values reject the whole object; "" if there is no reason. Pure."""
+        """Returns why an object must be rejected because of its key's values, or "". Pure."""
         mismatched = self.mismatched(key)
         return next(
             (mismatch_reason(name, self.paths)(text) + ", in its key" for name, text in mismatched.items()),
@@ -83,7 +84,10 @@ class ObjectColumns:
         )
 
     def values(self, objects: Iterable[tuple[str, ObjectMeta | None]]) -> list[pa.Array]:
-        """The values of each column except the payload, for objects given by key and GET metadata (None: all null)."""
+        """Returns the values of each column except the payload.
+
+        `objects`: the key and the GET's metadata of each object. With None as metadata, all metadata columns are null.
+        """
         if not (self.paths or self.metadata):
             return []
         rows = [(*self._parts(key)[0], *self._of(meta)) for key, meta in objects]
@@ -130,7 +134,7 @@ def _object_columns(partition_columns: str, metadata_columns: str, payload_colum
 
 @lru_cache(maxsize=4096)
 def _values(paths: pa.Schema, directory: str) -> tuple[tuple[Any, ...], Mapping[str, str]]:
-    """The values of a key's parts by column, and the texts that do not fit, by column name."""
+    """Returns the value of each column from a key's parts, and the texts that do not fit, by column name."""
     parts = (part.partition("=") for part in directory.split("/"))
     texts = {unquote(name).casefold(): text for name, equals, text in parts if equals}
     values: list[Any] = []

@@ -1,9 +1,9 @@
-"""The settings of a source, each declared once: name, type, default, description, unit.
+"""The settings of a source. Each setting is declared once, with name, type, default, description and unit.
 
-The component's YAML fields, the IO manager's configuration, the data source's options, the command line, and the values
-of `source.source` and `source.location` are all derived from here. A new setting needs one field of one of these
-classes, and the code that uses it. `stores.config` declares access to a bucket or table. This module imports nothing
-heavy, since `--help` reads it.
+These declarations define the component's YAML fields, the IO manager's configuration, the data source's options, the
+command line, and the fields of `Input` and `Location`. A new setting needs one field in one of these classes, and the
+code that uses the setting. `stores.config` declares the access to a bucket or a DynamoDB table. This module imports no
+large package, because `--help` imports it.
 
 Names are the same everywhere. Only YAML has groups: `s3`, `latest` and `dynamodb`. Outside YAML the settings of
 `latest` begin with `latest_`, and the access settings of `dynamodb` begin with `dynamodb_` (`ungrouped`).
@@ -43,7 +43,7 @@ def _mirrors() -> Sequence[str]:
 
 @dataclass(frozen=True, kw_only=True)
 class LocationSettings:
-    """Places of a source's own objects. Default prefixes are derived from its name."""
+    """Places of a source's own objects. The default prefixes are derived from the source's name."""
 
     name: Annotated[str, About("Name of the source and of its asset, like orders: a-z, 0-9, _")]
     slots: Annotated[
@@ -254,7 +254,7 @@ class InputSettings(FormatSettings):
 
 @dataclass(frozen=True, kw_only=True)
 class BucketSettings:
-    """The buckets of a source, and how its tables are committed to."""
+    """The buckets of a source, and the way of committing to its tables."""
 
     bucket: Annotated[str, About("Bucket of the objects, like acme-landing")]
     platform_bucket: Annotated[
@@ -276,7 +276,7 @@ class BucketSettings:
 _OF_TOPICS: Final = named(TopicSettings)
 
 QUEUE: Final = ("capacity", "shards", "max_event_bytes", "stale_seconds")
-"""The topic settings that a source gives to its own topic. This topic pushes nothing to an endpoint."""
+"""The settings that a source gives to its own topic. This topic delivers no notifications to an endpoint."""
 
 TopicSizeSettings: Final = make_dataclass(
     "TopicSizeSettings",
@@ -373,7 +373,7 @@ LatestColumns: Final = make_dataclass(
 
 @dataclass(frozen=True, kw_only=True)
 class ClusterSettings:
-    """A derived table with the same rows, sorted by some columns, as the asset {name}_clustered."""
+    """A derived table with the source's rows, sorted by some columns, as the asset {name}_clustered."""
 
     cluster_by: Annotated[
         str,
@@ -419,7 +419,7 @@ SETTINGS: Final[Mapping[str, Setting]] = {
 
 
 def ungrouped(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Flattens the groups of YAML to settings by their own names. A group that is `None` is empty."""
+    """Replaces the groups of YAML by their settings, with the settings' own names. A group that is `None` is empty."""
     own = {name: value for name, value in given.items() if name not in ("s3", "dynamodb", "latest")}
     tables = {DYNAMODB.get(name, name): value for name, value in (given.get("dynamodb") or {}).items()}
     latest = {LATEST[name]: value for name, value in (given.get("latest") or {}).items()}

@@ -40,7 +40,10 @@ from s3notify_platform.table.pinned_schema import NO_SCHEMA, described
 
 @dataclass(frozen=True, kw_only=True)
 class Input(InputSettings):
-    """The objects that a source reads, their parsing, and limits of a round. Needs read permission only."""
+    """The objects that a source reads, how they are parsed, and the limits of a round.
+
+    An `Input` needs only permission to read.
+    """
 
     bucket: S3Config
 
@@ -69,7 +72,7 @@ class Input(InputSettings):
 
     @property
     def hints(self) -> pa.Schema:
-        """The declared types that the schema's inference takes over unchanged."""
+        """The declared types that schema inference must use unchanged."""
         return arrow_columns("schema_hints", self.schema_hints) if self.schema_hints else pa.schema([])
 
     @property
@@ -78,7 +81,7 @@ class Input(InputSettings):
         return tags_of(self.committed_tags)
 
     def mismatch(self, key: str) -> str:
-        """The reason why a key's values reject the whole object; "" if there is no reason, or if values are rescued.
+        """Returns why an object must be rejected because of its key's values, or "". With `rescue`, always returns "".
         Pure.
         """
         return self.object_columns.reason(key) if self.mismatches == "quarantine" else ""
@@ -89,7 +92,7 @@ class Input(InputSettings):
         return kept and state.rows > 0
 
     def _check_values(self, columns: pa.Schema) -> None:
-        """Raises `UsageError` for a notation, payload or rule that does not suit the format or the `columns`."""
+        """Raises `UsageError` if notation, payload or a rule is impossible for the format or the `columns`."""
         notation, rules = notation_of(self), self.rules
         form = FORMATS.get(self.format)
         for name in NOTATION:
@@ -110,23 +113,27 @@ class Input(InputSettings):
 
     @property
     def rules(self) -> RowRules:
-        """The rules that rows must satisfy."""
+        """The rules that rows must fulfil."""
         return RowRules.of(self.expect, self.expect_warn)
 
     def table_names(self, schema: str, held: str = "{}") -> str:
-        """Translates the names of a schema's columns from the names in the objects to the names in the table. See
-        `column_names.table_names`.
+        """Replaces the column names of a schema, which are the names in the objects, by the names in the table.
+
+        See `column_names.table_names`.
         """
         taken = (*RESERVED, *self.object_columns.schema.names)
         return table_names(schema, held, safe=self.column_names == "safe", taken=taken)
 
     def delivered(self, data: pa.Schema) -> pa.Schema:
-        """The columns of rows before a transform, without lineage columns. `data`: columns named as in the table."""
+        """Returns the columns of rows before a transform, without lineage columns.
+
+        `data`: data columns with their table names.
+        """
         rescued = [RESCUED] if self.mismatches == "rescue" else []
         return pa.schema([*data, *rescued, *self.object_columns.schema])
 
     def _data_columns(self) -> pa.Schema:
-        """The data's columns that are known before anything is read."""
+        """Returns the data columns that are known before the first read."""
         fixed = fixed_schema(self.format)
         if self.schema_hints and (self.schema or fixed is not None):
             raise UsageError(
@@ -150,7 +157,7 @@ class Source:
     latest: Latest | None = None
     """The table with the newest row of each key; None if there is no such table."""
     clustered: Clustered | None = None
-    """The table with the same rows in another order; None if there is no such table."""
+    """The clustered table, with the source's rows in another order; None if there is no such table."""
 
     def __post_init__(self) -> None:
         if self.location.mirror == "symlink" and self.input.overwrites == "vectors":
@@ -180,14 +187,17 @@ class Source:
     def table(
         self, asset: str | None = None, *, store: ObjectStore | None = None, clock: Clock = SYSTEM_CLOCK
     ) -> LogTable:
-        """The source's table, or the table of `asset`, opened for commits. See `Location.table`. No request."""
+        """Returns the source's table, or the table of `asset`, for commits. See `Location.table`. No request."""
         return self.location.table(
             asset, store=store, commit=self.commit, vectors=self.input.overwrites == "vectors", clock=clock
         )
 
     @property
     def kinds(self) -> dict[str, Callable[[FollowJobs], Kind]]:
-        """The kinds of the source's derived tables, by asset. Each is a function that takes the table's jobs."""
+        """The kinds of the source's derived tables, by asset.
+
+        Each value is a function that takes the table's jobs and returns the kind.
+        """
         found: dict[str, Callable[[FollowJobs], Kind]] = {}
         if (latest := self.latest) is not None:
             found[self.location.latest_name] = lambda jobs: NewestRows(latest=latest, jobs=jobs)
@@ -203,10 +213,11 @@ class Source:
         store: ObjectStore | None = None,
         clock: Clock = SYSTEM_CLOCK,
     ) -> FollowingTable:
-        """The derived table of `asset`, for updating it to the newest version of the source's table. No request.
+        """Returns the derived table of `asset`, which can then advance to the newest version of the source's table. No
+        request.
 
-        `jobs` is called with the source's table and the derived table. It returns the jobs that work on the whole
-        table.
+        `jobs` is called with the source's table and the derived table. The function returns the jobs that work on a
+        whole table.
         """
         rows, table = (self.table(name, store=store, clock=clock) for name in (None, asset))
         return FollowingTable(
@@ -221,7 +232,7 @@ class Source:
 
     @property
     def identity(self) -> Identity:
-        """The settings that the table was made with, which cannot change later."""
+        """The settings with which the table was made, and which cannot change later."""
         return Identity(bucket=self.input.bucket.bucket, prefix=self.input.prefix, slots=self.location.slots)
 
     def open_table(
@@ -232,7 +243,7 @@ class Source:
         store: ObjectStore | None = None,
         clock: Clock = SYSTEM_CLOCK,
     ) -> OpenTable:
-        """The table; refused if it is incomplete or was made with other settings. See `open_table`."""
+        """Opens the table. An incomplete table, or a table with other settings, is refused. See `open_table`."""
         table = self.table(store=store, clock=clock)
         first = described(NO_SCHEMA, created_ms=clock.wall_ms()) if create else None
         endpoint = self.input.bucket.endpoint_url or ""
@@ -241,7 +252,7 @@ class Source:
         )
 
     def enumerator(self, bucket: ObjectStore | None = None) -> Enumerator:
-        """An enumerator of the source's objects; requests go through `bucket` if given. No request."""
+        """Returns an enumerator of the source's objects. Requests go through `bucket` if it is given. No request."""
         bucket = bucket or open_store(self.input.bucket)
         return Enumerator(bucket, self.choice, slots=self.location.slots)
 
@@ -259,5 +270,5 @@ class Source:
         )
 
     def settle_commit_mode(self, store: ObjectStore) -> Self:
-        """The source with its commit mode settled. See `Location.settle_commit_mode`."""
+        """Returns the source with a definite commit mode. See `Location.settle_commit_mode`."""
         return replace(self, commit=self.location.settle_commit_mode(self.commit, store))

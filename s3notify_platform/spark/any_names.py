@@ -8,7 +8,10 @@ from s3notify_platform.engine.values.row_schema import Batches
 
 
 def map_in_arrow(frame: DataFrame, function: Callable[[Batches], Batches], schema: str) -> DataFrame:
-    """`DataFrame.mapInArrow` for any column names. Spark's own method looks up columns by unquoted names."""
+    """Calls `DataFrame.mapInArrow` with safe column names.
+
+    Spark's own method fails for some names, because it looks up columns by unquoted names.
+    """
     names = frame.columns
 
     def run(batches: Batches) -> Batches:

@@ -1,8 +1,9 @@
-"""The schema that a batch is parsed with (declared, pinned or inferred), and the columns that a transform makes of it.
+"""Chooses the schema with which a batch is parsed (declared, pinned or inferred), and finds the columns that a
+transform makes.
 
-The version that commits the first rows pins the schema. If another run has pinned a schema meanwhile, its columns stay,
-and this run's columns are added to them. If the two runs gave a column different types, the later run gets a conflict,
-and plans again.
+The table version that commits the first rows pins the schema. If another run has pinned a schema in the meantime, this
+run adds its columns to the pinned columns. If the two runs chose different types for a column, the later run gets a
+conflict, and plans again.
 """
 
 import json
@@ -44,7 +45,7 @@ Transform = Callable[[DataFrame], DataFrame]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchSchemas:
-    """Chooses the schemas of one source's batches. Holds a Spark session."""
+    """Chooses the schemas of one source's batches, with a Spark session."""
 
     spark: SparkSession
     source: Source
@@ -71,7 +72,7 @@ class BatchSchemas:
     def widen(
         self, schema: TableSchema, found: Iterable[str], run: Run, known: TableSchema | None
     ) -> TableSchema:
-        """See `Jobs.widen_schema`. If the types of a field differ, the widest type is chosen."""
+        """See `Jobs.widen_schema`. If a new field has different types, the widest type is chosen."""
         schemas = [pa.ipc.read_schema(pa.py_buffer(b64decode(one))) for one in sorted(found)]
         wider = new_fields(
             schemas, FORMATS.get(self.source.input.format), self.source.input.object_columns.schema.names
@@ -81,7 +82,10 @@ class BatchSchemas:
         return self._grown(known, json_schema(source), run, inferred=True, named=schema)
 
     def delivered(self, source: StructType) -> StructType:
-        """The columns of rows before the transform. `UsageError`: a rule cannot be evaluated on these columns."""
+        """Returns the columns of rows before the transform.
+
+        Raises `UsageError` if a rule cannot be evaluated on them.
+        """
         chosen = self.source.input
         if source.fields and chosen.rules:
             chosen.rules.bound(chosen.delivered(arrow_schema(source)))
@@ -89,7 +93,10 @@ class BatchSchemas:
         return StructType([*source.fields, *object_columns(self.source, source), *rescued])
 
     def _with_new_hints(self, known: TableSchema) -> StructType:
-        """The pinned columns, and new hinted columns. `UsageError`: a hint gives a pinned column another type."""
+        """Returns the pinned columns and new hinted columns.
+
+        Raises `UsageError` if a hint contradicts a pinned type.
+        """
         pinned = json_schema(object_names(known.source))
         if not self.source.input.schema_hints:
             return pinned
@@ -107,10 +114,10 @@ class BatchSchemas:
         inferred: bool,
         named: TableSchema | None = None,
     ) -> TableSchema:
-        """The pinned schema, extended by the columns `found`, together with the resulting columns of the table's rows.
+        """Returns the pinned schema with the additional columns `found`, and the resulting columns of the table's rows.
 
-        `found` has the names that the columns have in objects. `named`: a schema that already has table names for some
-        of these columns; by default the pinned schema.
+        `found` has the names that the columns have in objects. `named`: a schema with known table names of such
+        columns, by default the pinned schema.
         """
         held = object_names(known.source) if known is not None and inferred else StructType().json()
         source = merged(held, found.json(), strict=False, bounded=inferred)
@@ -124,7 +131,10 @@ class BatchSchemas:
         return schema
 
     def _check_transform(self, source: StructType) -> StructType:
-        """The columns of the data files. `UsageError`: the transform raises an error, or changes a lineage column."""
+        """Returns the columns of the data files.
+
+        Raises `UsageError` if the transform raises an error or changes a lineage column.
+        """
         given = StructType(LINEAGE.fields + source.fields)
         out = given
         if self.transform is not None:
@@ -162,12 +172,11 @@ def _comment(field: StructField) -> dict[str, Any]:
 def infer_schema(
     spark: SparkSession, source: Source, sample: Sequence[ObjectVersion], progress: Progress = lambda _: None
 ) -> StructType:
-    """Infer the schema of a sample (`reader.sample_of`), within limits, in one task. It has no columns if the sample
-    has no data.
+    """Infers the schema of a sample (`reader.sample_of`), within limits, in one task.
 
-    1 GET for each object. An object larger than `HEAD_SAMPLE_BYTES` is read only at its beginning, and a Parquet file
-    only at its footer. If the task dies, the job is repeated with each half of its objects. An object that alone makes
-    the task die is left out.
+    The schema has no columns if the sample has no data. Cost: 1 GET for each object. Only the beginning of an object
+    larger than `HEAD_SAMPLE_BYTES` is read, and only the footer of a Parquet file. If the task dies, the job is
+    repeated with each half of its objects. An object that alone makes the task die is left out.
     """
     deadly: set[ObjectVersion] = set()
 
@@ -189,7 +198,7 @@ def infer_schema(
 
 
 class _TaskDiedError(Exception):
-    """A process of the job's task has died."""
+    """A process of the inference task has died."""
 
 
 def _inferred(spark: SparkSession, source: Source, sample: Sequence[ObjectVersion]) -> StructType:

@@ -1,15 +1,15 @@
-"""Keeps a committed table in step with its bucket, without Dagster.
+"""Updates a table whenever its bucket changes, without Dagster.
 
-`run` polls the keyspace, and ingests the changed slots by `Ingest.rounds`. The table is the truth. The record of seen
-signals (`engine.batch.signals_seen`) is only a hint: if a slot is ingested again, no row is committed twice. Several of
-these processes, and Dagster as well, may work on one table.
+`run` polls the keyspace, and ingests the changed slots by `Ingest.rounds`. Correctness depends only on the table. The
+record of seen signals (`engine.batch.signals_seen`) is a hint: if a slot is ingested again, no row is committed twice.
+Several of these processes, and Dagster, may work on one table.
 
 The function `decide` chooses whether a batch lists the bucket or reads the entries of the source's topic (`s3notify
-topics create NAME`). The sensor uses it, too. Entries are removed after the commit. A slot that was ingested only in
-part is requested again at once: its signal moves. A failed slot is requested again after a backoff. Until then both
-kinds of slots are in the rescan backlog, so that a restarted process requests them, too. The backlog also counts the
-failures, so that the last attempt is recognised even if each attempt is in another process (`--once`). Failed slots are
-ingested separately from the others. If a batch fails as a whole, it is tried in halves, until the slot at fault fails
+topics create NAME`). The sensor uses `decide`, too. Entries are removed after the commit. A slot that was ingested only
+in part is requested again at once, by its signal. A failed slot is requested again after a backoff. Unfinished and
+failed slots are in the rescan backlog, so that a restarted process requests them, too. The backlog also counts
+failures: the last attempt is recognised even if each attempt is in another process (`--once`). Failed slots are
+ingested separately from other slots. If a batch fails as a whole, it is tried in halves, until the slot at fault fails
 alone.
 """
 
@@ -80,15 +80,15 @@ def _in_background(seconds: float, action: Callable[[], None]) -> None:
 
 
 TAGGING_SECONDS: Final = 2.0
-"""The maximum time for tagging between two polls; a slot that was begun is finished."""
+"""Maximum seconds for tagging between two polls. A slot whose tagging has begun is finished."""
 
 SWEEP_SECONDS: Final = 86_400.0
-"""The time between two comparisons of the whole bucket by a process that keeps running."""
+"""Seconds between two comparisons of the whole bucket by a process that runs permanently."""
 
 
 @dataclass(slots=True, kw_only=True)
 class ContinuousIngest:
-    """Ingests changed slots, and requests failed and unfinished slots again."""
+    """Ingests changed slots, and requests failed slots and unfinished slots again."""
 
     spark: SparkSession
     source: Source
@@ -97,7 +97,7 @@ class ContinuousIngest:
     """The fingerprint of the transform's code; it is used if the source declares no code version."""
     progress: Progress = lambda _: None
     reads: Callable[[Reading | None], None] = lambda _: None
-    """Called when a round begins to read."""
+    """This function is called when a round begins to read."""
     clock: Clock = SYSTEM_CLOCK
     settings: BatchSettings = field(default_factory=BatchSettings)
     """The settings for retries of failed slots."""
@@ -106,32 +106,33 @@ class ContinuousIngest:
     list_seconds: float = 10.0
     """The minimum time between two listings of the bucket."""
     failing: Mapping[Slot, Failed] = field(default_factory=dict)
-    """The slots that failed in their last batch (in any process), as of the last read of the backlog."""
+    """The slots whose last batch (in any process) failed, as of the last read of the backlog."""
     unfinished: frozenset[Slot] = frozenset()
-    """The slots that the last batch ingested only in part; they were requested again at once."""
+    """The slots that the last batch ingested only in part, and that were requested again."""
     opened: OpenTable | None = None
-    """The source's table as of the beginning of the batch."""
+    """The source's table at the beginning of the batch."""
     behind: str = ""
-    """The reason why a derived table is behind the source's table; "" if no derived table is."""
+    """The reason why a derived table is older than the source's table; "" if all are up to date."""
     _counts: Counter[str] = field(default_factory=Counter)
     _listed_ms: int = 0
     _topic: str = ""
-    """The epoch of the source's topic when it was last read."""
+    """The epoch of the source's topic, as of the last read."""
 
     def counts(self) -> Mapping[str, int]:
-        """The work done since the start, as in `BatchResult.counts`, and the number of slots that fail now."""
+        """Returns the counts of all batches since the start (`BatchResult.counts`), and the number of failed slots."""
         return {**self._counts.copy(), "failing_slots": len(self.failing)}
 
     def run(self, stop: threading.Event, *, every_seconds: float | None, sweep: bool = False) -> None:
-        """Poll at this interval, and ingest changes until `stop` is set; None: only the changes signalled by now.
+        """Polls at this interval, and ingests changes until `stop` is set. None: ingests the present changes, and
+        returns.
 
-        It continues from the last signals that any process has seen (`engine.batch.signals_seen`). It compares all
-        objects at the first start, with `sweep`, and each `SWEEP_SECONDS`. Missing versions of the table are refused.
-        During an outage it waits with backoff, and reports to `progress`; with None it raises the error. It also raises
-        Spark's errors once Spark no longer works, and errors that only an operator can fix.
+        Continues from the last signals that any process has seen (`engine.batch.signals_seen`). Compares all objects at
+        the first start, with `sweep`, and every `SWEEP_SECONDS`. A table with missing versions is refused. During an
+        outage, waits with backoff and reports to `progress`; with None, raises the error. Also raises Spark's errors if
+        Spark no longer works, and errors that only an operator can fix.
 
-        Requests: 1 HEAD for an idle poll; 1 HEAD and 1 LIST for a poll with changes. A batch makes 4 requests besides
-        those of `take`.
+        Cost: 1 HEAD for an idle poll, and 1 HEAD and 1 LIST for a poll with changes. A batch costs 4 requests and those
+        of `take`.
         """
         following, outages = _Following(self, sweep=sweep), 0
         hurry = every_seconds is None
@@ -150,11 +151,10 @@ class ContinuousIngest:
                 return
 
     def take(self, signals: Mapping[Slot, str | None], *, batch: str) -> BatchResult:
-        """Ingest these slots, and the slots that wait for a rescan. The call may be repeated.
-
-        `UsageError`: nothing can be ingested. `UnavailableError`: an outage (`Ingest.rounds`). A slot that fails is
-        added to `failing`, and is requested again. Requests: those of `Ingest.rounds`, 2 or more for topic and backlog,
-        and those of `commit_rounds`.
+        """Ingests these slots, and the slots that wait for a rescan. The call may be repeated. Raises `UsageError` if
+        no slot can be ingested, and `UnavailableError` for an outage (`Ingest.rounds`). A slot that fails is added to
+        `failing` and requested again. Cost: the requests of `Ingest.rounds` and `commit_rounds`, and 2 or more for
+        topic and backlog.
         """
         rescans = self.backlog.read()
         with ThreadPoolExecutor(1, "room") as beside:
@@ -162,19 +162,18 @@ class ContinuousIngest:
             return self.take_decided(signals, decision, rescans, batch=batch, beside=beside)
 
     def segments(self, slots: Iterable[Slot]) -> Sequence[Segment] | None:
-        """The segments of these slots, read while other work goes on; None while the topic is unknown.
+        """Reads the segments of these slots; None while the topic is unknown. Can run beside other work.
 
-        Requests: 1 scan (`NotificationQueue.segments`).
+        Cost: 1 scan (`NotificationQueue.segments`).
         """
         location = self.source.location
         return location.queue().segments(location.name, slots) if self._topic else None
 
     def tag(self, *, seconds: float | None) -> int:
-        """Tag committed objects, if the source has `committed_tags`; objects that cannot be tagged now wait for a later
-        batch.
+        """Tags committed objects, if the source has `committed_tags`.
 
-        Stops after `seconds`, and returns the number of slots that are left. Requests and limits: those of
-        `tag_committed`.
+        A later batch tags objects that cannot be tagged now. Stops after `seconds`, and returns the number of remaining
+        slots. Cost and limits are those of `tag_committed`.
         """
         if not self.source.input.tags:
             return 0
@@ -192,9 +191,8 @@ class ContinuousIngest:
         return left
 
     def decided(self, signals: Iterable[Slot], rescans: Rescans, *, unqueued: bool = False) -> Decision:
-        """Decide how to find the changes in these slots. `rescans`: the backlog, read after the poll.
-
-        `unqueued`: one of the signals is from a writer that does not queue. Requests: 1; 0 while entries are followed.
+        """Decides how to find the changes in these slots. `rescans`: the backlog, read after the poll. `unqueued`: one
+        of the signals is from a writer that does not queue. Cost: 1 request, or none if the result is `follow` again.
         """
 
         def decided() -> Decision:
@@ -210,7 +208,7 @@ class ContinuousIngest:
             )
 
         if self._topic and (decision := decided()).how == "follow":
-            return decision  # the plan checks that the topic is still this one
+            return decision  # the plan checks that the topic was not replaced
         self._topic = self._topic_epoch()
         return decided()
 
@@ -224,9 +222,8 @@ class ContinuousIngest:
         beside: Executor,
         segments: Sequence[Segment] | None = None,
     ) -> BatchResult:
-        """Does the work of `take` after a decision of `decided`. `segments`: the slots' segments, if already read.
-
-        The threads of `beside` free the quota of entries that leave the queue.
+        """Does the work of `take` after a decision of `decided`. `segments`: the slots' segments, if they were already
+        read. `beside` runs tasks that return the quota of removed entries.
         """
         location, backlog, topic = self.source.location, self.backlog, decision.topic
         began_ms = self.clock.wall_ms()
@@ -250,7 +247,7 @@ class ContinuousIngest:
         self.failing = {s: one for s, one in self.failing.items() if s not in slots} | failed
         if decision.listing:
             self._listed_ms = began_ms
-            backlog.settle(rescans.slots)  # slots that were just added again stay
+            backlog.settle(rescans.slots)  # slots that were added after the read stay in the backlog
         if decision.everything:
             backlog.enumerated(topic)
         for name, rows in added(each.broken for each in result.slots.values()).items():
@@ -308,7 +305,7 @@ class ContinuousIngest:
             raise
 
     def advance(self, batch: str) -> None:
-        """Update the source's derived tables. A failure is reported in `behind`; the next poll or batch tries again."""
+        """Updates the source's derived tables. `behind` reports a failure; the next poll or batch tries again."""
         self.behind = ""
         for asset in self.source.kinds:
             try:
@@ -328,11 +325,11 @@ class ContinuousIngest:
 
     @property
     def backlog(self) -> RescanBacklog:
-        """Slots that wait for a rescan, and slots that failed."""
+        """The slots that wait for a rescan, and the slots that failed."""
         return RescanBacklog(self.source.location.records(), clock=self.clock)
 
     def _failed(self, result: BatchResult) -> dict[Slot, Failed]:
-        """The slots that failed in this batch. They are requested again after a backoff."""
+        """Returns the slots that failed in this batch, which are requested again after a backoff."""
         failed: dict[Slot, Failed] = {}
         waits: list[float] = []
         for slot, each in result.slots.items():
@@ -353,7 +350,7 @@ class ContinuousIngest:
         return failed
 
     def _all_failed(self, slots: Sequence[Slot], error: Exception) -> BatchResult:
-        """The result of slots whose run failed as a whole."""
+        """Returns the result of slots whose ingest failed as a whole."""
         rows = [failed_slot(slot, error) for slot in slots]
         if rows[0].trace:
             self.progress(rows[0].trace)
@@ -369,7 +366,7 @@ class ContinuousIngest:
 
 
 class _Following:
-    """The polls of a running `ContinuousIngest`, and the signals that they have seen."""
+    """Polls for a running `ContinuousIngest`, and stores the signals seen."""
 
     def __init__(self, ingest: ContinuousIngest, *, sweep: bool) -> None:
         self._ingest = ingest
@@ -380,14 +377,14 @@ class _Following:
         self._seen: Record | None = None
         self._table = ""
         self._followed = False
-        """True if the last batch followed entries. The next batch then reads entries before it decides."""
+        """True if the last batch followed entries; the next batch then reads entries before its decision."""
         self._untagged = 0
         self._advanced = False
         """True if the derived tables were updated since the start."""
         self._batches = (f"ingest-{unique_name(ingest.clock)[:12]}-{number}" for number in count())
 
     def step(self, *, hurry: bool) -> float:
-        """Poll, and ingest the changes. Returns the seconds until the bucket may be listed. `hurry`: do not wait."""
+        """Polls, and ingests the changes. Returns the seconds until the bucket may be listed. `hurry`: do not wait."""
         ingest, location = self._ingest, self._ingest.source.location
         watcher = self._watcher = self._watcher or self._begun()
         if not hurry and ingest.clock.monotonic() >= self._sweep_at:
@@ -435,7 +432,10 @@ class _Following:
         return 0.0
 
     def _begun(self) -> Watcher:
-        """The watcher, from the last seen state of any process; at first, and for a sweep, all slots wait."""
+        """Returns a watcher with the last state that any process has seen.
+
+        At first, and for a sweep, all slots wait.
+        """
         ingest, location = self._ingest, self._ingest.source.location
         platform = open_store(location.platform)
         ingest.source = ingest.source.settle_commit_mode(platform)
@@ -444,7 +444,7 @@ class _Following:
             self._waiting = dict.fromkeys(location.all_slots())
         if self._sweep:
             ingest.backlog.add(location.all_slots())
-        self._waiting |= dict.fromkeys(ingest.backlog.read().slots)  # left by an earlier process
+        self._waiting |= dict.fromkeys(ingest.backlog.read().slots)  # added by an earlier process
         self._table = seen.table if seen else ""
-        location.open_table(platform, expected=self._table)  # raises, if the table is not whole
+        location.open_table(platform, expected=self._table)  # raises if the table is incomplete
         return location.watcher(platform, state=seen.state if seen else None, clock=ingest.clock)

@@ -1,4 +1,4 @@
-"""Schemas that a source declares, as Spark DDL."""
+"""Converts schemas that a source declares as Spark DDL."""
 
 import json
 from collections.abc import Iterable
@@ -15,7 +15,7 @@ from s3notify_platform.spark.spark_versions import to_arrow_schema
 
 
 def parse_schema(declared: str, source: Source) -> StructType:
-    """Parse a declared schema. `UsageError`: it does not parse, or the format cannot give these columns."""
+    """Parses a declared schema. Raises `UsageError` for invalid DDL, and for types that the format does not support."""
     whose = f"schema {declared!r} of source {source.name!r}"
     try:
         schema = StructType.fromDDL(declared)
@@ -31,8 +31,9 @@ def parse_schema(declared: str, source: Source) -> StructType:
 
 
 def hinted(found: StructType, source: Source) -> StructType:
-    """The inferred columns with the types of the source's hints, and then the hinted columns that were not inferred. No
-    columns if none was inferred.
+    """Returns the inferred columns with the types of the source's hints, then hinted columns that were not inferred.
+
+    If no column was inferred, returns no columns.
     """
     hints = {column.name.casefold(): column for column in from_arrow_schema(source.input.hints)}
     columns = [StructField(c.name, hints.pop(c.name.casefold(), c).dataType) for c in found]
@@ -40,9 +41,9 @@ def hinted(found: StructType, source: Source) -> StructType:
 
 
 def object_columns(source: Source, data: Iterable[StructField]) -> list[StructField]:
-    """The columns that rows get from their object (`source.object_columns`).
+    """Returns the columns that rows get from their object (`source.object_columns`).
 
-    `UsageError`: `data` has a column with one of these names.
+    Raises `UsageError` if `data` has a column with one of these names.
     """
     own = source.input.object_columns
     own.check_apart(column.name for column in data)
@@ -55,12 +56,12 @@ def object_columns(source: Source, data: Iterable[StructField]) -> list[StructFi
 
 
 def json_schema(text: str) -> StructType:
-    """A Spark schema from its JSON."""
+    """Parses a Spark schema from its JSON."""
     return StructType.fromJson(json.loads(text))
 
 
 def arrow_schema(columns: StructType) -> pa.Schema:
-    """The Arrow schema of records that are parsed with these columns."""
+    """Returns the Arrow schema of records that are parsed with these columns."""
     data = to_arrow_schema(columns, check_names=True)
     return pa.schema([column.with_nullable(True) for column in data])
 

@@ -1,9 +1,9 @@
-"""The tables of slot assets. A function computes their rows from the committed rows of the source, slot by slot. They
-are committed in the same way as the source's table.
+"""Builds the tables of slot assets. A user's function computes their rows from the committed rows of the source, slot
+by slot. These tables are committed in the same way as the source's table.
 
-The function gets the rows of the wanted slots as one DataFrame, and keeps the `_slot` column. The rows that it returns
-for a slot replace that slot of the derived table completely. Each slot of a derived table records the version of the
-source's table that last changed this slot. So a second build from the same version changes nothing.
+The function receives the rows of the wanted slots as one DataFrame, and must keep the `_slot` column. The rows that it
+returns for a slot replace that slot of the derived table completely. For each slot, a derived table stores the version
+of the source's table from which the slot was built. So a second build from the same version changes nothing.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -53,15 +53,14 @@ def derived_tables(
     force: bool = False,
     progress: Progress = lambda _: None,
 ) -> Iterator[StagedTable]:
-    """Stage slots of the slot asset `asset`, built from this snapshot of the source's table. Yields several parts if
-    the function fails.
+    """Stages slots of the slot asset `asset`, built from this snapshot of the source's table. Yields several parts if
+    the function fails. A slot that was already built from this generation of its source slot, or from a later
+    generation, is skipped. A change of the function's code makes no difference. With `force`, for runs that a person
+    requests, no slot is skipped. `code_version`: the version of the function, which is stored with each slot. If the
+    function raises an error or drops `_slot`, it is called again with each half of the slots, so that a slot at fault
+    fails alone.
 
-    A slot that was already built from this version of its source slot, or from a later version, is skipped. This holds
-    even if the function's code has changed. `force`, for runs that a person requests, builds such slots again.
-    `code_version`: the version of the function; it is recorded with each slot that is built. If the function raises an
-    error or loses `_slot`, it is called again with each half of the slots. So a slot at fault fails alone.
-
-    Requests: those of `LogTable.newest`, of `load_slots`, and of a commit; 1 PUT for each pack.
+    Cost: the requests of `LogTable.newest`, of `load_slots` and of a commit, and 1 PUT for each pack.
     """
     generations = {slot: snapshot.manifest.slot(slot).generation for slot in slots}
 
@@ -110,10 +109,10 @@ def staged_frame(
     *,
     batch: str,
 ) -> StagedTable:
-    """Stage `frame`, which has a `_slot` column, as the whole content of `slots` in the derived table `asset`.
+    """Stages `frame`, which has a `_slot` column, as the whole content of `slots` in the derived table `asset`.
 
-    `slots`: for each slot the source version that it was built from; 0 if unknown. `UsageError`: there are rows of
-    other slots; nothing becomes visible.
+    `slots`: for each slot, the source generation from which it was built; 0 if unknown. Raises `UsageError` if there
+    are rows of other slots; then no row becomes visible.
     """
     base = _Base.opened(source, asset, "")
     return _staged(spark, base, frame, [*slots], slots, batch=batch)
@@ -127,7 +126,7 @@ class _Base:
 
     @classmethod
     def opened(cls, source: Source, asset: str, code: str) -> "_Base":
-        """Open the table of a slot asset, and create it if it never existed."""
+        """Opens the table of a slot asset, and creates it if it never existed."""
         table = source.table(asset)
         first = described(NO_SCHEMA, created_ms=table.reader.clock.wall_ms(), derived=True)
         found = open_table(table, source.location.table_name, source.identity, create=first)
@@ -135,7 +134,7 @@ class _Base:
         return cls(source, asset, table, found.snapshot, code)
 
     def staged(self, slots: Sequence[Slot], commit: Callable[[], Results]) -> StagedTable:
-        """Extend `commit`, which reports only some slots: the other slots of `slots` are reported as unchanged."""
+        """Extends `commit`, which reports only some slots: all other slots of `slots` are reported as unchanged."""
 
         def run() -> Results:
             held = self.snapshot.manifest
@@ -199,7 +198,7 @@ def _staged(
 
 
 def _committed(base: _Base, change: Replacement) -> Results:
-    """Commit slots of a derived table; returns the result of each."""
+    """Commits slots of a derived table. Returns the result of each slot."""
     try:
         done = base.table.commit(change, base.snapshot)
     except (ConflictError, FencedError) as error:

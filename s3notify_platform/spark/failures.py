@@ -1,4 +1,4 @@
-"""The errors of failing Spark jobs, and the part of each error that a person needs."""
+"""Interprets the errors of failing Spark jobs, and extracts from each error the lines that a person needs."""
 
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -19,28 +19,29 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 MAX_JOBS: Final = 128
-"""The maximum number of jobs that search for the slots at fault in a failing batch."""
+"""Maximum number of jobs that search for the slots at fault in a failing batch."""
 
 MAX_FAILED_JOBS: Final = 12
-"""After this number of failed jobs without a successful one, all slots are considered to be at fault."""
+"""Number of failed jobs, without any successful job, after which all slots count as at fault."""
 
 
 class TransformError(Exception):
-    """A user's transform raised an exception when it was called with rows. This exception is the `__cause__`."""
+    """A user's transform raised an exception when it was called with rows. `__cause__` has the user's exception."""
 
 
 JOB_ERRORS: Final = (PySparkException, Py4JError, TransformError)
-"""The exceptions that a failing job raises. A Py4JError is an exception of the JVM that PySpark does not know."""
+"""The exceptions that a failing job raises. A Py4JError is an exception of the JVM for which PySpark has no class."""
 
 _OF_CLUSTER: Final = re.compile(
     r"cancel|shut ?down|stopped SparkContext|FetchFailed|No space left|Py4JNetworkError", re.IGNORECASE
 )
-"""Errors that say nothing about the rows that a job read."""
+"""Matches errors that are independent of the rows that a job read."""
 
 
 def reason_of(error: Exception) -> str:
-    """The line of a Spark error that a person needs: the last line with a Python error, or else the first line. An
-    error of the platform is returned whole.
+    """Returns the line of a Spark error that a person needs: the last line with a Python error, or else the first line.
+
+    An error of this package is returned completely.
     """
     if isinstance(error, S3NotifyError):
         return str(error)
@@ -50,7 +51,7 @@ def reason_of(error: Exception) -> str:
 
 
 def own_error(error: Exception) -> S3NotifyError | None:
-    """The error of this package that a task ended with; None for other errors."""
+    """Returns the error of this package with which a task ended; None for other errors."""
     if isinstance(error, S3NotifyError):
         return error
     found = re.findall(rf"^\s*{re.escape(errors.__name__)}\.(\w+): (.*)$", str(error), re.MULTILINE)
@@ -61,7 +62,7 @@ def own_error(error: Exception) -> S3NotifyError | None:
 
 
 def is_death(error: Exception) -> bool:
-    """True if a job failed because a process of its tasks died: by a signal, or for lack of memory."""
+    """True if a job failed because the process of a task died, by a signal or for lack of memory."""
     return (
         re.search(r"Python worker exited|ExecutorLostFailure|OutOfMemoryError|\bMemoryError", str(error))
         is not None
@@ -69,20 +70,23 @@ def is_death(error: Exception) -> bool:
 
 
 def task_of(error: Exception) -> int | None:
-    """The number of a job's failed task within its stage; None if Spark does not say."""
+    """Returns the number of a job's failed task within its Spark stage; None if the error does not contain it."""
     found = re.search(r"Task (\d+) in stage", str(error))
     return int(found[1]) if found else None
 
 
 def failed_slot(slot: Slot, error: Exception) -> FailedSlot:
-    """The failure of a slot of a failed job. It has a traceback only if data that the job read may be at fault."""
+    """Returns the failure of a slot of a failed job.
+
+    The failure has a traceback only if the job's data may be at fault.
+    """
     own, cause = own_error(error), error.__cause__
     reason = f"the reader's process ended: {reason_of(error)}" if is_death(error) else reason_of(error)
     if own is not None or (not is_death(error) and _OF_CLUSTER.search(str(error))):
         return FailedSlot(slot=slot, error=reason, outage=isinstance(own, OUTAGES))
     if isinstance(error, TransformError) and cause is not None:
         return FailedSlot(slot=slot, error=reason, outage=is_outage(cause), trace=trace_of(cause))
-    # The traceback of a Python worker, without Java's part.
+    # The traceback of a Python worker, without the lines of Java.
     text = re.search(
         r"^Traceback \(most recent.*?(?=^\s*at [\w.$]+\(|\Z)", str(error), re.MULTILINE | re.DOTALL
     )
@@ -92,7 +96,7 @@ def failed_slot(slot: Slot, error: Exception) -> FailedSlot:
 
 @contextmanager
 def own_errors() -> Iterator[None]:
-    """Convert a job's failure to the error of this package that its task ended with, if there is one."""
+    """Replaces a job's failure by the error of this package with which its task ended, if there is such an error."""
     try:
         yield
     except JOB_ERRORS as error:
@@ -112,12 +116,12 @@ def in_halves(
     progress: Progress,
     suspect: Callable[[Sequence[T], Exception], T | None] = lambda _, __: None,
 ) -> Iterator[R]:
-    """Yield the result of `job` for each part, last part first. If the job for a part raises one of `errors`, each half
-    of the part is tried.
+    """Yields the result of `job` for each part, last part first. If the job for a part raises one of `errors`, each
+    half of the part is tried.
 
-    So an item at fault fails alone in the end: `failed` converts the item and its error to a result. If `suspect` names
-    an item, this item is tried alone at once, and the other items together. `what` and `units` name the jobs and items
-    in progress messages.
+    So an item at fault finally fails alone: `failed` converts the item and its error to a result. If `suspect` returns
+    an item, this item is tried alone next, and then all other items together. `what`, `units`: the names of jobs and
+    items in progress messages.
     """
     todo = [part for part in parts if part]
     jobs = wrong = 0

@@ -1,4 +1,7 @@
-"""Updates the tables that follow a source's table (`table.follow`). Spark does the work on large tables."""
+"""Updates the newest-rows table and the clustered table of a source (`table.follow`).
+
+Large tables are updated by Spark jobs.
+"""
 
 import pickle
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -32,16 +35,16 @@ from s3notify_platform.table.snapshot import Snapshot
 _Shape = Callable[[pa.RecordBatch], pa.RecordBatch]
 
 SMALL_BYTES: Final = 32 << 20
-"""A table whose packs have at most this number of bytes is read by this process alone."""
+"""Maximum number of bytes in a table's packs for which this process reads the table without Spark."""
 
 PART_ROWS: Final = 1_000_000
-"""The approximate number of rows of the source's table for each task that writes newest rows."""
+"""Approximate number of the source table's rows for each task that writes newest rows or clustered rows."""
 
 
 def follow(
     spark: SparkSession, source: Source, asset: str, *, batch: str = "", rebuild: bool = False
 ) -> FollowResult:
-    """Update one of the tables of `Source.kinds` to the newest version of the source's table.
+    """Updates one of the tables of `Source.kinds` to the newest version of the source's table.
 
     See `FollowingTable.follow`.
     """
@@ -53,7 +56,7 @@ def _jobs(spark: SparkSession, source: Source, asset: str, rows: LogTable, table
 
 
 class SparkFollowJobs(FollowJobs):
-    """Jobs on Spark for large tables; tables of at most `SMALL_BYTES` use the jobs of `small`, in this process."""
+    """Spark jobs for large tables. For tables of at most `SMALL_BYTES`, calls the jobs of `small`, in this process."""
 
     def __init__(self, spark: SparkSession, source: Source, asset: str, small: FollowJobs) -> None:
         self._spark, self._source, self._asset, self._small = spark, source, asset, small
@@ -83,7 +86,7 @@ class SparkFollowJobs(FollowJobs):
         return [pickle.loads(each) for each in found]  # noqa: S301 - our own tasks made it
 
     def search(self, latest: Latest, snapshot: Snapshot, keys: Mapping[Slot, Collection[str]]) -> pa.Table:
-        """See `FollowJobs`. One pass over the table; each task keeps the rows of these keys."""
+        """See `FollowJobs`. The table is read once, and each task returns the newest rows of these keys."""
         if _size(snapshot) <= SMALL_BYTES:
             return self._small.search(latest, snapshot, keys)
         wanted = wanted_keys(keys)
@@ -120,7 +123,7 @@ class SparkFollowJobs(FollowJobs):
         return [pack for each in found for pack in pickle.loads(each)]  # noqa: S301 - our own tasks made it
 
     def _keyed(self, latest: Latest, snapshot: Snapshot) -> DataFrame:
-        """All rows, in the form that `Latest.keyed` gives them for the shuffle."""
+        """Returns all rows in the form for the shuffle, made by `Latest.keyed`."""
         return self._frame(latest, snapshot, latest.keyed)
 
     def _frame(self, latest: Latest, snapshot: Snapshot, shape: _Shape) -> DataFrame:

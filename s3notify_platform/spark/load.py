@@ -1,7 +1,7 @@
 """Reads committed rows of slots as one DataFrame: the packs of one snapshot, distributed to tasks.
 
-No LIST of the bucket or of the data files is needed, no task reads the log, and Hadoop's s3a is not needed. The columns
-are those of the table. Rows in packs that are older than a column have null in this column.
+No LIST of the bucket or of the data files is needed, and no task reads the log. Hadoop's s3a is not needed. The columns
+are those of the table. In rows of packs that are older than a column, this column is null.
 """
 
 import json
@@ -38,11 +38,10 @@ def load_slots(
     asset: str | None = None,
     snapshot: Snapshot | None = None,
 ) -> DataFrame:
-    """The live rows of `slots` (None: of all), with `_slot`, `_key`, `_etag` and `_offset`, as of one snapshot.
-
-    `asset`: read the table of this slot asset. This table has `_slot`; it has the other three columns only if the
-    asset's function keeps them. `snapshot`: by default the newest snapshot. `NotFoundError`: nothing was ever
-    committed. Requests: those of `LogTable.newest`, and of `reading.read` in tasks.
+    """Returns the live rows of `slots` (None: of all slots), with `_slot`, `_key`, `_etag` and `_offset`, as of one
+    snapshot. `asset`: read the table of this slot asset. It has `_slot`, but has `_key`, `_etag` and `_offset` only if
+    the asset's function keeps these columns. `snapshot`: by default the newest snapshot. Raises `NotFoundError` if the
+    table has no commit yet. Cost: the requests of `LogTable.newest`, and of `reading.read` in tasks.
     """
     ship_package(spark)
     pickle.dumps(source)  # `UsageError` for keys given by value
@@ -62,8 +61,9 @@ def frame_of(
     shape: Callable[[pa.RecordBatch], pa.RecordBatch] | None = None,
     shaped: StructType | None = None,
 ) -> DataFrame:
-    """The rows of these shares with these columns, one task for each
-    share; `shape` may convert them to the columns `shaped`.
+    """Returns the rows of these shares with these columns, with one task for each share.
+
+    `shape`: converts each batch of rows to the columns `shaped`.
     """
     output, found = to_arrow_schema(columns), shaped or columns
     if not shares:
@@ -82,8 +82,9 @@ def frame_of(
 
 
 def newest(source: Source, asset: str | None = None) -> Snapshot:
-    """The newest snapshot of the source's table, or of the table of a slot asset. `NotFoundError`: the table has no
-    version.
+    """Returns the newest snapshot of the source's table, or of the table of a slot asset.
+
+    Raises `NotFoundError` without a table.
     """
     found = source.location.table(asset).newest()
     if isinstance(found, Absent):
@@ -92,7 +93,7 @@ def newest(source: Source, asset: str | None = None) -> Snapshot:
 
 
 def columns_of(source: Source, snapshot: Snapshot, asset: str | None = None) -> StructType:
-    """The columns of committed rows. `NotFoundError`: nothing was ever committed."""
+    """Returns the columns of committed rows. Raises `NotFoundError` if the table has no commit of rows yet."""
     derived = source.location.is_derived(asset)
     pinned = schema_of(snapshot.metadata, derived=derived)
     if pinned is None:
@@ -102,9 +103,9 @@ def columns_of(source: Source, snapshot: Snapshot, asset: str | None = None) -> 
 
 
 def columns_of_changes(table: StructType) -> StructType:
-    """The columns of a table, and the additional columns of its changes.
+    """Returns the columns of a table, and the additional columns of its changes.
 
-    `UsageError`: as in `row_changes.with_changes`.
+    Raises the errors of `row_changes.with_changes`.
     """
     with_changes(pa.schema([(name, pa.null()) for name in table.names]))
     return StructType([*table.fields, *from_arrow_schema(CHANGE_COLUMNS).fields])

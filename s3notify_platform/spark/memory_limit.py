@@ -1,7 +1,7 @@
-"""The last defence against data that needs more memory than expected: the task gets an error, and its process is not
-killed.
+"""Limits the memory of a task's process, for data that needs more memory than expected.
 
-The system refuses the memory, the parser raises, and the object becomes a reject; other objects are not affected.
+The system refuses to give more memory, and does not kill the process. The parser raises an error, and the object
+becomes a reject; other objects are not affected.
 """
 
 import os
@@ -24,9 +24,9 @@ def limited(task: Callable[[Batches], Batches]) -> Callable[[Batches], Batches]:
 
 
 def limit_memory(most: int = MAX_TASK_BYTES) -> None:
-    """Allow this process at most `most` bytes, and at most `MAX_TASK_SHARE` of all memory, beyond its present use.
+    """Allows this process at most `most` bytes, and at most `MAX_TASK_SHARE` of all memory, beyond its present use.
 
-    Applied once for each process; Linux only.
+    Only the first call in a process has an effect, and only on Linux.
     """
     if sys.platform != "linux" or getattr(limit_memory, "done", False):
         return
@@ -41,7 +41,7 @@ def limit_memory(most: int = MAX_TASK_BYTES) -> None:
 
 
 def _memory() -> int:
-    """The memory of the machine in bytes, or of the container if the container has less."""
+    """Returns the memory of the machine in bytes, or of the container if the container has less memory."""
     machine = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     try:
         return min(machine, int(Path("/sys/fs/cgroup/memory.max").read_text(encoding="ascii")))

@@ -1,8 +1,8 @@
-"""Spark sessions: embedded, standalone or Connect, by configuration alone.
+"""Configures Spark sessions: embedded, standalone or Connect.
 
-`master` is any master that Spark accepts (`local[*]`, `spark://host:7077`, `yarn`), `remote` a Connect address
-(`sc://host:15002`). Except in local mode, this package is shipped to the workers; its dependencies (`pip install
-'s3notify-platform[spark]'`) must be installed there.
+`master` is any master that Spark accepts (`local[*]`, `spark://host:7077`, `yarn`). `remote` is a Connect address
+(`sc://host:15002`). Except in local mode, this package is sent to the workers. The package's dependencies (`pip install
+'s3notify-platform[spark]'`) must be installed on the workers.
 """
 
 import os
@@ -23,9 +23,9 @@ DEFAULTS: Final[Mapping[str, str]] = {
     "spark.ui.showConsoleProgress": "false",
     "spark.python.worker.reuse": "true",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "20000",
-    # Rows can be whole objects.
+    # A row can be a whole object.
     "spark.sql.execution.arrow.maxBytesPerBatch": str(64 << 20),
-    # A batch is a few small jobs: planning them again at each shuffle costs more than it gains.
+    # A batch has a few small jobs. A new plan at each shuffle costs more time than it saves.
     "spark.sql.adaptive.enabled": "false",
 }
 
@@ -33,7 +33,8 @@ LOCAL: Final[Mapping[str, str]] = {
     # Spark listens only on loopback, whatever the machine's name is.
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.host": "127.0.0.1",
-    # The JVM only hands work to Python: its second compiler and parallel collector cost more than they gain.
+    # The JVM only passes work to Python. The JVM's second compiler and its parallel collector cost more time
+    # than they save.
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
     "spark.python.unix.domain.socket.enabled": "true",
 }
@@ -42,7 +43,10 @@ LOCAL: Final[Mapping[str, str]] = {
 def session_conf(
     *, master: str | None = None, remote: str | None = None, extra: Mapping[str, str] | None = None
 ) -> dict[str, str]:
-    """Spark configuration of a session; `UsageError` unless exactly one of `master` and `remote` is given."""
+    """Returns the Spark configuration of a session.
+
+    Raises `UsageError` unless exactly one of `master` and `remote` is given.
+    """
     if (master is None) == (remote is None):
         raise UsageError(
             "give a Spark master (local[*], spark://host:7077) "
@@ -59,7 +63,10 @@ def session_conf(
 
 
 def prepare_environment() -> None:
-    """Make the workers of an embedded session run this Python. Call it before the session starts."""
+    """Makes the workers of an embedded session run the Python of this process.
+
+    Must be called before the session starts.
+    """
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
 
@@ -77,18 +84,20 @@ def is_remote(spark: SparkSession) -> bool:
 
 
 def parallelism(spark: SparkSession) -> int:
-    """The number of concurrent tasks: the cluster's, or `spark.default.parallelism` of a Connect server."""
+    """Returns the number of concurrent tasks: that of the cluster, or `spark.default.parallelism` of a Connect
+    server.
+    """
     if is_remote(spark):
         return int(spark.conf.get("spark.default.parallelism", None) or os.cpu_count() or 2)
     return int(spark.sparkContext.defaultParallelism)
 
 
 def ship_package(spark: SparkSession) -> None:
-    """Send this package to the workers, once for all sessions. In local mode, make the workers run this Python, unless
-    another Python is configured.
+    """Sends this package to the workers, once for all sessions.
 
-    Without this, local workers run the first `python3` in PATH, which is a different Python if the virtual environment
-    is not activated.
+    In local mode, makes the workers run the Python of this process, unless another Python is configured. By default,
+    local workers run the first `python3` in PATH, which is a different Python if the virtual environment is not
+    activated.
     """
     if not is_remote(spark) and str(spark.sparkContext.master).startswith("local"):
         spark.sparkContext.pythonExec = os.environ.get("PYSPARK_PYTHON", sys.executable)

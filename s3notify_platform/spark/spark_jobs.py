@@ -1,9 +1,10 @@
-"""The Spark jobs of the engine: plan, infer, and read and stage. Only outcomes and packs reach the driver, never rows.
+"""Runs the engine's work as Spark jobs: plan, infer, and read and stage. Only outcomes and packs reach the driver,
+never rows.
 
-A staging job that fails as a whole is tried again in halves, down to one slot (`failures.in_halves`). If the task that
-died has read only one slot, this slot is tried alone at once. Then the objects of the slot are tried in halves, down to
-the object at fault. This search for the fault has two causes. A task dies, by a signal or for lack of memory. Or a
-user's transform, or the writing of files, raises an unexpected exception.
+A staging job that fails as a whole is tried again in halves, down to one slot (`failures.in_halves`). If a task died
+that has read only one slot, this slot is tried alone next. When a slot has failed alone, its objects are tried in
+halves, down to the object at fault. Two kinds of failures start this search. The first: a task dies, by a signal or for
+lack of memory. The second: a user's transform, or the writing of files, raises an unexpected exception.
 """
 
 import pickle
@@ -70,7 +71,7 @@ from s3notify_platform.table.pinned_schema import TableSchema, size_of
 
 
 class SparkJobs:
-    """The engine's jobs on Spark, for one run. Implements `engine.jobs.Jobs`; holds a Spark session.
+    """Runs the jobs of one run of the engine on Spark. Implements `engine.jobs.Jobs`, with a Spark session.
 
     `width`: the number of concurrent tasks; by default the cluster's capacity when a job begins.
     """
@@ -86,7 +87,7 @@ class SparkJobs:
         progress: Progress = lambda _: None,
     ) -> None:
         ship_package(spark)
-        pickle.dumps(source)  # raises `UsageError` for keys given by value, before anything is written
+        pickle.dumps(source)  # raises `UsageError` for keys given by value, before any write
         self._spark = spark
         self._source = source
         self._transform = transform
@@ -117,7 +118,7 @@ class SparkJobs:
         skip: frozenset[str] = frozenset(),
         user: TopicUser | None = None,
     ) -> Plan:
-        """See `Jobs.plan`. If a task ended with an error of this package, this error is raised."""
+        """See `Jobs.plan`. If a task ended with an error of this package, `plan` raises this error."""
         source, spark, wanted = self._source, self._spark, sorted(set(slots))
         quota = max(1, -(-source.input.max_objects // max(1, len(wanted))))
         table, snapshot = base.table, base.snapshot
@@ -135,7 +136,7 @@ class SparkJobs:
             task = lister(source, frozenset(wanted), parts, begun_listing.cuts)
             frame = frame.union(self._tasks(len(parts)).mapInArrow(task, LISTED.ddl))
         groups = max(1, min(width, len(wanted)))
-        # The same groups as `group_of`; rows without a slot go to the first group.
+        # These groups equal those of `group_of`. Rows without a slot go to the first group.
         group = F.coalesce(F.floor(F.col("slot") * groups / source.location.slots), F.lit(0)).cast("int")
         manifest = replace(snapshot.manifest, rejects=(), changes=(), changes_file=None)
         planned = (
@@ -147,7 +148,7 @@ class SparkJobs:
             return Plan.of(planned_in(planned.toArrow().to_batches()), chains=begun_listing.chains)
 
     def _tasks(self, count: int) -> DataFrame:
-        """A DataFrame with one row, and one Spark partition, for each task number."""
+        """Returns a DataFrame with one row, and one Spark partition, for each task number."""
         return self._spark.range(0, count, 1, count)
 
     # Read and stage
@@ -155,7 +156,7 @@ class SparkJobs:
     def stage(
         self, busy: Sequence[SlotPlan], schema: TableSchema, run: Run, *, label: int
     ) -> list[StagedPart]:
-        """See `Jobs.stage`. A failing job is divided until each slot at fault is alone; see `_in_part`."""
+        """See `Jobs.stage`. A failing job is divided until each slot at fault fails alone; see `_in_part`."""
         started = self._clock.monotonic()
 
         def failed(part: Sequence[SlotPlan], error: Exception) -> StagedPart:
@@ -178,7 +179,7 @@ class SparkJobs:
         return parts
 
     def _suspect(self, part: Sequence[SlotPlan], error: Exception) -> SlotPlan | None:
-        """The slot over which a task died, if the task read no other slot."""
+        """Returns the slot of the task that died, if the task read no other slot."""
         task = task_of(error) if is_death(error) else None
         slots = self._reading.get(task, set()) if task is not None else set()
         return next((p for p in part if p.slot in slots), None) if len(slots) == 1 else None
@@ -186,11 +187,11 @@ class SparkJobs:
     def _in_part(
         self, planned: SlotPlan, failure: FailedSlot, schema: TableSchema, run: Run, label: int
     ) -> StagedPart:
-        """Stage a slot in which one object is at fault: first with half of its objects, then with a quarter, and so on.
+        """Stages a slot in which one object is at fault: tries half of its objects, then a quarter, and so on.
 
-        The other objects are left for the next round. If the slot fails with one object alone, and a job without that
-        object succeeds, the object counts as unreadable. If no such job succeeds, the slot fails: the cluster may be at
-        fault, or a transform that raises even without rows. A run makes at most `MAX_JOBS` of these jobs.
+        The next round reads all other objects. If the slot fails with a single object, and a job without this object
+        succeeds, the object counts as unreadable. If the job without the object fails, too, the slot fails: the cluster
+        may be at fault, or a transform that raises even without rows. A run makes at most `MAX_JOBS` of these jobs.
         """
         slot, read = planned.slot, planned.changes.read
         at_fault: tuple[Split, ...] = ()
@@ -219,7 +220,7 @@ class SparkJobs:
         return StagedPart(plans=[planned], failed={slot: failure})
 
     def _staged(self, part: Sequence[SlotPlan], schema: TableSchema, run: Run, label: int) -> StagedPart:
-        """The result of one job for these slots."""
+        """Stages these slots by one job."""
         found, splits = Collected(), _splits(part)
         columns = json_schema(bare_names(schema.source))
         reader = SplitReader(
@@ -243,7 +244,7 @@ class SparkJobs:
         return found.part(part, outcomes, transformed=transform is not None)
 
     def _work(self, splits: Sequence[Split]) -> DataFrame:
-        """A DataFrame with the work of each task, in one Spark partition for each task."""
+        """Returns a DataFrame with the work of the tasks, in one Spark partition for each task."""
         ordered, tasks = assign_splits(
             [part for split in splits for part in cut(split, self._source)], self.width
         )
@@ -264,8 +265,9 @@ class SparkJobs:
         found: Collected,
         label: int,
     ) -> dict[str, Outcome]:
-        """Read the splits, and write the transform's result for the objects that were read whole. Returns the outcome
-        of each object.
+        """Reads the splits, and writes the transform's result for the objects that were read completely.
+
+        Returns the outcome of each object.
         """
         task = reading_task(self._source, reader, label)
         output = from_arrow_schema(reader.output).add(STAGED_COLUMN, "binary")
@@ -273,8 +275,9 @@ class SparkJobs:
             read = self._work(splits).mapInArrow(limited(task), output)
         else:
             read = self._spark.createDataFrame([], output)
-        # Rows and outcomes are separated here, and must come from the same read. Without the checkpoint, Spark would
-        # read twice: an object overwritten in between would count as read, without its rows.
+        # Rows and outcomes are separated here, and must be of the same read. Without the checkpoint, Spark
+        # would read twice. Then an object that is overwritten between the two reads would count as read, but
+        # would have no rows.
         everything = read.localCheckpoint()
         said = everything.where(F.col(STAGED_COLUMN).isNotNull()).select(STAGED_COLUMN).toArrow()
         found.add(said_of(said[STAGED_COLUMN].to_pylist()))
@@ -292,8 +295,8 @@ class SparkJobs:
             raise TransformError(described(error)) from error
         slots = self._source.location.slots
         tasks = max(1, min(self.width, len({split.version.slot for split in splits})))
-        # Each task has a range of slots, so that its packs cover few of them. Rows without a slot are refused in any
-        # task.
+        # Each task has a range of slots, so that its packs cover few slots. Every task refuses rows without a
+        # slot.
         group = F.coalesce(F.floor(F.col("_slot") * tasks / slots), F.lit(0)).cast("int")
         within = F.least(F.greatest(group, F.lit(0)), F.lit(tasks - 1))
         ordered = made.repartitionById(tasks, within).sortWithinPartitions("_slot", "_key", "_offset")
@@ -313,10 +316,9 @@ def spark_ingest(
     opened: OpenTable | None = None,
     code_version: str = "",
 ) -> Ingest:
-    """The engine, whose jobs run on Spark.
+    """Returns the engine, whose jobs run on Spark. `opened`: the source's table, if it was opened before.
 
-    `opened`: the source's table, if it was opened before. `code_version`: the version of the transform's code; it is
-    used if the source declares none.
+    `code_version`: the fingerprint of the transform's code, for a source that declares no code version.
     """
     jobs = SparkJobs(spark, source, transform=transform, clock=clock, progress=progress)
     return Ingest(

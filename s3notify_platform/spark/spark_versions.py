@@ -1,4 +1,4 @@
-"""The differences between the supported versions of PySpark, 4.1 to 4.3."""
+"""Handles the differences between the supported versions of PySpark, 4.1 to 4.3."""
 
 import inspect
 
@@ -6,12 +6,12 @@ import pyarrow as pa
 from pyspark.sql.pandas import types
 from pyspark.sql.types import StructType
 
-# Before PySpark 4.3, a boolean parameter selects UTC; it is true by default.
+# Before PySpark 4.3, a boolean parameter, true by default, selects UTC.
 _UTC = {"timezone": "UTC"} if "timezone" in inspect.signature(types.to_arrow_schema).parameters else {}
 
 
 def to_arrow_schema(columns: StructType, *, check_names: bool = False) -> pa.Schema:
-    """Convert Spark's columns to Arrow's, with times in UTC.
+    """Converts Spark's columns to Arrow's columns, with times in UTC.
 
     `check_names`: raise an error for duplicate names in a struct.
     """

@@ -1,4 +1,4 @@
-"""Spark sessions for a Java process that is kept and serves several runs, one after another."""
+"""Spark sessions in a Java process that continues between runs, and is used by one run after another."""
 
 import pyarrow as pa
 from pyspark.sql import SparkSession
@@ -9,25 +9,24 @@ from s3notify_platform.spark.session import is_remote, parallelism, ship_package
 
 
 def fresh_session(spark: SparkSession) -> SparkSession:
-    """A session without settings, names, caches or registrations of other runs, in the same Java process.
+    """Returns a session without settings, names, caches or registrations of other runs, in the same Java process.
 
-    With Spark Connect, the same session is returned. From now on `SparkSession.builder.getOrCreate()` returns this
-    session.
+    With Spark Connect, returns `spark` itself. Afterwards `SparkSession.builder.getOrCreate()` returns the new session.
     """
     if is_remote(spark):
-        return spark  # one session for all runs: clients of PySpark before 4.3 cannot make another one
-    spark.catalog.clearCache()  # the cache is shared by sessions, and may hold data of older files
+        return spark  # all runs share this session: clients of PySpark before 4.3 cannot make another session
+    spark.catalog.clearCache()  # all sessions share the cache, which may have data of older files
     SparkSession._instantiatedSession = None  # noqa: SLF001 - otherwise `getOrCreate` keeps the old one
     return spark.newSession()
 
 
 def is_replaced(spark: SparkSession) -> bool:
-    """True if `getOrCreate` no longer returns this session, but a later one."""
+    """True if `getOrCreate` returns a later session, and not this session."""
     return not is_remote(spark) and SparkSession._instantiatedSession is not spark  # noqa: SLF001 - as above
 
 
 def interrupt_jobs(spark: SparkSession) -> None:
-    """Cancel the running jobs of this session."""
+    """Cancels the running jobs of this session."""
     if is_remote(spark):
         spark.interruptAll()
     else:
@@ -35,9 +34,10 @@ def interrupt_jobs(spark: SparkSession) -> None:
 
 
 def warm_up(spark: SparkSession) -> None:
-    """Run a job like those of a batch, but without data. It makes the JVM load its classes, and starts Python workers.
+    """Runs a job like those of a batch, but without data.
 
-    Spark ends Python workers that were idle for a minute.
+    The job makes the JVM load its classes, and starts Python workers. Spark ends Python workers that were idle for a
+    minute.
     """
     ship_package(spark)
     width = 1 if is_remote(spark) else parallelism(spark)
@@ -51,7 +51,7 @@ def warm_up(spark: SparkSession) -> None:
 
 
 def _imported(batches: Batches) -> Batches:
-    """Import the modules that tasks need."""
+    """Imports the modules that tasks need."""
     from s3notify_platform.engine.stage import staging  # noqa: F401
     from s3notify_platform.spark import load, memory_limit  # noqa: F401
 

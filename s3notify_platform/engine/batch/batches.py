@@ -12,20 +12,21 @@ from s3notify_platform.kernel.slots import Slot
 from s3notify_platform.protocols.keyspace import WatcherState
 
 EVERYTHING: Final = -1
-"""Stands for all slots, in a batch that compares the whole source.
+"""Means all slots, in a batch that compares the whole source.
 
-These are the first batch, and one batch for each new topic.
+Only the first batch, and one batch for each new topic, compare the whole source.
 """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchPayload:
-    """The part of a batch's ack chain that its runs read: the signals seen, by slot, and how to find out what changed.
+    """The payload of a batch's ack chain, which the batch's runs read: the signals seen, by slot, and how to find out
+    what changed.
 
-    `rescans`: the slots of the rescan backlog that this batch's listing compares, as in `Rescans`. `last_attempt`:
-    slots that are parked if they fail again. In this batch, their unreadable objects go to quarantine. `topic`: the
-    topic's epoch when the batch was opened. `signalled_ms` (by the store's clock) and `opened_ms` (by the sensor's
-    clock) are only shown to people.
+    `rescans`: the slots of the rescan backlog that this batch compares with a listing, as in `Rescans`. `last_attempt`:
+    slots that are parked if they fail again. Unreadable objects of these slots go to quarantine in this batch. `topic`:
+    the topic's epoch when the batch was opened. `signalled_ms` (by the store's clock) and `opened_ms` (by the sensor's
+    clock) are only displayed.
     """
 
     slots: tuple[int, ...] = ()
@@ -39,7 +40,7 @@ class BatchPayload:
 
     @property
     def decision(self) -> Decision:
-        """The batch's decision: it says how to find out what changed."""
+        """The batch's decision on how to find out what changed."""
         if EVERYTHING in self.slots:
             return Decision(how="everything", topic=self.topic)
         slots = frozenset(map(Slot, self.slots))
@@ -51,7 +52,7 @@ class BatchPayload:
 
     @classmethod
     def loads(cls, text: str) -> Self:
-        """Inverse of `dumps`; an empty text gives a batch that lists."""
+        """Inverse of `dumps`. An empty text means a batch that lists the bucket."""
         found: Self = of_json(cls, json.loads(text) if text else {})
         return found
 
@@ -67,13 +68,14 @@ class BatchRequest:
 
     @property
     def run_key(self) -> str:
-        """The run key: equal for equal requests, so that Dagster launches a request once."""
+        """The run key. Equal requests have equal run keys, so that Dagster launches each request only once."""
         return f"{self.batch}-{self.part}of{self.parts}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenBatch:
-    """A batch in flight. `chain`: the version of its ack chain. `topic`: the topic's epoch when the batch was opened.
+    """A batch in flight. `chain`: the version of the batch's ack chain. `topic`: the topic's epoch when the batch was
+    opened.
 
     `progress`: for each run, its number of heartbeats, and the sensor's wall time in ms when this number last changed.
     """
@@ -99,19 +101,20 @@ class Failing:
     not_before_ms: int
     reason: str
     group: int
-    """The first slot of the group: the slots of a group are requested together.
+    """The number of the group, which is its first slot. The slots of a group are requested together.
 
-    Slots that failed together make two groups.
+    Slots that failed together become two groups.
     """
     parked: bool = False
-    """The slot failed `max_attempts` times, the last time alone."""
+    """True if the slot has failed `max_attempts` times, and was alone in its batch the last time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SensorState:
-    """The cursor: 11 KB of digests, which `ShortCursor` keeps apart, and 5 bytes for each slot in flight or failing.
+    """The sensor's state in Dagster's cursor: 11 KB of digests, which `ShortCursor` stores separately, and 5 bytes for
+    each slot in flight or failing.
 
-    `enumerated`: the topic's epoch in which everything was compared once; "" if this must still be done. `backlog`:
+    `enumerated`: the topic's epoch in which all slots were compared; "" if all slots must be compared next. `backlog`:
     true if slots waited for a rescan when the backlog was last read. `listed_ms`, `bucket_listed_ms`: when the keyspace
     and the bucket were last listed. `topic_ms`: when the topic was last read. `table`: the id of the source's table
     (`table.open_table`); "" before the first batch.
@@ -128,9 +131,9 @@ class SensorState:
     watch: WatcherState = field(default_factory=WatcherState)
     open: tuple[OpenBatch, ...] = ()
     retried: bool = False
-    """True if the last batch was a retry of failed slots: if other slots wait, too, they are next."""
+    """True if the last batch was a retry of failed slots. The next batch then has other slots, if other slots wait."""
     ranges: tuple[tuple[int, int], ...] = ()
-    """For each parallel run, the first and the last slot of its share of all slots; empty if there is only one run."""
+    """For each parallel run, the first and the last slot of the run's share; empty if there is only one run."""
     failing: Mapping[int, Failing] = field(default_factory=dict)
 
     def dumps(self) -> str:
@@ -146,7 +149,7 @@ class SensorState:
 
     @classmethod
     def loads(cls, text: str) -> Self:
-        """Inverse of `dumps`; `CorruptError` (reset the cursor) for any other text."""
+        """Inverse of `dumps`. Raises `CorruptError` for any other text: then the cursor must be reset."""
         try:
             body = json.loads(text)
             body["watch"] = WatcherState.loads(body["watch"])

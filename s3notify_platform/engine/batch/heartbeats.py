@@ -1,6 +1,6 @@
-"""Heartbeats of runs: a sign of life, with the run's current work.
+"""Heartbeats of runs: each heartbeat shows that a run is alive, and the run's current work.
 
-One record for each run, deleted when the run ends.
+Each run has one record, which is deleted when the run ends.
 """
 
 import json
@@ -18,19 +18,22 @@ from s3notify_platform.kernel.ports import Conflict, RecordStore, Version, Write
 
 BEAT_SECONDS: Final = 5.0
 FIRST_BEAT_SECONDS: Final = 2.0
-"""A run that ends sooner has no heartbeat. This saves two requests."""
+"""Seconds before the first heartbeat. A shorter run writes no heartbeat, which saves two requests."""
 
 HEARTBEATS: Final = "heartbeats"
 
 FRESH_MS: Final = 60_000
-"""A run counts as alive for this many milliseconds after a heartbeat: the clocks of machines differ."""
+"""Milliseconds for which a run counts as alive after a heartbeat.
+
+The time is long because the clocks of machines differ.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Beat:
     """The newest heartbeat of a run.
 
-    `batch`: the run's batch; `doing`: its current work; `at_ms`: the time, by its clock.
+    `batch`: the run's batch; `doing`: the run's current work; `at_ms`: the time of the heartbeat, by the run's clock.
     """
 
     number: int
@@ -44,7 +47,7 @@ class Beat:
 
     @classmethod
     def loads(cls, body: bytes) -> Self:
-        """Inverse of `dumps`. A body by another version of this package is read as number 0, which never changes."""
+        """Inverse of `dumps`. A body that another version of this package wrote gives number 0, which never changes."""
         try:
             return cls(**json.loads(body))
         except (ValueError, TypeError):
@@ -52,13 +55,16 @@ class Beat:
 
 
 def beats_of(records: RecordStore, run_id: str) -> int | None:
-    """The number of a run's newest heartbeat; None before the first. 1 GET."""
+    """Returns the number of a run's newest heartbeat; None before the first heartbeat. Cost: 1 GET."""
     record = records.read(HEARTBEATS, run_id)
     return Beat.loads(record.value).number if record else None
 
 
 def fresh_beats(records: RecordStore, now_ms: int) -> list[Beat]:
-    """The newest heartbeat of each living run. 1 LIST, and 1 GET for each heartbeat, those of killed runs included."""
+    """Returns the newest heartbeat of each living run.
+
+    Cost: 1 LIST, and 1 GET for each heartbeat, even of killed runs.
+    """
     found = [Beat.loads(record.value) for record in records.scan(HEARTBEATS)]
     return [beat for beat in found if now_ms - beat.at_ms < FRESH_MS]
 
@@ -67,10 +73,10 @@ def fresh_beats(records: RecordStore, now_ms: int) -> list[Beat]:
 def heartbeat(
     records: RecordStore, run_id: str, *, batch: str = "", first_seconds: float = FIRST_BEAT_SECONDS
 ) -> Iterator[Progress]:
-    """Writes a heartbeat every `BEAT_SECONDS` while the body runs; the first after `first_seconds`.
+    """Writes a heartbeat every `BEAT_SECONDS` while the body runs, and the first heartbeat after `first_seconds`.
 
     Yields a function by which the body reports its current work. A failed heartbeat is skipped: the sensor fails a run
-    only after several missing heartbeats. Requests: 1 PUT for each heartbeat, and 1 DELETE if any was written.
+    only after several missing heartbeats. Cost: 1 PUT for each heartbeat, and 1 DELETE if a heartbeat was written.
     """
     stop, doing = threading.Event(), [""]
     last: WriteOutcome = Conflict()
@@ -80,7 +86,7 @@ def heartbeat(
         doing[0] = text
 
     def version() -> Version | None:
-        """The version of the record after the last write; if that write is in doubt, the record is read again."""
+        """Returns the version of the heartbeat's record. If the last write is in doubt, the record is read again."""
         if isinstance(last, Written):
             return Version(last.etag or "")
         found = records.read(HEARTBEATS, run_id)
@@ -108,16 +114,13 @@ def heartbeat(
     finally:
         stop.set()
         thread.join(timeout=BEAT_SECONDS)
-        with suppress(S3NotifyError):  # a record left here never changes again, and the run has ended anyway
+        with suppress(S3NotifyError):  # a remaining record is harmless: the run has ended
             if number and (known := version()) is not None:
                 records.remove(HEARTBEATS, run_id, expected=known)
 
 
 def purge_heartbeats(records: RecordStore, ended: Callable[[str], bool]) -> None:
-    """Deletes the heartbeats that killed runs left.
-
-    1 LIST, 1 GET for each heartbeat, and 2 writes for each deletion.
-    """
+    """Deletes the heartbeats of killed runs. Cost: 1 LIST, 1 GET for each heartbeat, and 2 writes for each deletion."""
     for record in records.scan(HEARTBEATS):
         if ended(record.key):
             records.remove(HEARTBEATS, record.key, expected=record.version)

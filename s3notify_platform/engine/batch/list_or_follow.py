@@ -1,15 +1,15 @@
 """Decides how a batch finds out what changed: by a listing of the bucket, or by the entries of the source's topic.
 
-The sensor and `s3notify ingest` both use this decision, and no other. An entry names a change, unless the change is
-older than the topic, or its writer does not queue. So the first of these cases that applies is chosen:
+Both the sensor and `s3notify ingest` decide here. Each change has an entry, except changes that are older than the
+topic, and changes by a writer that does not queue. So the decision is the first of these cases that applies:
 
     everything   everything was last compared before this topic was made: compare all slots with a listing
     rescan       there is no topic, slots wait in the backlog, or a writer that does not queue was seen lately or has
                  signalled: compare these and the changed slots with a listing, once a listing is due
     follow       otherwise: look at the keys that the entries of the changed slots name, and list nothing
 
-`note_writers` notes the batch's findings about its writers, before the batch counts as done. `ask_again` requests slots
-again that a batch did not read completely.
+`note_writers` notes whether the batch found a writer that does not queue, before the batch counts as done. `ask_again`
+requests again the slots that a batch did not read completely.
 """
 
 from collections.abc import Iterable
@@ -30,10 +30,10 @@ How = Literal["everything", "rescan", "follow"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
-    """A decision: how a batch finds out what changed (see this module).
+    """The decision how a batch finds out what changed (see the module).
 
-    `slots`: the slots to look at, unless `how` is `everything`. `topic`: the epoch of the source's topic, "" if it has
-    none.
+    `slots`: the slots to look at, unless `how` is `everything`. `topic`: the epoch of the source's topic; "" without a
+    topic.
     """
 
     how: How
@@ -66,9 +66,9 @@ def decide(
 ) -> Decision:
     """Decides how to look at the `changed` slots and at the slots that wait for a rescan. Pure.
 
-    `topic`: the epoch of the source's topic, "" if it has none. `enumerated`: the epoch in which everything was
+    `topic`: the epoch of the source's topic; "" without a topic. `enumerated`: the epoch in which all slots were
     compared. `unqueued`: true if a writer that does not queue has signalled a changed slot. Rescans are `list_seconds`
-    apart; the last one was at `listed_ms`. `now_ms` and `listed_ms` are times of the same wall clock.
+    apart. The last rescan was at `listed_ms`. `now_ms` and `listed_ms` are times of the same wall clock.
     """
     if topic and topic != enumerated:
         return Decision(how="everything", topic=topic)
@@ -78,16 +78,17 @@ def decide(
         how="rescan",
         topic=topic,
         slots=frozenset({*changed, *rescans.slots}),
-        # The wait is bounded, so that a clock that was set back does not stop listings.
+        # The upper bound of the wait matters if the clock was set back: without it, listings could stop for a
+        # long time.
         wait_seconds=min(list_seconds, max(0.0, list_seconds - (now_ms - listed_ms) / 1000)),
     )
 
 
 def topic_epoch(queue: NotificationQueue, topic: str, user: TopicUser, *, signals: str = "slots") -> str:
-    """The topic's epoch, which changes when the topic is made again; "" without a topic.
+    """Returns the topic's epoch, which changes when the topic is made again; "" without a topic.
 
-    Costs 1 request, and the requests of `Topics.serve`. `UsageError` if the topic has another slot count than `user`,
-    or another setting `signals`, or serves other tables.
+    Cost: 1 request, and the requests of `Topics.serve`. Raises `UsageError` if the slot count of `user` or the setting
+    `signals` differs from the topic's, or if the topic serves other tables.
     """
     found = queue.topics.find(topic)
     if found is None:
@@ -97,7 +98,10 @@ def topic_epoch(queue: NotificationQueue, topic: str, user: TopicUser, *, signal
 
 
 def topic_problem(location: Location) -> str:
-    """Why the source cannot use its topic, and the remedy; "" if it can, or if there is no topic. 2 requests."""
+    """Returns why the source cannot use its topic, with the remedy; "" without a problem, or without a topic.
+
+    Cost: 2 requests.
+    """
     known, _ = location.known().read()
     user = known.topic_user(location.slots) if known is not None else TopicUser(slots=location.slots)
     found = location.queue().topics.find(location.name)
@@ -112,10 +116,10 @@ def topic_problem(location: Location) -> str:
 
 
 def note_writers(backlog: RescanBacklog, decision: Decision, *, unannounced: int) -> None:
-    """Notes that a writer does not queue, if the batch found such a writer.
+    """Notes in the backlog that a writer does not queue, if the batch found such a writer.
 
-    Requests, in that case: those of `RescanBacklog.add`. `unannounced`: changes that a listing found and no entry
-    names. Such changes are normal without a topic, or where everything is compared.
+    The note costs the requests of `RescanBacklog.add`. `unannounced`: the number of changes that a listing found and no
+    entry names. Without a topic, or when all slots are compared, unannounced changes are normal.
     """
     if decision.how == "rescan" and decision.topic and unannounced:
         backlog.add((), unqueued=True)
@@ -129,10 +133,9 @@ def ask_again(
     store: ObjectStore | None = None,
     clock: Clock = SYSTEM_CLOCK,
 ) -> None:
-    """Makes the next batch look at these slots again: in a listing if `listing`, else by their entries and states.
-
-    Requests, if there are any slots: 1 PUT for each slot, and 1 PUT for the root. With `listing`, also 1 read and 1
-    write of the backlog.
+    """Makes the next batch look at these slots again: with a listing if `listing` is true, else by the slots' entries
+    and states. Cost: 1 PUT for each slot, and 1 PUT for the root; with `listing`, also 1 read and 1 write of the
+    backlog. Without slots, no request is sent.
     """
     if not (wanted := sorted(set(slots))):
         return

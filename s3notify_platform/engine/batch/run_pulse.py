@@ -1,7 +1,8 @@
 """The liveness of runs: which runs are alive, and which have fallen silent. Pure; no Dagster.
 
-A run has a heartbeat from its first step on. A run is silent if its heartbeat has not moved for some time by the
-watcher's own clock. A run that has no heartbeat yet is silent after the same time if its process is known to be gone.
+A run has a heartbeat from its first step on. A run is silent if its heartbeat has not changed for `silence_seconds` of
+the watcher's own clock. A run without a heartbeat is also silent after `silence_seconds`, if its process is known to be
+gone.
 """
 
 import math
@@ -13,29 +14,32 @@ from dataclasses import dataclass
 class RunView:
     """A run as Dagster knows it.
 
-    `beats`: its number of heartbeats; None before the first one, and after the last one.
+    `beats`: the run's number of heartbeats; None before the first heartbeat, and after the record was deleted.
     """
 
     run_id: str
     ended: bool
     queued: bool
-    """The run waits until Dagster has room for it. This wait has no time limit, and does not count as silence."""
+    """True if the run waits in Dagster's queue. The wait has no time limit, and does not count as silence."""
     beats: int | None
     starting: bool = False
-    """The run's process or pod is being started."""
+    """True while the run's process or pod is being started."""
     failed: bool = False
     failure: str = ""
     """The run's own reason for its failure."""
     gone: Callable[[], bool] = lambda: False
-    """Returns True if it is certain that no process executes the run now, or will execute it later.
+    """Returns True if certainly no process executes the run, now or later.
 
-    Called only for a run without a heartbeat.
+    The function is called only for a run without a heartbeat.
     """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pulse:
-    """Runs by id. `progress`: the beats (-1: none yet), and the watcher's wall ms when this number was first seen."""
+    """The pulse of runs, by run id.
+
+    `progress`: the number of heartbeats (-1: none yet), and when the watcher first saw this number, in ms of its clock.
+    """
 
     progress: Mapping[str, tuple[int, int]]
     alive: tuple[str, ...]
@@ -51,10 +55,10 @@ def pulse_of(
     startup_seconds: float,
     patient: bool = False,
 ) -> Pulse:
-    """The pulse of the runs that have not ended. `before`: the `progress` of the previous call.
+    """Returns the pulse of the runs that have not ended. `before`: the `progress` of the previous call.
 
-    A run that never had a heartbeat is silent after `startup_seconds`. With `patient`, this does not apply to a run
-    that is still starting.
+    A run that never had a heartbeat is silent after `startup_seconds`. With `patient`, a run that Dagster is starting
+    has no such limit.
     """
     progress: dict[str, tuple[int, int]] = {}
     alive: list[str] = []

@@ -1,9 +1,9 @@
 """The sensor's decisions: the slots that a tick requests, as a function of the cursor and the poll. No Dagster.
 
-Theory of operation. A batch is opened in the record store before its run is requested. It is an ack chain: the chain's
-children are the batch's slots, and its payload has the signals seen. Dagster stores the cursor after that. A tick that
-dies in between is repeated with the same batch id. The repeated tick finds its own chain and requests the same run
-under the same run key, so that Dagster launches the run once.
+Theory of operation. A batch is opened in the record store before its run is requested. A batch is an ack chain: the
+chain's children are the batch's slots, and the chain's payload has the signals seen. Dagster stores the cursor after
+the tick. A tick that dies before the cursor is stored is repeated with the same batch id. The repeated tick finds its
+own chain and requests the same run under the same run key, so that Dagster launches the run once.
 
     changed ──► in flight ──► settled                    chain acked: all its slots are committed
                    │
@@ -11,24 +11,24 @@ under the same run key, so that Dagster launches the run once.
                            │
                            └──► parked                   `max_attempts` reached: `parked_seconds`, or its next change
 
-An object that cannot be read does not park its slot. On the slot's last attempt (`BatchPayload.last_attempt`), such
-objects go to quarantine, and the other objects are committed. The same holds for objects on which a parser, a transform
-or the writing of files raises an error, up to `MAX_UNFORESEEN` objects of the source. A slot is parked if it fails as a
-whole: because of an outage, of a transform that raises even without rows, or of too many failing objects. A parked slot
-is retried.
+An unreadable object does not park its slot. On the slot's last attempt (`BatchPayload.last_attempt`), unreadable
+objects go to quarantine, and the slot's other objects are committed. Objects on which a parser, a transform or a file
+writer raises an error also go to quarantine, up to `MAX_UNFORESEEN` objects of the source. A slot is parked if it fails
+as a whole: because of an outage, of a transform that raises even without rows, or of too many failing objects. A parked
+slot is retried.
 
-Slots that failed are requested apart from all others, so that they do not make other slots fail. The slots of one
-failed batch are retried in halves. The slot at fault is alone after log2(number of slots) batches; the other slots are
+Slots that failed are requested in separate batches, so that they do not make other slots fail. The slots of one failed
+batch are retried in halves. After log2(number of slots) batches, the slot at fault is alone, and all other slots are
 committed. Batches of failed slots and batches of other slots take turns.
 
 `list_or_follow` decides for each batch between a listing of the bucket and the entries of the source's topic. A batch
 that compares everything runs alone. Rescans are `list_seconds` apart.
 
-A slot in flight is never requested again. Its later changes wait: the cursor keeps the root's old ETag until every
-changed slot could be requested. A living run moves a counter (`heartbeats`), and the sensor measures by its own clock
-how long the counter stands still. Before its first heartbeat, and after its last one, a run is dead after the same time
-if its process is known to be gone. Otherwise it is dead after `startup_seconds`. No data depends on liveness: a run
-that was taken for dead either commits, or has a conflict with the next run, like any other.
+A slot in flight is never requested again. A later change in the slot waits: the cursor keeps the root's old ETag until
+every changed slot could be requested. A living run increments a counter (`heartbeats`). A run counts as dead if, by the
+sensor's own clock, its counter has not changed for `silence_seconds`. A run without a heartbeat counts as dead after
+`silence_seconds` if its process is known to be gone, and otherwise after `startup_seconds`. No data depends on
+liveness: if a living run counts as dead, it either commits, or has a conflict with the next run.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -58,15 +58,18 @@ from s3notify_platform.source.batch_settings import BatchSettings
 from s3notify_platform.table.open_table import OpenTable
 
 TOPIC_SECONDS: Final = 30.0
-"""Seconds between two reads of the topic while nothing changes: the longest time until a deleted topic is noticed."""
+"""Seconds between two reads of the topic, and so the longest time until a deleted topic is noticed."""
 
 SHOWN: Final = 10
-"""Maximum number of parked slots that a tick's note names."""
+"""Maximum number of parked slots in a tick's note."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tick:
-    """The decisions of one evaluation. `silent_runs`: runs without a heartbeat, which must be reported as failed."""
+    """The decisions of one evaluation of the sensor.
+
+    `silent_runs`: runs without a heartbeat, which must be reported as failed.
+    """
 
     state: SensorState
     requests: tuple[BatchRequest, ...]
@@ -79,14 +82,14 @@ class Tick:
 class BatchPlanner:
     """Evaluates ticks of one source.
 
-    `topic_epoch` returns the epoch of the source's topic; it creates a missing topic, and makes the topic serve the
+    `topic_epoch` returns the epoch of the source's topic. It creates a missing topic, and makes the topic serve the
     given table (`Topics.serve`). `backlog`: the source's rescan backlog. `table` opens the source's table, which must
     have the id in the cursor (`Source.open_table`). `claim` notes which sensor works on the table (`open_table.claim`).
 
-    Requests of a tick: 1 HEAD, and 1 LIST if the root moved. For each open batch: 1 LIST of its chain, 1 GET for each
-    of its runs, and 1 GET once it has ended. When a batch ends that listed, or that left slots: 2 GETs (topic,
-    backlog). To open a batch: 1 GET (backlog), 1 PUT, and the requests of `table` and `claim`. Once in `TOPIC_SECONDS`:
-    1 GET of the topic.
+    Cost of a tick: 1 HEAD, and 1 LIST if the root has changed. Cost of each open batch: 1 LIST of its chain, 1 GET for
+    each of its runs, and 1 GET when it has ended. Cost of the end of a batch that listed, or that did not commit all
+    slots: 2 GETs (topic, backlog). Cost of opening a batch: 1 GET (backlog), 1 PUT, and the requests of `table` and
+    `claim`. Every `TOPIC_SECONDS`, a tick also reads the topic, by 1 GET.
     """
 
     source: str
@@ -101,15 +104,15 @@ class BatchPlanner:
     clock: Clock = SYSTEM_CLOCK
 
     def first(self) -> SensorState:
-        """A cursor that has seen nothing.
+        """Returns the state of a sensor that has seen no signal.
 
-        It is stored before the first batch, so that a repeated tick uses the same batch ids.
+        The state must be stored before the first batch, so that a repeated tick uses the same batch ids.
         """
-        self.topic_epoch(None)  # creates the topic: writers queue as soon as it exists
+        self.topic_epoch(None)  # creates the topic: writers queue as soon as the topic exists
         return SensorState(epoch=self.clock.random_bytes(5).hex(), watch=self.watcher.fresh_state())
 
     def tick(self, state: SensorState) -> Tick:
-        """Settles ended batches, polls for changes, opens the next batch.
+        """Settles ended batches, polls for changes, and opens the next batch.
 
         Raises the errors of `open_table` if it refuses the table; the cursor then stays unchanged.
         """
@@ -125,7 +128,8 @@ class BatchPlanner:
         if poll.listed:
             state = replace(state, listed_ms=now_ms)
         if poll.changed:
-            # Parked slots whose signal moved get all attempts again, without a wait, but are still requested alone.
+            # A parked slot whose signal has changed gets all attempts again, without a wait, but is still
+            # requested alone.
             again = {
                 slot: replace(item, attempts=0, not_before_ms=now_ms, parked=False)
                 for slot, item in state.failing.items()
@@ -152,9 +156,10 @@ class BatchPlanner:
         return Tick(state=state, requests=requests, note=note, silent_runs=silent, warnings=warnings)
 
     def _look_at_topic(self, state: SensorState, now_ms: int) -> tuple[SensorState, tuple[str, ...]]:
-        """Reads the topic again, once in `TOPIC_SECONDS`.
+        """Reads the topic again every `TOPIC_SECONDS`.
 
-        If a new topic has replaced it since everything was compared, everything must be compared again. 1 request.
+        If a new topic has replaced the one of the last complete comparison, all slots must be compared again. Cost: 1
+        request.
         """
         if not state.enumerated or now_ms - state.topic_ms < TOPIC_SECONDS * 1000:
             return state, ()
@@ -171,10 +176,10 @@ class BatchPlanner:
         return Tick(state=replace(self.first(), table=table.id), requests=(), note=note)
 
     def _wanted(self, state: SensorState, asked: Iterable[int], now_ms: int) -> set[int]:
-        """The slots to request now: either changed slots, or failed slots whose backoff is over.
+        """Returns the slots to request now: either changed slots, or failed slots whose backoff is over.
 
-        `EVERYTHING` is requested alone: it waits for the open batches, and all slots wait for it. Each group of failed
-        slots is requested alone, too, but waits for no other batch.
+        `EVERYTHING` is requested alone: its batch waits until no other batch is open, and all slots wait for its batch.
+        Each group of failed slots is requested alone, too, but waits for no other batch.
         """
         if not state.enumerated and state.open:
             return set()
@@ -199,13 +204,13 @@ class BatchPlanner:
         rescans: Rescans,
         now_ms: int,
     ) -> tuple[SensorState, tuple[BatchRequest, ...], list[str]]:
-        """Opens a batch of these slots. A batch that lists also has all slots that wait for a rescan.
+        """Opens a batch of these slots. If the batch lists the bucket, all slots that wait for a rescan are added.
 
         `rescans`: the backlog, read after the poll.
         """
         changed = poll.changed
-        # A run that follows entries fails if the topic was replaced in the meantime. The next tick then reads the epoch
-        # again.
+        # If the topic was replaced in the meantime, a run that follows entries fails, and the next tick reads
+        # the new epoch.
         topic = state.enumerated or self.topic_epoch(table)
         decision = decide(
             map(Slot, wanted),
@@ -229,8 +234,7 @@ class BatchPlanner:
             return state, (), gone
         covered = set(changed) if decision.everything else wanted
         signals = {str(slot): changed[Slot(slot)] for slot in sorted(covered) if slot in changed}
-        # These are the slots that `_note_failed` parks if they fail. A batch of everything has none: its slots are
-        # retried one by one.
+        # `last` has the slots that `_note_failed` parks if they fail. A batch of all slots parks no slot.
         attempts = {slot: item.attempts for slot, item in state.failing.items()}
         last = (s for s in sorted(wanted - {EVERYTHING}) if self.settings.is_last(attempts.get(s, 0)))
         payload = BatchPayload(
@@ -247,7 +251,8 @@ class BatchPlanner:
         try:
             chain = self.chains.open_batch(batch, map(str, payload.slots), payload=payload.dumps())
         except TagExists:
-            # An earlier tick died before its cursor was stored. The chain says which slots that tick had requested.
+            # An earlier tick died before its cursor was stored. The chain has the slots that the earlier tick
+            # requested.
             chain = self.chains.chain(batch)
             payload = BatchPayload.loads(chain.payload)
         slots = payload.slots
@@ -279,10 +284,10 @@ class BatchPlanner:
         return state, requests, gone
 
     def _shares(self, state: SensorState) -> tuple[SensorState, Assignment | None]:
-        """Each parallel run's share of all slots.
+        """Returns each parallel run's share of all slots.
 
-        A batch uses these shares, as long as they divide its slots about equally. So a slot usually goes to the same
-        run again, and few slots move when the number of runs changes.
+        A batch uses these shares if they divide the batch's slots about equally. So the same run usually gets the same
+        slots, and few slots move when the number of runs changes.
         """
         runs = self.settings.parallel_runs
         shares = [range(first, last + 1) for first, last in state.ranges]
@@ -310,7 +315,7 @@ class BatchPlanner:
                     continue
                 failures = [run.failure for run in runs if run.failure]
                 reason = failures[0] if failures else "its run ended before it was committed"
-                # A chain that was acked in the meantime stays acked.
+                # If the chain was acked in the meantime, `fail` leaves it acked.
                 chain = self.chains.fail(_chain(batch), reason[:MAX_REASON])
             missing = set(batch.slots) if chain is None else {int(child) for child in chain.missing}
             reason = (chain and chain.reason) or "the batch's ack chain is gone"
@@ -329,7 +334,7 @@ class BatchPlanner:
         if unsure:
             state = replace(state, backlog=bool(self.backlog.read().slots), topic_ms=now_ms)
             if self.topic_epoch(None) != state.enumerated:
-                # The earlier topic's entries are gone.
+                # The entries of the earlier topic are lost.
                 notes += [self._topic_gone()] if state.enumerated else []
                 state = replace(state, enumerated="")
         return replace(state, open=tuple(still_open), failing=failing), tuple(silent), notes
@@ -343,7 +348,7 @@ class BatchPlanner:
     def _pulse(
         self, batch: OpenBatch, runs: Sequence[RunView], now_ms: int
     ) -> tuple[OpenBatch, bool, Sequence[str]]:
-        """The batch with its runs' progress, whether any run is alive, and the silent runs."""
+        """Returns the batch with the progress of its runs, whether any run is alive, and the silent runs."""
         startup_ms = self.settings.startup_seconds * 1000
         found = pulse_of(
             runs,
@@ -352,22 +357,25 @@ class BatchPlanner:
             silence_seconds=self.settings.silence_seconds,
             startup_seconds=self.settings.startup_seconds,
         )
-        # Dagster may not have created all runs yet: it resumes a tick that died while it created them.
+        # Dagster may not have created all runs yet: Dagster resumes a tick that died while it created runs.
         awaited = len(runs) < batch.parts and now_ms - batch.opened_ms < startup_ms
         return replace(batch, progress=found.progress), awaited or bool(found.alive), found.silent
 
     def _note_failed(
         self, failing: dict[int, Failing], batch: OpenBatch, missing: set[int], reason: str, now_ms: int
     ) -> None:
-        """Adds the uncommitted slots of a batch to `failing`, as two groups; as one if it compared everything."""
+        """Adds the uncommitted slots of a batch to `failing`: as two groups, or as one group if the batch compared all
+        slots.
+        """
         ordered, alone = sorted(missing), len(batch.slots) == 1
         middle = 0 if EVERYTHING in batch.slots else len(ordered) // 2
         for group in filter(None, (ordered[:middle], ordered[middle:])):
             for slot in group:
-                # A batch of everything does not count as an attempt for its slots: it cannot quarantine their objects.
+                # A batch of all slots does not count as an attempt for each slot, because it cannot
+                # quarantine objects.
                 attempts = (failing[slot].attempts if slot in failing else 0) + (slot in batch.slots)
                 parked = alone and attempts >= self.settings.max_attempts and slot != EVERYTHING
-                # Only the backoff of a slot that failed alone grows: most slots of a group are not at fault.
+                # Only a slot that failed alone gets a growing backoff: most slots of a group are not at fault.
                 wait = self.settings.retry_seconds(attempts if alone else 1)
                 failing[slot] = Failing(
                     attempts=attempts,
@@ -379,7 +387,7 @@ class BatchPlanner:
 
 
 def _chain(batch: OpenBatch) -> Chain:
-    """The chain of a batch, without its payload: no tick has to read the head of the chain."""
+    """Returns the chain of a batch without its payload, so that no tick has to read the head of the chain."""
     return Chain.of(batch.id, batch.chain, map(str, batch.slots))
 
 

@@ -1,10 +1,10 @@
-"""The sensor's cursor, short enough to be read in Dagster's UI: a record of the source has the signals seen.
+"""Keeps the sensor's cursor short enough for Dagster's UI: a record of the source stores the signals seen.
 
-A cursor names a record, which has 8 bytes for each slot. The cursor itself lists the slots that have moved since the
-record was written. When there are more than `MOVED_MAX` of these, a new record is written, named by its hash. The
-record is written before Dagster stores the cursor that names it. The previous record is removed after that. So a tick
-that dies and is repeated finds the record that its cursor names. If a record is lost, all slots that were ever
-signalled are looked at, and no change is missed.
+A cursor has the name of a record, which has 8 bytes for each slot. The cursor itself lists the slots that have changed
+since the record was written. If there are more than `MOVED_MAX` changed slots, a new record is written; its name is its
+hash. The new record is written before Dagster stores the new cursor, and the previous record is removed later. So a
+repeated tick always finds the record of its cursor. If a record is lost, all slots that were ever signalled are looked
+at, and no change is missed.
 """
 
 import json
@@ -25,15 +25,15 @@ from s3notify_platform.protocols.source_enumerator.rescan import PARTITION
 RECORD: Final = "cursor-"
 """Prefix of the record's name, in the partition of the source's other hints."""
 MOVED_MAX: Final = 32
-"""Maximum number of slots whose digests are in the cursor itself."""
+"""Maximum number of changed slots in the cursor itself."""
 
 NOTHING: Final = ""
-"""The record's name in a cursor that has seen no signal. No record has this name."""
+"""The name in a cursor that needs no record, because no signal was seen. No record has this name."""
 
 
 @lru_cache(maxsize=128)
 def _kept(name: str) -> list[bytes]:  # noqa: ARG001 - the key of the cache
-    """A list with the process's copy of the named record's value; empty until the value is known."""
+    """Returns a list with this process's copy of the record's value; the list is empty until the value is known."""
     return []
 
 
@@ -44,7 +44,10 @@ class ShortCursor:
     records: RecordStore
 
     def loads(self, text: str) -> SensorState:
-        """The state. `CorruptError` for any other text. 1 read, unless this process has written or read the record."""
+        """Returns the state. Raises `CorruptError` for an invalid text.
+
+        Cost: 1 read, or none if this process knows the record.
+        """
         try:
             body = json.loads(text)
             watch = body["watch"]
@@ -57,9 +60,9 @@ class ShortCursor:
             ) from error
 
     def dumps(self, state: SensorState, before: str) -> str:
-        """The cursor of a state. `before`: the cursor that Dagster has stored, "" if there is no cursor yet.
+        """Returns the cursor of a state. `before`: the cursor that Dagster has stored, "" if there is no cursor yet.
 
-        1 write if more than `MOVED_MAX` slots have moved; the next tick then makes 1 read and 1 removal.
+        Cost: 1 write if more than `MOVED_MAX` slots have changed, and then 1 read and 1 removal in the next tick.
         """
         known = _watch_of(before)
         base, unused = str(known.get("record", NOTHING)), str(known.get("unused", NOTHING))
@@ -88,7 +91,7 @@ class ShortCursor:
         return isinstance(self.records.create(PARTITION, f"{RECORD}{name}", value), Written | Conflict)
 
     def _value(self, name: str) -> bytes:
-        """The value of the named record; b"" if the record is lost."""
+        """Returns the value of the record `name`; b"" if the record is lost."""
         if name == NOTHING:
             return b""
         if not (kept := _kept(name)):
@@ -126,7 +129,7 @@ def _watch_of(cursor: str) -> Mapping[str, Any]:
 
 
 def _moved(before: bytes, vectors: bytes) -> dict[str, str]:
-    """The digests that differ, as hexadecimal text, by the number of the slot."""
+    """Returns the digests that differ, as hexadecimal text, by the place of the digest."""
     padded = before.ljust(len(vectors), b"\0")
     return {
         str(at // DIGEST_BYTES): vectors[at : at + DIGEST_BYTES].hex()

@@ -1,8 +1,9 @@
-"""The signals that `s3notify ingest` has seen, in one JSON record of the source, so that any machine can continue.
+"""Stores the signals that `s3notify ingest` has seen in one JSON record of the source, so that any machine can
+continue.
 
-The record is a hint. It is written once the changes behind these signals are committed, or are in the rescan backlog.
-If the record is lost, everything is compared again. If another process has written an older record, slots that are
-already committed are compared again.
+The record is a hint. It is written after the changes behind the signals are committed, or are in the rescan backlog. If
+the record is lost, all slots are compared again. If another process replaces the record by an older record, some slots
+are compared again without need.
 """
 
 import json
@@ -22,14 +23,20 @@ SEEN: Final = "seen"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seen:
-    """The signals seen, and the id of the table that has the changes behind them; "" if there was no table yet."""
+    """The signals seen.
+
+    `table`: the id of the table that has the changes behind these signals; "" before the table exists.
+    """
 
     state: WatcherState
     table: str = ""
 
 
 def read_seen(location: Location) -> Seen | None:
-    """The signals of this source seen so far; None if there is no record, or its slot count differs. 1 request."""
+    """Returns the signals seen so far; None if there is no record, or if the record has another slot count.
+
+    Cost: 1 request.
+    """
     if (record := location.records().read(PARTITION, SEEN)) is None:
         return None
     try:
@@ -45,7 +52,8 @@ def write_seen(
 ) -> Record | None:
     """Replaces the record of the signals seen, whichever process wrote it. Returns the new record.
 
-    `known`: the record as this process wrote it last. 1 write; 1 read if `known` is missing, and more on conflicts.
+    `known`: the record as this process wrote it last. Cost: 1 write, 1 read if `known` is missing, and more requests on
+    conflicts.
     """
     value = json.dumps({"v": 1, "table": seen.table, "state": seen.state.dumps()}).encode()
     updates = Updates(location.records(), clock, rounds=ATTEMPTS)

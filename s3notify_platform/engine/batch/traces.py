@@ -1,8 +1,8 @@
 """OpenTelemetry traces: a span for each batch, with one span for each of its consecutive phases.
 
 The spans are sent by OTLP over HTTP if the extra `traces` is installed and OTEL_EXPORTER_OTLP_ENDPOINT (or
-OTEL_EXPORTER_OTLP_TRACES_ENDPOINT) is set. OpenTelemetry's other variables apply, too. An unreachable collector delays
-no batch: spans are dropped, and a process that ends waits for `TIMEOUT_SECONDS` at most.
+OTEL_EXPORTER_OTLP_TRACES_ENDPOINT) is set. All other environment variables of OpenTelemetry are effective, too. An
+unreachable collector delays no batch: spans are dropped, and a process that ends waits for `TIMEOUT_SECONDS` at most.
 """
 
 import os
@@ -49,7 +49,10 @@ def trace_batch(
 
 
 def flush(seconds: float) -> None:
-    """Sends the recorded spans, for at most `seconds`. Meant for a process that may be killed once its work is done."""
+    """Sends the recorded spans, for at most `seconds`.
+
+    Call it in a process that may be killed after its work is done.
+    """
     if (provider := _provider()) is not None:
         sending = Thread(target=provider.force_flush, daemon=True)
         sending.start()

@@ -1,9 +1,9 @@
-"""Settles a slot of a round: turns the outcomes of its objects into the states that it commits. Pure.
+"""Settles a slot of a round: converts the outcomes of the slot's objects to the states that the slot commits. Pure.
 
-A read may be cut short, or be one of several rounds of a big object. The rows of such a read stay, and the next read
-continues after them. An object whose read fails is left out, and its slot is requested again. On the slot's last
-attempt the object goes to quarantine, and the rows of its earlier version leave. An outage never counts against an
-object.
+A read may end early because of an error, or because a big object takes several rounds. The rows that were read so far
+are committed, and the next read continues behind them. An object whose read fails is left out, and its slot is
+requested again. On the slot's last attempt, the object goes to quarantine, and the rows of the object's earlier version
+are removed. An outage never counts against an object.
 """
 
 from collections.abc import Collection, Mapping
@@ -23,7 +23,7 @@ from s3notify_platform.table.round import SlotRound
 FAILING_MAX: Final = 10_000
 """Maximum number of a slot's objects that are in quarantine as whole objects.
 
-Further objects do not go to quarantine, and their slot stays failed.
+If more objects fail, they do not go to quarantine, and the slot stays failed.
 """
 
 UNKNOWN_SCHEMAS: Final = 8
@@ -39,7 +39,8 @@ class RoundFacts:
 
     `label`: the label of the round's rows. `last_attempt`: slots whose objects go to quarantine if their read fails.
     `complete`: slots whose plan has all of the slot's changed and removed objects. `failing`: the number of each slot's
-    objects in quarantine. `evolving`: true if a slot with fields that the schema lacks waits for a wider schema.
+    objects in quarantine. `evolving`: true if a slot whose objects have fields that the schema lacks must wait until
+    the schema is widened.
     """
 
     label: int
@@ -54,9 +55,9 @@ class RoundFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settled:
-    """A slot's commit (None: nothing changes), and its result.
+    """The result of a slot, and the changes to commit (None: no changes).
 
-    `new_fields`: fields that the slot's schema must get first.
+    `new_fields`: fields that the schema must get before the slot can be committed.
     """
 
     round: SlotRound | None
@@ -67,7 +68,7 @@ class Settled:
 def settled(planned: SlotPlan, outcomes: Mapping[str, Outcome], facts: RoundFacts) -> Settled:
     """Settles a slot. `outcomes`: the joined outcome of each object that had to be read (`object_outcome.joined`).
 
-    `CorruptError` if a read continued from an offset, and the committed state is not of that object version.
+    Raises `CorruptError` if a read continued from an offset, but the committed state belongs to another object version.
     """
     slot, known = planned.slot, planned.before
     read = {key: outcome for key, outcome in outcomes.items() if outcome.status == "ok"}
@@ -137,17 +138,19 @@ def settled(planned: SlotPlan, outcomes: Mapping[str, Outcome], facts: RoundFact
 
 
 def _left(planned: SlotPlan, outcomes: Mapping[str, Outcome], facts: RoundFacts) -> tuple[set[str], set[str]]:
-    """The keys whose rows leave because their objects have left, and the keys whose rows stay (`on_delete`)."""
+    """Returns, for objects that no longer exist, the keys whose rows are removed and the keys whose rows stay
+    (`on_delete`).
+    """
     known, changes = planned.before, planned.changes
     expired = {key for key in changes.expired.intersection(changes.gone) if key in known and known[key].rows}
     gone = {key for key in changes.gone if key in known} - expired
     deleted = {key for key, outcome in outcomes.items() if outcome.status == "deleted" and key in known}
     match facts.on_delete:
-        case "keep":  # an object that cannot be read again is not requested again
+        case "keep":  # an object that cannot be read again is not requested any more
             again = {key for key in deleted if outcomes[key].etag == known[key].etag}
             expired |= {key for key in again if known[key].rows and not known[key].expired}
         case "keep_expired":
-            pass  # an entry, or a listing, will tell an expiry from a deletion
+            pass  # a later entry or listing will show whether it expired
         case "withdraw":
             gone |= deleted
     return gone | {key for key in deleted if not known[key].rows}, expired
@@ -156,7 +159,7 @@ def _left(planned: SlotPlan, outcomes: Mapping[str, Outcome], facts: RoundFacts)
 def _quarantined(
     planned: SlotPlan, failed: Mapping[str, str], unforeseen: Collection[str], facts: RoundFacts
 ) -> dict[str, str]:
-    """The failed objects that go to quarantine, with their reasons."""
+    """Returns the failed objects that go to quarantine, with their reasons."""
     if planned.slot not in facts.last_attempt:
         return {}
     there = sum(state.failing for key, state in planned.before.items() if key in failed)
@@ -167,7 +170,10 @@ def _quarantined(
 
 
 def _read(key: str, outcome: Outcome, known: ObjectState | None, facts: RoundFacts) -> ObjectState:
-    """The state of an object that was read. It includes the rows of earlier reads, if this read continued them."""
+    """Returns the state of an object that was read.
+
+    If the read continued earlier reads, the state counts their rows, too.
+    """
     begun = known if outcome.start else None
     if outcome.start and (begun is None or begun.etag != outcome.etag):
         raise CorruptError(f"{key!r}: read on from {outcome.start}, but this version has no committed state")
@@ -186,7 +192,9 @@ def _read(key: str, outcome: Outcome, known: ObjectState | None, facts: RoundFac
 
 
 def _unread(key: str, outcome: Outcome, known: ObjectState | None) -> ObjectState:
-    """The state of an object whose read failed: the committed state if its version is the same, else an empty state."""
+    """Returns the state of an object whose read failed: the committed state if it is of the same object version, else
+    an empty state.
+    """
     if known is not None and known.etag == outcome.etag:
         return replace(known, expired=False, again=False)
     return ObjectState(key=key, etag=outcome.etag, size=outcome.size, reach_end=False)

@@ -1,6 +1,7 @@
-"""Commits a staged round as one version of the table, and returns the result of each slot.
+"""Commits a staged round as one table version, and returns the result of each slot.
 
-The rows are visible once `table.commit` has created the version; `engine.loop` has the order of the later steps.
+The rows are visible after `table.commit` has created the table version. The order of the later steps is in
+`engine.loop`.
 """
 
 from collections.abc import Collection
@@ -24,7 +25,7 @@ from s3notify_platform.table.round import CONFLICT, RoundChange
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundCommit:
-    """A staged round. A slot that fails raises no error."""
+    """The commit of a staged round. The failure of a slot raises no error."""
 
     source: Source
     base: Base
@@ -34,7 +35,7 @@ class RoundCommit:
     clock: Clock
 
     def committed(self) -> Results:
-        """Commits the staged slots as one version. Returns the result of each slot of the round."""
+        """Commits the staged slots as one table version. Returns the result of each slot of the round."""
         staged = self.staged
         started = self.clock.monotonic()
         results = {slot: self._unchanged(slot) for slot in (*self.plan.slots, *self.plan.failed)}
@@ -111,7 +112,7 @@ class RoundCommit:
         return found
 
     def _schema(self, schema: TableSchema | None) -> tuple[MetaData | None, Protocol | None]:
-        """The table's columns and protocol, if the round changes them."""
+        """Returns the table's new metadata and protocol, or None for each if the round changes nothing in them."""
         snapshot = self.base.snapshot
         assert schema is not None, "chosen when the round was staged"
         vectors = self.source.input.overwrites == "vectors"
@@ -124,7 +125,7 @@ class RoundCommit:
         return metadata, protocol
 
     def _note(self, slots: Collection[Slot]) -> dict[str, Any]:
-        """The facts about the version that the table's history shows."""
+        """Returns the facts about the new table version that the table's history shows."""
         state = self.run
         results = [self.staged.settled[slot].result for slot in slots]
         counts = {

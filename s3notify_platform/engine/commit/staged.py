@@ -17,7 +17,7 @@ from s3notify_platform.table.snapshot import Snapshot
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Base:
-    """The table, and the snapshot of it that a round is planned on."""
+    """The table, and the snapshot on which a round is planned."""
 
     table: LogTable
     snapshot: Snapshot
@@ -44,16 +44,16 @@ class StagedRound:
     failed: dict[Slot, FailedSlot] = field(default_factory=dict)
 
     def take(self, part: StagedPart, found: Mapping[Slot, Settled]) -> None:
-        """Adds a job's part. Slots that are missing from `found` are staged again, or have failed."""
+        """Adds the part that a job has staged. Slots that are missing from `found` are staged again, or have failed."""
         self.parts.append(part)
         self.settled |= found
         self.of |= dict.fromkeys(found, part)
         self.failed |= part.failed
 
     def packs(self, table: LogTable, slots: Collection[Slot]) -> tuple[list[StagedPack], list[StagedPack]]:
-        """Packs of rows and of rejects, without the rows of slots that are not committed.
+        """Returns the packs of rows and the packs of rejects, without the rows of slots that are not committed.
 
-        Requests of `PackSet.narrowed`.
+        Cost: the requests of `PackSet.narrowed`.
         """
         rows: list[StagedPack] = []
         rejects: list[StagedPack] = []
@@ -70,6 +70,6 @@ def _only(packs: PackSet, staged: Iterable[StagedPack], slots: set[Slot]) -> Ite
 
 
 def outcomes_of(part: StagedPart, plan: SlotPlan) -> dict[str, Outcome]:
-    """The outcomes of one slot's objects."""
+    """Returns the outcomes of one slot's objects."""
     keys = (split.version.key for split in plan.changes.read)
     return {key: part.outcomes[key] for key in keys if key in part.outcomes}

@@ -1,8 +1,9 @@
 """Plans a batch: lists the bucket or follows the entries, and compares the result with the committed states.
 
-Tasks make a listing in chains (`listing_chains`), and its rows are shuffled by slot. The driver itself follows entries,
-since there are only as many entries as changes. This saves a Spark job. Entries are read before the bucket is looked
-at. So the change behind an entry is always seen, and the entry may be removed when its slot is committed.
+Spark tasks list the bucket in chains (`listing_chains`), and Spark shuffles the listed rows by slot. Entries are
+followed on the driver, without a Spark job: there are only as many entries as changes. Entries are read before the
+bucket is looked at. So the change behind an entry is always seen, and the entry may be removed after the commit of its
+slot.
 """
 
 import pickle
@@ -49,18 +50,18 @@ if TYPE_CHECKING:
 
 IN_FLIGHT: Final = 32
 KEYS_NAMED: Final = 5
-"""Maximum number of keys unaddressable by S3 clients that a slot's plan names."""
+"""Maximum number of keys in a slot's plan that S3 clients cannot address."""
 
 COMPARED_AT_ONCE: Final = 20_000
-"""Number of listed and known objects that a task gathers before it compares them."""
+"""Number of listed objects and states that a task gathers before it compares them."""
 
 CHAINS_AT_ONCE: Final = 4
-"""Number of chains that one task lists in parallel: a task waits for the server most of the time."""
+"""Number of chains that one task lists in parallel. A task mostly waits for the server."""
 
 
 @dataclass(slots=True)
 class _Found:
-    """The listing or the named objects of one slot.
+    """The objects that were found in one slot, by a listing or by the keys of entries.
 
     `touched`: the keys that were looked at; None if `listed` has all keys of the slot.
     """
@@ -85,7 +86,7 @@ def lister(
 ) -> Callable[[Batches], Batches]:
     """Returns the function that each task calls.
 
-    It lists the chains of its part, and yields all objects of the wanted slots.
+    The function lists the chains of the task, and yields all objects of the wanted slots.
     """
 
     def run(batches: Batches) -> Batches:
@@ -113,7 +114,8 @@ def comparer(
     quota: int,
     skip: frozenset[str],
 ) -> Callable[[Batches], Batches]:
-    """Returns the function that each task calls. It compares a listing with the manifest's states, in groups of slots.
+    """Returns the function that each task calls. The function compares a listing with the manifest's states, for groups
+    of slots.
 
     A plan has at most `quota` changes of each slot. Each task has the slots of one range (`group_of`), sorted.
     """
@@ -154,7 +156,7 @@ def comparer(
 def _columns_of(
     table: LogTable, manifest: Manifest, slots: Sequence[Slot]
 ) -> Iterator[tuple[Slot, pa.RecordBatch | S3NotifyError]]:
-    """The states of each slot, in order; or the error if they cannot be read.
+    """Yields the states of each slot, in order, or the error if the states cannot be read.
 
     A damaged file affects only its own slots.
     """
@@ -172,7 +174,7 @@ def _columns_of(
 
 
 def group_of(slot: Slot, tasks: int, slots: int) -> int:
-    """The number of the task that compares a slot, if `tasks` tasks compare `slots` slots. Pure."""
+    """Returns the number of the task that compares a slot, if `tasks` tasks compare `slots` slots. Pure."""
     return slot * tasks // slots
 
 
@@ -186,10 +188,10 @@ def follow(
     quota: int,
     skip: frozenset[str],
 ) -> Iterator[Planned]:
-    """Looks at the keys that the entries in `named` name, and compares them.
+    """Looks at the keys in the entries `named`, and compares their objects with the states.
 
-    A plan has at most `quota` changes of each slot. Requests: 1 HEAD for each key whose entries do not describe the
-    object, and those of one `StateReader.lookup`.
+    A plan has at most `quota` changes of each slot. Cost: 1 HEAD for each key whose entries do not describe the object,
+    and the requests of one `StateReader.lookup`.
     """
     manifest = snapshot.manifest
     bucket = CountingStore(open_store(source.input.bucket))
@@ -226,7 +228,7 @@ def follow(
 def _states_of(
     found: Sequence[_Found], table: LogTable, comparison: "Comparison"
 ) -> Iterator[tuple[_Found, Mapping[str, ObjectState] | S3NotifyError]]:
-    """The states that each slot's comparison needs; or the error if they cannot be read.
+    """Yields the states that each slot's comparison needs, or the error if the states cannot be read.
 
     A damaged file affects only its own slots.
     """
@@ -257,7 +259,7 @@ def _states_of(
 
 
 def _expired(entries: "Iterable[Entry]") -> frozenset[str]:
-    """The keys whose newest entry says that the bucket's lifecycle has removed the object."""
+    """Returns the keys whose newest entry reports that the bucket's lifecycle has removed the object."""
     of_objects = (entry.event for entry in entries if not entry.event.is_of_version)
     newest = {event.key: event for event in sorted(of_objects, key=lambda e: e.time_ms)}
     return frozenset(key for key, event in newest.items() if event.is_expiry)
@@ -277,16 +279,16 @@ class Comparison:
         return not self._choice.why_not(key)
 
     def _is_other(self, slot: Slot) -> bool:
-        """True if the source declares a code version, and other code made some of the slot's rows."""
+        """True if the source declares a code version, and some of the slot's rows were made by another code version."""
         version = self._source.input.code_version
         return version is not None and self.manifest.slot(slot).is_stale(version)
 
     def is_whole(self, slot: Slot) -> bool:
-        """True if all states of a slot are needed, since rows of unchanged objects must be made again."""
+        """True if the comparison needs all states of a slot, because rows of unchanged objects must be made again."""
         return self._is_other(slot) or self.manifest.slot(slot).backfill > 0
 
     def listed(self, found: Sequence[tuple[_Found, pa.RecordBatch]]) -> Iterator[SlotPlan]:
-        """The plans of listed slots, each given with all its states."""
+        """Yields the plans of listed slots. `found` has each slot with all its states."""
         states = [columns for _, columns in found]
         pending = (columns.filter(pending_in(columns)).column("key").to_pylist() for columns in states)
         listed = compared(
@@ -303,13 +305,16 @@ class Comparison:
             yield self._planned(each, listed[each.slot].states, listed[each.slot])
 
     def followed(self, found: _Found, states: Mapping[str, ObjectState]) -> SlotPlan:
-        """The plan of a slot by its entries, without a listing. `states`: the states that the comparison needs."""
+        """Returns the plan of a slot by its entries, without a listing.
+
+        `states`: the states that the comparison needs.
+        """
         return self._planned(found, states, None)
 
     def _planned(self, found: _Found, states: Mapping[str, ObjectState], listed: Listed | None) -> SlotPlan:
         facts, version = self.manifest.slot(found.slot), self._source.input.code_version
         pending = frozenset(key for key, state in states.items() if state.pending)
-        # An object that is in quarantine as a whole stays there, even if the code changes.
+        # An object that is in quarantine as a whole stays in quarantine even if the code changes.
         stale = {
             key
             for key, state in states.items()
@@ -331,7 +336,7 @@ class Comparison:
         changes = changes_of_slot(
             found.slot,
             [each for each in versions if each.key not in self._skip],
-            # Without this filter, skipped keys would count as gone.
+            # Without this filter, skipped keys count as gone.
             {key: s for key, s in states.items() if key not in self._skip or self._has_left(key, found)},
             max_objects=self._quota,
             touched=touched,
@@ -341,7 +346,8 @@ class Comparison:
             stays=lambda state: self._source.input.stays(state) and self._chosen(state.key),
         )
         announced = {entry.event.key for entry in found.entries}
-        # If a read continues, or an unchanged object is read again, no entry has to name the object.
+        # If a read continues, or an unchanged object is read again, the object counts as announced without an
+        # entry.
         announced |= {v.key for v in (s.version for s in changes.read) if _etag_of(states, v.key) == v.etag}
         concerned = [*(split.version.key for split in changes.read), *changes.gone]
         withdrawn = 0
@@ -372,7 +378,7 @@ def _etag_of(states: Mapping[str, ObjectState], key: str) -> str | None:
 
 
 def _by_slot(batches: Batches) -> Iterator[_Found | Requests]:
-    """The rows of each slot, from rows that are sorted by slot; and the rows that belong to no slot."""
+    """Groups rows that are sorted by slot, and also yields the rows that belong to no slot."""
     every = chain.from_iterable(runs_of(batch, "slot") for batch in batches)
     for slot, pieces in groupby(every, lambda piece: piece[0]):
         found = _Found(Slot(slot))

@@ -1,7 +1,7 @@
 """Compares a listing with the committed states, column by column, for many slots together.
 
-Python objects are made only for differences. Few of a million listed objects have changed, and a Python object for each
-one would cost more than the LISTs do. A separate comparison for each of a thousand slots would cost as much, too.
+Python objects are made only for differences. Only few of a million listed objects have changed. A Python object for
+each listed object would cost more than the LISTs, and so would a separate comparison for each of a thousand slots.
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -22,14 +22,15 @@ _SCHEMA: Final = pa.schema(
     [("slot", pa.int32()), ("key", pa.string()), ("etag", pa.string()), ("size", pa.int64())]
 )
 _SUSPECT: Final = r"(?s)(^|/)\.\.?(/|$)|\x00"
-"""Matches keys that must be checked by `unaddressable`. Long keys must be checked, too."""
+"""Matches keys for which `unaddressable` must be called; it must also be called for long keys."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Listed:
     """The differences of a slot: its `changed` objects, and the `states` of changed and of missing objects.
 
-    `objects`: how many were listed. `held`: how many have a state. `withdrawn`: how many of these were not listed.
+    `objects`: the number of listed objects. `held`: the number of objects with a state. `withdrawn`: the number of
+    objects with a state that were not listed.
     """
 
     changed: list[ObjectVersion] = field(default_factory=list)
@@ -53,7 +54,8 @@ def compared(
     """Compares the listing of some slots with all their states, by key and ETag. Pure.
 
     `also`: keys that count as changed in any case. All keys of the slots in `whole` count as changed, too. `on_delete`:
-    the source's setting. An object that this setting keeps does not count as withdrawn, if its key is still `chosen`.
+    the source's setting. An object whose rows this setting keeps does not count as withdrawn, if the source still
+    chooses its key (`chosen`).
     """
     pieces = (pa.Table.from_batches([piece]).select(_SCHEMA.names) for piece in listed)
     found = pa.concat_tables([_SCHEMA.empty_table(), *pieces]).combine_chunks()
@@ -63,7 +65,7 @@ def compared(
     counts_as_changed = pc.or_(
         pc.is_in(keys, pa.array(also, pa.string())), pc.is_in(found["slot"], pa.array(whole, pa.int32()))
     )
-    # An object that had expired, and exists again, is read again.
+    # An object that had expired is read again if it exists again.
     same = pc.and_not(pc.equal(found["etag"], held["etag"].take(place)), held["expired"].take(place))
     same = pc.and_not(pc.fill_null(same, fill_value=False), counts_as_changed)
     differs = np.ones(held.num_rows, np.bool_)

@@ -1,15 +1,16 @@
-"""Lists a source's bucket: small buckets on the driver, large ones in tasks, in several parallel chains.
+"""Lists a source's bucket: a small bucket on the driver, a large bucket in Spark tasks, as several parallel chains of
+LISTs.
 
-The cuts between the chains come from the source's table. Since a hash makes the slots, the committed keys of one slot
-are a uniform sample of all keys. Before any state exists there is one chain. One chain takes long, but the first read
-of every object, which follows, takes many times as long.
+The keys at which the listing is cut into chains come from the source's table. A hash assigns keys to slots, so the
+committed keys of one slot are a uniform sample of all keys. Without committed keys, there is only one chain. One chain
+is slow, but the first read of all objects, which follows it, takes many times as long.
 
 The driver reads the queue's entries before anything is listed. Tasks receive only the start of each chain.
 
-Requests: 1 LIST for each 1000 objects, and those of `NotificationQueue.entries`. If the driver does not list all
-objects, also those of `StateReader.columns` for `SAMPLE_SLOTS` slots, and for each cut 3 LISTs of `HANDOVER_KEYS` keys.
-Measured with a simulated listing of 1,000,000 keys, 150 ms a LIST, cut by a sample of 4 slots: 1000 LISTs and 162 s in
-one chain, 1025 LISTs and 24 s in 8 chains, 1054 LISTs and 13 s in 16 chains. The largest part was 1.07 times the mean.
+Cost: 1 LIST for each 1000 objects, and the requests of `NotificationQueue.entries`. If tasks list, also the requests of
+`StateReader.columns` for `SAMPLE_SLOTS` slots, and for each cut 3 LISTs of `HANDOVER_KEYS` keys. A simulated listing of
+1,000,000 keys with 150 ms for each LIST, cut by a sample of 4 slots, took 1000 LISTs and 162 s in one chain, 1025 LISTs
+and 24 s in 8 chains, 1054 LISTs and 13 s in 16 chains. The largest part was 1.07 times the mean.
 """
 
 import pickle
@@ -36,10 +37,13 @@ from s3notify_platform.table.snapshot import Snapshot
 SAMPLE_SLOTS: Final = 4
 
 DRIVER_OBJECTS: Final = 5_000
-"""Maximum number of listed and known objects that the driver handles alone: a Spark job takes as long as some LISTs."""
+"""Maximum number of listed objects and of states that the driver handles alone.
+
+A Spark job takes as long as several LISTs.
+"""
 
 CHAIN_OBJECTS: Final = 5_000
-"""Minimum number of objects in a chain: they take 5 LISTs, and a cut takes 3. A smaller bucket is one chain."""
+"""Minimum number of objects in a chain, which takes 5 LISTs; a cut takes 3 LISTs. A smaller bucket is one chain."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,12 +73,12 @@ def begin_listing(
     *,
     user: TopicUser | None = None,
 ) -> Listing:
-    """Lists the first pages of the bucket, and divides the rest among up to `tasks` tasks.
+    """Lists the first pages of the bucket, and divides the remaining keys among up to `tasks` Spark tasks.
 
     `user`: see `NotificationQueue.entries`.
     """
     bucket = CountingStore(open_store(source.input.bucket))
-    # Slots without entries have a row, too, so that a slot whose objects are all gone is compared.
+    # A slot without entries has a row, too. Otherwise a slot whose objects are all gone is not compared.
     by_slot: dict[Slot, list[Entry]] = {slot: [] for slot in sorted(wanted)}
     with suppress(NotFoundError):  # the source has no topic yet
         queue = source.location.queue(table.reader.store)
@@ -108,7 +112,9 @@ def begin_listing(
 
 
 def quantiles_of(table: LogTable, snapshot: Snapshot, most: int, listed: frozenset[str]) -> list[str]:
-    """Keys that cut the rest of the listing into up to `most` equal parts, one for each chain; [] without a sample."""
+    """Returns keys that cut the remaining listing into up to `most` equal parts, one for each chain; [] without a
+    sample.
+    """
     held = [slot for slot, facts in snapshot.manifest.slots.items() if facts.objects][:SAMPLE_SLOTS]
     objects = sum(facts.objects for facts in snapshot.manifest.slots.values())
     parts = min(most, objects // CHAIN_OBJECTS)

@@ -1,4 +1,4 @@
-"""The current object versions at the keys that entries of the queue name."""
+"""Finds the current object versions at the keys in the queue's entries."""
 
 from collections.abc import Iterable, Sequence
 from concurrent.futures import Executor
@@ -12,11 +12,11 @@ from s3notify_platform.protocols.source_enumerator import Enumerator, ObjectVers
 def named_versions(
     enumerator: Enumerator, entries: Iterable[Entry], pool: Executor
 ) -> dict[str, ObjectVersion | None]:
-    """The current object version at each key that entries name, by key; None if there is no object.
+    """Returns the current object version at each key in the entries; None if there is no object.
 
-    At most 1 HEAD for each key. Makes no request for a key with a single entry, if this package's publisher has
-    described the object in it. If that description is out of date, the pinned read notices it, and the next entry names
-    the object.
+    Cost: at most 1 HEAD for each key. If a key has a single entry, and this package's publisher wrote it, no request is
+    necessary: the entry describes the object. If the description is out of date, the read under If-Match fails, and a
+    later entry has the newer version.
     """
     by_key: dict[str, list[Entry]] = {}
     for entry in entries:

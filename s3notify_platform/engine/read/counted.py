@@ -1,6 +1,6 @@
-"""Turns parsed objects into rows and rejects.
+"""Converts parsed objects to rows and rejects.
 
-Adds lineage, applies the rules (`expect`), and counts for each object.
+Adds the columns of lineage, applies the rules (`expect`), and counts rows and rejects for each object.
 """
 
 from base64 import b64encode
@@ -36,7 +36,7 @@ class Rejected(NamedTuple):
 
 
 def rejects_of(rows: Sequence[tuple[ObjectVersion, int | None, str, bytes | None]]) -> Rejected:
-    """Rejects as a batch. Each row has a reject's object version, offset, reason and raw bytes."""
+    """Returns rejects as a batch. Each of `rows` has a reject's object version, offset, reason and raw bytes."""
     columns = zip(
         *((v.slot, v.key, v.etag, offset, reason, raw) for v, offset, reason, raw in rows), strict=True
     )
@@ -45,9 +45,9 @@ def rejects_of(rows: Sequence[tuple[ObjectVersion, int | None, str, bytes | None
 
 
 class Counted:
-    """Objects that are parsed together, and the counts of each object, by the object's place among them.
+    """Counts rows and rejects of objects that are parsed together. An object's number is its place in `versions`.
 
-    `metas`: returns the metadata of the objects' GETs.
+    `metas` returns the metadata of the objects' GETs.
     """
 
     def __init__(
@@ -77,12 +77,12 @@ class Counted:
         self._beyond: dict[int, ParsedReject] = {}
 
     def batches(self, parsed: Parsed) -> Iterator[pa.RecordBatch | Rejected]:
-        """Counts a parsed part and yields its rows and rejects."""
+        """Counts the rows and rejects of a parsed part, and yields them."""
         self._unnamed.append(parsed.unnamed)
         self._mismatches.append(parsed.mismatches)
         self._fields += parsed.new_fields
         if len(parsed.index):
-            if self._mismatched:  # only with `rescue`: with `quarantine`, such an object is not parsed
+            if self._mismatched:  # only with `rescue`: `quarantine` rejects the object before it is parsed
                 rows = np.bincount(parsed.index, minlength=len(self._versions))
                 parsed.table = rescued_too(parsed.table, parsed.index.tolist(), self._mismatched)
                 self._mismatches.append(
@@ -109,7 +109,7 @@ class Counted:
         yield from self._written(kept)
 
     def _of_objects(self, parsed: Parsed) -> list[pa.Array]:
-        """The columns that follow the data columns, with their values in the order of the rows."""
+        """Returns the columns that follow the data columns, with a value for each row."""
         keys = (version.key for version in self._versions)
         values = self._object_columns.values(zip(keys, self._metas(), strict=True))
         index = pa.array(parsed.index, pa.int64())
@@ -121,7 +121,7 @@ class Counted:
     def _leaving(
         self, parsed: Parsed, columns: Sequence[pa.ChunkedArray | pa.Array]
     ) -> npt.NDArray[np.bool_]:
-        """The rows to leave out because they break a rule. Adds them to `parsed` as rejects.
+        """Returns which rows to leave out because they break a rule, and adds these rows to `parsed` as rejects.
 
         Counts all rows that break a rule.
         """
@@ -147,7 +147,10 @@ class Counted:
             yield ParsedReject(index=index, offset=offset, reason=reason[:MAX_REASON], raw=raw)
 
     def beyond(self) -> Iterator[Rejected]:
-        """One more reject for each object with more rejects than are kept: its reason has the number of the others."""
+        """Yields one more reject for each object that has more than `MAX_REJECTS` rejects.
+
+        Its reason has the number of rejects that were not kept.
+        """
         yield from self._written(
             replace(first, reason=f"{self._rejects[index] - MAX_REJECTS} more, the first: {first.reason}")
             for index, first in self._beyond.items()
@@ -159,7 +162,7 @@ class Counted:
             yield rejects_of(rows)
 
     def of(self, place: int) -> dict[str, Any]:
-        """The counts of an object, for its `Outcome`."""
+        """Returns the counts of an object, for its `Outcome`."""
         return {
             "rows": int(self._rows[place]),
             "rejects": int(self._rejects[place]),
@@ -169,13 +172,13 @@ class Counted:
         }
 
     def new_fields(self, form: Format | None) -> tuple[str, ...]:
-        """The objects' fields that an inferred schema lacks, as Arrow schemas in base64."""
+        """Returns the fields that an inferred schema lacks, as an Arrow schema in base64."""
         wider = new_fields(self._fields, form, self._object_columns.schema.names)
         return (b64encode(wider.serialize().to_pybytes()).decode("ascii"),) if wider is not None else ()
 
 
 def _under_its_names(column: pa.ChunkedArray, named: pa.Field) -> pa.ChunkedArray:
-    """The column, whose nested fields get the names that they have in the table."""
+    """Returns the column with the names that its nested fields have in the table."""
     if column.type.equals(named.type):
         return column
     return pa.chunked_array([chunk.view(named.type) for chunk in column.chunks], named.type)

@@ -1,6 +1,5 @@
-"""Finds the object on which a parser raises an error, among objects that are parsed together.
-
-The other objects are read without it.
+"""Finds the object on which a parser raises an error, among objects that are parsed together, and parses all other
+objects without it.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -14,16 +13,16 @@ T = TypeVar("T")
 Found = TypeVar("Found")
 
 HELD_BYTES: Final = 64 << 20
-"""Maximum Arrow bytes of results that are held back until all objects of a part are parsed without an error."""
+"""Maximum Arrow bytes of results that wait until all objects of a part are parsed without an error."""
 
 
 def is_verdict(error: Exception) -> bool:
-    """True if this error of a parser is the fault of the object or of the parser, not of the environment. Pure."""
+    """True if the object or the parser caused this error, and not the environment. Pure."""
     return isinstance(error, CorruptError) or is_unforeseen(error)
 
 
 def failure_of(error: Exception) -> dict[str, Any]:
-    """The failure and the traceback of an object on which a parser raises this error. Pure."""
+    """Returns the failure of an object on which a parser raises this error, with the traceback. Pure."""
     return {"status": "failed", "reason": described(error)[:MAX_REASON], "trace": trace_of(error)}
 
 
@@ -35,10 +34,10 @@ def isolated(
 ) -> Iterator[Found]:
     """Yields the results of `parse` for `objects`.
 
-    If it raises, does the same with each half, down to the object at fault, whose result is that of `failed`. The
-    results of a part are not returned before its end, as long as they have at most `HELD_BYTES`. If `parse` raises
-    after more bytes than that, the error is raised here. Then the task fails, and the objects of its slots are tried
-    one by one (`spark.spark_jobs`).
+    If `parse` raises, each half of the objects is parsed separately, down to the object at fault, for which `failed`
+    makes the result. The results of a part wait until the part is complete, up to `HELD_BYTES`. If `parse` raises after
+    more than `HELD_BYTES` of results, the error is raised here. Then the Spark task fails, and the objects of its slots
+    are tried one by one (`spark.spark_jobs`).
     """
     todo = [objects]
     while todo:

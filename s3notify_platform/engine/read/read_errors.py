@@ -1,8 +1,8 @@
-"""Decides if a failed read is the object's own fault, or the store's. An outage of the store quarantines no object.
+"""Decides if a failed read is the fault of the object or of the store. An outage of the store quarantines no object.
 
-It is the object's fault if the store refuses this key alone, with a 4xx. Such an object belongs to another account, is
-encrypted with a key that only its writer has, or has a name that the store does not accept. It is an outage if the
-store does not answer, throttles, lacks an encryption key, or refuses the bucket or the credentials as a whole.
+The object is at fault if the store refuses only this key, with a 4xx. Then the object belongs to another account, is
+encrypted with a key that only its writer has, or has a name that the store does not accept. A failure is an outage if
+the store does not answer, throttles, lacks an encryption key, or refuses the bucket or the credentials as a whole.
 """
 
 from typing import Final, NamedTuple
@@ -12,11 +12,11 @@ from s3notify_platform.stores.config import S3Config
 from s3notify_platform.stores.open_store import open_store, refusal_of
 
 NOBODY: Final = ".s3notify-no-such-object"
-"""A missing key below the source's prefix. A store that refuses even this key refuses everything."""
+"""A key below the source's prefix that does not exist. A store that refuses even this key refuses every key."""
 
 
 class Unread(NamedTuple):
-    """Why an object could not be read. `outage`: the store failed, which says nothing about the object."""
+    """The reason why an object could not be read. `outage`: the store was at fault, not the object."""
 
     reason: str
     outage: bool
@@ -25,7 +25,7 @@ class Unread(NamedTuple):
 def unread(config: S3Config, key: str, reason: str, *, prefix: str) -> Unread:
     """Finds out why a read of `key` failed. `reason`: the message of the read's error. `prefix`: the source's prefix.
 
-    1 GET whose body is not read; if it is refused, 1 HEAD of a missing key (and retries).
+    Cost: 1 GET without a read of the body, 1 HEAD of a missing key if the GET is refused, and retries.
     """
     store = open_store(config)
     try:

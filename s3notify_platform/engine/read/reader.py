@@ -1,7 +1,7 @@
-"""Reads splits in a task: fetches objects, or parts of them, and parses them to Arrow.
+"""Reads splits in a Spark task: fetches objects, or parts of objects, and parses them to Arrow.
 
-Rows come with their lineage columns first. Rejects are separate batches. The outcome of an object, or of a part of an
-object, follows its rows and rejects.
+Rows come with their lineage columns first. Rejects are in separate batches. The outcome of an object, or of a part,
+follows the rows and rejects of the object or part.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -44,7 +44,7 @@ Found: TypeAlias = pa.RecordBatch | Rejected | ReadObject
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SplitReader:
-    """Reads splits in a task: fetches their objects and parses them with `schema`. `size`: see `Target`.
+    """Reads splits in a Spark task: fetches their objects and parses them with `schema`. `size`: see `Target`.
 
     `schema` has the column names of the objects; `named` has the column names of the rows, if they differ.
     """
@@ -57,7 +57,7 @@ class SplitReader:
 
     @property
     def output(self) -> pa.Schema:
-        """The columns of lineage, then the data columns, then the columns of the object."""
+        """The columns of the rows: lineage, then the data columns, then the columns of the object."""
         return pa.schema([*LINEAGE_SCHEMA, *self.source.input.delivered(self.named or self.schema)])
 
     @property
@@ -68,7 +68,7 @@ class SplitReader:
         return Target(schema=self.schema, inferred=self.inferred, rescue=rescue, size=self.size, name=name)
 
     def read(self, splits: Iterable[Split]) -> Iterator[Found]:
-        """Reads these splits: first the whole objects by `windows`, then all others by `pieces`."""
+        """Reads these splits: first the whole objects by `windows`, then all other splits by `pieces`."""
         whole, big = self.sorted_out(splits)
         for window in self.windows(whole):
             yield from window
@@ -76,7 +76,7 @@ class SplitReader:
             yield from self.pieces(split)
 
     def sorted_out(self, splits: Iterable[Split]) -> tuple[list[Split], list[Split]]:
-        """The splits of whole objects, for `windows`, and all others, for `pieces`."""
+        """Returns the splits of whole objects, for `windows`, and all other splits, for `pieces`."""
         found: tuple[list[Split], list[Split]] = ([], [])
         for split in splits:
             found[is_big(split, self.source)].append(split)
@@ -85,8 +85,8 @@ class SplitReader:
     def windows(self, splits: Sequence[Split]) -> Iterator[Iterator[Found]]:
         """Reads whole objects.
 
-        Yields a window for objects that were fetched together: their rejects and rows, then their outcomes. Each batch
-        is in order of slots.
+        Yields one iterator for each window of objects: the rejects and rows of the objects, then the outcomes. Each
+        batch is in order of slots.
         """
         versions = sorted((s.version for s in splits), key=lambda version: (version.slot, version.key))
         for window in fetch(self.source.input.bucket, versions, prefix=self.source.input.prefix):
@@ -140,7 +140,7 @@ def _ended(version: ObjectVersion, outcome: Outcome) -> ReadObject:
 
 
 def _refused(key: str, source: Source) -> str:
-    """Why an object is rejected as a whole because of its key; "" if it is not."""
+    """Returns why an object must be rejected as a whole because of its key, or ""."""
     if format_of(key, source.input.format) is None:
         return "the key's suffix names no format; set the source's format"
     return source.input.mismatch(key)
@@ -149,7 +149,7 @@ def _refused(key: str, source: Source) -> str:
 def _parse_window(
     window: Sequence[Fetched], source: Source, target: Target, output: pa.Schema
 ) -> Iterator[Found]:
-    """One item of `SplitReader.windows`."""
+    """Parses one window: yields one item of `SplitReader.windows`."""
     outcomes: list[Found] = []
 
     def by_format(fetched: Fetched) -> tuple[str, str]:
@@ -236,7 +236,9 @@ def _parsed(part: Sequence[Fetched], form: Format | None, target: Target, source
 
 
 def sample_of(source: Source, versions: Sequence[ObjectVersion]) -> list[ObjectVersion]:
-    """The sample for inference: up to `SAMPLE_OBJECTS` of `versions`, evenly spread, up to `SAMPLE_BYTES`. Pure."""
+    """Returns the sample for inference: up to `SAMPLE_OBJECTS` of `versions`, evenly spread, up to `SAMPLE_BYTES`.
+    Pure.
+    """
     candidates = [v for v in versions if v.size and not _refused(v.key, source)]
     step = max(1, len(candidates) // SAMPLE_OBJECTS)
     sample: list[ObjectVersion] = []
@@ -248,9 +250,10 @@ def sample_of(source: Source, versions: Sequence[ObjectVersion]) -> list[ObjectV
 
 
 def schema_of_sample(source: Source, sample: Sequence[ObjectVersion]) -> pa.Schema | None:
-    """The schema inferred from these objects, or None. 1 GET for each object, or more for a large one.
+    """Infers the schema from these objects; None if they show none.
 
-    `UnavailableError` if inference has no data because the store returns no object of the sample now.
+    Cost: 1 GET for each object, or more GETs for a large object. Raises `UnavailableError` if no schema is found, and
+    an outage prevented a read.
     """
     outages: list[str] = []
     schema = infer(_sampled(source, sample, outages), source.input.object_columns.schema.names)
@@ -262,7 +265,7 @@ def schema_of_sample(source: Source, sample: Sequence[ObjectVersion]) -> pa.Sche
 def _sampled(
     source: Source, versions: Sequence[ObjectVersion], outages: list[str]
 ) -> Iterator[tuple[Format, pa.Schema]]:
-    """The schemas that each existing object suggests. Adds the reasons of outages to `outages`."""
+    """Yields the schemas that each existing object suggests. Adds the reasons of outages to `outages`."""
     small = [version for version in versions if version.size <= HEAD_SAMPLE_BYTES]
     for window in fetch(source.input.bucket, small, prefix=source.input.prefix):
         for fetched in window:

@@ -1,8 +1,8 @@
-"""Ranged reads of one object version in a bucket: each GET is under If-Match, and so pinned to that version.
+"""Reads ranges of one object version in a bucket. Each GET is under If-Match, and so pinned to the object version.
 
-A range is read completely or not at all. Any GET may raise `ConflictError` if the object is another version now, or
-`NotFoundError` if it is gone. After a bounded number of retries, it raises `RefusedError` if the failure is the
-object's own fault, else `UnavailableError` (`read_errors`).
+A range is read completely or not at all. Each GET may raise `ConflictError` if the object was overwritten, or
+`NotFoundError` if the object was deleted. After a bounded number of retries, a GET raises `RefusedError` if the object
+is at fault, else `UnavailableError` (`read_errors`).
 """
 
 from functools import lru_cache
@@ -34,7 +34,10 @@ WHOLE_BYTES: Final = 512 << 20
 
 
 class RemoteBytes:
-    """An object in a bucket. Nothing is sent before the first read. Each read takes one GET, and possibly retries."""
+    """An object in a bucket. No request is sent before the first read.
+
+    Each read takes one GET, and possibly retries.
+    """
 
     def __init__(
         self, config: S3Config, version: ObjectVersion, *, prefix: str = "", clock: Clock = SYSTEM_CLOCK

@@ -1,9 +1,9 @@
 """Splits of a batch: cuts big objects into parts, and assigns splits to tasks.
 
 An object of up to `Source.split_bytes` is read as a whole. A larger object is read in parts by many tasks, if its
-format and encoding let a task begin in the middle. CSV whose values may be quoted is read by one task. A line end
-inside a quoted value ends no record. Only a task that has read everything before a line end knows if it is inside a
-quoted value.
+format and encoding let a task begin in the middle. A CSV object whose values may be quoted is read by one task. The
+reason: a line end inside a quoted value ends no record. Only a task that has read all text before a line end knows
+whether the line end is quoted.
 """
 
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ from s3notify_platform.source.source import Source
 TASK_BYTES: Final = 64 << 20
 
 SMALL_TASK_BYTES: Final = 8 << 20
-"""A task with fewer bytes costs more time than it saves, and writes one more pack."""
+"""Minimum number of bytes for one more task: a smaller task costs more time than it saves, and writes one more pack."""
 
 
 def is_big(split: Split, source: Source) -> bool:
@@ -28,9 +28,9 @@ def is_big(split: Split, source: Source) -> bool:
 
 
 def may_be_cut(split: Split, source: Source) -> bool:
-    """True if a read can start at a later record of the object, judged by its name and the source's settings. Pure.
+    """True if a read can start at a later record of the object, as far as key and settings show. Pure.
 
-    An object that is rejected as a whole cannot be cut: it is one reject.
+    An object that is rejected as a whole is one reject, and so cannot be cut.
     """
     key, form = split.version.key, format_for(split.version.key, source.input)
     cuttable = form is not None and not split.by_record and form.may_be_cut(key, source.input.encoding)
@@ -38,7 +38,7 @@ def may_be_cut(split: Split, source: Source) -> bool:
 
 
 def cut(split: Split, source: Source) -> list[Split]:
-    """The parts of a big object that tasks may read in parallel, in order; any other split unchanged. Pure."""
+    """Cuts a big object into parts that tasks may read in parallel. Returns any other split unchanged. Pure."""
     form = format_for(split.version.key, source.input)
     quoted = form is not None and form.quoted
     cuttable = is_big(split, source) and may_be_cut(split, source) and not quoted
@@ -46,11 +46,11 @@ def cut(split: Split, source: Source) -> list[Split]:
 
 
 def assign_splits(splits: Sequence[Split], width: int) -> tuple[list[Split], list[int]]:
-    """The splits in order of slots and keys, and the task that reads each split. Pure.
+    """Returns the splits in order of slots and keys, and the number of the task that reads each split. Pure.
 
     Each task has a range of slots with about as many bytes as the other tasks. So the packs of a task cover few slots,
-    and later rounds rewrite few packs. There are up to `width` tasks of at least `SMALL_TASK_BYTES`, or more tasks, so
-    that each has at most about `TASK_BYTES`.
+    and later rounds rewrite few packs. There are up to `width` tasks of at least `SMALL_TASK_BYTES`. If a task would
+    then have more than about `TASK_BYTES`, there are more tasks.
     """
     ordered = sorted(splits, key=lambda split: (split.version.slot, split.version.key, split.start))
     costs = [split.end - split.start + OBJECT_COST_BYTES for split in ordered]
@@ -65,10 +65,10 @@ def assign_splits(splits: Sequence[Split], width: int) -> tuple[list[Split], lis
 
 
 def work_rows(splits: Sequence[Split], tasks: Sequence[int]) -> list[SplitOfTask]:
-    """The rows that give each task its splits. Pure."""
+    """Returns the rows that assign the splits to tasks. Pure."""
     return [SplitOfTask(task=Task(task), split=split) for split, task in zip(splits, tasks, strict=True)]
 
 
 def work_of(batches: Batches) -> list[Split]:
-    """The splits of the rows that reach a task."""
+    """Returns the splits in the rows that a task receives."""
     return [row.split for row in WORK.read(batches)]

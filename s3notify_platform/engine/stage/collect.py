@@ -21,7 +21,7 @@ from s3notify_platform.table.packs.pack_set import StagedPack
 
 @dataclass(slots=True, kw_only=True)
 class StagedPart:
-    """The packs and outcomes of one job. `failed` slots are not committed, although packs may have their rows.
+    """The packs and outcomes of one job. Slots in `failed` are not committed, even if packs have rows of them.
 
     `outcomes`: by key, the outcome of each object that had to be read.
     """
@@ -35,7 +35,7 @@ class StagedPart:
 
 @dataclass(slots=True, kw_only=True)
 class Collected:
-    """The rows of `STAGED` that the tasks of a job have sent."""
+    """Collects the rows of `STAGED` that the tasks of a job have sent."""
 
     parts: dict[str, list[Outcome]] = field(default_factory=dict)
     packs: list[WrittenPack] = field(default_factory=list)
@@ -58,15 +58,15 @@ class Collected:
                     self.tasks += 1
 
     def outcomes(self, *, whole: bool) -> dict[str, Outcome]:
-        """The outcome of each object. `whole`: as in `joined`."""
+        """Returns the outcome of each object. `whole`: as in `joined`."""
         return {key: joined(parts, whole=whole) for key, parts in self.parts.items()}
 
     def part(
         self, plans: Sequence[SlotPlan], outcomes: Mapping[str, Outcome], *, transformed: bool
     ) -> StagedPart:
-        """The packs and outcomes of the job.
+        """Returns the packs and outcomes of the job.
 
-        `UsageError` if a transform has made rows of a slot that is not planned.
+        Raises `UsageError` if a transform has made rows of a slot that is not planned.
         """
         kept = [pack for pack in self.packs if not pack.key or _counts(pack, outcomes.get(pack.key))]
         rows = [pack.staged for pack in kept if not pack.of_rejects]
@@ -85,7 +85,7 @@ def _counts(pack: WrittenPack, outcome: Outcome | None) -> bool:
 def _lost(
     plans: Sequence[SlotPlan], outcomes: Mapping[str, Outcome], packs: Iterable[StagedPack]
 ) -> dict[Slot, FailedSlot]:
-    """The slots whose packs have more or fewer rows than were parsed."""
+    """Returns the slots whose packs have more or fewer rows than were parsed."""
     arrived: Counter[int] = Counter()
     for pack in packs:
         arrived.update(pack.slots)
@@ -105,7 +105,7 @@ def _lost(
 def _foreign(
     stored: Iterable[StoredRows], plans: Sequence[SlotPlan], outcomes: Mapping[str, Outcome]
 ) -> dict[Slot, FailedSlot]:
-    """The slots for which a transform has returned rows of objects that were not read."""
+    """Returns the slots for which a transform has returned rows of objects that were not read."""
     slot_of = {split.version.key: plan.slot for plan in plans for split in plan.changes.read}
     slots = {plan.slot for plan in plans}
     failed: dict[Slot, FailedSlot] = {}

@@ -1,17 +1,16 @@
-"""Staging: tasks read splits and write the rows to packs, which no version names yet.
+"""Staging: Spark tasks read splits and write the rows to packs, which are not part of any table version yet.
 
 A task gathers the rows of whole objects, sorts them, and writes packs that slots and objects share. A part of a big
-object has its own packs. They are dropped if another part was read from another version of the object. Rejects go to
-separate packs in the same way. Outcomes and packs are reported to the driver. A pack of at most `CARRIED_PACK_BYTES` is
-sent to the driver, which writes it together with the manifest; this saves a round trip.
+object has its own packs. These packs are dropped if another part was read from another object version. Rejects are
+written to separate packs in the same way. Tasks report outcomes and packs to the driver. A pack of at most
+`CARRIED_PACK_BYTES` is sent to the driver, which writes the pack together with the manifest: this saves a request.
 
-With a transform, tasks first read (`reading_task`), and the rows stay in Spark. The driver learns which objects were
-read completely. Then tasks write the transform's rows of these objects (`storing_task`).
+With a transform, the first tasks only read (`reading_task`), and the rows stay in Spark. The driver receives the
+outcomes. Then other tasks write the transform's rows of the objects that were read completely (`storing_task`).
 
-If the attempt of a task is lost or repeated, no version ever names its packs.
+If the attempt of a task is lost or repeated, its packs never become part of a table version.
 
-Memory of a task: `GATHERED_BYTES` of Arrow rows, as much again while they are sorted and written, and the windows of
-`fetch`.
+Memory of a task: `GATHERED_BYTES` of Arrow rows, the same amount to sort and write them, and the windows of `fetch`.
 """
 
 from collections import Counter
@@ -45,21 +44,21 @@ from s3notify_platform.table.packs.round_packs import write
 from s3notify_platform.table.reading import in_slices
 
 GATHERED_BYTES: Final = 128 << 20
-"""Arrow bytes of rows that are gathered and sorted together."""
+"""Number of Arrow bytes of rows that are gathered and sorted together."""
 
 WRITES_IN_FLIGHT: Final = 4
 
 STAGED_COLUMN: Final = "_staged"
 """A column that tasks return before a transform.
 
-It is null in rows of records; other rows have a `STAGED` batch in it.
+The column is null in rows of data; in all other rows it has a batch of `STAGED`.
 """
 
 
 def staging_task(source: Source, reader: SplitReader, label: int) -> Callable[[Batches], Batches]:
     """Returns the function that each task calls.
 
-    It reads splits (`rows.WORK`), writes packs, and yields rows of `STAGED`.
+    The function reads splits (`rows.WORK`), writes packs, and yields rows of `STAGED`.
     """
 
     def run(batches: Batches) -> Batches:
@@ -91,7 +90,7 @@ def _staged(
 def reading_task(source: Source, reader: SplitReader, label: int) -> Callable[[Batches], Batches]:
     """Returns the function that each task calls before a transform.
 
-    It reads splits, yields their rows, then the outcomes for the driver, and writes rejects to packs.
+    The function reads splits and writes rejects to packs. It yields the rows, and then the outcomes for the driver.
     """
     output = pa.schema([*reader.output, (STAGED_COLUMN, pa.binary())])
 
@@ -125,7 +124,10 @@ def reading_task(source: Source, reader: SplitReader, label: int) -> Callable[[B
 
 
 def _said(found: list[Staged], output: pa.Schema) -> Batches:
-    """Rows of `STAGED`, packed into rows of a transform's input; in slices, since a column's value has a size limit."""
+    """Encodes rows of `STAGED` in column `STAGED_COLUMN` of a transform's input.
+
+    A row has a slice of a batch, because a column's value has a size limit.
+    """
     for batch in in_slices(STAGED.batch(found), BATCH_BYTES):
         sink = pa.BufferOutputStream()
         with pa.ipc.new_stream(sink, batch.schema) as writer:
@@ -136,7 +138,7 @@ def _said(found: list[Staged], output: pa.Schema) -> Batches:
 
 
 def said_of(values: Iterable[bytes]) -> Iterator[Staged]:
-    """Inverse of the encoding of `STAGED_COLUMN` by `reading_task`."""
+    """Decodes values of `STAGED_COLUMN`, which `reading_task` has encoded."""
     for value in values:
         yield from STAGED.read(pa.ipc.open_stream(value))
 
@@ -144,7 +146,7 @@ def said_of(values: Iterable[bytes]) -> Iterator[Staged]:
 def storing_task(source: Source, label: int) -> Callable[[Batches], Batches]:
     """Returns the function that each task calls after a transform.
 
-    It writes the rows to packs, and yields rows of `STAGED`.
+    The function writes the rows to packs, and yields rows of `STAGED`.
     """
 
     def run(batches: Batches) -> Batches:
@@ -177,7 +179,7 @@ def _count(rows: pa.RecordBatch, counts: Counter[tuple[int, str, str]]) -> None:
 
 
 def table_of_task(source: Source, asset: str | None = None) -> tuple[LogTable, CountingStore]:
-    """The table for a task, and the store that counts its requests."""
+    """Returns the table for a task, and the store that counts the task's requests."""
     store = CountingStore(open_store(source.location.platform))
     return source.table(asset, store=store), store
 
@@ -186,7 +188,7 @@ def table_of_task(source: Source, asset: str | None = None) -> tuple[LogTable, C
 class _Writer:
     """Writes packs of rows, and packs of rejects.
 
-    They are of whole objects or, if `split` is given, of this part of a big object.
+    The packs have rows of whole objects or, with a `split`, of this part of a big object.
     """
 
     rows: "Packs"
@@ -217,7 +219,7 @@ class _Writer:
         return found
 
     def packs(self) -> Iterator[WrittenPack]:
-        """All packs. Waits until the packs are stored."""
+        """Yields all packs, after they are stored."""
         yield from self.rows.written(of_rejects=False, split=self.split)
         yield from self.rejects.written(of_rejects=True, split=self.split)
 
@@ -254,7 +256,7 @@ class Packs:
                 self.stored[-WRITES_IN_FLIGHT - 1].result()
 
     def written(self, *, of_rejects: bool, split: Split | None) -> list[WrittenPack]:
-        """All packs. Waits until the packs that are not sent to the driver are stored."""
+        """Returns all packs, after the packs that are not sent to the driver are stored."""
         self.flush()
         key, start = (split.version.key, split.start) if split else ("", 0)
         return [
@@ -270,7 +272,7 @@ class Packs:
 
 
 def in_order(rows: pa.Table, order: Sequence[str] = ORDER) -> pa.Table:
-    """The rows, sorted in the order that packs have. Pure."""
+    """Returns the rows in the order that packs have. Pure."""
     if _is_in_order(rows, order):
         return rows
     return rows.combine_chunks().sort_by([(name, "ascending") for name in order])
@@ -292,10 +294,10 @@ def _is_in_order(rows: pa.Table, order: Sequence[str]) -> bool:
 
 
 def check_readable(pack: NewPack, schema: pa.Schema) -> None:
-    """Raises `CorruptError` for a pack that readers could not open: no version must ever name it.
+    """Raises `CorruptError` for a pack that readers cannot open: such a pack must never become part of a table version.
 
-    The cause is a transform's columns, never an object: packs of every schema within `MAX_DEPTH` are readable. So the
-    error fails the slot, and no object of it goes to quarantine.
+    The cause is a transform's columns, never an object: without a transform, packs of every schema within `MAX_DEPTH`
+    are readable. So the slot fails, and no object of the slot goes to quarantine.
     """
     try:
         read = pq.ParquetFile(pa.BufferReader(pack.body))

@@ -1,6 +1,6 @@
 """The values that one step passes to the next, each declared once.
 
-These values carry a change from its entry to its row:
+A change is described by these values, from its entry to its rows:
 
     rows      WantedSlot, SplitOfTask: from the driver to its tasks;
               ReadObject, WrittenPack, StoredRows, FailedSlot, Requests: from a task to its driver
@@ -8,5 +8,5 @@ These values carry a change from its entry to its row:
     outcome   Outcome: how the read of an object, or of a part of it, ended
     results   SlotResult: how a slot ended; and BatchResult, Run, Reading of the run as a whole
 
-`row_schema` makes tables of the rows; `unforeseen` describes errors.
+`row_schema` makes Arrow tables and Spark tables of the rows. `unforeseen` describes errors.
 """

@@ -11,12 +11,12 @@ from s3notify_platform.formats.rescue import added
 class Outcome:
     """The outcome of reading an object, or a part of it.
 
-    `status`: `by_record` means that this part was not read, since its object can only be read from the beginning. The
-    bytes from `start` to `offset` were read; `reach_end`: no more bytes follow. `failed`: why the rest could not be
-    read; `outage`: the store was at fault, not the object; `trace`: the traceback of an unforeseen error
-    (`unforeseen`). `parts`: the `start` of each part that counts (see `joined`). `stored`: the number
-    of rows that a transform has made of the object; None without a transform. `new_fields`: the fields that an inferred
-    schema lacks, as Arrow schemas in base64. `broken`: the number of rows that broke each rule.
+    `status`: `by_record` means that this part was not read, because its object can only be read from the beginning.
+    `start`, `offset`: the bytes from `start` to `offset` were read. `reach_end`: no more bytes follow. `failed`: why
+    the bytes behind `offset` could not be read; `outage`: the store was at fault, not the object; `trace`: the
+    traceback of an unforeseen error (`unforeseen`). `parts`: the `start` of each part that counts (see `joined`).
+    `stored`: the number of rows that a transform has made of the object; None without a transform. `new_fields`: the
+    fields that an inferred schema lacks, as Arrow schemas in base64. `broken`: the number of rows that broke each rule.
     """
 
     status: Literal["ok", "superseded", "deleted", "failed", "by_record"]
@@ -43,7 +43,7 @@ class Outcome:
 
     @classmethod
     def whole(cls, status: Any, etag: str, size: int, **found: Any) -> "Outcome":
-        """The outcome of an object that was read as a whole, or not at all."""
+        """Returns the outcome of an object that was read as a whole, or not at all."""
         given = {"offset": size, "bytes": size if status == "ok" else 0} | found
         return cls(status=status, etag=etag, size=size, **given)
 
@@ -58,11 +58,12 @@ def _none_of(
 
 
 def joined(parts: Sequence[Outcome], *, whole: bool) -> Outcome:
-    """The outcome of an object from the outcomes of its parts; one task, or several, have read them. Pure.
+    """Joins the outcomes of an object's parts, which one or several tasks have read, to the outcome of the object.
+    Pure.
 
-    Only contiguous parts from the start count; `failed` is the reason why the rest failed. With `whole`, the failure of
-    the rest fails the object. If one part is superseded or deleted, the whole object counts as such, since its parts
-    may be of two versions.
+    Only contiguous parts from the start count; `failed` is the failure of the first part behind them. With `whole`, the
+    failure of any part fails the object. If one part is superseded or deleted, the whole object is superseded or
+    deleted, because its parts may be of two object versions.
     """
     if len(parts) == 1 and parts[0].status == "ok" and parts[0].reach_end:
         return replace(parts[0], parts=(parts[0].start,))
@@ -72,7 +73,7 @@ def joined(parts: Sequence[Outcome], *, whole: bool) -> Outcome:
     ordered = sorted(parts, key=lambda part: part.start)
     first = ordered[0]
     if first.status == "ok" and first.by_record:
-        ordered = [first]  # the tasks of the other parts found that the object cannot be read from the middle
+        ordered = [first]  # tasks that began in the middle of the object have read nothing
     count = next((n for n, part in enumerate(ordered) if part.status != "ok"), len(ordered))
     read = ordered[:count]
     failed = "" if count == len(ordered) else ordered[count].reason or ordered[count].status

@@ -1,8 +1,8 @@
-"""The object versions that a round reads: found by the comparing tasks, collected by the driver.
+"""The object versions that a round reads. Tasks find these by comparison, and the driver collects them.
 
-Only the batch reaches the driver. It has at most `max_objects` splits and removed keys (and one more for each slot),
-and the entries to remove, whose number the topic's capacity limits. The bucket's other objects pass through Spark's own
-shuffle, which spills to disk, and never through the driver.
+The driver receives only the changes of a batch: at most `max_objects` splits and removed keys (and one more for each
+slot), and the entries to remove. The topic's capacity limits the number of entries. All other objects of the bucket
+pass through Spark's own shuffle, which spills to disk, and never through the driver.
 """
 
 import pickle
@@ -25,10 +25,11 @@ from s3notify_platform.source.source import Source
 class SlotPlan:
     """The changes of one slot, with the committed states of their keys, and the other findings about the slot.
 
-    `entries` were in the queue before the bucket was looked at: remove them when the slot is committed. `unannounced`
-    are the changed keys that no entry names. `objects`: the slot's number of objects. `held`: the number of objects
-    with a state. `withdrawn`: the number of these that a listing lacks. `unaddressable`: the number of objects whose
-    keys S3 clients cannot address; `unaddressable_keys` has the first of these.
+    `entries`: the slot's entries that were in the queue before the bucket was looked at; they are removed after the
+    commit of the slot. `unannounced`: the changed keys without an entry. `objects`: the slot's number of objects.
+    `held`: the number of objects with a state. `withdrawn`: the number of objects with a state that the listing lacks.
+    `unaddressable`: the number of objects whose keys S3 clients cannot address; `unaddressable_keys`: the first keys of
+    these objects.
     """
 
     changes: SlotChanges
@@ -51,27 +52,30 @@ Planned = SlotPlan | FailedSlot | Requests
 
 
 PLANNED: Final = "pickled binary"
-"""The column in which a task's findings reach the driver, as Spark declares it."""
+"""The Spark schema of a task's results for the driver: one column of pickled values."""
 
 
 def planned_rows(found: Iterable[Planned]) -> pa.RecordBatch:
-    """A task's findings, as rows of `PLANNED`."""
+    """Converts a task's results to rows of `PLANNED`."""
     return pa.record_batch({"pickled": pa.array([pickle.dumps(each) for each in found], pa.binary())})
 
 
 def planned_in(batches: Iterable[pa.RecordBatch]) -> Iterator[Planned]:
-    """Inverse of `planned_rows`. Unpickles the rows: pass only rows that tasks of this package have made."""
+    """Inverse of `planned_rows`.
+
+    Unpickling is unsafe for unknown data: pass only rows that tasks of this package have made.
+    """
     for batch in batches:
         yield from map(pickle.loads, batch.column("pickled").to_pylist())
 
 
 @dataclass(slots=True, kw_only=True)
 class Plan:
-    """A round's work, by slot, and the cost of finding it.
+    """A round's work, by slot, and the requests that were needed to find it.
 
     `failed` slots have no plan, because their bucket or state could not be read. `chains`: the number of chains in
-    which the bucket was listed. `overran`: the number of cuts at which a chain did not stop, because the server does
-    not list correctly after a given key.
+    which the bucket was listed. `overran`: the number of cuts at which a chain of LISTs did not stop, because the
+    server does not list correctly after a given key.
     """
 
     slots: dict[Slot, SlotPlan] = field(default_factory=dict)
@@ -82,7 +86,7 @@ class Plan:
 
     @classmethod
     def of(cls, found: Iterable[Planned], *, chains: int = 0) -> "Plan":
-        """The findings of tasks, in any order."""
+        """Makes a plan from the results of tasks, in any order."""
         plan = cls(chains=chains)
         for each in found:
             match each:
@@ -98,15 +102,15 @@ class Plan:
 
     @property
     def unannounced(self) -> dict[Slot, frozenset[str]]:
-        """The changed keys that a listing found and no entry names, by slot."""
+        """The changed keys without an entry, which a listing found, by slot."""
         return {slot: each.unannounced for slot, each in self.slots.items() if each.unannounced}
 
     def total(self, name: str) -> int:
-        """The sum over all slots of the field `name`, for example `objects`."""
+        """Returns the sum of the field `name` over all slots, for example of `objects`."""
         return sum(getattr(each, name) for each in self.slots.values())
 
     def overdue(self, now_ms: int, seconds: float) -> dict[str, float]:
-        """The changed keys that entries have named for more than `seconds`, with their age in seconds. Pure."""
+        """Returns the changed keys that have an entry older than `seconds`, with the entry's age in seconds. Pure."""
         found: dict[str, float] = {}
         for planned in self.slots.values():
             changed = {split.version.key for split in planned.changes.read} | {*planned.changes.gone}
@@ -123,7 +127,8 @@ class Plan:
 
 
 def refuse_withdrawals(found: Plan, confirmed: Collection[Slot], source: Source) -> str:
-    """Fails the slots with withdrawals, except `confirmed` ones, if a listing would withdraw too many objects.
+    """Fails all slots with withdrawals, except slots in `confirmed`, if a listing lacks too many of the objects with a
+    state.
 
     Returns the reason, or "".
     """

@@ -1,4 +1,4 @@
-"""The results of slots and of batches, and the state of a run until it has these."""
+"""The results of slots and of batches, and the state of a run while it collects results."""
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -11,7 +11,7 @@ from s3notify_platform.protocols.notification_queue import Entry
 from s3notify_platform.protocols.notification_queue.segments import Segment
 
 SlotStatus = Literal["committed", "unchanged", "failed", "conflict"]
-"""`conflict`: at each attempt, another run had committed the slot first."""
+"""`conflict`: each commit of the slot failed because another run had committed the slot first."""
 
 Progress = Callable[[str], None]
 
@@ -20,7 +20,8 @@ Progress = Callable[[str], None]
 class Reading:
     """The work of a round that begins to read: its `objects` and `bytes`.
 
-    `wanted`: the number of objects that are still to be read in all rounds; `done`: the number that was read before.
+    `wanted`: the number of objects that must be read in this round and in later rounds; `done`: the number of objects
+    that were read before.
     """
 
     objects: int
@@ -33,15 +34,15 @@ class Reading:
 class SlotResult:
     """The result of one slot in a run.
 
-    `generation`: the version of the table that last changed the slot; 0 if no version has changed it. `rows` and
+    `generation`: the table version that last changed the slot; 0 if no table version has changed the slot. `rows` and
     `rejects` count the records of the `objects` that were read, before any transform. `without_records` counts the
-    objects with bytes, but without rows and rejects. `live_rows` counts the slot's rows now. `failed_objects`: keys of
-    objects whose read failed, with the reason; the other objects are committed. `quarantined` objects failed, too, and
-    are in quarantine. `unavailable`: keys that an outage of the store made unreadable; `outage`: the same for the whole
-    slot. `traces`: the tracebacks of unforeseen errors, by key; `trace`: the traceback of the slot's own error.
-    `made_by`: the version of the code that made the slot's rows (`SlotFacts.made_by`). `source`: the generation of the
-    source's slot that a derived slot was made from. `complete`: the run had the time to read everything; if false,
-    request the slot again.
+    objects with bytes, but without rows and rejects. `live_rows` counts all rows of the slot after the commit.
+    `failed_objects`: keys of objects whose read failed and that are not in quarantine, with the reason. `quarantined`:
+    keys of objects whose read failed and that are in quarantine now. `unavailable`: keys that cannot be read because of
+    an outage of the store; `outage`: an outage concerns the whole slot. `traces`: the tracebacks of unforeseen errors,
+    by key; `trace`: the traceback of the slot's own error. `made_by`: the version of the code that made the slot's rows
+    (`SlotFacts.made_by`). `source`: for a slot of a derived table, the generation of the source's slot from which it
+    was made. `complete`: true if the run had enough time to read all of the slot; if false, request the slot again.
     """
 
     slot: Slot
@@ -58,11 +59,20 @@ class SlotResult:
     live_rows: int = 0
     live_rejects: int = 0
     unnamed: Mapping[str, int] = field(default_factory=dict)
-    """Values that the schema does not name, by path: dropped if it was declared, else in `_rescued` or quarantine."""
+    """Number of values that have no column, by path.
+
+    A declared schema drops these values; otherwise they are in `_rescued` or in quarantine.
+    """
     mismatches: Mapping[str, int] = field(default_factory=dict)
-    """Values that do not fit their columns, by path: they are in `_rescued`, or in quarantine with their records."""
+    """Number of values that do not fit their columns, by path.
+
+    The values are in `_rescued`, or in quarantine with their records.
+    """
     broken: Mapping[str, int] = field(default_factory=dict)
-    """Rows that broke a rule, by the rule's name: they are in quarantine or, with `expect_warn`, still in the table."""
+    """Number of rows that broke a rule, by the rule's name.
+
+    The rows are in quarantine; with `expect_warn`, they are in the table.
+    """
     live_failing: int = 0
     made_by: str = ""
     source: int = 0
@@ -77,7 +87,7 @@ class SlotResult:
 
     @property
     def ok(self) -> bool:
-        """True if everything that was found is committed."""
+        """True if all changes that were found are committed."""
         return self.status in ("committed", "unchanged") and not self.unread
 
     @property
@@ -87,7 +97,7 @@ class SlotResult:
 
     @property
     def every_trace(self) -> dict[str, str]:
-        """All tracebacks, by key; the traceback of the slot's own error has the key ""."""
+        """All tracebacks, by key. The traceback of the slot's own error has the key ""."""
         return {"": self.trace, **self.traces} if self.trace else {**self.traces}
 
 
@@ -95,8 +105,8 @@ class SlotResult:
 class BatchResult:
     """The results of a batch so far: its slots, the seconds of each phase, and the requests by kind.
 
-    `entries` and the number `unannounced` are from its plans (`Plan`): remove the entries of slots that are `ok` and
-    `complete`. `schema_added`: the fields that the batch added to the table, with their types.
+    `entries`, `unannounced`: from the batch's plans (`Plan`). The entries of slots that are `ok` and `complete` must be
+    removed. `schema_added`: the fields that the batch added to the table, with their types.
     """
 
     slots: dict[Slot, SlotResult] = field(default_factory=dict)
@@ -109,11 +119,13 @@ class BatchResult:
     schema_added: Mapping[str, str] = field(default_factory=dict)
 
     def took(self, phase: str, seconds: float) -> None:
-        """Adds to the seconds of a phase."""
+        """Adds `seconds` to the time of a phase."""
         self.seconds[phase] = self.seconds.get(phase, 0.0) + seconds
 
     def counts(self) -> Counter[str]:
-        """Counts for metrics, by name: slots by status, objects, rows, …, requests, and milliseconds of each phase."""
+        """Returns numbers for metrics, by name: slots by status, objects, rows, …, requests, and milliseconds of each
+        phase.
+        """
         found = Counter({"batches": 1, "tasks": self.tasks, "unannounced": self.unannounced})
         for each in self.slots.values():
             found[f"slots_{each.status}"] += 1
@@ -149,45 +161,45 @@ class Run:
     only_found: bool
     last_attempt: frozenset[Slot]
     topic: str = ""
-    """Epoch of the source's topic that the batch relies on; "" if it relies on no topic."""
+    """Epoch of the topic whose entries the batch uses; "" if the batch uses no topic."""
     segments: Sequence[Segment] | None = None
-    """Segments of the topic that were read already, for the first round."""
+    """Segments of the topic that were read before the first round, which uses them."""
     seen_ms: int = 0
     code_version: str = ""
     """The version of the code that makes the run's rows; "" if it is unknown."""
     planned_ms: int = 0
-    """The time at which the round's plan was ready."""
+    """The time at which the newest round's plan was ready."""
     result: BatchResult = field(default_factory=BatchResult)
     conflicts: Counter[Slot] = field(default_factory=Counter)
     confirmed: set[Slot] = field(default_factory=set)
     """Slots whose withdrawals a person has confirmed."""
     later: set[Slot] = field(default_factory=set)
-    """Slots to plan again once nothing else is left to do, because the store was at fault."""
+    """Slots that an outage of the store has delayed; they are planned again after all other slots."""
     postponed: set[str] = field(default_factory=set)
-    """Keys in the slots of `later` that are not read before these slots are planned again."""
+    """Keys in the slots of `later` that are not read until these slots are planned again."""
     logged: set[str] = field(default_factory=set)
-    """Tracebacks that are in the log already."""
+    """Tracebacks that were logged before."""
 
     @property
     def skip(self) -> frozenset[str]:
-        """Keys that cannot be read now, or not in this run: the run continues without them."""
+        """Keys that cannot be read in this run, or not now. The run continues without these keys."""
         failed = (key for result in self.result.slots.values() for key in result.failed_objects)
         return frozenset(self.postponed.union(failed))
 
 
 def without_key(text: str, key: str) -> str:
-    """A reason or a traceback with the object's key removed. Pure."""
+    """Removes the object's key from a reason or a traceback. Pure."""
     return text.replace(key, "…") if key else text
 
 
 def added_result(earlier: SlotResult | None, later: SlotResult) -> SlotResult:
-    """The sum of a slot's results in several rounds of one run."""
+    """Adds the results of a slot in two rounds of one run."""
     if earlier is None:
         return later
     failed = {**earlier.failed_objects, **later.failed_objects}
     traces = {**earlier.traces, **later.traces}
     if earlier.status != "committed":
-        # Nothing was committed, so no object of the slot went to quarantine.
+        # The earlier round committed nothing, so no object of the slot went to quarantine.
         return replace(later, failed_objects=failed, traces=traces)
     if later.status == "unchanged":
         return replace(earlier, failed_objects=failed, traces=traces, unavailable=later.unavailable)

@@ -1,8 +1,8 @@
-"""Tables whose rows are dataclasses: each value between the driver and its tasks is declared once.
+"""Tables of values between the driver and its tasks. Each row is a dataclass, so that each value is declared once.
 
 `Rows` has the Arrow schema and the Spark DDL of a table whose rows are of one or several kinds. Each field is a column.
-Kinds that have a field of the same name share its column. The column has the same meaning for all of them, and is null
-in rows of kinds without it. Column `kind` is the number of the kind, in the order of the declaration.
+Kinds that have a field of the same name share one column, which has the same meaning for all these kinds. The column is
+null in rows of kinds without this field. Column `kind` is the number of a row's kind, in the order of the declaration.
 
     integers, strings, booleans, bytes   a column of that type; a slot and a task are 32 bits wide
     another dataclass                    its fields; with the field's name as a prefix if it may be None
@@ -43,16 +43,19 @@ _hints: Callable[[Any], dict[str, Any]] = cache(get_type_hints)
 
 
 def json_of(value: object) -> str:
-    """JSON of a dataclass, or of mappings, sequences and plain values; nested dataclasses become mappings."""
+    """Returns the JSON of a dataclass, or of mappings, sequences and plain values.
+
+    Nested dataclasses become JSON objects.
+    """
     return json.dumps(
         value, default=lambda one: {f.name: getattr(one, f.name) for f in fields(one)}, separators=(",", ":")
     )
 
 
 def of_json(hint: Any, value: Any) -> Any:
-    """A value of the type `hint` from the result of `json.loads`.
+    """Converts a result of `json.loads` to a value of the type `hint`.
 
-    KeyError, TypeError or AttributeError if it does not fit.
+    Raises KeyError, TypeError or AttributeError if `value` does not fit.
     """
     if is_dataclass(hint):
         assert isinstance(hint, type)
@@ -65,7 +68,7 @@ def of_json(hint: Any, value: Any) -> Any:
 
 
 def runs_of(batch: pa.RecordBatch, name: str) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """The batch, cut where the value of an integer column changes. Each piece comes with that value; -1 means null."""
+    """Cuts the batch where the value of an integer column changes. Yields each piece with its value; -1 means null."""
     if batch.num_rows == 0:
         return
     values = pc.fill_null(batch.column(name), -1).to_numpy(zero_copy_only=False)
@@ -75,12 +78,12 @@ def runs_of(batch: pa.RecordBatch, name: str) -> Iterator[tuple[int, pa.RecordBa
 
 
 def numbers_of(batches: Batches) -> Iterator[int]:
-    """The numbers in a task's batches. It is for tasks that receive only their own number."""
+    """Yields the numbers in the batches of a task that receives only its own number."""
     return (int(number) for batch in batches for number in batch.column(0).to_pylist())
 
 
 class Rows(Generic[R]):
-    """A table with rows of these kinds. `prefix`: the prefix of all its columns. Pickles."""
+    """A table with rows of these kinds. `prefix`: the prefix of all column names. Can be pickled."""
 
     def __init__(self, *kinds: type[R], prefix: str = "") -> None:
         self._kinds = kinds
@@ -99,11 +102,11 @@ class Rows(Generic[R]):
         return _rows, (self._kinds, self._prefix)
 
     def kind(self, kind: type[R]) -> int:
-        """The number of a kind in column `kind`."""
+        """Returns the number of a kind in column `kind`."""
         return self._kinds.index(kind)
 
     def batch(self, rows: Iterable[R]) -> pa.RecordBatch:
-        """The rows as a batch, in order."""
+        """Returns the rows as a batch, in order."""
         rows = list(rows)
         kinds = [self._kinds.index(type(row)) for row in rows]
         arrays = [pa.array(kinds, pa.int32())]
@@ -117,7 +120,7 @@ class Rows(Generic[R]):
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
     def columns(self, kind: type[R], values: Mapping[str, Sequence[object]]) -> pa.RecordBatch:
-        """A batch of rows of one kind from its columns, by name; missing columns are null."""
+        """Makes a batch of rows of one kind from columns, by name. Missing columns are null."""
         count = len(next(iter(values.values())))
         numbers = pa.array(np.full(count, self._kinds.index(kind), np.int32))
         arrays = [
@@ -129,7 +132,7 @@ class Rows(Generic[R]):
         return pa.RecordBatch.from_arrays([numbers, *arrays], schema=self.schema)
 
     def read(self, batches: Iterable[pa.RecordBatch]) -> Iterator[R]:
-        """The rows of batches that have these columns, and possibly others."""
+        """Yields the rows of batches that have these columns, and possibly other columns."""
         for batch in batches:
             columns = {name: batch.column(name).to_pylist() for name in self.schema.names}
             for number, kind in enumerate(columns[self._prefix + "kind"]):
@@ -152,9 +155,9 @@ _Loader = Callable[[Mapping[str, list[Any]], int], Any]
 
 
 class _Column:
-    """The place of a field's value. In a row, attributes along `path` lead to it; in a table, the column `name` has it.
+    """A column for a field's value. `path`: the attributes that lead from a row to the value.
 
-    `optional`: an enclosing value may be None.
+    `name`: the column's name. `optional`: an enclosing value may be None.
     """
 
     def __init__(self, name: str, path: tuple[str, ...], hint: Any, *, optional: bool = False) -> None:
@@ -175,7 +178,7 @@ class _Column:
         for name in self._path:
             row = None if row is None else getattr(row, name)
         if self._json and row is not None:
-            return json_of(row) if row else self._empty  # most are empty
+            return json_of(row) if row else self._empty  # most mappings and tuples are empty
         return row
 
     def load(self, columns: Mapping[str, list[Any]], number: int) -> Any:
@@ -188,7 +191,7 @@ class _Column:
 def _declared(
     kind: type[Any], prefix: str, path: tuple[str, ...] = (), *, optional: bool = False, within: bool = False
 ) -> tuple[list[_Column], _Loader]:
-    """The columns of a dataclass, and its loader.
+    """Returns the columns of a dataclass, and a function that makes the dataclass from a row's values.
 
     `optional`: true if the dataclass may be None; `within`: true if an enclosing value may be None.
     """

@@ -1,4 +1,5 @@
-"""Rows between the driver and its tasks, each declared once: a dataclass for each kind, a table for each direction.
+"""Rows between the driver and its tasks. Each kind of row is one dataclass, and each of the tables below has rows of
+some kinds.
 
     LISTED    the contents of bucket and queue, to be compared
     WORK      the splits that each task reads
@@ -27,7 +28,7 @@ from s3notify_platform.table.packs.pack_set import StagedPack
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WantedSlot:
-    """A slot to compare. `pickled`: its entries of the source's topic."""
+    """A slot to compare. `pickled`: the slot's entries of the source's topic."""
 
     slot: Slot
     pickled: bytes = pickle.dumps(())
@@ -37,7 +38,7 @@ class WantedSlot:
 class Requests:
     """The number of a task's requests, by kind.
 
-    `overran`: the number of cuts at which its chains of LISTs did not stop.
+    `overran`: the number of cuts at which the task's chains of LISTs did not stop.
     """
 
     requests: Mapping[str, int]
@@ -53,10 +54,10 @@ LISTED: Final[Rows[Listed]] = Rows(WantedSlot, ObjectVersion, Requests)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailedSlot:
-    """A slot that could not be processed, and why.
+    """A slot that could not be processed, and the reason.
 
-    `outage`: the store failed, and nothing is known about the slot itself; try it again. `trace`: the traceback, if the
-    error is not one of this package's own errors.
+    `outage`: the store was at fault, not the slot; the slot must be tried again. `trace`: the traceback, if the error
+    is not one of this package's own errors.
     """
 
     slot: Slot
@@ -71,7 +72,7 @@ class FailedSlot:
 
     @classmethod
     def of(cls, slot: Slot, error: Exception) -> "FailedSlot":
-        """The failure of a slot by this error."""
+        """Returns the failure of a slot by this error."""
         trace = "" if isinstance(error, S3NotifyError) else trace_of(error)
         return cls(slot=slot, error=described(error), outage=is_outage(error), trace=trace)
 
@@ -96,10 +97,10 @@ WORK: Final[Rows[SplitOfTask]] = Rows(SplitOfTask)
 LINEAGE_SCHEMA: Final = pa.schema(
     [("_slot", pa.int32()), ("_key", pa.string()), ("_etag", pa.string()), ("_offset", pa.int64())]
 )
-"""The first columns of each row, which say where it is from."""
+"""The first columns of each row: the slot, object version and offset from which the row was made."""
 
 LINEAGE_COLUMNS: Final = (*LINEAGE_SCHEMA.names,)
-"""The columns that a transform receives besides the source's columns. It has to keep them."""
+"""The columns that a transform receives in addition to the source's columns. The transform must keep these columns."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,8 +117,8 @@ class WrittenPack:
     """A pack that a task has written: of rows, or `of_rejects`.
 
     `key`, `start`: the part of a big object whose rows the pack has. With key "", the pack has rows of whole objects.
-    `pack`: the result of `StagedPack.dumps`. `body`: the bytes of a small pack, which the driver writes with the
-    version; else b"".
+    `pack`: the result of `StagedPack.dumps`. `body`: the bytes of a small pack, which the driver writes together with
+    the table version; else b"".
     """
 
     of_rejects: bool

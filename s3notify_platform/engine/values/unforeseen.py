@@ -1,9 +1,9 @@
 """Unforeseen errors: how they are recognized, and their tracebacks.
 
-An error of this package's own classes says who must act. An outage never counts against an object. Any other error is a
-defect of the parser, of the platform or of a user's function. Some object has brought it to light. The error is kept
-with its traceback. On the last attempt the object goes to quarantine (`engine.commit.new_states`). At most
-`MAX_UNFORESEEN` objects of a source may be there for unforeseen errors (`engine.driver`).
+The class of this package's own errors shows who must act. An outage never counts against an object. Any other error is
+unforeseen: an object has revealed a defect of the parser, of the platform or of a user's function. The error is stored
+with its traceback. On the last attempt, the object goes to quarantine (`engine.commit.new_states`). At most
+`MAX_UNFORESEEN` objects of a source may be in quarantine for unforeseen errors (`engine.driver`).
 """
 
 import re
@@ -25,38 +25,39 @@ _OUTAGE: Final = re.compile(r"Connection|Timeout|TimedOut|Unavailable|Throttl")
 
 
 def speaks_of_outage(name: str) -> bool:
-    """True if the full name of an error's class shows that a network fails, or that a service does not answer. Pure."""
+    """True if the full name of an error's class means that a network fails, or that a service does not answer. Pure."""
     return bool(_NETWORK.search(name) or _OUTAGE.search(name.rpartition(".")[2]))
 
 
 def is_outage(error: BaseException) -> bool:
-    """True if the error says nothing about the data: the same work may succeed later. Pure."""
+    """True if the error is an outage, which is independent of the data: the same work may succeed later. Pure."""
     if isinstance(error, S3NotifyError):
         return isinstance(error, OUTAGES)
     return any(speaks_of_outage(f"{kind.__module__}.{kind.__qualname__}") for kind in type(error).__mro__)
 
 
 def is_unforeseen(error: BaseException) -> bool:
-    """True if the error is none of this package's own errors, no outage, and no lack of memory. Pure."""
+    """True if the error is neither one of this package's own errors, nor an outage, nor a lack of memory. Pure."""
     return not (isinstance(error, S3NotifyError | MemoryError) or is_outage(error))
 
 
 def described(error: BaseException) -> str:
-    """An error's class and message; the message is bounded if the error is not this package's. Pure.
+    """Returns an error's class and message. Pure.
 
-    Bytes that are not text, quoted from an object, are escaped.
+    The message is shortened unless the error is one of this package's own errors. Bytes in the message that are not
+    text are escaped.
     """
     text = f"{type(error).__name__}: {error}".encode(errors="backslashreplace").decode()
     return text if isinstance(error, S3NotifyError) else text[:_MESSAGE_MAX]
 
 
 def trace_of(error: BaseException) -> str:
-    """The traceback of an error, shortened by `bounded`. Pure."""
+    """Returns the traceback of an error, shortened by `bounded`. Pure."""
     return bounded("".join(traceback.format_exception(error)))
 
 
 def bounded(trace: str) -> str:
-    """A traceback of at most `MAX_TRACE_BYTES`, without its middle and without the ends of long lines. Pure."""
+    """Shortens a traceback to `MAX_TRACE_BYTES`: removes the ends of long lines, and then the middle. Pure."""
     lines = (
         line if len(line) <= _LINE_MAX else f"{line[:_LINE_MAX]}…" for line in trace.rstrip().splitlines()
     )

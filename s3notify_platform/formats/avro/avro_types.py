@@ -1,7 +1,7 @@
 """Avro types as Arrow types.
 
-Values are read in their stored type, and Arrow casts them. Python's own dates have fewer years, and its times have no
-nanoseconds.
+Values are read in their stored type, like integers, and Arrow casts them to dates and times. Python's own types are
+avoided: dates have fewer years in Python, and times have no nanoseconds.
 """
 
 from collections.abc import Mapping
@@ -32,25 +32,28 @@ _TIMES: Final = {
     "local-timestamp-nanos": pa.timestamp("ns"),
 }
 _NUMBERS: Final = (pa.int32(), pa.int64(), pa.float32(), pa.float64())
-"""Each type can hold the values of the types before it, except for the precision of `float`."""
+"""Each type can represent the values of the types before it, but `float` loses precision."""
 
 
 class ArrowTypes:
-    """The Arrow types of one Avro schema, and its named types. `UnreadableError` for a type that cannot be read."""
+    """Converts one Avro schema to Arrow types. Raises `UnreadableError` for a type that cannot be read."""
 
     def __init__(self) -> None:
         self._named: dict[str, Any] = {}
         self._fields = 0
 
     def columns(self, schema: Any) -> pa.Schema:
-        """The columns of a file, whose schema must be a record."""
+        """Returns the columns of a file, whose schema must be a record."""
         if not isinstance(schema, Mapping) or schema.get("type") != "record":
             raise UnreadableError("its schema is not a record")
         kind = self._type(schema, "", ())
         return pa.schema([*kind])
 
     def _type(self, schema: Any, space: str, above: tuple[str, ...]) -> pa.DataType:
-        """The type of a schema in a namespace, inside the records `above`."""
+        """Returns the Arrow type of an Avro schema.
+
+        `space`: the namespace; `above`: the names of the enclosing records.
+        """
         self._fields += 1
         if self._fields > MAX_COLUMNS or len(above) > MAX_DEPTH:
             raise UnreadableError(f"more than {MAX_COLUMNS} fields, or {MAX_DEPTH} levels")
@@ -124,7 +127,10 @@ class ArrowTypes:
 
 
 def _takes_bytes(kind: pa.DataType) -> bool:
-    """True if each value takes at least one byte. Billions of values that take none fit into a few bytes."""
+    """True if each value of this type takes at least one byte.
+
+    If values took no bytes, a few bytes of an object could declare billions of values.
+    """
     if pa.types.is_struct(kind):
         return any(_takes_bytes(part.type) for part in kind)
     return not pa.types.is_null(kind)
@@ -148,7 +154,7 @@ def _storage(kind: pa.DataType) -> pa.DataType:
 
 
 def without_nulls(columns: pa.Schema) -> pa.Schema:
-    """The columns, but without the fields that are always null, at any depth. Pure."""
+    """Returns the columns without fields that are always null, at any depth. Pure."""
     return pa.schema([*_without_nulls(pa.struct([*columns]))])
 
 
@@ -162,7 +168,7 @@ def _without_nulls(kind: pa.DataType) -> pa.DataType:
 
 
 def stored(columns: pa.Schema) -> pa.Schema:
-    """The columns, in the types in which their values are read. Pure."""
+    """Returns the columns with their stored types, in which values are read. Pure."""
     return pa.schema([column.with_type(_stored(column.type)) for column in columns])
 
 
@@ -177,9 +183,9 @@ def _stored(kind: pa.DataType) -> pa.DataType:
 
 
 def as_read(schema: Any) -> Any:
-    """The schema without its logical types, except decimals, and without fields that are always null. Pure.
+    """Returns the schema without logical types (except decimals), and without fields that are always null. Pure.
 
-    Such fields take no bytes: without this, a few thousand of them could make gigabytes out of one byte.
+    Fields that are always null take no bytes: a few thousand of these fields could turn one byte into gigabytes.
     """
     if isinstance(schema, list):
         return [as_read(one) for one in schema]
@@ -200,7 +206,10 @@ def _is_null(schema: Any) -> bool:
 
 
 def empty_fields(columns: pa.Schema | pa.DataType) -> int:
-    """Number of fields, at any depth, that are records without fields: their values take no bytes, too. Pure."""
+    """Returns the number of fields, at any depth, whose type is a record without any fields. Pure.
+
+    Values of this type take no bytes, too.
+    """
     if not isinstance(columns, pa.Schema):
         if not pa.types.is_nested(columns):
             return 0

@@ -1,17 +1,18 @@
-"""Avro's object container files to rows and rejects, block by block.
+"""Reads Avro's object container files, block by block, as rows and rejects.
 
-A split reads the blocks that begin in it. A block begins behind a sync marker, which is found from any place in the
-file. Data that is not a block becomes one reject, up to the next marker. A record that cannot be read makes the rest of
-its block one reject. A file without a readable header, or without a column of a given schema, becomes one reject; the
-split that has the file's beginning reports it. `_offset` is the byte where the record's block begins, plus the record's
-number in the block.
+A split reads the blocks that begin in it. Each block begins behind a sync marker, and a reader can find the next marker
+from any place in the file. Data that is not a block becomes one reject, up to the next marker. A record that cannot be
+read makes the rest of its block one reject. A file without a readable header, or without any column of a given schema,
+becomes one reject. The split at the file's beginning reports this reject. `_offset` is the byte where the record's
+block begins, plus the record's number in the block.
 
-There are differences to the specification: a union of several types, besides null, is read only if these types are
+Two things differ from the Avro specification. A union of several types, besides null, is read only if these types are
 numbers. A type that contains itself, and arrays whose items take no bytes, are refused.
 
 Fields that are always null are not decoded: they take no bytes, so a few bytes of records can have millions of them.
 
-Memory: decompressed blocks, `BLOCK_BYTES` or `ROWS` together, and one more block; and their records as Python values.
+Memory: decompressed blocks of up to `BLOCK_BYTES` or `ROWS` in total, one more block, and the records of all these
+blocks as Python values.
 
 Source: https://avro.apache.org/docs/1.12.0/specification/#object-container-files
 """
@@ -60,10 +61,13 @@ BLOCK_ROWS: Final = 1_000_000
 """Maximum number of records of a block: each one becomes a Python value."""
 
 ROWS: Final = 8192
-"""Number of records that are converted to one table."""
+"""Number of records that are converted to one Arrow table."""
 
 _ERRORS: Final = "surrogateescape"
-"""Error handler for texts that are not UTF-8: Arrow refuses such a text later, which rejects only its record."""
+"""Error handler for texts that are not UTF-8.
+
+Arrow refuses such a text later, and then only the text's record is rejected.
+"""
 
 _WINDOW: Final = 64 << 10
 _HEADER_BYTES: Final = 64 << 10
@@ -91,7 +95,7 @@ class Avro(BlockFormat):
     suffixes = frozenset({"avro"})
 
     def rows(self, source: ObjectBytes, start: int, end: int, target: Target) -> Generator[Parsed, None, int]:
-        """See `BlockFormat`. One GET for the header, then one GET for each `CHUNK_BYTES`."""
+        """See `BlockFormat`. Cost: 1 GET for the header, and 1 GET for each `CHUNK_BYTES`."""
         return _rows(source, start, end, target)
 
     def schemas(self, source: ObjectBytes, key: str, encoding: str) -> Iterator[pa.Schema]:
@@ -106,8 +110,8 @@ class Avro(BlockFormat):
 class _Header:
     """The header of a file. `each`: the schema of a record as it is read; `all`: the schema of an array of records.
 
-    `columns`: the Arrow columns; `read`: those columns that can have values. `block_bytes`: size limit of a
-    decompressed block. `nulls`: number of fields that are always null, at any depth; `nested_nulls`: how many of these
+    `columns`: all Arrow columns; `read`: the columns that can have values. `block_bytes`: size limit of a decompressed
+    block. `nulls`: number of fields that are always null, at any depth; `nested_nulls`: the number of these fields that
     are nested.
     """
 
@@ -169,7 +173,7 @@ def _header(source: ObjectBytes) -> _Header:
 
 
 def _rows(source: ObjectBytes, start: int, end: int, target: Target) -> Generator[Parsed, None, int]:
-    """The rows of the blocks that begin from `start` to `end`.
+    """Yields the rows of the blocks that begin from `start` to `end`.
 
     Returns where the next block begins, or the file's size.
     """
@@ -208,7 +212,7 @@ def _rows(source: ObjectBytes, start: int, end: int, target: Target) -> Generato
 
 
 class _Body:
-    """Reads ranges of the object. The last chunk is kept. A read beyond `end` fetches at most `_WINDOW`."""
+    """Reads ranges of the object, and caches the last chunk. A read beyond `end` fetches at most `_WINDOW` bytes."""
 
     def __init__(self, source: ObjectBytes, end: int) -> None:
         self.size = source.size
@@ -216,7 +220,7 @@ class _Body:
         self._start, self._bytes = 0, b""
 
     def read(self, start: int, end: int) -> bytes:
-        """Bytes of the object, fewer only at its end."""
+        """Returns the bytes from `start` to `end`, or fewer bytes at the object's end."""
         end = min(end, self.size)
         if start >= end:
             return b""
@@ -226,7 +230,9 @@ class _Body:
         return self._bytes[start - self._start : end - self._start]
 
     def behind(self, sync: bytes, start: int) -> int:
-        """The end of the next sync marker from `start` on; the object's size if there is no further marker."""
+        """Returns where the next sync marker behind `start` ends, or the object's size if there is no further
+        marker.
+        """
         while start < self.size:
             window = self.read(start, start + _WINDOW)
             if (found := window.find(sync)) >= 0:
@@ -241,7 +247,7 @@ def _long(stream: BytesIO) -> int:
 
 
 def _block_at(body: _Body, place: int, sync: bytes) -> tuple[int, int, int]:
-    """The start of the block's bytes, the start of the next block, and the block's number of records."""
+    """Returns where the block's bytes start, where the next block starts, and the block's number of records."""
     numbers = BytesIO(body.read(place, place + _LONGS))
     try:
         count, size = _long(numbers), _long(numbers)
@@ -265,10 +271,10 @@ class _Block:
     records: bytes
     count: int
     ends: list[int] = field(default_factory=list)
-    """The end of each record, once it has been determined."""
+    """The end of each record; empty before `one_by_one` was called."""
 
     def together(self, schema: Any) -> list[Any]:
-        """All records. Raises the errors of fastavro, or `EOFError` if more bytes follow the last record."""
+        """Returns all records. Raises the errors of fastavro, or `EOFError` if more bytes follow the last record."""
         body = BytesIO(_bytes_of(self.count) + self.records + b"\0")  # encoded as an array of records
         found: Any = fastavro.schemaless_reader(body, schema, None, handle_unicode_errors=_ERRORS)
         if len(found) != self.count or body.read(1):
@@ -276,7 +282,7 @@ class _Block:
         return list(found)
 
     def one_by_one(self, schema: Any) -> tuple[list[Any], str]:
-        """The records up to the first unreadable one, and the reason why that one is unreadable."""
+        """Returns the records before the first unreadable record, and the reason why that record is unreadable."""
         values, ends = [], []
         stream = BytesIO(self.records)
         error = ""
@@ -297,7 +303,7 @@ class _Block:
         return self.ends[-1] if self.ends else 0
 
     def raw(self, number: int, schema: Any) -> bytes:
-        """The bytes of a record."""
+        """Returns the bytes of a record."""
         if not self.ends:
             self.one_by_one(schema)
         begin = self.ends[number - 1] if number else 0
@@ -305,7 +311,7 @@ class _Block:
 
 
 class _Batch:
-    """Records of some blocks, which become a table together."""
+    """Gathers records of several blocks, and converts the records to one Arrow table."""
 
     def __init__(self, header: _Header, target: Target) -> None:
         self._header, self._target = header, target
@@ -316,7 +322,7 @@ class _Batch:
 
     @property
     def full(self) -> bool:
-        """True if the batch is large enough to become a table."""
+        """True if the batch is large enough to become an Arrow table."""
         return len(self._values) >= self._rows or self._bytes >= BLOCK_BYTES
 
     def add(self, block: _Block) -> Reject | None:
@@ -327,7 +333,7 @@ class _Batch:
             )
         header = self._header
         self._nulls += block.count * header.nulls
-        # An item of a list takes one byte at least.
+        # Each item of a list takes at least one byte.
         if max(self._nulls, len(block.records) * header.nested_nulls) > MAX_ROW_GROUP_CELLS:
             raise UnreadableError(f"more than {MAX_ROW_GROUP_CELLS} values of fields that are always null")
         if len(block.records) > header.block_bytes:
@@ -353,7 +359,7 @@ class _Batch:
         return Reject(index=0, offset=block.place + len(values), reason=reason, raw=raw)
 
     def take(self) -> Iterator[Parsed]:
-        """The rows of the batch, and a reject for each record with a value that does not fit."""
+        """Yields the rows of the batch, and a reject for each record with a value that does not fit."""
         values, places = self._values, self._places
         self._values, self._places, self._bytes = [], [], 0
         for low in range(0, len(values), self._rows):
@@ -403,7 +409,7 @@ def _limited(new: Callable[[], Any]) -> Callable[[bytes], bytes]:
 
 
 class _Snappy:
-    """Decompresses snappy without frames, which a checksum follows."""
+    """Decompresses a block of raw snappy, without frames, and checks the checksum behind the data."""
 
     def decompress(self, data: bytes, _: int) -> bytes:
         if (length := snappy_length(data)) > BLOCK_BYTES:

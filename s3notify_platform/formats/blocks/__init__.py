@@ -1,4 +1,4 @@
-"""Formats whose files have blocks, and are read by ranges: Parquet and ORC.
+"""Parquet and ORC: formats whose files consist of blocks, which are read by ranged GETs.
 
-Also the parts that Avro shares with them.
+Avro uses parts of this package, too.
 """

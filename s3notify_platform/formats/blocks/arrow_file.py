@@ -1,4 +1,4 @@
-"""An object as a file for Arrow's readers, and the readers' errors."""
+"""Presents an object as a file to Arrow's readers, and converts the errors of these readers."""
 
 import io
 from collections.abc import Iterator
@@ -10,11 +10,14 @@ from s3notify_platform.kernel.errors import S3NotifyError
 
 
 class UnreadableError(Exception):
-    """A file, or a part of it, that a format cannot read. Formats never raise it to their callers."""
+    """A file, or a part of it, that a format cannot read. A format never passes this error to its caller."""
 
 
 class ArrowFile(io.RawIOBase):
-    """The object as a file for pyarrow. Keeps the store's error, since pyarrow replaces it by its own."""
+    """The object as a file for pyarrow.
+
+    Keeps each error of the store, because pyarrow replaces it by an error of its own.
+    """
 
     def __init__(self, source: ObjectBytes) -> None:
         super().__init__()
@@ -68,14 +71,15 @@ def reading(file: ArrowFile) -> Iterator[None]:
     except Exception as error:
         if file.failure:
             raise file.failure from error
-        # A damaged file can raise anything, and must not stop other files.
+        # A damaged file can raise any error, and must not stop the read of other files.
         raise UnreadableError(reason_of(error)) from error
 
 
 def wanted_columns(names: list[str], target: Target) -> list[str]:
-    """The columns to read from a file: those of the schema, or all columns if unnamed ones are needed, too. Pure.
+    """Returns the columns to read from a file: the schema's columns, or all columns if the target also needs unnamed
+    columns. Pure.
 
-    `UnreadableError` if the file has no column of a given schema, or two columns of one name.
+    Raises `UnreadableError` if the file has no column of a given schema, or has two columns with the same name.
     """
     if len(set(names)) != len(names):
         raise UnreadableError("a column name occurs twice")

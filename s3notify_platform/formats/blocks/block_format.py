@@ -13,22 +13,28 @@ from s3notify_platform.protocols.source_enumerator import Split
 
 
 def most_decoded(size: int) -> int:
-    """Maximum bytes of decoded rows for an object of `size` bytes. Pure."""
+    """Returns the maximum bytes of decoded rows for an object of `size` bytes. Pure."""
     return max(MAX_DECODED_BYTES, size * MAX_DECODED_PER_BYTE)
 
 
 def bytes_of(rows: pa.Table) -> int:
-    """Bytes of rows, without columns that are all null: the file itself may not have these columns."""
+    """Returns the number of bytes of these rows, without columns that are all null.
+
+    The file itself may lack such a column.
+    """
     return sum(column.nbytes for column in rows.columns if column.null_count < rows.num_rows)
 
 
 class BlockFormat(Format):
-    """A format whose files have blocks. A split reads its own blocks."""
+    """A format whose files have blocks. Each split reads the blocks that belong to it."""
 
     def bounded(
         self, source: ObjectBytes, start: int, end: int, target: Target
     ) -> Generator[Parsed, None, int]:
-        """The result of `rows`. If its rows exceed `most_decoded` bytes, the rest becomes one reject."""
+        """Yields the result of `rows`.
+
+        If the rows exceed `most_decoded` bytes, the remaining rows become one reject.
+        """
         decoded, most, rows = 0, most_decoded(source.size), self.rows(source, start, end, target)
         while True:
             try:
@@ -45,7 +51,7 @@ class BlockFormat(Format):
 
     @abstractmethod
     def rows(self, source: ObjectBytes, start: int, end: int, target: Target) -> Generator[Parsed, None, int]:
-        """The rows of the blocks of a split. Returns where the next block begins, or the file's size.
+        """Yields the rows of a split's blocks. Returns where the next block begins, or the file's size.
 
         An empty file has no rows.
         """

@@ -1,15 +1,16 @@
-"""ORC to rows and rejects, stripe by stripe, by ranged reads of the needed parts.
+"""Reads ORC stripe by stripe as rows and rejects, by ranged GETs of the needed parts.
 
-For splits, each stripe has an equal share of the file. A split reads the stripes whose shares begin in the split. A
-stripe that cannot be read is one reject; a row with a value that does not fit is one reject. A file without a readable
-tail, or without a column of a given schema, becomes one reject; the split that has the file's beginning reports it.
-`_offset` is 2**32 times the number of the stripe, plus the number of the row in the stripe. pyarrow reads times as
-nanoseconds, which reach from the year 1677 to 2262; and it reads a stripe only as a whole. A stripe with a time outside
-of these years is one reject: pyarrow does not say which row has it, and cannot skip it.
+Splits assign to each stripe an equal share of the file's bytes, wherever the stripe is stored. A split reads the
+stripes whose shares begin in the split. A stripe that cannot be read is one reject; a row with a value that does not
+fit is one reject. A file without a readable tail, or without any column of a given schema, becomes one reject. The
+split at the file's beginning reports this reject. `_offset` is 2**32 times the number of the stripe, plus the number of
+the row in the stripe. The reader, pyarrow, reads a stripe only as a whole. It reads times as nanoseconds, which reach
+from the year 1677 to 2262. So a stripe with a time outside of these years is one reject: pyarrow does not say which row
+has this time.
 
-Memory: one decoded stripe, whose size is known only afterwards. The number of the file's rows is checked before
-decoding. If an object in memory has texts or lists, it is decoded twice. The first time only counts bytes: a text is
-stored once, even if many rows have it.
+Memory: one decoded stripe, whose size is known only after decoding. The number of the file's rows is checked before
+decoding. If an object in memory has texts or lists, it is decoded twice. The first decoding only counts bytes: ORC
+stores a repeated text once, but the decoded rows repeat the text.
 """
 
 from collections import deque
@@ -55,7 +56,7 @@ class Orc(BlockFormat):
     def rows(self, source: ObjectBytes, start: int, end: int, target: Target) -> Generator[Parsed, None, int]:
         """See `BlockFormat`.
 
-        Some GETs for the file's tail, then one for each column of a stripe, or for adjacent columns.
+        Cost: some GETs for the file's tail, and 1 GET for each group of adjacent columns of a stripe.
         """
         return _rows(source, start, end, target)
 
@@ -81,9 +82,9 @@ def _open(source: ObjectBytes) -> tuple[ArrowFile, pa_orc.ORCFile]:
 
 
 def _check_block_size(end: bytes) -> None:
-    """Raises for a file whose blocks are too large.
+    """Raises for a file whose compressed blocks are too large.
 
-    Its postscript says so: the protobuf message before the last byte.
+    The size is in the file's postscript, the protobuf message before the last byte.
     """
     post = iter(end[-1 - end[-1] : -1])
 
@@ -130,7 +131,7 @@ def _is_fixed(kind: pa.DataType) -> bool:
 
 
 def _rows(source: ObjectBytes, start: int, end: int, target: Target) -> Generator[Parsed, None, int]:
-    """The rows of the stripes whose share begins from `start` to `end`.
+    """Yields the rows of the stripes whose share begins from `start` to `end`.
 
     Returns the next share's start, or the file's size.
     """

@@ -1,14 +1,14 @@
-"""Parquet to rows and rejects, row group by row group, by ranged reads of the needed parts.
+"""Reads Parquet as rows and rejects, one row group after the other, by ranged GETs of the needed parts.
 
-A split reads the row groups whose middle is in the split. If a row group cannot be read, its rest is one reject, and
-the other row groups are loaded. Without `rescue`, a batch of up to `BATCH_ROWS` rows is one reject if any of its values
-is a mismatch. A file without a readable footer, or without a column of a given schema, becomes one reject; the split
-that has the file's beginning reports it. `_offset` is the number of the row in the file.
+A split reads the row groups whose middle is in the split. If a row group cannot be read completely, its unread rows are
+one reject; the other row groups are loaded. Without `rescue`, a batch of up to `BATCH_ROWS` rows is one reject if any
+of its values is a mismatch. A file without a readable footer, or without any column of a given schema, becomes one
+reject. The split at the file's beginning reports this reject. `_offset` is the number of the row in the file.
 
 Memory: the encoded bytes of one row group, and `BATCH_BYTES` of decoded rows. Sizes are checked twice: by the footer
-before anything is decoded, and during decoding. If an object's rows exceed `most_decoded` bytes, its rest is one
-reject. The rest is usually the whole object. If rows were returned before the excess was noticed, the reject has the
-offset of the first row that is left out.
+before anything is decoded, and during decoding. An object whose rows exceed `most_decoded` bytes is usually one reject
+as a whole. If some rows were returned before the excess was noticed, the reject begins at the first row that is left
+out.
 """
 
 from collections.abc import Generator, Iterator, Sequence
@@ -46,12 +46,15 @@ from s3notify_platform.kernel.limits import (
 FOOTER_BYTES: Final = 64 << 10
 BATCH_ROWS: Final = 1 << 17
 BATCH_BYTES: Final = 64 << 20
-"""Maximum bytes of decoded rows in one table."""
+"""Maximum bytes of decoded rows in one Arrow table."""
 
 _MILLION: Final = 1_000_000
 
 DECODED_ROWS: Final = 1024
-"""Number of rows that are decoded together: their size is known only afterwards."""
+"""Number of rows that are decoded together.
+
+The number is small because the decoded size is known only after decoding.
+"""
 
 PROBED_ROWS: Final = 8
 """Number of rows that are decoded to estimate the size of a row, if an object in memory may have large values."""
@@ -62,10 +65,10 @@ SUSPECT_PER_BYTE: Final = 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowGroup:
-    """One row group: the place where it begins and ends in the file, for splits, and the number of its first row.
+    """One row group. `begin` and `end` are its approximate place in the file, which assigns it to a split.
 
-    The place is calculated from the sizes of the row groups. Columns have exact places, but pyarrow 26 crashes the
-    process if it is asked for a column of a damaged footer.
+    The place is calculated from the sizes of the row groups. The columns' exact offsets are not used, because pyarrow
+    26 crashes the process if it reads a column of a damaged footer.
     """
 
     number: int
@@ -77,7 +80,7 @@ class RowGroup:
 
     @property
     def middle(self) -> int:
-        """The place that decides which split reads the row group."""
+        """The byte that decides which split reads the row group."""
         return (self.begin + self.end) // 2
 
 
@@ -90,7 +93,7 @@ class Parquet(BlockFormat):
     def rows(self, source: ObjectBytes, start: int, end: int, target: Target) -> Generator[Parsed, None, int]:
         """See `BlockFormat`.
 
-        One GET for the footer (two if it is long), then one GET for adjacent columns of each row group.
+        Cost: 1 GET for the footer (2 GETs if it is long), and 1 GET for adjacent columns of each row group.
         """
         return _rows(source, start, end, target)
 
@@ -105,9 +108,9 @@ class Parquet(BlockFormat):
 
 
 def parquet_footer(source: ObjectBytes) -> bytes:
-    """The footer of a file, up to the file's end, which is enough to read its schema.
+    """Returns the footer of a file, up to the file's end: enough bytes to read the schema.
 
-    One GET, or two for a long footer.
+    Cost: 1 GET, or 2 GETs for a long footer.
     """
     size = source.size
     end = source.read(max(0, size - FOOTER_BYTES), size)
@@ -118,7 +121,7 @@ def parquet_footer(source: ObjectBytes) -> bytes:
 
 
 def _rows(source: ObjectBytes, start: int, end: int, target: Target) -> Generator[Parsed, None, int]:
-    """The rows of the row groups whose middle is from `start` to `end`.
+    """Yields the rows of the row groups whose middle is from `start` to `end`.
 
     Returns where the next group begins, or the file's size.
     """
@@ -157,7 +160,8 @@ def _rows(source: ObjectBytes, start: int, end: int, target: Target) -> Generato
                 for r in found.rejects
             ]
             yield found
-    # The end must be behind the middle of each group that was read, even if a tiny row group seems to have no bytes.
+    # The returned place must be behind the middle of each row group that was read, even if a tiny row group
+    # seems to have no bytes.
     read = max((group.middle + 1 for group in groups if group.middle < end), default=0)
     return max(read, min((group.begin for group in groups if group.middle >= end), default=size))
 
@@ -178,7 +182,7 @@ def _are_more(
 def _of_group(
     file: ArrowFile, reader: pq.ParquetFile, group: RowGroup, names: list[str], target: Target
 ) -> Iterator[Parsed]:
-    """The rows of a row group, and one reject for the rest of the group if it cannot be read."""
+    """Yields the rows of a row group. If the group cannot be read completely, yields one reject for the unread rows."""
     unread = [below("", name) for name in reader.schema_arrow.names if name not in names]
     row = group.first_row
     try:
@@ -231,7 +235,9 @@ def _row_groups(reader: pq.ParquetFile, size: int) -> list[RowGroup]:
 def _decoded(
     file: ArrowFile, reader: pq.ParquetFile, group: RowGroup, names: list[str], columns: int
 ) -> Iterator[pa.Table]:
-    """A row group's rows, `BATCH_ROWS` or `BATCH_BYTES` at a time, or fewer rows if the result has many `columns`."""
+    """Yields a row group's rows as Arrow tables of up to `BATCH_ROWS` or `BATCH_BYTES`, or of fewer rows if the result
+    has many `columns`.
+    """
     if group.bytes > MAX_ROW_GROUP_BYTES:
         raise UnreadableError(f"{group.bytes} bytes: a task reads at most {MAX_ROW_GROUP_BYTES}")
     leaves = max(1, len(reader.schema))
@@ -271,7 +277,7 @@ def _decoded(
 
 
 def _fitting_rows(reader: pq.ParquetFile, group: RowGroup, names: list[str]) -> int:
-    """The number of rows that have about `BATCH_BYTES`, estimated from the first rows."""
+    """Returns the number of rows that have about `BATCH_BYTES`, estimated from the first rows."""
     first = reader.iter_batches(PROBED_ROWS, row_groups=[group.number], columns=names, use_threads=False)
     probed = [plain for batch in islice(first, 1) for plain in _without_dictionaries(batch)]
     size = sum(batch.nbytes for batch in probed)
@@ -280,7 +286,7 @@ def _fitting_rows(reader: pq.ParquetFile, group: RowGroup, names: list[str]) -> 
 
 
 def _without_dictionaries(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    """The rows with dictionary references replaced by their texts, in parts of at most `BATCH_BYTES`."""
+    """Replaces dictionary references by their texts, and yields the rows in parts of at most `BATCH_BYTES`."""
     found = [n for n, kind in enumerate(batch.schema.types) if pa.types.is_dictionary(kind)]
     longest = max(
         (batch.column(n).dictionary.nbytes for n in found if len(batch.column(n).dictionary)), default=0

@@ -1,7 +1,8 @@
-"""Columns of Parquet files, by name, in the schema's types; mismatches, and fields without a column.
+"""Casts the columns of Parquet files to the schema's types, by column name. Finds mismatches, and fields without a
+column.
 
-Times are cut to microseconds, the precision of Spark. A cast that must guess, like the cast of a number to a time, is
-refused.
+Times are cut to microseconds, the precision of Spark. A cast that requires a guess, like the cast of a number to a
+time, is refused.
 """
 
 from collections.abc import Iterator
@@ -32,7 +33,10 @@ from s3notify_platform.formats.rescue import (
 
 
 def fit_rows(table: pa.Table, target: Target) -> Parsed:
-    """The rows of a table, as object 0, or one reject for the whole table. Never raises for bad data."""
+    """Casts the rows of an Arrow table to the target, as rows of object 0.
+
+    If a value does not fit, returns one reject for the whole table. Never raises for bad data.
+    """
     found = no_rows(target, [])
     try:
         found.table = _fit(table, target, found)
@@ -45,7 +49,7 @@ def fit_rows(table: pa.Table, target: Target) -> Parsed:
 
 
 def _fit(table: pa.Table, target: Target, found: Parsed) -> pa.Table:
-    """The rows as a table. Adds the counts to `found`."""
+    """Returns the rows in the target's columns. Adds the counts of mismatches and of unnamed values to `found`."""
     schema = target.schema
     unnamed, new_fields = unnamed_columns(table, schema)
     for path, places in unnamed.items():
@@ -63,7 +67,10 @@ def _fit(table: pa.Table, target: Target, found: Parsed) -> pa.Table:
 
 
 def fit_by_halves(table: pa.Table, target: Target) -> Iterator[tuple[int, Parsed]]:
-    """The rows of a table in parts, each with the number of its first row; a row that does not fit is a reject."""
+    """Yields the rows of an Arrow table in parts, and with each part the number of its first row.
+
+    A row that does not fit is a reject.
+    """
     waiting = [(0, table)]
     while waiting:
         first, part = waiting.pop()
@@ -109,19 +116,19 @@ def _cast(values: pa.Array, kind: pa.DataType) -> pa.Array:
     ):
         raise pa.ArrowInvalid(f"{found} is not a {kind}")  # a cast would guess
     if pa.types.is_integer(found) and pa.types.is_decimal(kind):
-        # A cast compares the number of digits of the types, not of the values.
+        # A cast compares the digits that the two types allow, not the digits of the values.
         values = pc.cast(values, pa.decimal128(20, 0))
     if pa.types.is_float32(kind):
         check_finite(infinities(pc.cast(values, kind)), lambda: infinities(values))
     if pa.types.is_nested(found) and (twin := _twin_in(found)):
-        raise pa.ArrowInvalid(f"field {twin!r} occurs twice")  # a cast would drop one of the fields
+        raise pa.ArrowInvalid(f"field {twin!r} occurs twice")  # pyarrow's cast drops one of the two fields
     fit = pc.cast(values, options=pc.CastOptions(target_type=kind, allow_time_truncate=True))
     check_years(fit)
     return fit
 
 
 def _twin_in(kind: pa.DataType) -> str:
-    """A name that two fields of the same struct have, at any depth; "" if there is none."""
+    """Returns a name that two fields of the same struct have, at any depth; "" if there is none."""
     if not pa.types.is_nested(kind):
         return ""
     parts = [kind.field(number) for number in range(kind.num_fields)]
@@ -137,7 +144,7 @@ def _is_text(kind: pa.DataType) -> bool:
 def _rescue_unnamed(
     table: pa.Table, unnamed: dict[str, np.ndarray], schema: pa.Schema, rescued: dict[int, Rescued]
 ) -> None:
-    """Adds all values that `schema` does not name to `rescued`."""
+    """Adds to `rescued` all values of fields that `schema` lacks."""
     rows = np.unique(np.concatenate(list(unnamed.values()))).tolist() if unnamed else []
     kinds = kinds_of(schema)
     for column in table.schema:
@@ -150,7 +157,7 @@ def _rescue_unnamed(
 
 
 def _plain(value: pa.Scalar) -> Any:
-    """A Python value.
+    """Converts an Arrow scalar to a Python value.
 
     Times become texts: Python has fewer years, zones and digits. Structs with duplicate names become pairs.
     """

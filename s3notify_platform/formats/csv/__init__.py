@@ -1,1 +1,1 @@
-"""CSV and TSV: finds the records, and converts texts to columns of a type."""
+"""CSV and TSV: this package finds the records of a text, and converts their values to typed columns."""

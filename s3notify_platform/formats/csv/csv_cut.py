@@ -1,6 +1,6 @@
 """Finds the records of a CSV, in the dialect of its source.
 
-A quote opens a value only at the value's start; elsewhere in an unquoted value it is an ordinary character.
+A quote opens a value only at the value's start. Elsewhere in an unquoted value, a quote is an ordinary character.
 """
 
 import csv
@@ -37,7 +37,7 @@ class Dialect:
     null.
 
     `delimiter`, `quote`, `escape` and `comment` are one ASCII character, or empty if unused. `names`: the column names,
-    if the first line does not have them. `nulls` are separated by `|`.
+    if the first line of an object is not a header. `nulls` are separated by `|`.
     """
 
     delimiter: str = ","
@@ -63,11 +63,14 @@ class Dialect:
 
     @property
     def simple(self) -> bool:
-        """True if only quotes and line ends say where records begin, so that a text can be read from the middle."""
+        """True if quotes and line ends alone decide where records begin.
+
+        Only then can a text be read from the middle.
+        """
         return not (self.escape or self.comment or self.skip_lines)
 
     def values(self, text: str) -> list[str]:
-        """The values of one record. `csv.Error` or `StopIteration` if the text is not a record."""
+        """Returns the values of one record. Raises `csv.Error` or `StopIteration` if the text is not a record."""
         return next(csv.reader(io.StringIO(text, newline=""), **self._how))
 
     @cached_property
@@ -95,21 +98,27 @@ class Dialect:
 
     @cached_property
     def quote_byte(self) -> int:
-        """The byte of the quote; 256, which matches no byte, if there is no quote."""
+        """The byte of the quote character, or 256, which matches no byte, if the dialect has no quote."""
         return ord(self.quote) if self.quote else 256
 
     @cached_property
     def before(self) -> Marks:
-        """The bytes that may be before an opening quote: before a quoted value, or at a doubled quote in it."""
+        """For each byte, true if it may precede an opening quote: as a separator before a quoted value, or as the first
+        of two doubled quotes.
+        """
         return np.isin(np.arange(256), [ord(self.delimiter), NEWLINE, self.quote_byte])
 
     @cached_property
     def behind(self) -> Marks:
-        """The bytes that may be behind a closing quote: behind a quoted value, or at a doubled quote in it."""
+        """For each byte, true if it may follow a closing quote: as a separator behind a quoted value, or as the second
+        of two doubled quotes.
+        """
         return np.isin(np.arange(256), [ord(self.delimiter), NEWLINE, RETURN, self.quote_byte])
 
     def record_end(self, body: bytes, start: int, end: int) -> int:
-        """The end of a well-formed record that begins at `start`; `start` if no such record ends before `end`."""
+        """Returns where the well-formed values that begin at `start` end; `start` if not even one value is
+        well-formed.
+        """
         first, more = self._values
         found = first.match(body, start, end)
         place = found.end() if found else start
@@ -119,7 +128,7 @@ class Dialect:
         return place
 
     def fault(self, record: bytes) -> str:
-        """Why a record is malformed; "" if it is well-formed."""
+        """Returns why a record is malformed, or ""."""
         end = self.record_end(record, 0, len(record))
         if end == len(record):
             return ""
@@ -129,11 +138,10 @@ class Dialect:
 
     @cached_property
     def _values(self) -> tuple[re.Pattern[bytes], re.Pattern[bytes]]:
-        """Patterns for a record's first value, and for up to 500 further values, since an unbounded repetition takes
-        memory.
+        """Patterns for a record's first value, and for up to 500 further values.
 
-        A possessive repetition takes no memory, but Python 3.11.2 matches it wrongly if its body can fail in the
-        middle.
+        The number is limited because an unbounded repetition takes memory. A possessive repetition takes no memory, but
+        Python 3.11.2 matches it wrongly if its body can fail in the middle.
         """
         d, q, e = (re.escape(one.encode()) for one in (self.delimiter, self.quote, self.escape))
         plain = rb"[^" + d + e + rb"\r\n]*+"
@@ -163,7 +171,8 @@ STANDARD: Final = Dialect()
 def csv_cut(
     body: bytes, *, mark: bool, final: bool, limit: int, dialect: Dialect = STANDARD
 ) -> tuple[Offsets, Offsets, int]:
-    """Byte ranges of the records of a body that begins with a record, and where the first unfinished record begins.
+    """Returns the starts and ends of the records in `body`, and where the first incomplete record begins. `body` begins
+    with a record.
 
     The header counts as a record, a blank line does not. If not `final`, more text may follow. A record longer than
     `limit` counts as malformed. `mark`: the body is the object's beginning.
@@ -209,7 +218,7 @@ def _has(body: bytes, characters: str) -> bool:
 
 
 def _skipped(body: bytes, lines: int) -> int:
-    """The end of the first `lines` lines of a text; the text's length if it has fewer lines."""
+    """Returns where the first `lines` lines of a text end, or the text's length if the text has fewer lines."""
     place = 0
     for _ in range(lines):
         place = _behind_line(body, place)
@@ -220,9 +229,9 @@ _LINE_END: Final = re.compile(rb"\r\n?|\n")
 
 
 def _behind_line(body: bytes, place: int) -> int:
-    """The end of a line that is not a record; the end of `body` if no line end is found.
+    """Returns where a line that is not a record ends, or the end of `body` if no line end is found.
 
-    A lone carriage return ends such a line, too. The text behind it does not belong to the line, and may be a record.
+    A lone carriage return ends the line, too: the text behind it may be a record.
     """
     found = _LINE_END.search(body, place)
     return found.end() if found else len(body)
@@ -237,10 +246,10 @@ def _short(breaks: Marks, whole: int, limit: int) -> bool:
 
 
 def quotes_are_plain(octets: npt.NDArray[np.uint8], inside: Marks, dialect: Dialect = STANDARD) -> bool:
-    """True if every second quote closes a value: each is at the border of its value, or is doubled.
+    """True if quotes alternately open and close a value. Each quote must be at the border of its value, or be doubled.
 
-    `inside`: for each byte, true if a quoted value is open behind it. A lone carriage return outside of quotes makes
-    its record malformed; then the result is false, too.
+    `inside`: for each byte, true if a quoted value is open behind it. The result is also false for a lone carriage
+    return outside of quotes, which makes its record malformed.
     """
     if len(octets) and inside[-1]:
         return False
@@ -257,19 +266,19 @@ def quotes_are_plain(octets: npt.NDArray[np.uint8], inside: Marks, dialect: Dial
 
 
 def could_open(padded: npt.NDArray[np.uint8], places: Offsets, dialect: Dialect = STANDARD) -> bool:
-    """True if each of these places may have an opening quote. `padded` has one more byte on either side."""
+    """True if an opening quote is allowed at each of these places. `padded` has one more byte on either side."""
     return bool(dialect.before[padded[places]].all())
 
 
 def could_close(padded: npt.NDArray[np.uint8], places: Offsets, dialect: Dialect = STANDARD) -> bool:
-    """True if each of these places may have a closing quote. `padded` has one more byte on either side."""
+    """True if a closing quote is allowed at each of these places. `padded` has one more byte on either side."""
     return bool(dialect.behind[padded[places + 2]].all())
 
 
 def _scanned_breaks(
     body: bytes, place: int, *, final: bool, limit: int, dialect: Dialect
 ) -> tuple[Marks, int]:
-    """The ends of records, found one by one. A malformed record ends where its line ends."""
+    """Finds the ends of records one by one. A malformed record ends where its line ends."""
     breaks = np.zeros(len(body), np.bool_)
     begin = place
     while begin < len(body):
@@ -282,8 +291,8 @@ def _scanned_breaks(
             continue
         end = dialect.record_end(body, begin, len(body))
         while end < len(body) and body[end] == RETURN and body[end + 1 : end + 2] != b"\n":
-            # A lone carriage return joins two records to one malformed record. Line ends in quotes do not end the
-            # second record.
+            # A lone carriage return makes one malformed record of the text before it and the text behind it.
+            # Quoted line ends behind it do not end this record.
             end = dialect.record_end(body, end + 1, len(body))
         if not final and len(body) - begin <= limit and _may_go_on(body, end, dialect):
             break
@@ -299,7 +308,7 @@ def _scanned_breaks(
 
 
 def _may_go_on(body: bytes, end: int, dialect: Dialect) -> bool:
-    """True if the text that follows could change a record that is well-formed up to `end`."""
+    """True if more text behind `body` can change the end of the record that is well-formed up to `end`."""
     if end >= len(body) - 1:
         return body[end:] != b"\n"
     quote = end + (body[end] == ord(dialect.delimiter))
@@ -307,13 +316,13 @@ def _may_go_on(body: bytes, end: int, dialect: Dialect) -> bool:
 
 
 def check_csv_records(records: Records, dialect: Dialect = STANDARD) -> None:
-    """Raises for records that pyarrow would split or join in another way than `csv_cut`."""
+    """Raises for malformed records, which pyarrow splits or joins in another way than `csv_cut`."""
     for number in malformed(records, dialect):
         raise pa.ArrowInvalid(dialect.fault(records.raw(number)))
 
 
 def malformed(records: Records, dialect: Dialect) -> Iterator[int]:
-    """The numbers of the records that pyarrow would split or join in another way than `csv_cut`."""
+    """Yields the numbers of the malformed records, which pyarrow splits or joins in another way than `csv_cut`."""
     octets = np.frombuffer(records.body, np.uint8)[records.start[0] : records.end[-1]]
     quotes = octets == dialect.quote_byte
     inside = np.logical_xor.accumulate(quotes) if quotes.any() else quotes

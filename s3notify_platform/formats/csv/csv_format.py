@@ -1,12 +1,13 @@
-"""CSV to Arrow rows: the first line of an object names the columns, unless the source does; blank lines are skipped.
+"""Converts CSV to Arrow rows. The first line of an object has the column names, unless the source's settings have them.
+Blank lines are skipped.
 
 A line ends with a line feed, or with a carriage return and a line feed. A lone carriage return outside of quotes makes
-its record a reject. In the header, it makes the whole object a reject.
+its record a reject. In the header, a lone carriage return makes the whole object a reject.
 
-A quote opens a value only at the value's start. A quote that is never closed, or is followed by text, makes its record
-a reject. The whole object is a reject if its header is missing (unless its text is empty), cannot be read, or has no
-column of a given schema. If no schema is given, it is also a reject if the header looks like values, or like names
-between other delimiters. An empty field is null, except in string columns, where it is the empty string. Timestamps
+A quote opens a value only at the value's start. A quote that is never closed, or a closing quote with text behind it,
+makes the record a reject. An object with text becomes a reject as a whole if its header is missing, cannot be read, or
+has no column of a given schema. Without a given schema, the object is also rejected if its header looks like values, or
+like names between other delimiters. An empty field is null. Only in string columns, it is the empty string. Timestamps
 without a zone are UTC, unless `notation` has another zone.
 """
 
@@ -86,7 +87,7 @@ class Csv(TextFormat):
     def may_be_cut(self, key: str, encoding: str) -> bool:
         """See `Format`.
 
-        Also false if the dialect is not `simple`: then a record's start cannot be found from the middle.
+        Also false if the dialect is not `simple`: then no record's start can be found from the middle of an object.
         """
         return self.dialect.simple and super().may_be_cut(key, encoding)
 
@@ -118,7 +119,7 @@ class Csv(TextFormat):
         return not pa.types.is_nested(kind)
 
     def common_type(self, first: pa.DataType, second: pa.DataType) -> pa.DataType:
-        """See `Format`. The type is string: all values are texts."""
+        """See `Format`. The common type is string, because all values of CSV are texts."""
         return pa.string()
 
 
@@ -142,8 +143,8 @@ class CsvRecords(Parser):
         named = {*target.schema.names}
         self._unnamed_columns = [name for name in names if name not in named]
         self._written = {c.name: notation.written(below("", c.name), c.type) for c in target.schema}
-        # Timestamps are read as strings: the CSV reader requires that all of them have a zone, or none. Nested types
-        # are read as strings, too: the reader has none.
+        # Timestamps are read as strings: the CSV reader requires that all timestamps have a zone, or none
+        # has. Nested types are read as strings, too: pyarrow's CSV reader has no nested types.
         kinds = {
             c.name: pa.string()
             if self._written[c.name] or pa.types.is_timestamp(c.type) or pa.types.is_nested(c.type)
@@ -192,15 +193,17 @@ class CsvRecords(Parser):
         return replace(self._converted(columns, texts, joined), mismatches=mismatches, left=left)
 
     def _not_text(self, records: Records) -> Iterator[int]:
-        """The numbers of records that are not UTF-8. None with a binary column, which allows such records."""
+        """Returns the numbers of records that are not UTF-8; no numbers if the schema has a binary column, which allows
+        other bytes.
+        """
         return iter(()) if self._binary else not_utf8(records)
 
     def _converted(self, columns: Sequence[pa.Array], table: pa.Table, joined: bytes) -> Converted:
-        """The `columns` as a result, with the values of `table` that the schema does not name."""
+        """Returns a result that has the `columns`, and the values of `table` for which the schema has no column."""
         named = pa.Table.from_arrays(columns, schema=self.target.schema)
         if not self._unnamed_columns:
             return Converted(table=named)
-        # An empty field has no value.
+        # An empty field counts as a missing value.
         texts = {name: _without_empty(table[name].combine_chunks()) for name in self._unnamed_columns}
         unnamed, found = unnamed_columns(pa.table(texts), pa.schema([]))
         new_fields = None
@@ -211,7 +214,7 @@ class CsvRecords(Parser):
         return Converted(table=named, unnamed=unnamed, new_fields=new_fields)
 
     def _infinities_in(self, joined: bytes, name: str) -> int:
-        """The number of infinities in the texts of a column."""
+        """Returns the number of infinities in the texts of a column."""
         options = csv_options([name], pa.schema([(name, pa.string())]), self._dialect)
         texts = read_csv(joined, self._names, options, self._dialect)[name]
         return infinite(texts)
@@ -258,7 +261,7 @@ class CsvRecords(Parser):
         return pa.schema([column.with_type(kind) for column, kind in zip(found, kinds, strict=True)])
 
     def _new_fields(self, split: Sequence[dict[str, str]]) -> list[pa.Schema]:
-        """The fields of recovered records that an inferred schema lacks."""
+        """Returns the fields that an inferred schema lacks and that recovered records have."""
         names = [name for name in self._unnamed_columns if any(values.get(name) for values in split)]
         rows = "".join(",".join(_quoted(values.get(name)) for name in names) + "\n" for values in split)
         dialect = Dialect(nulls=self._dialect.nulls)
@@ -277,7 +280,7 @@ class CsvRecords(Parser):
 
 
 def _split(raw: bytes, dialect: Dialect) -> list[str] | None:
-    """The values of a record; None if its quotes are malformed, or it is not UTF-8."""
+    """Returns the values of a record; None if the record has malformed quotes or is not UTF-8."""
     if dialect.record_end(raw, 0, len(raw)) < len(raw):
         return None
     try:
@@ -306,14 +309,14 @@ def _quoted(value: str | None) -> str:
 _VALUE: Final = re.compile(
     r"\s*([-+]?[.,]?\d[\d.,]*(e[-+]?\d+)?|\d{1,4}[-/.]\d\d?[-/.]\d{1,4}([T ].*)?)\s*", re.IGNORECASE
 )
-"""Matches a number or a date."""
+"""Matches a text that looks like a number or a date."""
 
 
 def csv_names(header: bytes, schema: pa.Schema | None, dialect: Dialect = STANDARD) -> list[str]:
-    """The columns named by a header, or by the dialect.
+    """Returns the column names that the header or the dialect has.
 
-    `CorruptError` if the header cannot be read, or has no column of a given `schema`. Without a schema, `CorruptError`
-    if the names do not look like a header.
+    Raises `CorruptError` if the header cannot be read, or has no column of a given `schema`. Without a schema, raises
+    `CorruptError` if the names do not look like a header.
     """
     try:
         names = dialect.values(dialect.names or header.decode("utf-8"))
@@ -353,7 +356,7 @@ def _noted(ragged: list[int], row: pa_csv.InvalidRow) -> str:
 def csv_options(
     names: list[str] | None, types: pa.Schema | None, dialect: Dialect = STANDARD
 ) -> pa_csv.ConvertOptions:
-    """Options to convert values to `types`; without `names` and `types` the reader infers the types."""
+    """Returns pyarrow's options to convert values to `types`. Without `names` and `types`, pyarrow infers the types."""
     return pa_csv.ConvertOptions(
         column_types=types,
         include_columns=names,
@@ -372,7 +375,7 @@ def inferred_types(
     *,
     ragged: list[int] | None = None,
 ) -> pa.Schema:
-    """The types of the `chosen` columns, or of all columns.
+    """Infers the types of the `chosen` columns, or of all columns.
 
     `names`: the column names of the records. See `read_csv`.
     """
@@ -397,9 +400,10 @@ def read_csv(
     *,
     ragged: list[int] | None = None,
 ) -> pa.Table:
-    """Records without a header line, read in one block and one thread.
+    """Reads records without a header line, in one block and one thread.
 
-    Records whose number of values differs from `names` are left out; their numbers are added to `ragged`, if given.
+    Leaves out each record that has more or fewer values than `names`, and adds the record's number to `ragged`, if
+    given.
     """
     parsing = dialect.parse_options
     if ragged is not None:

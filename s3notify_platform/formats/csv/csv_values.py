@@ -1,6 +1,6 @@
-"""Converts texts of CSV to columns of a type.
+"""Converts texts of CSV to typed columns.
 
-The result is that of pyarrow's CSV reader, but all fitting values are kept.
+The values equal those of pyarrow's CSV reader, but values that fit are kept even if other values do not fit.
 """
 
 from typing import Final
@@ -22,14 +22,14 @@ _BOOLEANS: Final = ("true", "True", "TRUE", "1", "false", "False", "FALSE", "0")
 
 
 def infinite(texts: pa.Array | pa.ChunkedArray) -> int:
-    """Number of infinities among these texts."""
+    """Returns the number of infinities among these texts."""
     return pc.sum(pc.match_substring_regex(texts, _INFINITE)).as_py() or 0
 
 
 def values_of(
     texts: pa.Array, kind: pa.DataType, dialect: Dialect, written: Written | None = None
 ) -> pa.Array:
-    """Texts as values of `kind`, in the notation `written`, if given.
+    """Converts texts to `kind`. `written`: the notation of the texts, if it is not the usual one.
 
     Raises pyarrow's errors if any text does not fit.
     """
@@ -69,10 +69,11 @@ def _parsed(texts: pa.Array, kind: pa.DataType) -> pa.Array:
 def most_values(
     texts: pa.Array, column: pa.Field, dialect: Dialect, written: Written | None = None
 ) -> tuple[pa.Array, ColumnMismatches | None]:
-    """Texts as the values of a column; a text that does not fit is null, and a mismatch.
+    """Converts texts to the values of a column. A text that does not fit becomes null and counts as a mismatch.
 
-    The cheaper attempts come first: all texts together; then without the texts that begin unlike a value; then without
-    those that do not match the type's pattern. In the rest, mismatches are found by halving.
+    Tries the cheaper conversions first. The first converts all texts together; the next leaves out texts whose first
+    character no value has. The last leaves out texts that do not match the type's pattern, and finds other mismatches
+    by halving.
     """
     kind, form = column.type, (written.form if written else "") or FORMS.get(column.type.id)
     rest, odd = texts, np.zeros(len(texts), bool)
@@ -107,7 +108,7 @@ _BEGINNINGS: Final = np.isin(np.arange(256), list(b"0123456789+-. "))
 
 
 def _odd_beginnings(texts: pa.Array, kind: pa.DataType) -> npt.NDArray[np.int64]:
-    """The numbers of the texts that begin differently from most values of this type."""
+    """Returns the numbers of the texts whose first character is unusual for values of this type."""
     if kind.id not in FORMS or pa.types.is_boolean(kind) or pa.types.is_nested(kind):
         return np.zeros(0, np.int64)
     _, bounds, data = texts.buffers()
@@ -118,7 +119,7 @@ def _odd_beginnings(texts: pa.Array, kind: pa.DataType) -> npt.NDArray[np.int64]
 
 
 def _odd(texts: pa.Array, form: str | None, dialect: Dialect) -> npt.NDArray[np.bool_]:
-    """True for each text that does not match the pattern `form`; None matches all texts."""
+    """Returns, for each text, true if it does not match the pattern `form`. A `form` of None matches all texts."""
     if form is None:
         return np.zeros(len(texts), bool)
     fitting = pc.or_(pc.match_substring_regex(texts, form), pc.is_in(texts, pa.array(dialect.null_texts)))

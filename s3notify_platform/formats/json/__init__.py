@@ -1,1 +1,1 @@
-"""JSON: lines, documents, and a choice of these by content; and checks of a text before it is parsed."""
+"""JSON: lines, documents, the choice between both by content, and checks of a text before parsing."""

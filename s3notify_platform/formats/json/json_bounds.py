@@ -1,4 +1,5 @@
-"""Finds without a parser how deep and how large parsed JSON becomes, since pyarrow 26 has no limits.
+"""Finds out, without a parser, how deep and how large parsed JSON will be. This is necessary because pyarrow 26 has no
+limits.
 
 Deep nesting crashes the process. Many objects with different keys become a table with a row for each object, and a
 column for each key.
@@ -24,9 +25,9 @@ _TOKEN: Final = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"|[\[\]{}]', re.DOTALL)
 
 
 def infinities_in(text: bytes) -> int:
-    """Number of infinities that are written in JSON lines, outside of strings.
+    """Returns the number of infinities that JSON lines contain, outside of strings.
 
-    `ArrowInvalid` for the abbreviation `Inf`.
+    Raises `ArrowInvalid` for the abbreviation `Inf`.
     """
     if b"I" not in text or b"Inf" not in text:  # the search for one byte is much faster
         return 0
@@ -37,7 +38,10 @@ def infinities_in(text: bytes) -> int:
 
 
 def depth_of(text: bytes) -> int:
-    """Number of nested levels in a JSON text; for a malformed text, at least the number that a parser enters."""
+    """Returns the number of nested levels in a JSON text.
+
+    For a malformed text, the result is at least the depth that a parser reaches.
+    """
     if b"\\" in text:
         text = _ESCAPE.sub(b"", text)
     text = text.translate(None, _NOT_STRUCTURE).replace(b'""', b"")
@@ -52,7 +56,7 @@ def is_deeper(text: bytes, levels: int) -> bool:
 
 
 def too_deep(records: Records) -> Iterator[int]:
-    """The numbers of the records nested deeper than `MAX_DEPTH`."""
+    """Yields the numbers of the records nested deeper than `MAX_DEPTH`."""
     if not len(records.start):
         return
     low = int(records.start[0])
@@ -67,8 +71,8 @@ def too_deep(records: Records) -> Iterator[int]:
 def check_json_lines(records: Records) -> None:
     """Raises unless each line is one object.
 
-    Without this check, the next line could complete a record that does not fill its line, and both would be hidden. A
-    `null` in place of the first object crashes the process inside pyarrow 26, and so does deep nesting.
+    Without this check, a record that is cut at its line's end could continue on the next line: pyarrow would make one
+    row of two lines. A `null` in place of the first object, and deep nesting, crash the process inside pyarrow 26.
     """
     octets = np.frombuffer(records.body, np.uint8)
     first, last = octets[records.start], octets[records.end - 1]
@@ -85,7 +89,7 @@ _FEW: Final = 2000
 
 
 def check_cells(text: bytes, columns: int | None = None) -> None:
-    """`ArrowInvalid` if the number of objects in a JSON text, times `columns`, is too large.
+    """Raises `ArrowInvalid` if the number of objects in a JSON text, times `columns`, is too large.
 
     Without `columns`, the number of different keys counts.
     """
@@ -103,7 +107,10 @@ def check_cells(text: bytes, columns: int | None = None) -> None:
 
 
 def value_end(text: str, start: int) -> int:
-    """The end of a JSON object or list that begins at `start`, at any depth. `ValueError` if it has no end."""
+    """Returns where the JSON object or list that begins at `start` ends, at any depth.
+
+    Raises `ValueError` if the end is missing.
+    """
     depth = 0
     for token in _TOKEN.finditer(text, start):
         depth += {"[": 1, "{": 1, "]": -1, "}": -1}.get(token[0], 0)
@@ -117,10 +124,10 @@ _WHITE: Final = b" \t\r\n"
 
 
 def parts_of(text: bytes, start: int) -> Iterator[tuple[bytes, int, int]]:
-    """The parts of a JSON object or list that begins at `start`.
+    """Yields the parts of a JSON object or list that begins at `start`.
 
-    A part is a key (b"" in a list), and the begin and end of the value. The last part is the whole object or list,
-    without a key. Works at any depth; `ValueError` if it has no end.
+    A part has a key (b"" in a list), and the start and end of the value. The last part is the whole object or list,
+    without a key. Any depth is allowed. Raises `ValueError` if the object or list has no end.
     """
     depth, begin, key = 0, start, b""
     for token in _MARK.finditer(text, start):

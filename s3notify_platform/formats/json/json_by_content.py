@@ -1,13 +1,13 @@
 """JSON whose content decides its kind: a list of records over any number of lines, or JSON lines.
 
-It is for objects `.json` if no setting decides: both kinds may be in one source. An object is a document if it begins
-with a list of objects, or with a line that is only `{`. Every other object is read as JSON lines. Only the first
-`BEGINNING_BYTES` of the decoded object decide.
+This format reads objects with the suffix `.json` if no setting decides: one source may have documents and lines. An
+object is a document if it begins with a list of objects, or with a line that is only `{`. Every other object is read as
+JSON lines. Only the first `BEGINNING_BYTES` of the decoded object decide.
 
-A list cannot be read from its middle. But a large object may have been cut into parts before its content was known,
-since lines can be read in parts. Then the reader of the first part reads the whole list, up to `MAX_DOCUMENT_BYTES`.
-The readers of the other parts read the object's beginning, too, and see that they have no record. So each record is
-still read once, however the object is cut. Each part takes 1 GET more.
+A list cannot be read from its middle. But a large object may have been split before its content was known, as if it had
+JSON lines. Then the reader of the first part reads the whole list, up to `MAX_DOCUMENT_BYTES`. The readers of the other
+parts read the object's beginning, too, and find out that their parts have no record. So each record is read exactly
+once, even if the object was split. Each part takes one more GET.
 """
 
 import re
@@ -27,7 +27,7 @@ from s3notify_platform.protocols.source_enumerator import Split
 
 BEGINNING_BYTES: Final = 4 << 10
 FIRST_READ_BYTES: Final = 256 << 10
-"""Number of bytes of a compressed object that are read at a time: the first block of bz2 may take 900 KB."""
+"""Number of bytes of an object that one GET reads to find its beginning: the first block of bz2 may take 900 KB."""
 
 _DOCUMENT: Final = re.compile(rb'(?:\xef\xbb\xbf)?[ \t\r\n]*+(?:\[[ \t\r\n]*+(?:[\[\]{"]|\Z)|\{[ \t]*+\r?\n)')
 
@@ -56,7 +56,7 @@ class JsonByContent(Format):
     def may_be_cut(self, key: str, encoding: str) -> bool:
         """See `Format`.
 
-        The same as for lines: if the object is a list, the reader of its first part reads the whole list.
+        True in the same cases as for lines. If the object is a list, the reader of its first part reads the whole list.
         """
         return self._lines.may_be_cut(key, encoding)
 
@@ -75,7 +75,8 @@ class JsonByContent(Format):
         documents = [_is_document(_beginning(body, key, encoding)) for key, body in objects]
         for form, which in ((self._document, True), (self._lines, False)):
             if which in documents:
-                # Objects of the other kind are passed as empty, so that each object keeps its number.
+                # An object of the other kind is replaced by an empty text, so that each object keeps its
+                # number.
                 some = [
                     (key, body if is_document is which else b"")
                     for (key, body), is_document in zip(objects, documents, strict=True)
@@ -94,9 +95,9 @@ class JsonByContent(Format):
         yield from self._form_of(source, key, encoding).schemas(source, key, encoding)
 
     def _form_of(self, source: ObjectBytes, key: str, encoding: str) -> Format:
-        """The format of an object, by its beginning.
+        """Returns the format of an object, chosen by its beginning.
 
-        1 GET, and 1 more for each `FIRST_READ_BYTES` that decode to nothing.
+        Cost: 1 GET, and 1 more GET for each `FIRST_READ_BYTES` that decode to nothing.
         """
         raw = chunks(source, 0, source.size, chunk_bytes=FIRST_READ_BYTES, ahead=1)
         text, _ = peek(decoded(raw, key, encoding), BEGINNING_BYTES)

@@ -1,7 +1,7 @@
-"""A quick check of JSON records: one pattern for a schema, matched on many records together.
+"""Checks JSON records quickly: one pattern for a schema is matched with many records together.
 
-The check only finds suspects: in rare cases it is stricter or laxer than the JSON reader (commas, days that a month
-does not have).
+The check finds suspects, and does not decide. In rare cases it accepts more or less than the JSON reader, for example
+surplus commas, or February 30.
 """
 
 import json
@@ -32,7 +32,7 @@ _NUMBER: Final = r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]{1,2})?"
 class Checker:
     """Checks that the values of records have the types of `schema`.
 
-    `commas`: true if numbers with a decimal comma are expected as texts, false if as JSON numbers.
+    `commas`: true if a column of numbers with a decimal comma has texts, false if it has JSON numbers.
     """
 
     def __init__(self, schema: pa.Schema, notation: Notation = USUAL, *, commas: bool = False) -> None:
@@ -41,8 +41,8 @@ class Checker:
         self._patterns = [rf"^{_W}{values.struct(group, '')}{_W}$" for group in groups or [[]]]
 
     def unfit(self, records: Records) -> npt.NDArray[np.int64]:
-        """The numbers of the records that have a value of another type."""
-        # Every second part is a record; the parts between are line ends.
+        """Returns the numbers of the records that have a value of a wrong type."""
+        # Parts with an even number are records; the parts between records are line ends.
         bounds = np.column_stack([records.start, records.end]).ravel()
         parts = pa.Array.from_buffers(
             pa.large_string(), len(bounds) - 1, [None, pa.py_buffer(bounds), pa.py_buffer(records.body)]
@@ -57,7 +57,10 @@ class Checker:
 def probably_fit(
     texts: Sequence[str | None], kind: pa.DataType, path: str, notation: Notation
 ) -> npt.NDArray[np.bool_]:
-    """For each JSON text, true if it probably is a value of this type at `path`. The text None counts as a value."""
+    """Returns, for each JSON text, true if the text probably is a value of this type at `path`.
+
+    A text of None counts as true.
+    """
     value = _Values(notation=notation, commas=True).value(kind, path)
     return _matching(pa.array(texts, pa.large_string()), rf"^{_W}(?:{value}|null){_W}$")
 
@@ -84,7 +87,7 @@ def _list(item: str) -> str:
 
 
 def _other(names: set[str]) -> str:
-    """A pattern for keys without escapes that are not in `names`."""
+    """Returns a pattern that matches every key outside of `names`, except keys with escapes."""
     tails: dict[str, set[str]] = {}
     for name in names - {""}:
         tails.setdefault(name[0], set()).add(name[1:])
@@ -97,7 +100,7 @@ def _other(names: set[str]) -> str:
 _SCALAR: Final = rf"{_STRING}|{_NUMBER}|true|false|null"
 _FLAT: Final = rf"{_SCALAR}|{_list(_SCALAR)}|{_object(f'{_STRING}{_W}:{_W}(?:{_SCALAR})')}"
 _ANY: Final = rf"(?:{_SCALAR}|{_list(_FLAT)}|{_object(f'{_STRING}{_W}:{_W}(?:{_FLAT})')})"
-"""Matches most values of fields that the schema does not name."""
+"""Matches most values, for fields that the schema lacks."""
 
 _INTEGERS: Final = {
     8: "[1-9]?[0-9]|1[01][0-9]",
@@ -115,7 +118,7 @@ class _Values:
     commas: bool
 
     def struct(self, fields: Iterable[pa.Field], path: str) -> str:
-        """The pattern of an object with some of these fields, and possibly others."""
+        """Returns the pattern of an object with some of these fields, and possibly with other fields."""
         members = [
             rf'"{re.escape(_key(field.name))}"{_W}:{_W}(?:{self.value(field.type, below(path, field.name))}|null)'
             for field in fields
@@ -124,7 +127,7 @@ class _Values:
         return _object("|".join(members))
 
     def value(self, kind: pa.DataType, path: str) -> str:
-        """The pattern of a value of this type at a path."""
+        """Returns the pattern of a value of this type at a path."""
         if pa.types.is_struct(kind):
             return self.struct(list(kind), path)
         if pa.types.is_list(kind):

@@ -1,6 +1,7 @@
-"""JSON documents, over any number of lines: each item of a list is a record; any other value is one record.
+"""Reads JSON documents of any number of lines. Each item of a list is a record; any value other than a list is one
+record.
 
-An object may have several such values, one after the other. If a path is set, like `data.items`, the records are at
+An object may contain several JSON values, one after the other. If a path is set, like `data.items`, the records are at
 that path. A document is one reject if it has no end, or has nothing at the path. A record that is not an object becomes
 a separate reject. `_offset` is the byte where the record begins.
 """
@@ -42,7 +43,7 @@ from s3notify_platform.protocols.source_enumerator import Split
 
 _SPACE: Final = re.compile(rb"[ \t\r\n]*+")
 _LINE_ENDS: Final = bytes.maketrans(b"\r\n", b"  ")
-"""Replaces line ends between the parts of a value; strings in JSON contain no line ends."""
+"""Replaces line ends by spaces. This is safe because strings in JSON contain no line ends."""
 
 
 class JsonDocument(Format):
@@ -110,7 +111,7 @@ class JsonDocument(Format):
         return SplitEnd(status="ok", offset=source.size, reach_end=True)
 
     def schemas(self, source: ObjectBytes, key: str, encoding: str) -> Iterator[pa.Schema]:
-        """See `Format`. Looks at the first `SAMPLE_RECORDS` records in the sample's bytes."""
+        """See `Format`. Infers from the first `SAMPLE_RECORDS` records in the sample's bytes."""
         raw = chunks(source, 0, source.size, chunk_bytes=HEAD_SAMPLE_BYTES, ahead=1)
         text, _ = peek(decoded(raw, key, encoding), HEAD_SAMPLE_BYTES)
         places = []
@@ -134,9 +135,9 @@ class JsonDocument(Format):
                     pending += [part.part(count // 2, count), part.part(0, count // 2)]
 
     def _places(self, text: bytes) -> Iterator[tuple[int, int]]:
-        """Begin and end of each record of a document.
+        """Yields the start and end of each record of a document; none for an empty text.
 
-        `ValueError` if the text is not a document; an empty text has no record.
+        Raises `ValueError` if the text is not a document.
         """
         place = len(BOM) if text.startswith(BOM) else 0
         if text and not text[place:].strip(b" \t\r\n"):
@@ -168,7 +169,7 @@ class JsonDocument(Format):
 
 
 def _joined(text: bytes, places: Sequence[tuple[int, int]], index: int) -> Records:
-    """The records at these places, each on a line."""
+    """Returns the records at these places as JSON lines."""
     if not places:
         return NO_RECORDS
     bounds = np.array(places, np.int64)

@@ -1,4 +1,4 @@
-"""Cuts JSON objects and lists into the texts of their parts, and finds the parts that a schema does not name."""
+"""Cuts JSON objects and lists into the texts of their fields and items, and finds the fields that a schema lacks."""
 
 import json
 import re
@@ -21,12 +21,12 @@ def _unique(members: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 DECODER: Final = json.JSONDecoder(parse_int=str, parse_float=str, parse_constant=str)
-"""Decodes JSON, but keeps each number as the text that the object has."""
+"""Decodes JSON, but returns each number as a text, unchanged."""
 
 STRICT_DECODER: Final = json.JSONDecoder(
     parse_int=str, parse_float=str, parse_constant=str, object_pairs_hook=_unique
 )
-"""Like `DECODER`, but raises `ValueError` for a key that an object has twice."""
+"""Like `DECODER`, but raises `ValueError` if a JSON object has the same key twice."""
 
 _SPACE: Final = re.compile(r"[ \t\r\n]*")
 _PLAIN: Final = r'"[^"\\\x00-\x1f]*+"'
@@ -35,13 +35,13 @@ _SCALAR: Final = (
 )
 _ITEM: Final = re.compile(rf"[ \t\r\n]*+{_SCALAR}", re.ASCII)
 _MEMBER: Final = re.compile(rf"[ \t\r\n]*+({_PLAIN})[ \t\r\n]*+:[ \t\r\n]*+{_SCALAR}", re.ASCII)
-"""Matches most members of objects: those whose strings have no escapes, and whose values are not nested."""
+"""Matches most members of JSON objects: a key and a value, if the value is not nested and no string has an escape."""
 
 
 def unnamed_parts(
     split: dict[str, str], kinds: dict[str, pa.DataType], path: str
 ) -> Iterator[tuple[str, str]]:
-    """Paths and texts of the values that an object has and `kinds` do not name, at any depth, except nulls."""
+    """Yields the path and text of each value that is not null and that `kinds` has no field for, at any depth."""
     for name, raw in split.items():
         place = below(path, name)
         if name not in kinds:
@@ -60,13 +60,16 @@ def _within(raw: str, kind: pa.DataType, path: str) -> Iterator[tuple[str, str]]
 
 
 def text_of_json(raw: str) -> str:
-    """The content of a string, or the source text of any other value."""
+    """Returns the content of a JSON string, or the unchanged text of any other JSON value."""
     raw = raw.strip(WHITE)
     return str(json.loads(raw)) if raw.startswith('"') else raw
 
 
 def split_object(text: str) -> dict[str, str]:
-    """The fields of a JSON object with the texts of their values. `ValueError` for another text, or a repeated key."""
+    """Returns the fields of a JSON object with the texts of their values.
+
+    Raises `ValueError` for any other text, and for a repeated key.
+    """
     found: dict[str, str] = {}
     for key, value in _pieces(text, "{}"):
         name = json.loads(key) if "\\" in key else key[1:-1]
@@ -87,7 +90,9 @@ def _listed(item: str, borders: str) -> str:
 
 _OBJECT: Final = _listed(f"{_PLAIN}{_S}:{_S}(?:{_VALUE})", "{}")
 _FLAT: Final = f"{_VALUE}|{_OBJECT}|{_listed(f'{_VALUE}|{_OBJECT}', '[]')}"
-"""Matches most values: scalars, flat objects, and lists of these, if their strings have no escapes."""
+"""Matches most JSON values: scalars, flat objects, and lists of scalars and flat objects, if no string has an
+escape.
+"""
 
 
 class ObjectSplitter:
@@ -122,12 +127,12 @@ def _pattern_of(names: Sequence[str]) -> re.Pattern[str]:
 
 
 def split_array(text: str) -> list[str]:
-    """The texts of the items of a JSON array. `ValueError` for another text."""
+    """Returns the texts of the items of a JSON array. Raises `ValueError` for any other text."""
     return [value for _, value in _pieces(text, "[]")]
 
 
 def _pieces(text: str, borders: str) -> Iterator[tuple[str, str]]:
-    """Keys (of objects) and values, as unchanged texts."""
+    """Yields each key (in a list, "") with its value, as unchanged texts."""
     end = _past_space(text, 0)
     if text[end : end + 1] != borders[0]:
         raise ValueError("not a JSON object")
@@ -187,7 +192,7 @@ FITTING: Final = {
     **dict.fromkeys((pa.string().id, pa.binary().id), _STRING),
     **dict.fromkeys((pa.date32().id, pa.timestamp("us").id), _TIME),
 }
-"""Patterns for the values of a type; not every match is a valid value."""
+"""Patterns for the values of each type. A text that matches may still be invalid."""
 
 _PRIMARY: Final = re.compile(
     r"[ \t\r\n]*+(-?(?:0|[1-9]\d*+)(?:\.\d++)?(?:[eE][+-]?\d++)?|true|false)[ \t\r\n]*+", re.ASCII
@@ -195,10 +200,13 @@ _PRIMARY: Final = re.compile(
 
 
 def as_string(raw: str | None) -> str | None:
-    """A JSON text for a string column: numbers, true and false become strings; other texts are unchanged."""
+    """Prepares a JSON text for a string column: numbers, true and false become JSON strings.
+
+    Other texts are returned unchanged.
+    """
     found = _PRIMARY.fullmatch(raw) if raw else None
     return f'"{found[1]}"' if found else raw
 
 
 NOTED: Final = re.compile(r'[ \t\r\n]*["n\-\d]')
-"""Pattern for values of a column that has a notation. They may be JSON numbers, too."""
+"""Pattern for the beginnings of values in a column that has a notation: strings, null, and JSON numbers."""

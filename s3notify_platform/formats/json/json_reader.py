@@ -1,7 +1,8 @@
-"""pyarrow's reader of JSON lines, and values that it cannot read: dates, finer times, and values in another notation.
+"""Reads JSON lines with pyarrow, and adds the values that pyarrow cannot read: dates, times finer than pyarrow's, and
+values in another notation.
 
-Such values are read as strings and cast. A column whose numbers have a decimal comma may also have JSON numbers: a
-block that has only JSON numbers is read as usual.
+These values are read as strings, and then cast. A column of numbers with a decimal comma may also have JSON numbers. If
+a block has only JSON numbers, pyarrow reads the numbers itself.
 """
 
 import json
@@ -18,7 +19,7 @@ from s3notify_platform.formats.notation import Notation
 from s3notify_platform.formats.rescue import below
 
 _ESCAPED_KEY: Final = re.compile(rb'\\u[0-9a-fA-F]{4}[^"]*"[ \t\r\n]*:')
-"""Matches a key with an escape: it may mean any key."""
+"""Matches a key with an escape, which may mean any name."""
 
 
 class JsonReader:
@@ -39,7 +40,8 @@ class JsonReader:
     def read(self, joined: bytes, schema: pa.Schema, unexpected: str, *, times: bool = False) -> pa.Table:
         """Reads lines as these columns; `typed` then converts them.
 
-        `times`: read times as strings. `unexpected`: the treatment of other fields.
+        `times`: read times as strings. `unexpected`: pyarrow's `unexpected_field_behavior`, for fields that `schema`
+        lacks.
         """
         return read_json(
             joined, self._options(schema, unexpected, times=times, commas=self.has_commas(joined))
@@ -72,7 +74,7 @@ class JsonReader:
         return pa.string() if written and (commas or not written.comma) else kind
 
     def typed(self, values: pa.Array, kind: pa.DataType, path: str) -> pa.Array:
-        """The values that were read, as `kind`; fields that `kind` lacks are dropped."""
+        """Converts values that `read` has returned to `kind`, and drops fields that `kind` lacks."""
         written = self._notation.written(path, kind) if pa.types.is_string(values.type) else None
         if written:
             values = written.values(values, kind)
@@ -113,7 +115,7 @@ class JsonReader:
         raise AssertionError("unreachable")
 
     def noted(self, joined: bytes, found: pa.Schema) -> pa.Schema:
-        """The types of the columns inferred from these lines, after the notation was applied."""
+        """Returns the inferred types of these lines' columns, changed where a text fits the notation."""
         if not self._notation.infers:
             return found
         texts = pa.schema([column.with_type(_with_texts(column.type)) for column in found])
@@ -138,7 +140,7 @@ class JsonReader:
 
 
 def _with_texts(kind: pa.DataType) -> pa.DataType:
-    """An inferred type, in which strings replace times."""
+    """Returns an inferred type, with strings in place of times."""
     if pa.types.is_struct(kind):
         return pa.struct([part.with_type(_with_texts(part.type)) for part in kind])
     if pa.types.is_list(kind):
@@ -147,7 +149,7 @@ def _with_texts(kind: pa.DataType) -> pa.DataType:
 
 
 def _names_with_comma(fields: pa.Schema | pa.StructType, notation: Notation, path: str = "") -> Iterator[str]:
-    """The names of the fields, at any depth, whose numbers may have a decimal comma."""
+    """Yields the names of the fields, at any depth, whose notation is a number with a decimal comma."""
     for part in fields if notation else ():
         at, kind = below(path, part.name), part.type
         while pa.types.is_list(kind):
@@ -159,7 +161,7 @@ def _names_with_comma(fields: pa.Schema | pa.StructType, notation: Notation, pat
 
 
 def read_json(joined: bytes, options: pa_json.ParseOptions | None) -> pa.Table:
-    """Lines read in one block and one thread; without `options` the reader infers the types."""
+    """Reads lines in one block and one thread. Without `options`, pyarrow infers the types."""
     if not joined.isascii():
         joined.decode("utf-8")  # the JSON reader does not check for UTF-8
     read = pa_json.ReadOptions(use_threads=False, block_size=max(len(joined) + 1, 1 << 20))

@@ -1,9 +1,9 @@
-"""JSON lines to Arrow rows: each line that is not blank is one record, and must be one object in UTF-8.
+"""Converts JSON lines to Arrow rows. Each line that is not blank is one record, and must be one JSON object in UTF-8.
 
-A key that an object has twice makes its line a reject, since the intended value is unknown. NaN and infinities are
-accepted in floating point columns, since many writers write them. Fractions of a second are cut to microseconds. String
-columns also accept numbers, true and false: their source text becomes the string, as in RisingWave and Spark. Records
-with such values are parsed twice.
+A line is a reject if one of its JSON objects has the same key twice, because the intended value is unknown. NaN and
+infinities are accepted in floating point columns, because many writers use them. Fractions of a second are cut to
+microseconds. String columns also accept numbers, true and false. The string is then the value's JSON text, as in
+RisingWave and Spark. Records with such a value in a string column are parsed twice.
 """
 
 import re
@@ -60,7 +60,10 @@ T = TypeVar("T")
 _CONSTANTS: Final = {True: "true", False: "false"}
 
 _MANY: Final = 64
-"""Above this number of columns, most are missing in most objects, and the reader takes 0.1 µs for each null."""
+"""Above this number of columns, `JsonLines` reads only the columns that it expects.
+
+Most columns are then missing in most records, and pyarrow takes 0.1 µs for each null.
+"""
 
 
 class Jsonl(TextFormat):
@@ -83,7 +86,7 @@ class Jsonl(TextFormat):
         return JsonLines(target, self.notation)
 
     def refusal(self, text: bytes) -> str | None:
-        """See `TextFormat`. Refuses a JSON document over several lines: none of its lines is a record."""
+        """See `TextFormat`. Refuses a JSON document of several lines, because no line of it is a record."""
         if text.count(b"\n", 0, 1 << 16) < 1:
             return None
         first = text.removeprefix(BOM).lstrip().split(b"\n", 1)[0].rstrip(b" \t\r,")
@@ -102,7 +105,7 @@ class Jsonl(TextFormat):
         return not (pa.types.is_map(kind) or pa.types.is_duration(kind) or pa.types.is_interval(kind))
 
     def common_type(self, first: pa.DataType, second: pa.DataType) -> pa.DataType:
-        """See `Format`. For a text and a time, it is string; for any other two types, it is the first one."""
+        """See `Format`. For a text and a time, returns string; for any other two types, returns `first`."""
         times = {pa.string(), pa.timestamp("us", tz="UTC")}
         return pa.string() if {first, second} == times else first
 
@@ -119,12 +122,14 @@ class JsonLines(Parser):
         self._columns = count_fields(target.schema)
         self._no_rows = target.schema.empty_table()
         self._occurring = target.schema
-        """The columns that the reader looks for: all, or those of the previous block if the schema has many columns."""
+        """The columns that the reader expects: all columns or, if the schema has many columns, the columns of the
+        previous block.
+        """
         if self._columns > _MANY:
             self._occurring = pa.schema([])
 
     def convert(self, records: Records) -> Converted:
-        """See `records.Parser`. Values that the schema does not name are read, too, to be counted."""
+        """See `records.Parser`. Values that have no column in the schema are also read, so that they can be counted."""
         check_json_lines(records)
         joined = records.joined()
         check_cells(joined, self._columns)
@@ -157,7 +162,7 @@ class JsonLines(Parser):
         return replace(self.convert(records.take(rest)), left=left)
 
     def _suspects(self, records: Records) -> Offsets:
-        """The numbers of records that probably do not fit."""
+        """Returns the numbers of records that probably do not fit."""
         checker = self._checker(self._reader.has_commas(records.joined()))
         return np.union1d(checker.unfit(records), np.fromiter(too_deep(records), np.int64))
 
@@ -227,7 +232,7 @@ class JsonLines(Parser):
         return self._reader.noted(joined, found.schema)
 
     def _new_fields(self, records: Records, rescued: Sequence[Rescued | None]) -> list[pa.Schema]:
-        """The fields of recovered records that an inferred schema lacks."""
+        """Returns the fields that an inferred schema lacks and that recovered records have."""
         found = []
         for number, one in enumerate(rescued):
             if one is None or not one.unnamed or not self.target.inferred:
@@ -244,10 +249,7 @@ class JsonLines(Parser):
         return found
 
     def _read_all(self, joined: bytes) -> pa.Table:
-        """Reads all fields.
-
-        Fields that the schema does not name are read only after a check that they are not too many.
-        """
+        """Reads all fields. Fields that the schema lacks are read only after a check of their number."""
         try:
             return self._noted(self._read(joined, "error", self._occurring))
         except pa.ArrowInvalid as error:
@@ -257,7 +259,10 @@ class JsonLines(Parser):
         return self._noted(self._read(joined, "infer"))
 
     def _noted(self, table: pa.Table) -> pa.Table:
-        """Returns the table, and expects the next table to have the same columns."""
+        """Returns the table.
+
+        If the schema has many columns, the next block is expected to have this table's columns.
+        """
         if self._columns > _MANY:
             having = {name for name in table.schema.names if table[name].null_count < table.num_rows}
             self._occurring = pa.schema(column for column in self.target.schema if column.name in having)
@@ -272,7 +277,7 @@ class JsonLines(Parser):
                 if "to timestamp" not in str(error):
                     raise
             table = reader.read(joined, schema, unexpected, times=True)
-            # The next blocks probably have times with nanoseconds, too.
+            # Later blocks probably have times with nanoseconds, too.
             self._times_as_text = True
             return table
         return reader.read(joined, schema, unexpected, times=True)
@@ -344,7 +349,7 @@ class JsonLines(Parser):
         paths: Sequence[str],
         records: Sequence[Rescued],
     ) -> pa.Array:
-        """Converts the texts that probably fit together, and the others in parts."""
+        """Converts together all texts that probably fit. Other texts are converted field by field, or item by item."""
         places = [np.flatnonzero(fit), np.flatnonzero(~fit)]
         found = [
             self._fitted(
@@ -399,9 +404,9 @@ def _split(
     paths: Sequence[str],
     records: Sequence[Rescued],
 ) -> list[T | None]:
-    """The parts of each object or list; None for null.
+    """Returns the parts of each JSON object or list; None for null.
 
-    Any other value gives None, too, and is a mismatch of its record.
+    Any other value also gives None, and counts as a mismatch of its record.
     """
     found: list[T | None] = []
     for raw, path, record in zip(raws, paths, records, strict=True):

@@ -1,1 +1,3 @@
-"""Text: the common base of formats with records between line ends, and the simplest of these formats."""
+"""Text: the common base of formats whose records are separated by line ends, and `text`, the simplest format of this
+kind.
+"""

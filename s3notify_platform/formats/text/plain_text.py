@@ -1,7 +1,7 @@
-"""Text: each line is one record with one value, blank lines too. Lines that are not UTF-8 are rejects.
+"""Text: each line, even a blank line, is one record with one value. Lines that are not UTF-8 are rejects.
 
-This is the shortest format, and so an example for others. It overrides `cut`, since otherwise blank lines would not be
-records.
+This is the shortest format, and so an example for new formats. It overrides `cut`: the method of `TextFormat` skips
+blank lines.
 """
 
 from typing import Final

@@ -1,13 +1,15 @@
-"""Formats of text: records between line ends, possibly behind a header; a text may be compressed or encoded.
+"""Base of text formats: records are separated by line ends, possibly behind a header. A text may be compressed or
+encoded.
 
 Whole objects are joined and parsed together. A split is read as in Hadoop: the split has all records that begin in it,
-and the last record is read to its end. A split also reads the byte before it, to find where its first record begins. In
-a quoted format, this byte must not be inside a quoted value: so its splits are read one after the other.
+and its last record may end behind the split. A split also reads the byte before its start, to find where its first
+record begins. In a quoted format, this byte must not be inside a quoted value: so splits of a quoted format are read
+one after the other.
 
-An object that is compressed, or is not in UTF-8 (`codecs`), can only be read from its beginning. Places in it are
-numbers of records. The split with `start` 0 reads it from the beginning. A split with `by_record` skips the first
-`start` records, and reads the records behind them. If only the content shows this, the object may have been cut
-already: then its other splits end without a record.
+An object that is compressed, or is not in UTF-8 (`codecs`), can only be read from its beginning. Offsets in such an
+object are numbers of records. The split with `start` 0 reads from the beginning. A split with `by_record` skips the
+first `start` records, and reads the records behind them. If only the content shows the compression or encoding, the
+object may have been split already: then its other splits return no record.
 """
 
 from abc import abstractmethod
@@ -65,7 +67,7 @@ SAMPLE_RECORDS: Final = 1000
 class _Opened:
     """A text whose beginning has been read, up to its header.
 
-    `header`: the place of the record that only names the columns.
+    `header`: the offset of the record that has the column names.
     """
 
     parser: Parser
@@ -73,7 +75,7 @@ class _Opened:
 
 
 class TextFormat(Format):
-    """A format whose objects are texts of records."""
+    """A format whose objects are texts that consist of records."""
 
     emptiness = "blank lines alone"
     has_records = True
@@ -88,21 +90,21 @@ class TextFormat(Format):
 
     @abstractmethod
     def parser(self, header: bytes, target: Target) -> Parser:
-        """The parser of texts with this header. `CorruptError` if the header is invalid."""
+        """Returns the parser of texts with this header. Raises `CorruptError` if the header is invalid."""
 
     def refusal(self, text: bytes) -> str | None:
-        """The reason, if the whole text must be one reject; else None. Pure."""
+        """Returns the reason why the whole text must be one reject, or None. Pure."""
         return None
 
     def header(self, head: bytes) -> slice | None:
-        """The place of the header in a text. `head`: the first `header_bytes` of the text. None if the text is empty.
+        """Returns the place of the header in a text; None if the text is empty.
 
-        `CorruptError` if the text has no header.
+        `head`: the first `header_bytes` of the text. Raises `CorruptError` if the text has no header.
         """
         return slice(0, 0)
 
     def cut(self, body: bytes, *, mark: bool, final: bool, limit: int) -> tuple[Offsets, Offsets, int]:
-        """A `chunked_records.Cut`. Each line that is not blank is a record, unless a format overrides this method."""
+        """See `chunked_records.Cut`. Each line that is not blank is a record, unless a format overrides this method."""
         starts, ends, whole = cut_lines(body, mark=mark, final=final)
         filled = ends > starts
         return starts[filled], ends[filled], whole
@@ -156,7 +158,7 @@ class TextFormat(Format):
             yield from converted(records, parser)
 
     def _ranges(self, body: bytes) -> tuple[Offsets, Offsets]:
-        """Byte ranges of the records of a text, without its header."""
+        """Returns the starts and ends of the records of a text, without the header."""
         starts, ends, _ = self.cut(body, mark=True, final=True, limit=len(body))
         first = int(self.header_bytes > 0)
         return starts[first:], ends[first:]
@@ -200,7 +202,7 @@ class TextFormat(Format):
     def _by_record(
         self, text: Iterable[bytes], target: Target, split: Split | None = None, limits: Limits = LIMITS
     ) -> SplitRecords:
-        """Skips the first `split.start` records, and returns as many of the next ones as `split.limit_bytes` allow."""
+        """Skips the first `split.start` records, and yields the following records up to `split.limit_bytes`."""
         start, limit_bytes = (split.start, split.limit_bytes) if split else (0, 0)
         head, text = peek(regrouped(text, limits.block_bytes), self.header_bytes)
         found = pieces(text, self.cut, limit=limits.record_bytes)
@@ -237,9 +239,9 @@ class TextFormat(Format):
     def _opened(
         self, head: bytes, target: Target, *, reject: bool
     ) -> Generator[Parsed, None, _Opened | None]:
-        """Opens a text that begins with `head`; None if there is nothing to read.
+        """Opens a text that begins with `head`. Returns None if the text has nothing to read.
 
-        If its header is invalid and `reject` is true, yields a reject with the reason.
+        If the header is invalid and `reject` is true, yields a reject with the reason.
         """
         try:
             place = self.header(head[: self.header_bytes])
@@ -257,7 +259,8 @@ class TextFormat(Format):
     def schemas(self, source: ObjectBytes, key: str, encoding: str) -> Iterator[pa.Schema]:
         """See `Format`.
 
-        Looks at the first `SAMPLE_RECORDS` records; if some cannot be read, halves them to read the others.
+        Uses the first `SAMPLE_RECORDS` records. If some of these records cannot be read, halves the sample, so that the
+        readable halves are used.
         """
         if self.fixed_schema is not None:
             yield self.fixed_schema
@@ -288,7 +291,7 @@ class TextFormat(Format):
 
 
 def sample_of(source: ObjectBytes, key: str, encoding: str) -> bytes:
-    """The first whole lines of a text, up to `HEAD_SAMPLE_BYTES`; empty if not even one line fits."""
+    """Returns the first complete lines of a text, up to `HEAD_SAMPLE_BYTES`; empty if the first line is longer."""
     raw = chunks(source, 0, source.size, chunk_bytes=HEAD_SAMPLE_BYTES, ahead=1)
     text, _ = peek(decoded(raw, key, encoding), HEAD_SAMPLE_BYTES)
     return text if len(text) < HEAD_SAMPLE_BYTES else text[: text.rfind(b"\n") + 1]

@@ -1,1 +1,4 @@
-"""Rules for rows: SQL predicates (`grammar`), evaluated on Arrow columns (`evaluation`), by name (`row_rules`)."""
+"""Rules for rows.
+
+A rule is a SQL predicate (`grammar`), is evaluated on Arrow columns (`evaluation`), and has a name (`row_rules`).
+"""

@@ -1,8 +1,9 @@
-"""Predicates evaluated on Arrow columns.
+"""Evaluates predicates on Arrow columns.
 
-Null behaves as in SQL: a comparison with null is null. Numbers are compared by value, and exactly unless one is a
-floating point number. NaN is equal to nothing, and neither less nor greater. A date or time can be compared with an ISO
-8601 text; a text without a zone is UTC. Nothing else is converted: a text cannot be compared with a number.
+Null behaves as in SQL: a comparison with null is null. Numbers are compared by value. The comparison is exact unless a
+number is a floating point number. NaN is not equal to any number, and neither less nor greater. A date or time can be
+compared with an ISO 8601 text; a text without a zone is UTC. There are no other conversions: a text cannot be compared
+with a number.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -28,9 +29,10 @@ _COMPARISONS: Final = {
 
 
 def bound(node: Node, schema: pa.Schema) -> Evaluate:
-    """A function that evaluates a predicate on columns of `schema`. `UsageError` for an unknown column or a wrong type.
+    """Returns a function that evaluates a predicate on columns of `schema`.
 
-    A column of type null may have any type; a predicate of such a column can only be bound, not evaluated.
+    Raises `UsageError` for an unknown column or a wrong type. The type null stands for an unknown type: a predicate
+    with a column of type null can be bound, but not evaluated.
     """
     match node.name:
         case "and" | "or":
@@ -56,8 +58,9 @@ def _folded(combine: Callable[[Any, Any], Any], parts: Sequence[Evaluate]) -> Ev
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Bound:
-    """An operand with its type and a function that gives its values. A `type` of None: the operand is the literal
-    `value`.
+    """An operand, its type, and a function that returns its values.
+
+    If `type` is None, the operand is the literal `value`.
     """
 
     said: str
@@ -81,7 +84,7 @@ class _Bound:
 
 
 def _looked_up(path: Sequence[str], schema: pa.Schema) -> tuple[str, pa.DataType, list[int]]:
-    """A column's name and type, and the indices of nested fields in its path."""
+    """Returns a column's name and type, and the indices of the nested fields in its path."""
     name = schema.names[_place(path[0], schema.names, "column")]
     kind, steps = schema.field(name).type, []
     for part in path[1:]:
@@ -108,7 +111,7 @@ def _of_operands(name: str, operands: Sequence[_Bound]) -> Evaluate:
     if name == "is null":
         return lambda columns: pc.is_null(first.values(columns))
     if any(one.type is not None and pa.types.is_null(one.type) for one in operands):
-        return lambda _: None  # the type is unknown: the predicate can only be bound
+        return lambda _: None  # the type is unknown, so the predicate cannot be evaluated
     if name == "true":
         if not pa.types.is_boolean(first.type):
             raise UsageError(f"{first.said!r} is {first.type}, not a boolean: compare it")
@@ -151,7 +154,7 @@ def _as(values: Any, kind: pa.DataType) -> Any:
 
 
 def _literal(column: _Bound, literal: Literal) -> tuple[pa.DataType, pa.Scalar]:
-    """The type in which a column is compared with a literal, and the literal of that type."""
+    """Returns the type in which a column is compared with a literal, and the literal in this type."""
     kind, value = column.type, literal.value
     assert kind is not None, "a column has a type"
     if isinstance(value, bool):
@@ -202,7 +205,7 @@ def _time(kind: pa.DataType, literal: Literal, text: str) -> tuple[pa.DataType, 
 
 
 def _common(left: _Bound, right: _Bound) -> pa.DataType:
-    """The type in which two columns are compared."""
+    """Returns the type in which two columns are compared."""
     kinds = [kind for kind in (left.type, right.type) if kind is not None]
     first, second = kinds
     if all(pa.types.is_integer(kind) for kind in kinds):

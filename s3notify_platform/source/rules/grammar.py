@@ -1,4 +1,4 @@
-r"""SQL predicates of rules, and their parser.
+r"""Parses the SQL predicates of rules.
 
 The grammar. Keywords may be in lower or upper case.
 
@@ -9,7 +9,7 @@ The grammar. Keywords may be in lower or upper case.
 - null: operand IS [NOT] NULL
 - like: operand [NOT] LIKE 'text' (% is any text, _ any letter, \ escapes one of these)
 - operand: a column or a literal; each comparison has at least one column
-- column: amount, customer.city (of a struct), `odd name`; an exact match comes first, then one in any case
+- column: amount, customer.city (of a struct), `odd name`; if no column has exactly this name, case is ignored
 - literal: 12, -1.5, 1e3, 'text' ('' is a quote in it), TRUE, FALSE, DATE '2026-01-31', TIMESTAMP '2026-01-31T12Z'
 """
 
@@ -49,7 +49,7 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Literal:
-    """A number, text or boolean; or the text of a `date` or `timestamp`."""
+    """A number, a text or a boolean. For a `kind` of `date` or `timestamp`, `value` is the text."""
 
     value: Decimal | str | bool
     kind: str = ""
@@ -69,7 +69,7 @@ class Node:
 
 @dataclass(slots=True)
 class _Parser:
-    """Consumes tokens. A token is a pair of kind and text. The list is reversed: the next token is its last element."""
+    """Consumes tokens. A token is a pair of kind and text. `tokens` is reversed: the next token is the last element."""
 
     text: str
     tokens: list[tuple[str, str]] = field(default_factory=list)
@@ -90,14 +90,16 @@ class _Parser:
         return found
 
     def word(self) -> str:
-        """The next token if it is a keyword (in lower case) or a sign; empty for any other token, and at the end."""
+        """Returns the next token if it is a keyword (in lower case) or a sign; "" for any other token, and at
+        the end.
+        """
         kind, text = self.tokens[-1] if self.tokens else ("", "")
         return (
             text if kind == "sign" else text.lower() if kind == "word" and text.lower() in _KEYWORDS else ""
         )
 
     def takes(self, *words: str) -> bool:
-        """Consumes these words if they are next; False if they are not."""
+        """Consumes these words and returns True if they are the next tokens. Otherwise returns False."""
         given = [text.lower() for kind, text in self.tokens[-len(words) :] if kind in ("word", "sign")]
         if given[::-1] != [*words]:
             return False
@@ -230,5 +232,5 @@ def _with_column(node: Node) -> Node:
 
 
 def parsed(text: str) -> Node:
-    """The predicate of a text. `UsageError` says where the text is wrong."""
+    """Parses a text to a predicate. Raises `UsageError`, which shows where the text is wrong."""
     return _Parser(text).whole()

@@ -1,4 +1,4 @@
-"""A predicate of rows, as a value that can be pickled. It binds itself to the columns of the rows that it is given."""
+"""A predicate of rows that can be pickled. Each call binds the predicate to the columns of the given rows."""
 
 from dataclasses import dataclass
 from functools import lru_cache
@@ -11,17 +11,20 @@ from s3notify_platform.source.rules.grammar import Node, parsed
 
 @dataclass(frozen=True, slots=True)
 class RowPredicate:
-    """A predicate that is called with rows. The result has true, false or null for each row."""
+    """A predicate that is called with rows. The call returns true, false or null for each row."""
 
     root: Node
 
     @classmethod
     def of(cls, text: str) -> "RowPredicate":
-        """Parses this text to a predicate. `UsageError` if it does not parse."""
+        """Parses this text to a predicate. Raises `UsageError` if the text is not a predicate."""
         return cls(parsed(text))
 
     def __call__(self, rows: pa.RecordBatch) -> pa.BooleanArray:
-        """A boolean for each row. `UsageError` for an unknown column, or a comparison of wrong types."""
+        """Returns a boolean or null for each row.
+
+        Raises `UsageError` for an unknown column, or a comparison of wrong types.
+        """
         found = _bound(self.root, rows.schema)(dict(zip(rows.schema.names, rows.columns, strict=True)))
         return found.combine_chunks() if isinstance(found, pa.ChunkedArray) else found
 

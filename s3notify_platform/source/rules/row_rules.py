@@ -1,8 +1,8 @@
-"""Rules that rows must satisfy before the transform, from the settings `expect` and `expect_warn`.
+"""Rules that rows must fulfil before the transform, from the settings `expect` and `expect_warn`.
 
-The rules of a setting are separated by semicolons or line breaks. Each rule has a name, or is named by its text:
-`positive: amount >= 0; region is not null`. As with SQL's CHECK constraints, a rule that is null for a row is not
-broken.
+The rules of a setting are separated by semicolons or line breaks. The name of a rule is optional; without a name, the
+rule's text is its name: `positive: amount >= 0; region is not null`. As with SQL's CHECK constraints, a rule that is
+null for a row is not broken.
 """
 
 import re
@@ -49,7 +49,7 @@ class BoundRules:
     rules: Sequence[tuple[RowRule, Evaluate]]
 
     def broken(self, columns: Columns) -> Iterator[tuple[RowRule, npt.NDArray[np.bool_]]]:
-        """Each broken rule, with a mask of the rows that break it."""
+        """Yields each broken rule, with a mask of the rows that break the rule."""
         for rule, evaluate in self.rules:
             held = pc.fill_null(evaluate(columns), True)
             if isinstance(held, pa.ChunkedArray):
@@ -71,12 +71,16 @@ class RowRules:
 
     @classmethod
     def of(cls, expect: str, expect_warn: str) -> "RowRules":
-        """The rules of the two settings. `UsageError` names the rule that does not parse, and the reason."""
+        """Parses the rules of the two settings.
+
+        Raises `UsageError` with the rule that does not parse, and the reason.
+        """
         return _row_rules(expect, expect_warn)
 
     def bound(self, schema: pa.Schema) -> BoundRules:
-        """The rules, ready to be evaluated. `UsageError` for a rule with an unknown column, or a comparison of wrong
-        types.
+        """Returns the rules, bound to the columns of `schema`.
+
+        Raises `UsageError` for an unknown column, or a comparison of wrong types.
         """
         return _bound(self, schema)
 

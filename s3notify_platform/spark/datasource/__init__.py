@@ -1,1 +1,4 @@
-"""`spark.read.format("s3notify")` reads the objects or the table; `spark.readStream` reads changes of the table."""
+"""Spark's data source.
+
+`spark.read.format("s3notify")` reads a source's objects or its table; `spark.readStream` reads changes of the table.
+"""

@@ -1,26 +1,27 @@
 """`spark.read.format("s3notify")`: the objects of a bucket, the committed table, or its changes, as a DataFrame.
 
 Guarantees. A query reads exactly the object versions that were listed when it was planned. So a task that is repeated
-(on another executor, or speculatively) gives the same rows. If an object was overwritten or deleted meanwhile, the
-query fails with `ConflictError` instead of returning a mixture. With `read="table"` a query reads one version of the
-table: the newest, or the version that the option `version` or `at` names. With `read="changes"` it reads the changes
-after the version `since`, up to this version (`table.row_changes`). Bad records are returned as rows with `_change`
-"reject", reason and raw bytes, unless `rejects` says otherwise: nothing is lost silently.
+(on another executor, or speculatively) returns the same rows. If an object was overwritten or deleted after planning,
+the query fails with `ConflictError`: it never mixes object versions. With `read="table"`, a query reads one table
+version: the newest, or that of the option `version` or `at`. With `read="changes"`, a query reads the changes after
+table version `since`, up to the same table version as with `read="table"` (`table.row_changes`). Bad records are
+returned as rows with `_change` "reject", reason and raw bytes, unless the option `rejects` has another value: no record
+is lost silently.
 
 Rows of objects have `_slot`, `_key`, `_etag`, `_offset` and `_change`, the columns of the data, the columns of
-`partition_columns` and `metadata_columns`, then `_rejected` and `_raw`. Rows of the table have its columns. Rows of
-changes have the table's columns and `_change_type` (insert, delete), `_commit_version`, `_commit_timestamp` and
+`partition_columns` and `metadata_columns`, then `_rejected` and `_raw`. Rows of the table have the table's columns.
+Rows of changes have the table's columns and `_change_type` (insert, delete), `_commit_version`, `_commit_timestamp` and
 `_reason`.
 
-Requests: 1 LIST for each 1000 objects below the prefix, 1 GET for each object, or for each chunk of a big object.
-Without a schema, 1 LIST and up to 64 GETs for a sample. The driver holds the list of objects to read, about 500 bytes
-for each.
+Cost: 1 LIST for each 1000 objects below the prefix, and 1 GET for each object, or for each chunk of a big object.
+Without a schema, a sample costs 1 LIST and up to 64 GETs. Memory of the driver: the list of objects to read, about 500
+bytes for each object.
 
-Filters are not pushed down; narrow a query by the options `prefix` and `only`. Otherwise Spark 4.3 would keep the
-filters of one query over a DataFrame, and the next query over this DataFrame would return too few rows.
+Filters are not pushed down: use the options `prefix` and `only` to read less. With pushed filters, Spark 4.3 would keep
+the filters of one query for the next query over the same DataFrame, which would return too few rows.
 
-Register the format once for each session: `register(spark)`. The module `stream` has the streaming reader; `read_rows`
-has the code that runs in tasks.
+Register the format once for each session: `register(spark)`. The module `stream` has the streaming reader. The module
+`read_rows` has the code that runs in tasks.
 """
 
 from collections.abc import Sequence
@@ -61,26 +62,29 @@ from s3notify_platform.table.versions import snapshot_of, version_at
 FORMAT: Final = "s3notify"
 
 SAMPLED_FROM: Final = 1000
-"""Inference takes its sample from this number of objects: the first objects of the listing."""
+"""Number of objects at the beginning of the listing from which inference takes its sample."""
 
 WIDTH: Final = 4
 """The default number of concurrent tasks."""
 
 
 def register(spark: SparkSession) -> None:
-    """Register the format with this session, and send the package to its workers. The call may be repeated."""
+    """Registers the format with this session, and sends the package to the session's workers.
+
+    The call may be repeated.
+    """
     ship_package(spark)
     tasks = parallelism(spark)
 
     class Registered(S3NotifyDataSource):
-        # Plans are made in a process without access to the session.
+        # Spark plans queries in a process without access to the session.
         width = tasks
 
     spark.dataSource.register(Registered)
 
 
 class S3NotifyDataSource(DataSource):
-    """Spark's entry point to the format. Options: see `options`."""
+    """Spark's entry point to the format. The module `options` has the options."""
 
     width: int = WIDTH
 
@@ -91,7 +95,7 @@ class S3NotifyDataSource(DataSource):
 
     @property
     def reading(self) -> Reading:
-        """The checked options."""
+        """The options, after a check."""
         return reading_of(self.options)
 
     def schema(self) -> StructType | str:
@@ -134,7 +138,7 @@ class S3NotifyDataSource(DataSource):
                 assert_never(unreachable)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
-        """See `DataSource.streamReader`. `UsageError`: PySpark is older than 4.2, so streams have no start offset."""
+        """See `DataSource.streamReader`. Raises `UsageError` before PySpark 4.2, whose streams have no start offset."""
         try:
             from s3notify_platform.spark.datasource.stream import ChangesReader
         except ModuleNotFoundError as error:
@@ -175,8 +179,9 @@ _CHANGES_DDL: Final = (
 
 
 def inferred_schema(reading: Reading) -> StructType:
-    """Infer the columns from a sample of the first objects in the listing, and mark them as inferred. Requests: 1 LIST,
-    and 1 GET for each object of the sample.
+    """Infers the columns from a sample of the first objects in the listing, and marks the schema as inferred.
+
+    Cost: 1 LIST, and 1 GET for each object of the sample.
     """
     source = reading.source
     if (fixed := fixed_schema(source.input.format)) is not None:
@@ -202,7 +207,7 @@ class ObjectsReader(DataSourceReader):
     width: int
 
     def partitions(self) -> list[InputPartition]:
-        """See `DataSourceReader.partitions`. 1 LIST for each 1000 objects below the prefix."""
+        """See `DataSourceReader.partitions`. Cost: 1 LIST for each 1000 objects below the prefix."""
         source = self.reading.source
         found = source.enumerator().versions(frozenset(self.reading.wanted))
         return [*work_of(source, (Split(version=v, start=0, end=v.size) for v in found), self.width)]
@@ -215,10 +220,9 @@ class ObjectsReader(DataSourceReader):
 
 @dataclass
 class TableReader(DataSourceReader):
-    """Reads the committed table as of the version in the options, or as of the newest version when the query was
-    planned.
+    """Reads the table version in the options, or the newest table version when the query is planned.
 
-    With `read="changes"` it reads the changes after the version `since`, up to the version named above.
+    With `read="changes"`, reads the changes after table version `since`, up to this table version.
     """
 
     reading: Reading
@@ -226,8 +230,9 @@ class TableReader(DataSourceReader):
     width: int
 
     def partitions(self) -> list[InputPartition]:
-        """See `DataSourceReader.partitions`. Requests: those of `snapshot_for`; for changes also those of
-        `row_changes`.
+        """See `DataSourceReader.partitions`.
+
+        Cost: the requests of `snapshot_for`, and for changes those of `row_changes`.
         """
         # A partition with None means a table without matching rows.
         return [*map(InputPartition, self._shares())] or [InputPartition(None)]
@@ -254,10 +259,10 @@ class TableReader(DataSourceReader):
 
 
 def snapshot_for(reading: Reading) -> Snapshot:
-    """The snapshot of the table that a query reads. `NotFoundError`: the table does not exist, or the version is not
-    kept.
+    """Returns the table snapshot that a query reads.
 
-    Requests: those of `LogTable.newest`, or of `snapshot_of`; 1 more LIST for the option `at`.
+    Raises `NotFoundError` if the table does not exist, or if the table version is no longer stored. Cost: the requests
+    of `LogTable.newest` or of `snapshot_of`, and 1 more LIST for the option `at`.
     """
     reader, version = reading.source.location.table().reader, reading.version
     if reading.at_ms is not None:

@@ -1,11 +1,12 @@
-"""The data source's options, which describe a source to Spark. They are strings, and are converted to a `Source`. Pure.
+"""The data source's options, which describe a source to Spark. Options are strings, and are converted to a `Source`.
+Pure.
 
-Spark shows options in its plans, so no option is a secret: access keys are given by the names of environment variables,
-by the name of a profile, or by boto3's own chain. These names are resolved on each machine that sends requests: the
-driver (with Spark Connect, the server) and every worker.
+Spark shows options in its plans, so no option is a secret. Options for access keys are names of environment variables
+or of a profile; without such options, boto3's own chain finds access keys. Each machine that sends requests looks up
+these names itself: the driver (with Spark Connect, the server) and every worker.
 
-Spark's own names for the same options are accepted, too (`SPARK_NAMES`). A time must have a time zone, unlike times in
-Spark's own options: no session, and so no default zone, exists where options are read.
+Spark's own names for the same options are accepted, too (`SPARK_NAMES`). Unlike in Spark's own options, a time must
+have a time zone: the code that reads options has no session, and so no default zone.
 """
 
 import re
@@ -29,7 +30,7 @@ NEWEST: Final = "newest"
 
 @dataclass(frozen=True, kw_only=True)
 class ReadingSettings:
-    """The options besides the source's settings: they choose the part of the source to read."""
+    """The options in addition to the source's settings. These options choose what to read of the source."""
 
     path: Annotated[str, About("Bucket and prefix in one, like s3://acme-landing/raw/orders/")] = ""
     read: Annotated[
@@ -72,20 +73,20 @@ SPARK_NAMES: Final = {
     "timestampFormat": "timestamp_format",
     "timeZone": "time_zone",
 }
-"""Options of Spark's file sources, and the data source's names for them."""
+"""Options of Spark's file sources, with the names of the same options in this data source."""
 
 _MODES: Final = {"permissive": "column", "dropmalformed": "drop", "failfast": "fail"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """The part of a source to read, and the way to read it.
+    """What to read of a source, and how.
 
-    `read`: the bucket's `objects`; the committed `table`; or its `changes`. `rejects`: bad records as separate rows
-    (`column`), as an error (`fail`), or dropped (`drop`). `only`: the slots to read. `version`, or `at_ms` (Unix
-    milliseconds): the version of the table to read, or the last version of the changes; by default the newest. `since`:
-    changes, or a stream, begin after this version, or after the newest one (`newest`). None: a stream begins with all
-    rows of the table. `poll_seconds`: the minimum time between two reads of the log; `list_seconds`: between two
+    `read`: the bucket's `objects`, the committed `table`, or the table's `changes`. `rejects`: bad records as separate
+    rows (`column`), as an error (`fail`), or dropped (`drop`). `only`: the slots to read. `version`, or `at_ms` (Unix
+    milliseconds): the table version to read, or the last table version of the changes; default: the newest. `since`:
+    the table version (or `newest`) after which changes or a stream begin; None: a stream begins with all rows of the
+    table. `poll_seconds`: the minimum time between two reads of the log. `list_seconds`: the minimum time between two
     listings of the bucket.
     """
 
@@ -106,7 +107,7 @@ class Reading:
 
 
 def reading_of(options: Mapping[str, str]) -> Reading:
-    """The checked options; `UsageError` for an option that is unknown, missing or contradictory."""
+    """Checks the options. Raises `UsageError` for an option that is unknown, missing or contradictory."""
     given = _by_our_names({name.lower(): value for name, value in options.items()})
     source, reading = _source(given), given_of(given, ReadingSettings)
     found = values_in(reading, named(ReadingSettings))
@@ -147,7 +148,7 @@ def _by_our_names(given: Mapping[str, str]) -> dict[str, str]:
 
 
 def _bytes(name: str, value: str) -> str:
-    """Convert a size in Spark's notation, like 512m or 1g, to bytes."""
+    """Converts a size in Spark's notation, like 512m or 1g, to bytes."""
     if (found := re.fullmatch(r"\s*(\d{1,18})\s*(?:([kmgtp])b?|b)?\s*", value.lower())) is None:
         raise UsageError(f"{name}={value!r}: give bytes, like 1073741824, 512m or 1g")
     return str(int(found[1]) << 10 * (" kmgtp".index(found[2]) if found[2] else 0))
@@ -164,7 +165,7 @@ def _source(given: Mapping[str, str]) -> Source:
 
 
 def _moments(given: Mapping[Any, str]) -> dict[str, Any]:
-    """Parse the options for versions: the version to read, and the version after which changes or a stream begin."""
+    """Parses the options with table versions: the one to read, and the one after which changes or a stream begin."""
     if "version" in given and "at" in given:
         raise UsageError("options version and at: give one of them")
     found: dict[str, Any] = {}

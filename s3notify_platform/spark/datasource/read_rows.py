@@ -1,4 +1,6 @@
-"""The work of a task of the data source: read splits, and return rows with exactly the columns that Spark wants."""
+"""The work of the data source's tasks: they read splits, and return rows with exactly the columns that Spark
+requires.
+"""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -28,12 +30,12 @@ from s3notify_platform.table.reading import shaped
 
 CHANGE: Final = "_change"
 ROW, REJECT = "row", "reject"
-"""The kind of a row: a record, or a record that could not be read."""
+"""The value of a row's column `CHANGE`: a record that was read, or a record that could not be read."""
 
 SPECIAL: Final = (*LINEAGE.names, CHANGE, "_rejected", "_raw")
 
 SMALL_TASK_BYTES: Final = 1 << 20
-"""A task that reads fewer bytes than this costs more than it gains."""
+"""Minimum number of bytes for one more task: a smaller task costs more time than it saves."""
 
 # Schemas
 
@@ -45,7 +47,7 @@ _LAST: Final = StructType().add("_rejected", "string").add("_raw", "binary")
 
 
 def whole_schema(data: Iterable[StructField], source: Source) -> StructType:
-    """The columns of the data, with the data source's columns before and after them. Pure."""
+    """Returns the data columns, with the data source's columns before and behind them. Pure."""
     data = [*data]
     rescued = StructType().add(RESCUED.name, "string") if source.input.mismatches == "rescue" else ()
     return StructType([*_FIRST.fields, *data, *object_columns(source, data), *rescued, *_LAST.fields])
@@ -69,8 +71,9 @@ class RowReader:
 
     @classmethod
     def of(cls, reading: Reading, schema: StructType) -> "RowReader":
-        """A reader for the schema that Spark wants. `UsageError`: the format cannot give these columns, or rules need
-        other columns.
+        """Returns a reader for the schema that Spark requires.
+
+        Raises `UsageError` if the format does not support these columns, or if a rule does not fit them.
         """
         others = (*SPECIAL, RESCUED.name, *reading.source.input.object_columns.schema.names)
         data = StructType([column for column in schema if column.name not in others])
@@ -85,7 +88,7 @@ class RowReader:
             )
         rejects = reading.rejects
         if rejects == "column" and "_rejected" not in schema.names:
-            rejects = "fail"  # otherwise rejects would look like rows
+            rejects = "fail"  # without this column, rejects cannot be distinguished from rows
         return cls(
             splits=SplitReader(
                 source=reading.source, schema=columns, named=named, inferred=is_inferred(schema)
@@ -95,10 +98,11 @@ class RowReader:
         )
 
     def read(self, splits: Sequence[Split]) -> Batches:
-        """Yields the rows, and treats the rejects as `rejects` says.
+        """Yields the rows, and treats rejects according to `rejects`.
 
-        `ConflictError`: an object was replaced or deleted. `UnavailableError`: an object could not be read; the task
-        fails, and Spark tries it again. `UsageError`: there is a reject, and `rejects` is `fail`.
+        Raises `ConflictError` if an object was overwritten or deleted. Raises `UnavailableError` if an object could not
+        be read; then the task fails, and Spark repeats the task. Raises `UsageError` for a reject if `rejects` is
+        `fail`.
         """
         for found in self.splits.read(splits):
             match found:
@@ -106,7 +110,7 @@ class RowReader:
                     self._check(found.key, found.outcome)
                 case Rejected(batch) if self._keeps(batch):
                     more = {"_rejected": batch.column("reason"), "_raw": batch.column("raw")}
-                    # The data may have columns named reason and raw, too.
+                    # The data may have columns with the names reason and raw, too.
                     yield self._shaped(batch.select(LINEAGE.names), REJECT, more)
                 case pa.RecordBatch():
                     yield self._shaped(found, ROW, {})
@@ -147,7 +151,7 @@ class Work(InputPartition):
 
 
 def work_of(source: Source, splits: Iterable[Split], width: int) -> list[Work]:
-    """The work of each task, balanced by bytes over a useful number of tasks; big objects are cut in parts. Pure."""
+    """Distributes splits by bytes over a suitable number of tasks. Big objects are cut into parts. Pure."""
     parts = [part for split in splits for part in cut(split, source)]
     sizes = [split.end - split.start for split in parts]
     cost = sum(sizes) + OBJECT_COST_BYTES * len(parts)

@@ -1,35 +1,35 @@
-"""`readStream.format("s3notify")`: the changes of the committed table as a stream, or only its added rows.
+"""`readStream.format("s3notify")`: returns the changes of the committed table as a stream, or only its added rows.
 
-With `read="changes"` the stream also returns removed rows, and all rows have the columns of the feed
-(`table.row_changes`). With `read="table"` it returns the added rows, with the table's columns.
+With `read="changes"`, the stream also returns removed rows, and all rows have the columns of the change feed
+(`table.row_changes`). With `read="table"`, the stream returns the added rows, with the table's columns.
 
 Steps
-    1. `latestOffset` reads the newest version. A new stream begins with all rows of one version, some slots at a time.
-       If the option `since` is given, the stream begins after that version. Then the changes of each later version
-       follow, as many as the limits allow.
-    2. `partitions` finds the packs that these versions added or removed, and distributes them to tasks. Tasks read
-       packs, but not the log.
+    1. `latestOffset` reads the newest table version. A new stream begins with all rows of one table version, some slots
+       at a time. With the option `since`, a new stream begins after that table version, without these rows. Then the
+       changes of each later table version follow, as many as the limits allow.
+    2. `partitions` finds the packs that these table versions added or removed, and distributes the packs to tasks.
+       Tasks read packs, but not the log.
 
-The offset is `{table, version, slots}`: the stream has returned everything up to this version. If `slots` is not null,
-the stream has returned only the slots of this version whose numbers are below `slots`. `table` is the table's id, since
-version numbers repeat in another table. So the checkpoint is the stream's only state.
+The offset is `{table, version, slots}`: the stream has returned all changes up to this table version. If `slots` is not
+null, the stream has returned only the rows of slots below `slots` in this table version. `table` is the table's id,
+because another table can have the same version numbers. The checkpoint is the stream's only state.
 
 Guarantees
-    - Each row of the table is returned once, after its version was committed, in the order of versions. This includes
-      rows of new and overwritten objects, of objects that were read again (backfill, retry), and of parts of big
-      objects.
-    - With `read="changes"`, if a row was returned and is removed later, the stream returns one deletion of the row. A
-      copy of the table becomes the next version if the deletions are applied first, and then the insertions.
+    - Each row of the table is returned once, after the commit of its table version, in the order of table versions.
+      This includes rows of new and overwritten objects, of objects that were read again (backfill, retry), and of parts
+      of big objects.
+    - With `read="changes"`, the removal of a returned row is returned as one deletion. To bring a copy of the table to
+      the next table version, apply the deletions first, and then the insertions.
     - A micro-batch that Spark repeats, after a failed sink or a restart, has the same rows.
-    - A rollback, a missing version, and another table in place of this one cause an error, never a gap.
+    - A rollback, a missing table version, or another table in place of the stream's table causes an error, never a gap.
 
 Limits: rows that were added and removed within one micro-batch are not returned. `max_objects` and `max_bytes` bound a
-micro-batch, but a version or a slot is never divided. Columns that the table gets later appear when the query is
-restarted.
+micro-batch, but a table version or a slot is never divided. Columns that are added to the table appear only after the
+query is restarted.
 
-Requests: a poll makes those of `LogTable.newest`, at most once in `poll_seconds`. Each version costs 4 GETs, or 5 if it
-has many changes. While the stream returns the rows that it begins with, each micro-batch makes the requests of
-`snapshot_of` twice. Tasks make those of `reading.read`.
+Cost: a poll makes the requests of `LogTable.newest`, at most once in `poll_seconds`. Each table version costs 4 GETs,
+or 5 GETs if it has many changes. While a new stream returns its first table version, each micro-batch makes the
+requests of `snapshot_of` twice. Tasks make the requests of `reading.read`.
 """
 
 from collections.abc import Sequence
@@ -62,16 +62,18 @@ REMEDY: Final = (
 )
 
 WITH_NEWEST: Final = -2
-"""A stream with this value in place of a version begins after the version that is the newest at its start."""
+"""An `Offset` with this value as version means a stream that begins after the table version that is the newest at its
+start.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Offset:
-    """The position of a stream. It has returned everything up to `version`; or, if `slots` is not None, only the slots
-    of this version whose numbers are below `slots`.
+    """The position of a stream, which has returned all changes up to table version `version`.
 
-    `table`: the table's id; "" if the stream has not seen the table yet. `version` -1: the version at the beginning has
-    not been chosen yet.
+    If `slots` is not None, the stream has returned only the rows of slots below `slots` in this table version. `table`:
+    the table's id; "" if the stream has not seen the table yet. A `version` of -1: the stream has not chosen its first
+    table version yet.
     """
 
     table: str = ""
@@ -79,12 +81,12 @@ class Offset:
     slots: int | None = 0
 
     def dumps(self) -> dict[str, Any]:
-        """The offset in the form that the checkpoint stores."""
+        """Returns the offset in the form that the checkpoint stores."""
         return {"table": self.table, "version": self.version, "slots": self.slots}
 
     @classmethod
     def loads(cls, body: dict[str, Any]) -> "Offset":
-        """Inverse of `dumps`. `CorruptError` for any other value."""
+        """Inverse of `dumps`. Raises `CorruptError` for any other value."""
         try:
             found = cls(table=body["table"], version=body["version"], slots=body["slots"])
         except (KeyError, TypeError) as error:
@@ -95,7 +97,7 @@ class Offset:
 
     @classmethod
     def initial(cls, reading: Reading) -> "Offset":
-        """The offset at which a new stream begins. Pure."""
+        """Returns the offset at which a new stream begins. Pure."""
         match reading.since:
             case None:
                 return cls()
@@ -107,13 +109,13 @@ class Offset:
 
 @dataclass
 class Work(InputPartition):
-    """The part of the changes that one task reads."""
+    """The share of the changes that one task reads."""
 
     share: Share
 
 
 class ChangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Reads added and removed rows. Lives in one process of the driver as long as the query runs."""
+    """Reads added and removed rows. One process of the driver has the reader for as long as the query runs."""
 
     def __init__(
         self, reading: Reading, output: pa.Schema, width: int, *, clock: Clock = SYSTEM_CLOCK
@@ -127,7 +129,7 @@ class ChangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._polled_at = 0.0
 
     def __getstate__(self) -> dict[str, Any]:
-        """The state that is sent to tasks."""
+        """Returns the state that is sent to tasks."""
         return {"_reading": self._reading, "_output": self._output}
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
@@ -135,7 +137,7 @@ class ChangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return Offset.initial(self._reading).dumps()
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
-        """See `SupportsTriggerAvailableNow`: the query ends with the newest version at this time."""
+        """See `SupportsTriggerAvailableNow`: the query ends with the table version that is the newest now."""
         found = self._newest()
         self._until = -1 if isinstance(found, Absent) else found.version
 
@@ -195,14 +197,14 @@ class ChangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._reading.source.location.table()
 
     def _newest(self) -> Snapshot | Absent:
-        """The newest snapshot, at most `poll_seconds` old."""
+        """Returns the newest snapshot, or a snapshot that was read at most `poll_seconds` ago."""
         now = self._clock.monotonic()
         if self._seen is None or now - self._polled_at >= self._reading.poll_seconds:
             self._seen, self._polled_at = self._table.newest(), now
         return self._seen
 
     def _checked(self, offset: Offset, found: Snapshot | Absent) -> Snapshot:
-        """The newest snapshot, after a check that the offset is one of the same table."""
+        """Returns the newest snapshot, after a check that the offset belongs to the same table."""
         if isinstance(found, Absent):
             raise NotFoundError(f"the table that the stream has read ({offset.table}) was removed: {REMEDY}")
         if offset.table not in ("", found.table):
@@ -226,14 +228,14 @@ class ChangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             raise _not_kept(error) from error
 
     def _limits(self, limit: ReadLimit) -> tuple[float, float]:
-        """The number of objects and bytes that a micro-batch may have."""
+        """Returns the maximum numbers of objects and of bytes of a micro-batch."""
         chosen = self._reading.source.input
         if isinstance(limit, ReadAllAvailable):
             return UNLIMITED, UNLIMITED
         return limit.max_files if isinstance(limit, ReadMaxFiles) else chosen.max_objects, chosen.max_bytes
 
     def _versions(self, since: int, until: int, limit: ReadLimit) -> int:
-        """The last version of the next micro-batch."""
+        """Returns the last table version of the next micro-batch."""
         objects, size = self._limits(limit)
         last = since
         try:
@@ -247,7 +249,7 @@ class ChangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return until
 
     def _slots(self, snapshot: Snapshot, given: int, limit: ReadLimit) -> int | None:
-        """The slot of a snapshot before which the next micro-batch ends; None: it returns all remaining slots."""
+        """Returns the slot before which the next micro-batch ends, or None if it returns all remaining slots."""
         objects, size = self._limits(limit)
         manifest = snapshot.manifest
         each = sum(pack.size for pack in snapshot.packs.values()) / max(snapshot.rows, 1)
