@@ -13,9 +13,9 @@ A run key consists of the cursor's epoch and a number. A tick that is repeated a
 Dagster launches it once. Other runs may serve at the same time (started by hand, for example): services share their
 work. The sensor only ensures that at least one run serves.
 
-Such a run never ends by itself, so it always occupies a place in the run queue (`max_concurrent_runs`). If the code
-location is reloaded, but its old process continues for its runs, the old code serves until the run is terminated. The
-sensor then starts a run of the new code.
+A run that serves never ends by itself, so each such run always counts towards `max_concurrent_runs` of the run queue.
+After a reload of the code location, the old process continues while it has runs. Its service runs the old code until
+the run is terminated. The sensor then starts a run of the new code.
 """
 
 import os

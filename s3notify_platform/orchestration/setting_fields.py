@@ -47,8 +47,9 @@ def fields_of(
 ) -> dict[str, Any]:
     """Fields for pydantic's `create_model`, one for each setting.
 
-    If the model uses a setting's name for something else, the field gets another name and the setting's name as alias.
-    The other name is given in `renamed`; for names that pydantic uses, it is `row_{name}`.
+    If the model needs a setting's name for another purpose, the field gets another name, and the setting's name as
+    alias. `renamed` gives these other names. If pydantic itself uses a setting's name, the field is called
+    `row_{name}`.
     """
     found: dict[str, Any] = {}
     for setting in settings:
