@@ -28,8 +28,8 @@ def schema() -> None:
 def show(*, place: SourcePlace, asset: str | None, as_json: bool) -> None:
     """Print the versions that changed the schema of source NAME, the newest first: added columns and changed types.
 
-    `--json` prints all columns of each version. `s3notify vacuum` deletes old versions. 1 LIST, and 1 GET for each
-    version.
+    `--json` prints all columns of each version. `s3notify vacuum` deletes old versions. Cost: 1 LIST, and 1 GET for
+    each version.
     """
     from s3notify_platform.maintenance.schema_rollback import schema_history
 

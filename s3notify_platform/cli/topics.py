@@ -58,8 +58,10 @@ def topics() -> None:
         --url https://hooks.example.com/s3 --secret-env S3NOTIFY_PUSH_HOOKS
       S3NOTIFY_PUSH_HOOKS=… s3notify deliver --bucket BUCKET
 
-    The endpoint may also be a broker: amqps://… (extra `amqp`) or kafkas://… (extra `kafka`). A broker gets one message
-    for each event. An event leaves the queue after the broker has acknowledged it.
+    The endpoint may also be a broker: amqps:
+    … (extra `amqp`) or kafkas:
+    … (extra `kafka`). A broker gets one message for each event. An event leaves the queue after the broker has
+    acknowledged it.
 
     A topic receives all changes below --prefix, or only changes that match one of its rules:
 
@@ -198,7 +200,7 @@ def update(topic: str, *, place: QueuePlace, tables: tuple[str, ...], yes: bool,
 @queue_options
 @json_option
 def list_topics(*, place: QueuePlace, as_json: bool) -> None:
-    """List all topics and their settings. 1 scan of the topics."""
+    """List all topics and their settings. Cost: 1 scan of the topics."""
     found = place.queue().topics.all()
     if as_json:
         print_json(
@@ -231,7 +233,7 @@ def list_topics(*, place: QueuePlace, as_json: bool) -> None:
 @queue_options
 @json_option
 def stats(topics: tuple[str, ...], *, place: QueuePlace, as_json: bool) -> None:
-    """Print depth, age and counts of the topics TOPIC; default: of all topics. 1 scan of all entries."""
+    """Print depth, age and counts of the topics TOPIC; default: of all topics. Cost: 1 scan of all entries."""
     queue = place.queue()
     found = [queue.stats(name) for name in topics or [topic.name for topic in queue.topics.all()]]
     columns = {"Topic": "topic", "Depth": "depth", "Oldest s": "oldest_age_seconds", "Reserved": "reserved"}
@@ -247,7 +249,7 @@ def show(topic: str, *, place: QueuePlace, as_json: bool) -> None:
     """Show the topic TOPIC: its settings, if it is paused, and depth, age and worker of each shard.
 
     `beat_seconds` is the time since the last heartbeat of the worker; another worker replaces a worker without
-    heartbeats. 1 scan of the topic's entries and dead letters, and at least 3 requests for each shard.
+    heartbeats. Cost: 1 scan of the topic's entries and dead letters, and at least 3 requests for each shard.
     """
     queue = place.queue()
     found, facts = queue.topics.get(topic), queue.stats(topic)
@@ -288,8 +290,8 @@ def show(topic: str, *, place: QueuePlace, as_json: bool) -> None:
 def dump(topic: str, *, place: QueuePlace, limit: int | None) -> None:
     """Print the pending entries of the topic TOPIC, one JSON object a line.
 
-    The order is by shard, and old entries first within a shard. The entries stay in the queue. 1 scan, which ends at
-    the limit.
+    The order is by shard, and old entries first within a shard. The entries stay in the queue. Cost: 1 scan, which ends
+    at the limit.
     """
     for entry in islice(place.queue().pending(topic), limit):
         say(json.dumps(entry_document(entry), ensure_ascii=False))
@@ -302,7 +304,7 @@ def pause(topic: str, *, place: QueuePlace) -> None:
     """Pause the delivery of the topic TOPIC until `s3notify topics resume`, also across restarts.
 
     Workers stop within a heartbeat, after the requests in flight. Entries stay in the queue without losing attempts or
-    time, and new entries are accepted up to the capacity. Safe to repeat. 2 requests.
+    time, and new entries are accepted up to the capacity. Safe to repeat. Cost: 2 requests.
     """
     place.queue().topics.pause(topic)
     say(f"topic {topic!r}: paused")
@@ -312,7 +314,7 @@ def pause(topic: str, *, place: QueuePlace) -> None:
 @click.argument("topic")
 @queue_options
 def resume(topic: str, *, place: QueuePlace) -> None:
-    """Resume the delivery of the topic TOPIC; workers begin within a heartbeat. Safe to repeat. 2 requests."""
+    """Resume the delivery of the topic TOPIC; workers begin within a heartbeat. Safe to repeat. Cost: 2 requests."""
     place.queue().topics.pause(topic, paused=False)
     say(f"topic {topic!r}: resumed")
 
@@ -322,7 +324,7 @@ def resume(topic: str, *, place: QueuePlace) -> None:
 @queue_options
 @json_option
 def dead(topic: str, *, place: QueuePlace, as_json: bool) -> None:
-    """List the dead letters of the topic TOPIC, with reasons. 1 scan."""
+    """List the dead letters of the topic TOPIC, with reasons. Cost: 1 scan."""
     found = [
         {
             "key": letter.event.key,
@@ -360,7 +362,7 @@ def redrive(topic: str, *, place: QueuePlace, keys: tuple[str, ...]) -> None:
 def purge(topic: str, *, place: QueuePlace, yes: bool) -> None:
     """Delete the dead letters of the topic TOPIC, after printing their number and asking. Pending entries stay.
 
-    2 scans, and 1 request for each letter.
+    Cost: 2 scans, and 1 request for each letter.
     """
     queue = place.queue()
     found = len(queue.dead(topic))

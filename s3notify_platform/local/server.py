@@ -150,7 +150,7 @@ class LocalS3Server:
         }
 
     def create_bucket(self, name: str) -> None:
-        """Creates a bucket, unless it exists. 1 request."""
+        """Creates a bucket, unless it exists. Cost: 1 request."""
         store = S3ObjectStore(self.config(name), clock=self._clock)
         try:
             store.create_bucket()

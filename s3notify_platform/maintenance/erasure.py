@@ -123,7 +123,7 @@ def erase(
 
 
 def check_erasable(source: Source, key: str) -> None:
-    """`UsageError`: the object is still in the bucket, or its key is outside the source's prefix. 1 HEAD."""
+    """`UsageError`: the object is still in the bucket, or its key is outside the source's prefix. Cost: 1 HEAD."""
     if not key.startswith(source.input.prefix):
         raise UsageError(f"{key!r}: source {source.name!r} reads keys below {source.input.prefix!r}")
     if open_store(source.input.bucket).head(key) is not None:
@@ -135,7 +135,7 @@ def check_erasable(source: Source, key: str) -> None:
 def time_travel(location: Location, store: ObjectStore) -> dict[str, tuple[int, int]]:
     """The first and the last readable version of each table; `erase` may leave only the last one readable.
 
-    Keys: names of slot assets, and "" for the source's table. 1 LIST for each table, and the requests of
+    Keys: names of slot assets, and "" for the source's table. Cost: 1 LIST for each table, and the requests of
     `slot_assets`.
     """
     tables = {
@@ -145,7 +145,7 @@ def time_travel(location: Location, store: ObjectStore) -> dict[str, tuple[int, 
 
 
 def slot_assets(location: Location, store: ObjectStore) -> Iterator[str]:
-    """The slot assets that have a table. 1 LIST for each, and 1 more."""
+    """The slot assets that have a table. Cost: 1 LIST for each, and 1 more."""
     below = f"{location.platform_prefix}derived/"
     after = below
     while page := store.list(below, start_after=after, limit=1).objects:

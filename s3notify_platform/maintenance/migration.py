@@ -122,7 +122,7 @@ def _begin_another(record: KnownRecord, identity: Identity) -> None:
 
 
 def _former(location: Location, store: ObjectStore) -> list[str]:
-    """Keys of the objects of the source's tables. 1 LIST for each 1000."""
+    """Keys of the objects of the source's tables. Cost: 1 LIST for each 1000."""
     own = location.platform_prefix
     return [meta.key for of in ("table/", "derived/") for meta in list_all(store, own + of)]
 

@@ -75,7 +75,7 @@ class Held:
 def held(location: Location) -> list[Held]:
     """The data that `remove` would remove, and other objects below the platform's prefix. Reads only.
 
-    1 LIST for each 1000 objects, and 1 scan of the source's topic.
+    Cost: 1 LIST for each 1000 objects, and 1 scan of the source's topic.
     """
     counts, sizes = Counter[str](), Counter[str]()
     for what, meta in _objects(location, open_store(location.platform)):
@@ -102,7 +102,7 @@ def held(location: Location) -> list[Held]:
 
 
 def open_batches(location: Location) -> list[str]:
-    """The batches that are not committed yet: their runs may still be working. 1 LIST, and 1 GET for each."""
+    """The batches that are not committed yet: their runs may still be working. Cost: 1 LIST, and 1 GET for each."""
     return [chain.tag for chain in AckChains(location.records()).open_states()]
 
 
@@ -139,8 +139,8 @@ def remove(location: Location, *, platform: ObjectStore | None = None) -> int:
 def remove_table(location: Location, asset: str, store: ObjectStore, clock: Clock = SYSTEM_CLOCK) -> int:
     """Remove the table of a slot asset; returns the number of removed objects. The call may be repeated.
 
-    The asset's next table has another id, so a writer that still has this table open is refused. 1 LIST for each 1000
-    objects, 1 DELETE for each.
+    The asset's next table has another id, so a writer that still has this table open is refused. Cost: 1 LIST for each
+    1000 objects, 1 DELETE for each.
     """
     record, layout = location.known(asset, store=store), location.table_layout(asset)
     fresh = new_id(clock)

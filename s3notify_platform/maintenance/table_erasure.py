@@ -102,7 +102,7 @@ class Erased:
 
 def ending(table: LogTable) -> tuple[int, int] | None:
     """The first and the last readable version. An erasure may make all versions before the last one unreadable. None:
-    no version is readable. 1 LIST.
+    no version is readable. Cost: 1 LIST.
     """
     kept = kept_versions(table.reader)
     return (min(kept), max(kept)) if kept else None
@@ -294,7 +294,7 @@ class _Bodies:
 
     @classmethod
     def read(cls, reader: LogReader, kept: list[int], at_once: int) -> "_Bodies":
-        """Read versions and manifests. 2 GETs for each version."""
+        """Read versions and manifests. Cost: 2 GETs for each version."""
         found = zip(kept, in_parallel(reader.version, kept, at_once), strict=True)
         versions = {version: body for version, body in found if body is not None}
 

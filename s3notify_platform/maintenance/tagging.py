@@ -45,7 +45,8 @@ PARTITION: Final = "tagged"
 SLOTS_AT_ONCE: Final = 50
 FAILURES_MAX: Final = 100
 """A pass sends no more requests after this number of failures without a success: a permission is missing, or the store
-is down."""
+is down.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,7 +159,7 @@ def tag_again(
     platform: ObjectStore | None = None,
     clock: Clock = SYSTEM_CLOCK,
 ) -> None:
-    """Make the next pass check all committed objects of these slots again. 3 reads, and 1 write."""
+    """Make the next pass check all committed objects of these slots again. Cost: 3 reads, and 1 write."""
     if (known := location.known(store=platform).read()[0]) is not None:
         _Done(Updates(location.records(platform), clock), known.table).drop(slots)
 

@@ -130,7 +130,7 @@ def vacuum(
 
 
 def store_now_ms(store: ObjectStore, prefix: str, clock: Clock) -> int:
-    """The time by the store's clock. 1 PUT, 1 LIST, 1 DELETE."""
+    """The time by the store's clock. Cost: 1 PUT, 1 LIST, 1 DELETE."""
     key = f"{prefix}now/{unique_name(clock)}"
     store.put(key, b"now")
     page = store.list(key, limit=1)

@@ -21,7 +21,7 @@ class NotificationPart:
         return f"notification {self.notification.id!r} of bucket {self.bucket.config.bucket!r}: {keys}"
 
     def lacks(self) -> str:
-        """See `Part`. 1 request."""
+        """See `Part`. Cost: 1 request."""
         found = self.bucket.read().find(self.notification.id)
         return "" if found == self.notification else "is another" if found else "is missing"
 
@@ -35,7 +35,7 @@ class NotificationPart:
         self.bucket.change(edit, owner=self.owner)
 
     def remains(self) -> str:
-        """See `Part`. 1 request."""
+        """See `Part`. Cost: 1 request."""
         return self.title if self.bucket.read().find(self.notification.id) else ""
 
     def remove(self) -> None:
@@ -56,7 +56,7 @@ class EventBridgeSwitch:
         return f"bucket {self.bucket.config.bucket!r} sends its events to EventBridge, for $1 a million"
 
     def lacks(self) -> str:
-        """See `Part`. 1 request."""
+        """See `Part`. Cost: 1 request."""
         return "" if self.bucket.read().eventbridge else "is off"
 
     def make(self) -> None:

@@ -73,21 +73,21 @@ class StatementPart:
     clock: Clock = SYSTEM_CLOCK
 
     def lacks(self) -> str:
-        """See `Part`. 1 request or 2."""
+        """See `Part`. Cost: 1 or 2 requests."""
         policy = self.read()
         return "" if policy is not None and self._ours(policy) == [self.statement] else "is missing"
 
     def make(self) -> None:
-        """See `Part`. 1 read if nothing changes; else 2 reads and 1 write."""
+        """See `Part`. Cost: 1 read if nothing changes; else 2 reads and 1 write."""
         self._change([self.statement])
 
     def remains(self) -> str:
-        """See `Part`. 1 request or 2."""
+        """See `Part`. Cost: 1 or 2 requests."""
         policy = self.read()
         return self.title if policy is not None and self._ours(policy) else ""
 
     def remove(self) -> None:
-        """See `Part`. 1 read if nothing changes; else 2 reads and 1 write."""
+        """See `Part`. Cost: 1 read if nothing changes; else 2 reads and 1 write."""
         self._change([])
 
     def _ours(self, policy: Json) -> list[Json]:

@@ -44,7 +44,7 @@ class EventSetup:
     def way_in_place(self) -> tuple[Way, str] | None:
         """The way by which events reach the queue, and the sender's ARN; None if nothing was set up here.
 
-        The queue's policy is written before every part that sends to the queue, and removed after it. 3 requests.
+        The queue's policy is written before every part that sends to the queue, and removed after it. Cost: 3 requests.
         """
         policy = self.queue.policy()
         for one in (policy or {}).get("Statement", ()):
@@ -84,13 +84,17 @@ class EventSetup:
                 return queue, sender, rule, EventBridgeSwitch(bucket=self.bucket, owner=owner)
 
     def _topic(self) -> str:
-        """The topic to which the bucket announces all keys of the source already; else the topic to make. 1 request."""
+        """The topic to which the bucket announces all keys of the source already; else the topic to make. Cost: 1
+        request.
+        """
         wanted = self.site.notification("topic", self.site.topic_arn)
         taken = [one.arn for one in self.bucket.read().each if one.kind == "topic" and one.covers(wanted)]
         return taken[0] if taken else self.site.topic_arn
 
     def check(self, parts: Sequence[Part]) -> None:
-        """`UsageError` if S3 would refuse the notification among the parts. 1 request; 0 without a notification."""
+        """`UsageError` if S3 would refuse the notification among the parts. Cost: 1 request; 0 without a
+        notification.
+        """
         for part in parts:
             if isinstance(part, NotificationPart):
                 check_apart(self.bucket.read(), part.notification)
@@ -128,7 +132,9 @@ Announced = Literal["announced", "eventbridge", "nothing"]
 
 
 def announced(bucket: BucketEvents, prefix: str) -> tuple[Announced, Notification | None]:
-    """The way by which the bucket sends events of keys below this prefix: a notification, or EventBridge. 1 GET."""
+    """The way by which the bucket sends events of keys below this prefix: a notification, or EventBridge. Cost: 1
+    GET.
+    """
     found = bucket.read()
     near = [one for one in found.each if prefix.startswith(one.prefix) or one.prefix.startswith(prefix)]
     if near:

@@ -128,7 +128,7 @@ def service_of(
 
 
 def account_of(bucket: S3Config, url: str | None) -> str:
-    """The account of the credentials. 1 request to STS, which needs no permission."""
+    """The account of the credentials. Cost: 1 request to STS, which needs no permission."""
     try:
         found = service_of("sts", bucket, url).ask("get_caller_identity") or {}
     except RefusedError as error:

@@ -1,4 +1,5 @@
-"""`Leases` on a DynamoDB table, with the same items as object_store's DynamoCommit, so both can use one table.
+"""`Leases` on a DynamoDB table, with the same items as object_store's DynamoCommit, so both packages can use the same
+table.
 
 | attribute | type | value |
 |---|---|---|
