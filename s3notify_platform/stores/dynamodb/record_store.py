@@ -98,9 +98,9 @@ class DynamoRecordStore:
         keys_only: Callable[[str], bool] | None = None,
         wanted: Callable[[str], bool] | None = None,
     ) -> Iterator[Record]:
-        """See `RecordStore.scan`. Not a snapshot: each page is read when its first record is due.
+        """See `RecordStore.scan`. The scan is not a snapshot: each page is read when its first record is due.
 
-        A page holds whole records. So `known` is ignored, and records that are not `wanted` are read too.
+        A page contains whole records. So `known` is ignored, and records that are not `wanted` are read too.
         """
         for item in self._table.query(
             "partition", self._partition(partition), sorted_by="key", prefix=prefix
