@@ -76,7 +76,8 @@ def topics() -> None:
     sender's id, else the topic's name.
 
     A rule by metadata matches changes that this package publishes or Ceph posts. A rule by tags matches changes that
-    Ceph posts. Events of SQS and MinIO have neither metadata nor tags. Only Ceph's deletions have them.
+    Ceph posts. Events of SQS and MinIO have neither metadata nor tags. Among events of deletions, only Ceph's events
+    have metadata and tags.
 
     Events are passed on complete, as the inlet received them: region, source, user, request, response, metadata, tags
     and ids. The topic's --opaque-data is added.
@@ -178,10 +179,11 @@ def create(
 def update(topic: str, *, place: QueuePlace, tables: tuple[str, ...], yes: bool, **settings: Any) -> None:
     """Change the given settings of the topic TOPIC. `--url ""` removes the endpoint: nothing more is sent.
 
-    The command asks before it removes all rules, since the topic then receives all changes below its prefix. With
-    `--without-rules none` it receives nothing more, and queued entries are delivered.
+    The command asks before it removes all rules, because the topic then receives all changes below its prefix. With
+    `--without-rules none` the topic receives nothing more, and queued entries are delivered.
 
-    `--table` replaces all tables that the topic serves. After `--table ''`, the next table that uses it claims it.
+    `--table` replaces all tables that the topic serves. After `--table ''`, the next table that uses the topic claims
+    the topic.
     """
     queue = place.queue()
     found = queue.topics.get(topic).settings
@@ -345,7 +347,9 @@ def dead(topic: str, *, place: QueuePlace, as_json: bool) -> None:
 @click.argument("keys", metavar="[KEY]...", nargs=-1)
 @queue_options
 def redrive(topic: str, *, place: QueuePlace, keys: tuple[str, ...]) -> None:
-    """Put the dead letters of the topic TOPIC back into its queue, with 0 attempts; with KEY, only of these objects."""
+    """Put the dead letters of the topic TOPIC back into its queue, with 0 attempts; with KEY, only the dead letters of
+    these objects.
+    """
     moved = place.queue().redrive(topic, keys or None)
     if not isinstance(moved, int):
         raise click.ClickException(

@@ -2,12 +2,13 @@
 
 Guarantees. It listens on 127.0.0.1 only, sends no telemetry, and keeps all its files in one folder. Objects,
 credentials and ports survive restarts. An acknowledged write survives SIGKILL of server and parent. A server that ends
-is restarted on the same ports until `stop()`. One process serves a folder at a time: a second one is refused. If the
-parent is killed, the kernel kills the server (Linux), or the next start finds it by its pid file and stops it. So two
-servers never serve one folder.
+is restarted on the same ports until `stop()`. One process serves a folder at a time: a second process is refused. If
+the parent is killed, the kernel kills the server (Linux), or the next start finds it by its pid file and stops it. So
+two servers never serve one folder.
 
-Threat model. Other users of this machine reach its ports. Without a key they learn only that S3 is alive. S3 requires
-the credentials, and the inner ports require keys that only the server itself has (`server_keys`). The folder has mode
+Threat model. Other users of this machine can reach the server's ports. Without a key they learn only that S3 is alive.
+S3 requires the credentials, and the inner ports require keys that only the server itself has (`server_keys`). The
+folder has mode
 0700. Processes of the same user, and root, can read the files, and so the keys.
 
 - {folder}/server.json: ports and credentials, mode 0600.
@@ -51,8 +52,8 @@ from s3notify_platform.stores.s3 import S3ObjectStore
 REGION = "us-east-1"
 READY_SECONDS = 90.0
 STOP_SECONDS = 2.0
-"""Seconds from SIGTERM to SIGKILL, since the server's filer often waits forever on a stream to itself. Acknowledged
-writes survive.
+"""Seconds from SIGTERM to SIGKILL, because the server's filer often waits forever on a stream to itself. Acknowledged
+writes survive SIGKILL.
 """
 POLL_SECONDS = 0.1
 FAILURES_MAX = 5
@@ -128,7 +129,7 @@ class LocalS3Server:
         return process.pid if process is not None and process.poll() is None else None
 
     def config(self, bucket: str) -> S3Config:
-        """The access settings of one of its buckets."""
+        """The access settings of one of the server's buckets."""
         state = self._known()
         return S3Config(
             bucket=bucket,
@@ -307,7 +308,7 @@ class LocalS3Server:
         (self.folder / "server.pid").write_text(str(self._process.pid))
 
     def _watch(self) -> bool:
-        """Returns when the server has ended, by itself or by `stop()`. True if it was ready at any time."""
+        """Returns when the server has ended, by itself or by `stop()`. True if the server was ready at any time."""
         process = self._process
         assert process is not None
         store = S3ObjectStore(

@@ -45,7 +45,9 @@ class NotificationPart:
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class EventBridgeSwitch:
-    """The bucket's events are sent to EventBridge. Others may rely on that, so removal leaves it switched on."""
+    """The bucket's events are sent to EventBridge. Other programs may need the events in EventBridge, so removal leaves
+    EventBridge switched on.
+    """
 
     bucket: BucketEvents
     owner: str
@@ -72,7 +74,9 @@ class EventBridgeSwitch:
 
 
 def check_apart(found: BucketNotifications, wanted: Notification) -> None:
-    """`UsageError` if S3 would refuse the notification, because another one matches some of its events. Pure."""
+    """`UsageError` if S3 would refuse the notification, because another notification matches some of its events.
+    Pure.
+    """
     others = [one for one in found.each if one.id != wanted.id and one.overlaps(wanted)]
     if not others:
         return

@@ -18,7 +18,7 @@ from s3notify_platform.stores.aws.bucket_notifications import BucketEvents, Noti
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Planned:
-    """A part, and its state: what it lacks, or what is left of it; "" if nothing."""
+    """A part, and its state: the missing pieces, or the pieces that are left; "" if there are no such pieces."""
 
     part: Part
     state: str
@@ -44,7 +44,8 @@ class EventSetup:
     def way_in_place(self) -> tuple[Way, str] | None:
         """The way by which events reach the queue, and the sender's ARN; None if nothing was set up here.
 
-        The queue's policy is written before every part that sends to the queue, and removed after it. Cost: 3 requests.
+        The queue's policy is written before every part that sends to the queue, and removed after that part. Cost: 3
+        requests.
         """
         policy = self.queue.policy()
         for one in (policy or {}).get("Statement", ()):
@@ -57,7 +58,7 @@ class EventSetup:
         return ("sns" if own.kind == "topic" else "sqs"), own.arn
 
     def parts(self, way: Way) -> tuple[Part, ...]:
-        """The parts, in the order in which they are made. Requests: as many as `way_in_place`; 1 more for SNS.
+        """The parts, in the order in which they are made. Requests: as many as `way_in_place`, and 1 more for SNS.
 
         `UsageError` if another way was set up.
         """
@@ -124,7 +125,9 @@ def planned(parts: Sequence[Part], ask: Callable[[Part], str]) -> list[Planned]:
 
 
 def problem_of(parts: Sequence[Part]) -> str:
-    """The first part that differs from the wanted state, for people; "" if none does. Requests: as many as `lacks`."""
+    """The first part that differs from the wanted state, for people; "" if no part differs. Requests: as many as
+    `lacks`.
+    """
     return next((f"{part.title}: {lacks}" for part in parts if (lacks := part.lacks())), "")
 
 

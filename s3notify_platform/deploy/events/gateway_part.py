@@ -72,7 +72,7 @@ class GatewayTopic:
             self.sns.ask("delete_topic", TopicArn=arn)
 
     def _endpoint(self, arn: str) -> str:
-        """The URL that the topic posts to; "" if the gateway does not show it: without TLS it does not."""
+        """The URL that the topic posts to; "" if the gateway does not show the URL, as without TLS."""
         try:
             found = self.sns.ask("get_topic_attributes", TopicArn=arn) or {}
             return str(json.loads(found["Attributes"]["EndPoint"])["EndpointAddress"])

@@ -47,7 +47,9 @@ class Topic:
             self.sns.ask("create_topic", Name=self.site.name, Tags=[{"Key": TAG, "Value": self.site.name}])
 
     def remains(self) -> str:
-        """See `Part`. `UsageError` if it has other subscribers: they would lose its events. Cost: 2 or 3 requests."""
+        """See `Part`. `UsageError` if the topic has other subscribers, which would lose the events with the topic.
+        Cost: 2 or 3 requests.
+        """
         if not self._is_ours():
             return ""
         others = [
@@ -114,7 +116,7 @@ class SubscriptionPart:
         return "" if self._arn() else "is missing"
 
     def make(self) -> None:
-        """See `Part`. Cost: 1 request for each 100 subscriptions, and 1."""
+        """See `Part`. Cost: 1 request for each 100 subscriptions, and 1 more."""
         if not self._arn():
             self.sns.ask(
                 "subscribe",
@@ -130,7 +132,7 @@ class SubscriptionPart:
         return self.title if self._arn() else ""
 
     def remove(self) -> None:
-        """See `Part`. Cost: 1 request for each 100 subscriptions, and 1."""
+        """See `Part`. Cost: 1 request for each 100 subscriptions, and 1 more."""
         if arn := self._arn():
             self.sns.ask("unsubscribe", SubscriptionArn=arn)
 
