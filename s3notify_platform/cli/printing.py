@@ -141,7 +141,7 @@ def _cell(value: object) -> object:
 
 
 def print_table(heads: Iterable[str], rows: Iterable[Iterable[object]], *, title: str | None = None) -> None:
-    """Print a table. Cells are plain text without markup, since keys and errors come from outside."""
+    """Print a table. Cells are plain text without markup, because keys and errors come from outside."""
     from rich.console import Console
     from rich.table import Column, Table
     from rich.text import Text

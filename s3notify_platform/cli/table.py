@@ -165,7 +165,7 @@ def forget(*, place: SourcePlace, asset: str | None, dry_run: bool, as_json: boo
     """Accept that versions of the table of source NAME, or its record, are lost. The table continues with the remaining
     versions, under a new id.
 
-    Runs refuse a table whose log ends before the version in its record, since history, quarantine and rows of deleted
+    Runs refuse a table whose log ends before the version in its record, because history, quarantine and rows of deleted
     objects are lost. If possible, restore the table's objects instead. Otherwise stop the source's runs, and run this
     command: the newest readable version becomes the newest version, the next batch that lists compares all slots with
     the bucket, and cursors and streams start again. Safe to repeat.

@@ -149,7 +149,9 @@ class _Grants(dict[str, set[str]]):
             self.objects(self._places.platform_bucket, self._places.queue_prefix, "GetObject")
 
     def known(self, *actions: str) -> None:
-        """Grant access to the records of the source's tables; in a records table, they are among all other records."""
+        """Grant access to the records of the source's tables; in a records table, these records are among all other
+        records.
+        """
         places = self._places
         if actions and places.tables.records:
             self.table(places.tables.records, "GetItem")

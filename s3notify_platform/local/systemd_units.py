@@ -125,7 +125,7 @@ class Machine:
         return {"JAVA_HOME": str(home)}
 
     def environment(self) -> dict[str, str]:
-        """The environment of all units. It contains no secret."""
+        """The environment of all units. The environment contains no secret."""
         return {
             "DAGSTER_HOME": str(self.home),
             "DAGSTER_EVENT_BATCH_SIZE": str(EVENTS_AT_ONCE),

@@ -1,8 +1,8 @@
 """`s3notify table compact`: merges the small files of a whole table into files of the target sizes, while batches run.
 
-Batches keep the number of small files within a bound (`rewrite_choice`). A compaction merges all small files. First it
-merges packs of rows and packs of rejects, including packs with a large share of hidden rows. Then it merges the files
-of object states until all are in one level.
+Batches keep the number of small files within a bound (`rewrite_choice`). A compaction merges all small files. First the
+compaction merges packs of rows and packs of rejects, including packs with a large share of hidden rows. Then the
+compaction merges the files of object states until all files are in one level.
 
 Each step commits a version of its own and reads about `STEP_BYTES`. Readers see no change: the packs of the version are
 marked `dataChange: false`, and the version adds no rows. Packs are merged in the order of their labels. Each merge
@@ -44,8 +44,8 @@ from s3notify_platform.table.states.state_levels import Merge
 from s3notify_platform.table.states.state_merge import merge, plan_full_merge
 
 STEP_BYTES: Final = 256 << 20
-"""Maximum number of bytes that one compaction step merges, since all its files are in memory together. A merge of only
-two files may exceed the maximum.
+"""Maximum number of bytes that one compaction step merges, because all its files are in memory together. A merge of
+only two files may exceed the maximum.
 """
 
 LOST: Final = 5
@@ -114,8 +114,8 @@ class StateStep:
 
 
 def compact(table: LogTable, *, dry_run: bool = False, step_bytes: int = STEP_BYTES) -> CompactReport:
-    """Merge all small files. It is safe to run beside batches, and to run again; a killed run leaves only garbage
-    files.
+    """Merge all small files. A compaction is safe beside batches, and safe to repeat; a killed compaction leaves only
+    garbage files.
 
     `dry_run`: only reads the newest snapshot; its counts are a lower bound. Errors: those of `LogTable.newest` and
     `Committer.commit`.

@@ -1,9 +1,9 @@
 """Rolls back to an earlier schema, after mistaken data has added columns to the table.
 
 The next version has the earlier columns, and no file is rewritten. Packs keep the values of the removed columns, and
-readers ignore them. So a rollback is refused while a removed column has a live value, which readers would no longer
-see. A rollback is also refused if a column's type has changed after the earlier version (`retype`), because the
-column's values no longer have the earlier type.
+readers ignore them. So a rollback is refused while a removed column has a live value, because readers would no longer
+see the value after a rollback. A rollback is also refused if a column's type has changed after the earlier version
+(`retype`), because the column's values no longer have the earlier type.
 """
 
 import json

@@ -6,7 +6,7 @@ Steps
        signal.
     3. Retry records that are in quarantine because of a value of one of these columns.
 
-If the command is killed at any point, a repetition does the rest.
+If the command is killed at any point, a repetition does the remaining steps.
 """
 
 from collections.abc import Iterator, Sequence

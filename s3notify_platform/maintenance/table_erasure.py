@@ -12,7 +12,7 @@ Steps
 
 Invariants
     - Files are removed after the log that names them was changed. If a call is killed at any point, a repetition finds
-      the rest.
+      the remaining files.
     - An earlier version stays as an empty object, so that a writer that slept cannot create another version with the
       same number. Vacuum removes the empty object once no writer can still be at an earlier version.
     - A file is removed only if it was written before version e. The run that wrote the file was planned earlier, so

@@ -135,7 +135,8 @@ def _behind(opened: OpenTable, done: "_Done") -> tuple[Manifest, dict[Slot, int]
 
 
 def to_be_tagged(source: Source, *, again: bool = False, clock: Clock = SYSTEM_CLOCK) -> tuple[int, int]:
-    """The number of slots changed since the last pass, and of objects in them that `tag_committed` would check.
+    """The number of slots that have changed since the last pass, and the number of objects in these slots that
+    `tag_committed` checks.
 
     `again`: count as if `tag_again` had been called. `UsageError`: no `committed_tags`. Requests: those of
     `tag_committed` without the requests for objects.

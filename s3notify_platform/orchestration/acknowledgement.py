@@ -33,7 +33,7 @@ class Acknowledgement:
         """Stamps the committed and reported slots of a round. First, slots that a listing has settled leave the rescan
         backlog.
 
-        A crash between commit and stamp is harmless: the slots stay open, are requested again, and are then found
+        A crash between backlog and stamp is harmless: the slots stay open, are requested again, and are then found
         unchanged. An unqueued writer is noted before the slots that reveal it are stamped.
         """
         self._rounds += 1

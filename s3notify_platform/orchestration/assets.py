@@ -1,7 +1,7 @@
 """The slot-partitioned assets of a source: one step that ingests, derives, commits and reports slot by slot.
 
-They are one `multi_asset` because a batch's slots are scattered. Dagster resolves the partitions of a step's inputs
-from the run's range, and a scattered batch has no range. Sharing the step also shares the Spark session.
+The assets are one `multi_asset` because a batch's slots are scattered. Dagster resolves the partitions of a step's
+inputs from the run's range, and a scattered batch has no range. Sharing the step also shares the Spark session.
 """
 
 from collections import Counter

@@ -91,7 +91,7 @@ class SlotAutomationSensor(dg.AutomationConditionSensorDefinition):
         jobs: Sequence[Any] | None = None,  # noqa: ARG002 - the base's signature
         metadata: Mapping[str, Any] | None = None,
     ) -> "SlotAutomationSensor":
-        """A copy: Dagster copies sensors when it loads definitions. The method of the base class would return an
+        """A copy: Dagster copies sensors when it loads definitions. Without this method, Dagster's copy would be an
         instance of the base class.
         """
         return SlotAutomationSensor(self._assets, self.metadata if metadata is None else metadata)

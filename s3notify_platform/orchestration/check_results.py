@@ -68,7 +68,9 @@ def overdue(state: SensorState, *, besides: str = "") -> list[str]:
 
 
 def chains_as_seen(name: str, state: SensorState, *, besides: str = "") -> dg.AssetCheckEvaluation:
-    """The result of `chains_settled` from the sensor's last state. It fails if a batch has been open for too long."""
+    """The result of `chains_settled` from the sensor's last state. The check fails if a batch has been open for too
+    long.
+    """
     late = overdue(state, besides=besides)
     return dg.AssetCheckEvaluation(
         asset_key=dg.AssetKey(name),

@@ -83,8 +83,8 @@ def completeness(io: SlotIOManager, instance: dg.DagsterInstance) -> dg.AssetChe
     be in quarantine.
 
     The sweep is refused, and repairs nothing, if the table is incomplete, was made with other settings (`open_table`),
-    or is not the table of the sensor's cursor. It is also refused if more objects were deleted than `withdraw_share`
-    allows.
+    or is not the table of the sensor's cursor. The sweep is also refused if more objects were deleted than
+    `withdraw_share` allows.
     """
     state = sensor_state(instance, io.name, io.clients.records)
     spark = io.spark.spark_session

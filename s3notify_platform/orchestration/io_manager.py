@@ -1,6 +1,6 @@
 """The IO manager of a source: commits rounds of slots, reports them, acknowledges the batch, loads slots.
 
-Dagster stores no data of this package. `SlotIOManager.commit` takes the rounds that a run has staged. It adds the
+Dagster stores no data of this package. `SlotIOManager.commit` takes the rounds that a run has staged. `commit` adds the
 Dagster events to the steps of `engine.loop`, whose order makes commits exactly-once. A DataFrame that a user's asset
 returns is committed as one round in the same way (`handle_output`). An asset's input is loaded from the packs of one
 snapshot, as one DataFrame.
@@ -291,7 +291,7 @@ class SlotIOManager(_Settings):  # type: ignore[misc,valid-type]
     def _metadata(self, result: SlotResult) -> dict[str, Any]:
         """Metadata of a slot: first the batch's results, then the slot's present content.
 
-        It names no keys, because `erase` could not remove them from Dagster's log.
+        The metadata names no keys, because `erase` cannot remove keys from Dagster's log.
         """
         quarantined = result.live_rejects or result.live_failing
         return {
@@ -374,7 +374,7 @@ class SlotIOManager(_Settings):  # type: ignore[misc,valid-type]
 
 
 def _reason(result: SlotResult) -> str:
-    """The reason why a slot was not committed. It names no keys."""
+    """The reason why a slot was not committed. The text names no keys."""
     if result.error or not result.unread:
         return result.error or result.status
     first, *more = dict.fromkeys(without_key(reason, key) for key, reason in result.unread.items())
@@ -383,7 +383,7 @@ def _reason(result: SlotResult) -> str:
 
 
 def with_resources(io: SlotIOManager, keys: Mapping[str, str]) -> dg.IOManagerDefinition:
-    """A copy of `io`. Its `spark`, `s3` or `dynamodb` is the project's own resource with the given key."""
+    """A copy of `io`. In the copy, `spark`, `s3` or `dynamodb` is the project's own resource with the given key."""
 
     @dg.io_manager(required_resource_keys={*keys.values()})
     def given(context: dg.InitResourceContext) -> SlotIOManager:

@@ -78,7 +78,8 @@ class _FromYaml(Checked, dg.Resolvable):
 def resolvable(name: str, settings: Sequence[Setting], doc: str | None = None) -> Any:
     """A class with a field for each setting, which Dagster fills from YAML and shows with descriptions and choices.
 
-    A text that is not an expression is used exactly as written. Dagster alone would turn "1_000" into the number 1000.
+    A text that is not an expression is used exactly as written. Without this class, Dagster would turn "1_000" into the
+    number 1000.
     """
     fields: dict[str, Any] = {}
     for setting, (field, (annotation, info)) in zip(settings, fields_of(settings).items(), strict=True):

@@ -34,8 +34,9 @@ def s3_slot_asset(
 ) -> Callable[[Transform], SlotAsset]:
     """A slot-partitioned asset downstream of `source`: `(DataFrame of committed rows) -> DataFrame`.
 
-    The function must keep the `_slot` column. It is called with the slots that a batch committed, and its result
-    replaces these slots of its own table. Its import path must be under `slot_assets` of the source's component.
+    The function must keep the `_slot` column. The function is called with the slots that a batch committed. The
+    function's result replaces these slots of the slot asset's table. The function's import path must be under
+    `slot_assets` of the source's component.
 
     Slots made by another version of the code are shown as stale. These slots keep their rows until the slot changes or
     a person requests the slot. `code_version`, like "v2", names the version; the default is a fingerprint of the

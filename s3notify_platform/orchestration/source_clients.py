@@ -1,4 +1,6 @@
-"""Clients for the parts of a source in Dagster: sensor, steps, checks and services. Their creation sends no request."""
+"""Clients for the parts of a source in Dagster: sensor, steps, checks and services. The creation of clients sends no
+request.
+"""
 
 import logging
 from collections.abc import Iterable

@@ -32,7 +32,7 @@ TOP: Final = 25
 
 
 def summary_spec(assets: SourceAssets) -> dg.AssetSpec:
-    """The asset. Dagster never starts a run to make it, because such a run could add nothing."""
+    """The asset. Dagster never starts a run only for the summary, because such a run has nothing to report."""
     return dg.AssetSpec(
         f"{assets.name}_summary",
         deps=[assets.name],
@@ -106,8 +106,8 @@ class BatchNumbers:
 class SourceNow:
     """A source as of one snapshot of its table, and of its sensor's last tick, if it has a sensor.
 
-    `batch` has ended since that tick. Its slots are in `done` or, with the reason, in `failed`. `created`: the versions
-    that the batch created.
+    `batch` has ended since that tick. The slots of `batch` are in `done` or, with the reason, in `failed`. `created`:
+    the versions that the batch created.
     """
 
     source: Source

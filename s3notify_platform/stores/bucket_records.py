@@ -11,11 +11,11 @@ itself. For this, a counter also holds the tokens of its last writes. So an addi
 `PAST_TOKENS` further additions. Counters need this care because they have many concurrent writers, and because Ceph RGW
 answers half of the conflicts with 500 instead of 412.
 
-Removal is a DELETE under If-Match if the store honours this condition, which is tested once. On other stores a DELETE
-could remove a record that was created in between. Therefore, a tombstone is written there under If-Match, and this
-write decides who has removed the record. The tombstone stays, and a record can be created over it. If `keys_recur` is
-False, no record can have this key again, and the tombstone is deleted. A scan that finds a tombstone tries to delete
-it, so an interrupted removal leaves nothing permanent.
+Removal is a DELETE under If-Match if the store honours this condition, which is tested once. If a store ignores the
+condition, a DELETE could remove a record that was created in between. On such a store, a tombstone is therefore written
+under If-Match, and this write decides who has removed the record. The tombstone stays, and a record can be created over
+it. If `keys_recur` is False, no record can have this key again, and the tombstone is deleted. A scan that finds a
+tombstone tries to delete it, so an interrupted removal leaves nothing permanent.
 
 A process caches the counters that it wrote last, so a counter that no other process changes is not read again.
 

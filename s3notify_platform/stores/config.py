@@ -14,7 +14,9 @@ OWN: Final = "_s3notify/"
 """Prefix of the platform's own objects, unless a source has another prefix. No source reads these objects."""
 
 QUEUE_PREFIX: Final = f"{OWN}queue/"
-"""Prefix of the notification queue. It is outside of the sources' prefixes, so all sources and writers share it."""
+"""Prefix of the notification queue. The queue is outside of the sources' prefixes, so all sources and writers share
+it.
+"""
 
 
 def default_region() -> str:

@@ -120,7 +120,7 @@ class EventSetup:
 
 
 def planned(parts: Sequence[Part], ask: Callable[[Part], str]) -> list[Planned]:
-    """Each part with its state, which `ask` returns. Requests: as many as `ask`."""
+    """Each part with its state; `ask` returns the state of a part. Requests: as many as `ask`."""
     return [Planned(part=part, state=ask(part)) for part in parts]
 
 

@@ -100,7 +100,7 @@ class Topic:
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class SubscriptionPart:
-    """The queue's subscription to a topic, ours or another one. Messages arrive unchanged, as S3 wrote them."""
+    """The queue's subscription to our topic or to another topic. Messages arrive unchanged, as S3 wrote them."""
 
     site: EventSite
     sns: ServiceRequests

@@ -3,8 +3,8 @@ Spark.
 
 Theory of operation. `launcher` is the `run_launcher:` of dagster.yaml; it runs in daemon, webserver and commands.
 `supervisor` (`s3notify warm`) owns the workers: one for each combination of code location, code version and static
-Spark configuration. A `worker` has loaded the definitions and started Spark with its Python workers. It executes runs
-one after another in its main thread.
+Spark configuration. A `worker` has loaded the definitions and started Spark with its Python workers. The worker
+executes runs one after another in its main thread.
 
     launcher ── "run R of this code" ──► supervisor ── an idle worker has this code: R is claimed, then "yes" ──► worker
         └── no supervisor, or "no": the default launcher starts a process       └── no worker: one is started for later
@@ -21,7 +21,7 @@ the supervisor dies, its workers end, and the next supervisor reports their runs
 `coordinator` lets runs that may be warm skip an empty queue, where a run otherwise waits for up to a second.
 
 Edited code takes effect after the code location is reloaded. Only runs of slot assets are warm (`partitions.WARM_TAG`).
-A run that reads everything is never warm, because all other warm runs would have to wait for it.
+A run that reads everything is never warm, because all other warm runs would wait while it runs.
 """
 
 from s3notify_platform.orchestration.warm.coordinator import PromptRunCoordinator

@@ -1,4 +1,4 @@
-"""The supervisor: owns the workers of one DAGSTER_HOME. It alone reports a run whose worker has died."""
+"""The supervisor: owns the workers of one DAGSTER_HOME. Only the supervisor reports a run whose worker has died."""
 
 import os
 import signal

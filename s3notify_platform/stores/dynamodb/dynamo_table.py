@@ -1,7 +1,7 @@
 """One DynamoDB table, reduced to the few calls that the adapters need.
 
 Guarantees. A write is sent once, and has one of three outcomes: `Applied`, `Refused` with the item that was found, or
-`Unknown`. It is sent again only if the server certainly did not apply it. Reads are consistent, and sent up to
+`Unknown`. A write is sent again only if the server certainly did not apply it. Reads are consistent, and sent up to
 `attempts` times, with backoff and jitter.
 
 | answer | verdict |

@@ -8,7 +8,7 @@ table.
 | generation | N | the lease's generation |
 | timeout | N | milliseconds; 0 means that the commit is done |
 | ttl | N | unix seconds; this is the table's TTL attribute |
-| writer | S | our own: the id of the lease's writer, as a string, since object_store can parse only S and N |
+| writer | S | our own: the id of the lease's writer, as a string, because object_store can parse only S and N |
 
 Guarantees. Each put is one conditional request: if several writers replace one lease, at most one is granted. A lost
 answer is `Unknown`; when the caller puts the lease again, it recognises its own lease by the writer.

@@ -5,8 +5,8 @@ same chains.
     {partition_key}: tag "\0s3notify"  record, version, ttl (once closed)  ours: names, operations, tombstone
 
 The package replaces its whole item with every stamp, so that item cannot hold our fields. The package deletes its item
-when the XOR is zero. The two items of a chain are read in one transaction. They are written in one transaction, each
-under the condition that it is unchanged. The version of a record covers both items.
+when the XOR is zero. The two items of a chain are read in one transaction. The two items are also written in one
+transaction, each under the condition that it is unchanged. The version of a record covers both items.
 
 | found | read as |
 |---|---|
@@ -119,7 +119,7 @@ class XorAckTable:
     def add(
         self, partition: str, key: str, amount: int, *, ceiling: int | None = None
     ) -> int | Conflict | Unknown:
-        """Not supported, since this table has no counters: `UsageError`."""
+        """Raises `UsageError`, because this table has no counters."""
         raise UsageError(
             f"{partition}/{key}: the table of ack chains keeps no counters ({amount}, {ceiling})"
         )

@@ -1,7 +1,7 @@
 """Reads the answer to ListObjectsV2 with less CPU than botocore, which needs 50 µs a key: most of a listing's time.
 
-Keys are returned as they were written. They arrive URL-encoded, so no text in an answer can be mistaken for an element.
-Unexpected answers (keys not encoded, an element missing) are left to botocore.
+Keys are returned as they were written. Keys arrive URL-encoded, so no text in an answer can be mistaken for an XML
+element. Unexpected answers (keys not encoded, an element missing) are left to botocore.
 """
 
 import html

@@ -1,9 +1,9 @@
 """`ObjectStore` over the S3 API, by boto3: AWS, Ceph RGW and others. The hot path is in `fast`.
 
 Guarantees. A conditional write is sent once, and has one of three outcomes: applied, refused, unknown (see the table in
-`stores.faults`). It is sent again only if the store certainly did not apply it. Reads and unconditional writes are
-sent up to `attempts` times, with backoff and jitter. An unconditional write that was sent twice may take effect twice;
-if that matters, write under a condition.
+`stores.faults`). A conditional write is sent again only if the store certainly did not apply it. Reads and
+unconditional writes are sent up to `attempts` times, with backoff and jitter. An unconditional write that was sent
+twice may take effect twice; if that matters, write under a condition.
 
 Requests: one for each call, plus retries. A HEAD does not distinguish a missing key from a missing bucket. So the first
 HEAD that finds no object is followed by one request for the bucket.
