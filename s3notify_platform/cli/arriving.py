@@ -32,7 +32,7 @@ class Events:
 def examine_events(place: SourcePlace) -> Events | None:
     """Checks that events arrive at the inlet in the source's YAML; None if the YAML has no inlet.
 
-    Waits for the event of a probe, at most `WAIT_SECONDS`. About 30 requests.
+    Waits for the event of a probe, at most `WAIT_SECONDS`. Cost: about 30 requests.
     """
     by_queue = bool(inlet_of(place.name, "sqs"))
     if not by_queue and not inlet_of(place.name, "http"):

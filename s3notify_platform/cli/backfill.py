@@ -31,7 +31,7 @@ def backfill(
 ) -> None:
     """Request that the next batches read unchanged objects of source NAME again, slot by slot.
 
-    Use this after a change of a transform, a schema or a parser. Readers see the old rows until the new ones are
+    Use this after a change of a transform, a schema or a parser. Readers see the old rows until the new rows are
     committed. Quarantined objects are not read again: use `s3notify quarantine retry`. `s3notify status` prints how
     many slots are stale. Safe to repeat, and to kill at any time.
 

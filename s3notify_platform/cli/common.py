@@ -240,7 +240,7 @@ keyspace_options = options(
 
 
 def check_keyspaces(place: QueuePlace, keyspaces: tuple[tuple[str, str], ...], *, without: str) -> None:
-    """Warn if no source will be signalled, or if a given keyspace has no signal yet. 1 HEAD for each keyspace.
+    """Warn if no source will be signalled, or if a given keyspace has no signal yet. Cost: 1 HEAD for each keyspace.
 
     `without`: the effect of having no keyspace, for the message.
     """

@@ -46,8 +46,8 @@ from s3notify_platform.cli.printing import say
 def demo(*, once: bool, folder: Path, port: int | None, objects: int, seed: int) -> None:
     """Run the whole pipeline on a local S3 server: publish objects, detect changes, commit rows.
 
-    All data stays in one folder; a killed demo continues from there. Ctrl-C ends the demo cleanly with exit code 0, and
-    prints how much is not committed yet.
+    All data stays in one folder; after a kill, the demo continues with this data. Ctrl-C ends the demo cleanly with
+    exit code 0, and prints how much is not committed yet.
     """
     from s3notify_platform.local.demo import Demo
 

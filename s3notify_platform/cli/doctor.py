@@ -47,7 +47,7 @@ def doctor(
     not write there. With --deep, the tables of NAME are read and checked against their logs.
 
     Probe objects are deleted again. They are below the platform prefix of NAME, or below .s3notify-probe-… without
-    NAME. About 50 requests, and 30 more for events.
+    NAME. Cost: about 50 requests, and 30 more for events.
 
     Exit code 0 if the platform can run. Exit code 1 if it cannot, or if events do not arrive; the reason is printed.
     """

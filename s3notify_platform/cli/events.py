@@ -134,7 +134,7 @@ def queue_on_aws(name: str | None) -> tuple[str | None, str | None]:
 
 
 def with_accounts(site: "EventSite", asked: Asked | None = None) -> "EventSite":
-    """The site with its accounts. 1 request, unless the accounts are given."""
+    """The site with its accounts. Cost: 1 request, unless the accounts are given."""
     from s3notify_platform.deploy.events.event_site import account_of
 
     account = (asked and asked.account) or account_of(site.bucket, site.services_url)

@@ -1,4 +1,4 @@
-"""Help pages: options and commands under headings. `--help` shows the usual options, `--help-all` all of them."""
+"""Help pages: options and commands under headings. `--help` shows the usual options; `--help-all` shows all options."""
 
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final
@@ -42,7 +42,9 @@ class SettingOption(click.Option):
         return super().get_help_record(ctx)
 
     def get_help_extra(self, ctx: click.Context) -> Any:
-        """The notes without `[required]`, since the YAML of a source may give the value. See `click.Option`."""
+        """The notes of the option without `[required]`, because the YAML of a source may give the value. See
+        `click.Option`.
+        """
         extra = super().get_help_extra(ctx)
         extra.pop("required", None)
         return extra

@@ -30,7 +30,7 @@ def history(*, place: SourcePlace, asset: str | None, slot: int | None, limit: i
 
     With --slot, only versions that changed the slot are listed, with the counts of the slot. Times are the store's, in
     UTC. `s3notify vacuum` deletes old versions, `s3notify rows` reads a version, and `s3notify table rollback` goes
-    back to one. 1 GET for each version; with --slot, 2 GETs.
+    back to a version. Cost: 1 GET for each version; with --slot, 2 GETs.
     """
     from s3notify_platform.table.versions import history as versions
 

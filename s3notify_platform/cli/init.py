@@ -126,9 +126,9 @@ def init(
     14 days, a policy that lets only this bucket send to the queue, and a notification of the bucket for the keys of
     NAME. Other notifications stay. The YAML gets an inlet `sqs`, which `s3notify dev` runs. With --by sns, the queue
     subscribes to a topic that announces these keys already, else to a new topic; with --by eventbridge, a rule is
-    created. On Ceph RGW it creates a topic and a notification for the source's inlet `http` (--receiver). For MinIO it
-    prints the commands. Safe to repeat, and to kill. --remove deletes everything that --events created. `s3notify
-    doctor NAME` checks that events arrive.
+    created. On Ceph RGW, the command creates a topic and a notification for the source's inlet `http` (--receiver). For
+    MinIO, the command prints MinIO's own commands. Safe to repeat, and to kill. --remove deletes everything that
+    --events created. `s3notify doctor NAME` checks that events arrive.
 
     \b
     DynamoDB tables, if `s3notify doctor` asks for them, or for high rates.

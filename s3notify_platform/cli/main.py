@@ -92,9 +92,9 @@ def main() -> None:
       s3notify guide                list the topics of the guide
 
     A source is defined in defs/SOURCE/defs.yaml; --defs or the variable S3NOTIFY_DEFS names another folder than defs. A
-    command takes its options from there. Options on the command line override the YAML. Without YAML, give the name of
-    the source and --bucket. Credentials come from the place that the YAML names, else from the environment, a profile
-    or an instance role.
+    command takes its options from the source's defs.yaml. Options on the command line override the YAML. Without YAML,
+    give the name of the source and --bucket. Credentials come from the place that the YAML names, else from the
+    environment, a profile or an instance role.
 
     Completion for bash: eval "$(_S3NOTIFY_COMPLETE=bash_source s3notify)". For zsh and fish, write zsh_source or
     fish_source.

@@ -53,8 +53,8 @@ def _while_read(*, err: bool = False) -> Iterator[None]:
 def say(text: object, *, err: bool = False) -> None:
     """Print lines.
 
-    If the reader has closed the pipe, messages (`err`) are lost, and the command goes on. Without `err`, the command
-    then ends with exit code 1.
+    If the reader has closed the pipe, messages (`err`) are lost, and the command goes on. If other output is lost, the
+    command ends with exit code 1.
     """
     with _while_read(err=err):
         click.echo(printable(text), err=err)
@@ -83,7 +83,7 @@ def say_traceback(error: BaseException) -> None:
 
 
 def track(items: Iterable[T], total: int, what: str) -> Iterable[T]:
-    """The items, with a progress bar and an estimate on stderr, if that is a terminal (`parallel.Track`)."""
+    """The items, with a progress bar and an estimate on stderr, if stderr is a terminal (`parallel.Track`)."""
     if not sys.stderr.isatty():
         return items
     from rich.console import Console
@@ -141,7 +141,7 @@ def _cell(value: object) -> object:
 
 
 def print_table(heads: Iterable[str], rows: Iterable[Iterable[object]], *, title: str | None = None) -> None:
-    """Print a table. Cells are plain text without markup, since keys and errors come from outside."""
+    """Print a table. Cells are plain text without markup, because keys and errors come from outside."""
     from rich.console import Console
     from rich.table import Column, Table
     from rich.text import Text

@@ -84,7 +84,7 @@ def list_quarantine(*, place: SourcePlace, only: tuple[int, ...], limit: int, as
 def show(key: str, *, place: SourcePlace, limit: int, as_json: bool) -> None:
     """Show why the object KEY is in quarantine: the reason of its failure, and its rejected records with their bytes.
 
-    Reads only, with a few GETs. Exit code 1 if nothing of the object is in quarantine.
+    The command only reads, with a few GETs. Exit code 1 if nothing of the object is in quarantine.
     """
     from s3notify_platform.table.quarantined import key_quarantine
 

@@ -26,7 +26,7 @@ def rows(
     at: datetime | None,
     limit: int | None,
 ) -> None:
-    """Print the rows of the table of source NAME, one JSON object a line. Each row names the object that it is from.
+    """Print the rows of the table of source NAME, one JSON object a line. Each row names its object.
 
     Every reader of Delta Lake tables can read the table too, also as of an earlier version: polars.scan_delta,
     deltalake.DeltaTable, DuckDB's delta_scan, Spark. `s3notify table show NAME` prints the table's URL, and `s3notify

@@ -28,8 +28,8 @@ def schema() -> None:
 def show(*, place: SourcePlace, asset: str | None, as_json: bool) -> None:
     """Print the versions that changed the schema of source NAME, the newest first: added columns and changed types.
 
-    `--json` prints all columns of each version. `s3notify vacuum` deletes old versions. 1 LIST, and 1 GET for each
-    version.
+    `--json` prints all columns of each version. `s3notify vacuum` deletes old versions. Cost: 1 LIST, and 1 GET for
+    each version.
     """
     from s3notify_platform.maintenance.schema_rollback import schema_history
 
@@ -83,8 +83,8 @@ def set_types(
     values, or with quarantined records for such a column, are read again by the next batch; until then their values
     are null. Fields of a struct that COLUMNS does not name keep their types.
 
-    If the source's `schema` or `schema_hints` names the column, change that too. Runs may go on: a run that has read
-    with the old type plans again. Safe to repeat, and to kill.
+    If the source's `schema` or `schema_hints` names the column, change that setting too. Runs may go on: a run that has
+    read with the old type plans again. Safe to repeat, and to kill.
 
     \b
     s3notify schema set orders 'amount decimal(18,2)' --dry-run
@@ -120,10 +120,10 @@ def set_types(
 def rollback(*, place: SourcePlace, version: int, dry_run: bool, as_json: bool) -> None:
     """Give the table of source NAME the schema of an earlier version again. Later columns leave the table.
 
-    This is the remedy for columns that bad data has added. Stop the source's runs before. The command is refused while
-    an object in the table has a value in such a column; the message names objects. Delete or correct these objects, and
-    let the source read the change. No file is rewritten. Later objects can add columns to an inferred schema again;
-    declare the source's schema to prevent that.
+    Use this command to remove columns that bad data has added. Stop the source's runs first. The command is refused
+    while an object in the table has a value in one of the later columns; the message names objects. Delete or correct
+    these objects, and let the source read the change. No file is rewritten. Later objects can add columns to an
+    inferred schema again; declare the source's schema to prevent that.
     """
     from s3notify_platform.maintenance.schema_rollback import SchemaRollbackTo
 

@@ -113,5 +113,5 @@ def options(*given: Option) -> Option:
 
 
 def settings_options(*names: str, shown: Collection[str] = ()) -> Option:
-    """Options for these settings of a source, in this order. `--help` shows only those in `shown`."""
+    """Options for these settings of a source, in this order. `--help` shows only the settings in `shown`."""
     return options(*(setting_option(name, rare=name not in shown) for name in names))

@@ -14,7 +14,8 @@ def signal(keys: tuple[str, ...], *, place: SourcePlace) -> None:
     """Signal the objects KEY, which were written by a program that does not signal.
 
     Keys outside of the source's prefix are refused. A source that is not in the YAML is refused if it has neither a
-    table nor signals. 1 GET, 1 PUT for each slot of the keys, and 1 PUT for the root; 1 HEAD if there is no table.
+    table nor signals. Cost: 1 GET, 1 PUT for each slot of the keys, and 1 PUT for the root; 1 HEAD if there is no
+    table.
 
     \b
     s3notify signal raw/orders/2.jsonl

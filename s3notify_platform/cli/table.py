@@ -122,11 +122,11 @@ def rollback(
 ) -> None:
     """Give the table of source NAME the rows and the schema of an earlier version, in a new version.
 
-    This is also the remedy after another engine has changed the table. Safe beside running batches. The versions in
-    between stay in the history, so that a rollback to them is possible too.
+    A rollback is also the remedy after another engine has changed the table. Safe beside running batches. The versions
+    in between stay in the history, so that a rollback to them is possible too.
 
     The next batch that lists reads all objects that have changed since that version: delete or correct bad objects in
-    the bucket first. Such objects can add columns to the schema again; declare the source's schema to prevent that.
+    the bucket first. Bad objects can add columns to the schema again; declare the source's schema to prevent that.
     """
     from s3notify_platform.maintenance.rollback import RollbackTo, version_of
 
@@ -147,8 +147,8 @@ def rollback(
 def put_back(*, place: SourcePlace, asset: str | None, dry_run: bool, as_json: bool) -> None:
     """Restore versions of the table of source NAME that a writer replaced after its lease had ended.
 
-    This can happen only to a table whose commits use leases. Runs then refuse the table, and name this command. Safe to
-    repeat, and safe beside writers. Without such versions the command changes nothing.
+    Versions can be replaced only in a table whose commits use leases. Runs then refuse the table, and name this
+    command. Safe to repeat, and safe beside writers. If no version was replaced, the command changes nothing.
     """
     from s3notify_platform.maintenance.put_back import PutBackReplaced
 
@@ -162,10 +162,11 @@ def put_back(*, place: SourcePlace, asset: str | None, dry_run: bool, as_json: b
 @dry_run_option
 @json_option
 def forget(*, place: SourcePlace, asset: str | None, dry_run: bool, as_json: bool) -> None:
-    """Accept that versions of the table of source NAME, or its record, are lost. The rest continues under a new id.
+    """Accept that versions of the table of source NAME, or its record, are lost. The table continues with the remaining
+    versions, under a new id.
 
-    Runs refuse a table whose log ends before the version in its record, since history, quarantine and rows of deleted
-    objects are lost. If possible, restore the table's objects instead. If not, stop the source's runs, and run this
+    Runs refuse a table whose log ends before the version in its record, because history, quarantine and rows of deleted
+    objects are lost. If possible, restore the table's objects instead. Otherwise stop the source's runs, and run this
     command: the newest readable version becomes the newest version, the next batch that lists compares all slots with
     the bucket, and cursors and streams start again. Safe to repeat.
     """
@@ -184,8 +185,8 @@ def confirm(*, place: SourcePlace, dry_run: bool, as_json: bool) -> None:
     """Confirm that the rows of all deleted objects leave the table of source NAME, however many objects there are.
 
     If more than half of at least 100 objects are missing in a listing (withdraw_share), runs refuse to withdraw their
-    rows: the bucket may be the wrong one, or was emptied by mistake. The confirmation is valid for the current version
-    of the table.
+    rows: the bucket may be the wrong bucket, or was emptied by mistake. The confirmation is valid for the current
+    version of the table.
     """
     from s3notify_platform.maintenance.loss import ConfirmWithdrawal
 

@@ -1,4 +1,4 @@
-"""Shared by the commands that run a maintenance task."""
+"""The option and the function that all commands with a maintenance task share."""
 
 from typing import TYPE_CHECKING
 

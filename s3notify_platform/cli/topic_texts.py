@@ -42,7 +42,7 @@ def entry_document(entry: Entry) -> dict[str, Any]:
 
 
 def age_seconds(since_ms: int | None, now_ms: int) -> float | None:
-    """The time since `since_ms`; None if that is None."""
+    """The time since `since_ms`; None if `since_ms` is None."""
     return None if since_ms is None else max(0, now_ms - since_ms) / 1000
 
 

@@ -58,8 +58,10 @@ def topics() -> None:
         --url https://hooks.example.com/s3 --secret-env S3NOTIFY_PUSH_HOOKS
       S3NOTIFY_PUSH_HOOKS=… s3notify deliver --bucket BUCKET
 
-    The endpoint may also be a broker: amqps://… (extra `amqp`) or kafkas://… (extra `kafka`). A broker gets one message
-    for each event. An event leaves the queue after the broker has acknowledged it.
+    The endpoint may also be a broker: amqps:
+    … (extra `amqp`) or kafkas:
+    … (extra `kafka`). A broker gets one message for each event. An event leaves the queue after the broker has
+    acknowledged it.
 
     A topic receives all changes below --prefix, or only changes that match one of its rules:
 
@@ -74,7 +76,8 @@ def topics() -> None:
     sender's id, else the topic's name.
 
     A rule by metadata matches changes that this package publishes or Ceph posts. A rule by tags matches changes that
-    Ceph posts. Events of SQS and MinIO have neither metadata nor tags. Only Ceph's deletions have them.
+    Ceph posts. Events of SQS and MinIO have neither metadata nor tags. Among events of deletions, only Ceph's events
+    have metadata and tags.
 
     Events are passed on complete, as the inlet received them: region, source, user, request, response, metadata, tags
     and ids. The topic's --opaque-data is added.
@@ -176,10 +179,11 @@ def create(
 def update(topic: str, *, place: QueuePlace, tables: tuple[str, ...], yes: bool, **settings: Any) -> None:
     """Change the given settings of the topic TOPIC. `--url ""` removes the endpoint: nothing more is sent.
 
-    The command asks before it removes all rules, since the topic then receives all changes below its prefix. With
-    `--without-rules none` it receives nothing more, and queued entries are delivered.
+    The command asks before it removes all rules, because the topic then receives all changes below its prefix. With
+    `--without-rules none` the topic receives nothing more, and queued entries are delivered.
 
-    `--table` replaces all tables that the topic serves. After `--table ''`, the next table that uses it claims it.
+    `--table` replaces all tables that the topic serves. After `--table ''`, the next table that uses the topic claims
+    the topic.
     """
     queue = place.queue()
     found = queue.topics.get(topic).settings
@@ -198,7 +202,7 @@ def update(topic: str, *, place: QueuePlace, tables: tuple[str, ...], yes: bool,
 @queue_options
 @json_option
 def list_topics(*, place: QueuePlace, as_json: bool) -> None:
-    """List all topics and their settings. 1 scan of the topics."""
+    """List all topics and their settings. Cost: 1 scan of the topics."""
     found = place.queue().topics.all()
     if as_json:
         print_json(
@@ -231,7 +235,7 @@ def list_topics(*, place: QueuePlace, as_json: bool) -> None:
 @queue_options
 @json_option
 def stats(topics: tuple[str, ...], *, place: QueuePlace, as_json: bool) -> None:
-    """Print depth, age and counts of the topics TOPIC; default: of all topics. 1 scan of all entries."""
+    """Print depth, age and counts of the topics TOPIC; default: of all topics. Cost: 1 scan of all entries."""
     queue = place.queue()
     found = [queue.stats(name) for name in topics or [topic.name for topic in queue.topics.all()]]
     columns = {"Topic": "topic", "Depth": "depth", "Oldest s": "oldest_age_seconds", "Reserved": "reserved"}
@@ -247,7 +251,7 @@ def show(topic: str, *, place: QueuePlace, as_json: bool) -> None:
     """Show the topic TOPIC: its settings, if it is paused, and depth, age and worker of each shard.
 
     `beat_seconds` is the time since the last heartbeat of the worker; another worker replaces a worker without
-    heartbeats. 1 scan of the topic's entries and dead letters, and at least 3 requests for each shard.
+    heartbeats. Cost: 1 scan of the topic's entries and dead letters, and at least 3 requests for each shard.
     """
     queue = place.queue()
     found, facts = queue.topics.get(topic), queue.stats(topic)
@@ -288,8 +292,8 @@ def show(topic: str, *, place: QueuePlace, as_json: bool) -> None:
 def dump(topic: str, *, place: QueuePlace, limit: int | None) -> None:
     """Print the pending entries of the topic TOPIC, one JSON object a line.
 
-    The order is by shard, and old entries first within a shard. The entries stay in the queue. 1 scan, which ends at
-    the limit.
+    The order is by shard, and old entries first within a shard. The entries stay in the queue. Cost: 1 scan, which ends
+    at the limit.
     """
     for entry in islice(place.queue().pending(topic), limit):
         say(json.dumps(entry_document(entry), ensure_ascii=False))
@@ -302,7 +306,7 @@ def pause(topic: str, *, place: QueuePlace) -> None:
     """Pause the delivery of the topic TOPIC until `s3notify topics resume`, also across restarts.
 
     Workers stop within a heartbeat, after the requests in flight. Entries stay in the queue without losing attempts or
-    time, and new entries are accepted up to the capacity. Safe to repeat. 2 requests.
+    time, and new entries are accepted up to the capacity. Safe to repeat. Cost: 2 requests.
     """
     place.queue().topics.pause(topic)
     say(f"topic {topic!r}: paused")
@@ -312,7 +316,7 @@ def pause(topic: str, *, place: QueuePlace) -> None:
 @click.argument("topic")
 @queue_options
 def resume(topic: str, *, place: QueuePlace) -> None:
-    """Resume the delivery of the topic TOPIC; workers begin within a heartbeat. Safe to repeat. 2 requests."""
+    """Resume the delivery of the topic TOPIC; workers begin within a heartbeat. Safe to repeat. Cost: 2 requests."""
     place.queue().topics.pause(topic, paused=False)
     say(f"topic {topic!r}: resumed")
 
@@ -322,7 +326,7 @@ def resume(topic: str, *, place: QueuePlace) -> None:
 @queue_options
 @json_option
 def dead(topic: str, *, place: QueuePlace, as_json: bool) -> None:
-    """List the dead letters of the topic TOPIC, with reasons. 1 scan."""
+    """List the dead letters of the topic TOPIC, with reasons. Cost: 1 scan."""
     found = [
         {
             "key": letter.event.key,
@@ -343,7 +347,9 @@ def dead(topic: str, *, place: QueuePlace, as_json: bool) -> None:
 @click.argument("keys", metavar="[KEY]...", nargs=-1)
 @queue_options
 def redrive(topic: str, *, place: QueuePlace, keys: tuple[str, ...]) -> None:
-    """Put the dead letters of the topic TOPIC back into its queue, with 0 attempts; with KEY, only of these objects."""
+    """Put the dead letters of the topic TOPIC back into its queue, with 0 attempts; with KEY, only the dead letters of
+    these objects.
+    """
     moved = place.queue().redrive(topic, keys or None)
     if not isinstance(moved, int):
         raise click.ClickException(
@@ -360,7 +366,7 @@ def redrive(topic: str, *, place: QueuePlace, keys: tuple[str, ...]) -> None:
 def purge(topic: str, *, place: QueuePlace, yes: bool) -> None:
     """Delete the dead letters of the topic TOPIC, after printing their number and asking. Pending entries stay.
 
-    2 scans, and 1 request for each letter.
+    Cost: 2 scans, and 1 request for each letter.
     """
     queue = place.queue()
     found = len(queue.dead(topic))

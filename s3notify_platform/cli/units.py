@@ -63,7 +63,7 @@ def units(*, into: Path, home: Path, defs: Path, user: str, host: str, port: int
     credentials, AWS_REGION, DAGSTER_POSTGRES_URL.
 
     After a change of the YAML, reload the code location in the UI. On Kubernetes and ECS, use Dagster's own charts and
-    launchers: each run then starts its own process. Its Spark is warm if it uses Spark Connect.
+    launchers: each run then starts its own process. Such a run has a warm Spark only if the run uses Spark Connect.
     """  # noqa: D301 - click's own mark
     from s3notify_platform.local.systemd_units import Machine
 

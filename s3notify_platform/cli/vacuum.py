@@ -25,12 +25,12 @@ from s3notify_platform.cli.tasks import carry_out, dry_run_option
 def vacuum(*, place: SourcePlace, asset: str | None, days: float, dry_run: bool, as_json: bool) -> None:
     """Delete versions of the table of source NAME that are older than --days, and files that no other version needs.
 
-    Deleted versions can no longer be read. A version is deleted by a later vacuum than the one that first finds the
-    checkpoint after it, so run this command regularly. Safe beside running batches. Do not vacuum the table with
-    another engine, which does not know all of its files.
+    Deleted versions can no longer be read. A vacuum deletes a version only if an earlier vacuum has found the
+    checkpoint after that version, so run this command regularly. Safe beside running batches. Do not vacuum the table
+    with another engine, which does not know all of its files.
 
-    --dry-run prints each name on a line, then counts and bytes. It writes and deletes only a probe object, which gives
-    the store's time.
+    --dry-run prints each name on a line, then counts and bytes. A dry run writes and deletes only a probe object, which
+    gives the store's time.
     """
     from s3notify_platform.maintenance.vacuum import Vacuum
 

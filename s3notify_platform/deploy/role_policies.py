@@ -27,7 +27,8 @@ and may retry objects in quarantine. `reader` loads committed rows, reads the qu
 
 A process with several roles needs all their policies, but the Deny of `writer` and `publisher` wins over any Allow. So
 a process that writes objects cannot also commit, and a `writer` cannot change a queue on a bucket. Writers of a whole
-bucket may not read tables in it."""
+bucket may not read tables in it.
+"""
 
 ROLES: Final[tuple[Role, ...]] = (
     "writer", "publisher", "run", "reader", "viewer", "sweep", "inlet", "outlet"
@@ -49,7 +50,7 @@ VIEWED: Final = ("table/_delta_log/", "table/data/", "table/part-", "table/_s3no
 """Keys below a source's platform prefix that Delta engines read. Files that these engines write begin with `part-`."""
 
 CHANGES: Final = ("s3:AbortMultipartUpload", "s3:DeleteObject", "s3:DeleteObjectVersion", "s3:PutObject")
-"""Actions that change objects; a Deny names them."""
+"""Actions that change objects; a Deny names these actions."""
 
 SQS_ACTIONS: Final = ("ReceiveMessage", "DeleteMessage", "ChangeMessageVisibility", "GetQueueAttributes")
 
@@ -148,7 +149,9 @@ class _Grants(dict[str, set[str]]):
             self.objects(self._places.platform_bucket, self._places.queue_prefix, "GetObject")
 
     def known(self, *actions: str) -> None:
-        """Grant access to the records of the source's tables; in a records table, they are among all other records."""
+        """Grant access to the records of the source's tables; in a records table, these records are among all other
+        records.
+        """
         places = self._places
         if actions and places.tables.records:
             self.table(places.tables.records, "GetItem")
@@ -267,9 +270,9 @@ def _denials(role: Role, places: Places) -> Iterator[Json]:
 
 
 def _denied(role: Role, places: Places, own: Sequence[str]) -> Iterator[str]:
-    """Keys below our prefixes, except signals, and except the queue if the role changes it.
+    """Keys below our prefixes, except signals, and except the queue if the role changes the queue.
 
-    By default, several sources are below one prefix. Each has its own signals, which other writers move.
+    By default, several sources are below one prefix. Each source has its own signals, which other writers move.
     """
     if changes_no_queue := role == "writer" or places.tables.records is not None:
         yield from (f"{QUEUE_PREFIX}*", f"{OWN_PREFIX}*/queue/*")

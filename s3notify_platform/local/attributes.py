@@ -1,6 +1,7 @@
 """The attributes of a source in YAML, each declared once.
 
-Commands check a file against them without Dagster. The component (`orchestration.component`) has a field for each.
+Commands check a file against these attributes without Dagster. The component (`orchestration.component`) has a field
+for each attribute.
 """
 
 from collections.abc import Callable, Mapping
@@ -191,7 +192,9 @@ class Attributes:
         return cls(values_in(taken, own))
 
     def get(self, name: str) -> Any:
-        """The value of an attribute; None if the file does not have it. `UsageError` if it cannot be evaluated here."""
+        """The value of an attribute; None if the file does not have it. `UsageError` if the value cannot be evaluated
+        here.
+        """
         return known_now(self.values.get(name))
 
 

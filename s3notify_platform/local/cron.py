@@ -1,4 +1,6 @@
-"""Checks cron schedules without importing Dagster, which takes a second. It accepts a subset of Dagster's schedules."""
+"""Checks cron schedules without importing Dagster, which takes a second. The check accepts only a subset of Dagster's
+schedules.
+"""
 
 import re
 from collections.abc import Iterator
@@ -21,7 +23,9 @@ _ITEM: Final = re.compile(r"(?:\*|(\w+)(?:-(\w+))?)(?:/(\d+))?", re.ASCII)
 
 
 def check_cron(text: str) -> str:
-    """The same text. `UsageError` if it is not a schedule of five fields, like `0 3 * * *`, that is ever due."""
+    """Returns the same text. `UsageError` if the text is not a schedule of five fields, like `0 3 * * *`, or if the
+    schedule is never due.
+    """
     if text.lower() in _NAMED:
         return text
     parts = text.lower().split()

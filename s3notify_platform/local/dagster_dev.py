@@ -1,7 +1,7 @@
 """Runs `dagster dev` on this machine, with the supervisor of warm runs, and restarts processes that end.
 
-A lock in the home ensures that only one process serves it at a time. Two daemons on one home would launch and end each
-other's runs.
+A lock in the home ensures that only one process serves the home at a time. Without the lock, two daemons on one home
+would launch and end each other's runs.
 """
 
 import importlib.util
@@ -36,7 +36,7 @@ QUIET: Final = "ignore:Class `,ignore:Parameter `,ignore:Function `"
 """Dagster's warnings about its beta and superseded features, in the form of PYTHONWARNINGS."""
 
 EVENTS_AT_ONCE: Final = 1000
-"""Events that Dagster stores in one transaction, if they arrive together."""
+"""Maximum number of events that Dagster stores in one transaction, if the events arrive together."""
 
 INSTANCE: Final = """\
 telemetry:
@@ -87,7 +87,9 @@ except Exception as error:
 
 
 def definitions_problem(environment: Mapping[str, str]) -> str:
-    """The reason why the definitions named in `environment` cannot be loaded; "" if they can. Starts a process."""
+    """The reason why the definitions that `environment` names cannot be loaded; "" if they can. The check starts a
+    process.
+    """
     ran = subprocess.run(
         [sys.executable, "-c", _LOAD], env=environment, capture_output=True, text=True, check=False
     )
@@ -103,8 +105,8 @@ def check_installed() -> None:
 class DagsterDev:
     """`dagster dev` on loopback: webserver, daemon and code server, with `home` as its DAGSTER_HOME.
 
-    It has its own process group, so stopping it also ends its servers and runs. The supervisor of warm runs (`s3notify
-    warm`) runs beside it, and ends, with its workers, when this process does.
+    `dagster dev` has its own process group, so its servers and runs end with it. The supervisor of warm runs (`s3notify
+    warm`) runs beside it, and ends, with its workers, when this process ends.
     """
 
     def __init__(
@@ -126,7 +128,7 @@ class DagsterDev:
         self._warm: subprocess.Popen[bytes] | None = None
         self._warm_since = 0.0
         self._stopping = Event()
-        # This does not call `Thread.join`: if `join` is interrupted, CPython 3.11 treats a running thread as ended.
+        # `Thread.join` is not called here: if `join` is interrupted, CPython 3.11 treats a running thread as ended.
         self._watched = Event()
         self._watcher: Thread | None = None
         self._lock: IO[str] | None = None
@@ -143,7 +145,7 @@ class DagsterDev:
 
     @property
     def log(self) -> Path:
-        """The file with the output of all its processes; it is limited to `LOG_BYTES_MAX`."""
+        """The file with the output of all Dagster's processes; the file's size is limited to `LOG_BYTES_MAX`."""
         return self.home / "dagster.log"
 
     def __enter__(self) -> Self:
@@ -156,7 +158,7 @@ class DagsterDev:
         self.stop()
 
     def start(self) -> None:
-        """Starts Dagster, and returns before the UI answers; `wait_ready` waits for that.
+        """Starts Dagster, and returns before the UI answers; `wait_ready` waits for the UI.
 
         `UsageError`, before anything is started or ended, if another process serves the home, or if the port is taken.
         """
@@ -183,7 +185,7 @@ class DagsterDev:
         self._watcher.start()
 
     def stop(self) -> None:
-        """Stops it and everything that it started."""
+        """Stops `dagster dev` and all processes that it started."""
         self._stopping.set()
         if self._watcher is not None:
             self._watched.wait()
@@ -207,14 +209,16 @@ class DagsterDev:
         )
 
     def wait(self) -> None:
-        """Returns when it has been stopped. `UnavailableError` if it has ended more than `RESTARTS_MAX` times."""
+        """Returns when `dagster dev` has been stopped. `UnavailableError` if `dagster dev` has ended more than
+        `RESTARTS_MAX` times.
+        """
         self._watched.wait()
         if not self._stopping.is_set():
             raise UnavailableError(f"dagster dev ended {self.restarts + 1} times; see {self.log}")
 
     def _make_storage(self) -> None:
-        """Creates Dagster's storage in one process. If two processes create it at the same time, both may write its
-        version. Then no process can open it.
+        """Creates Dagster's storage in one process. If two processes create the storage at the same time, both may
+        write the storage's version, and no process can open such a storage.
         """
         if not (self.home / "schedules" / "schedules.db").exists():
             self._spawned(["-c", _MAKE_STORAGE], subprocess.DEVNULL).wait()
@@ -232,7 +236,7 @@ class DagsterDev:
         self._warm_since = self._clock.monotonic()
 
     def environment(self) -> dict[str, str]:
-        """The environment of its processes."""
+        """The environment of Dagster's processes."""
         batched = {"DAGSTER_EVENT_BATCH_SIZE": str(EVENTS_AT_ONCE)}
         found = {**batched, **os.environ, **self._environment, "DAGSTER_HOME": str(self.home)}
         found["PYTHONWARNINGS"] = ",".join(filter(None, (QUIET, found.get("PYTHONWARNINGS"))))
@@ -274,7 +278,7 @@ class DagsterDev:
         while not self._stopping.wait(0.5):
             if self.log.stat().st_size > LOG_BYTES_MAX:
                 shutil.copyfile(self.log, f"{self.log}.1")
-                os.truncate(self.log, 0)  # all processes append to it
+                os.truncate(self.log, 0)  # all processes append to the log
             if self._warm is not None and self._warm.poll() is not None:
                 self._end(self._warm)
                 if self._clock.monotonic() - self._warm_since > WARM_SECONDS:

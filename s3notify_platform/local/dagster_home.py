@@ -19,9 +19,10 @@ _WANTED: Final = ("run_launcher", "run_coordinator", "sensors", "event_log_stora
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HomeFile:
-    """The `dagster.yaml` of a home. `written`: True if it is new.
+    """The `dagster.yaml` of a home. `written`: True if the file is new.
 
-    `missing`: the lines that an existing file lacks. `others`: keys of that file whose values differ from `missing`.
+    `missing`: the lines that an existing file lacks. `others`: keys of the existing file whose values differ from
+    `missing`.
     """
 
     path: Path
@@ -33,7 +34,7 @@ class HomeFile:
 def prepare_home(home: Path) -> HomeFile:
     """Creates the folder `home` with a `dagster.yaml` for warm runs. An existing file is not changed.
 
-    `UsageError` if that file is not a YAML mapping.
+    `UsageError` if the existing file is not a YAML mapping.
     """
     home.mkdir(parents=True, exist_ok=True)
     path = home.resolve() / "dagster.yaml"

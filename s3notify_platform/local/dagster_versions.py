@@ -1,6 +1,7 @@
-"""Checks that the versions of Dagster's packages fit each other. It reads their metadata, and imports nothing.
+"""Checks that the versions of Dagster's packages fit each other. The check reads the packages' metadata, and imports
+nothing.
 
-Each version of `dagster` is published days before the version of `dagster-pyspark` that needs exactly it.
+Each version of `dagster-pyspark` needs one exact version of `dagster`, and is published days after that version.
 `create-dagster` pins the newest `dagster` in a new project. So a later `pip install` may replace the version that fits.
 """
 
@@ -30,7 +31,8 @@ Packages = Mapping[str, tuple[str, Sequence[str]]]
 class Versions:
     """The result of the check.
 
-    `problem`: the packages that do not fit each other, and the command to type; "" if all fit, or without Dagster.
+    `problem`: the packages that do not fit each other, and the command to type; "" if all packages fit, or without
+    Dagster.
     `refused`: True if the Dagster part of this package cannot be loaded with these versions.
     """
 
@@ -53,7 +55,8 @@ def check_minor(version: str) -> None:
 def check_pair(dagster: str, pyspark: str) -> None:
     """Warns, with the command to type, if `dagster-pyspark` needs another version of `dagster`.
 
-    This is not an error, because the two may work together nevertheless. Reads no metadata if the versions fit.
+    A warning is enough, because these two versions may work together nevertheless. Reads no metadata if the versions
+    fit.
     """
     if dagster.removeprefix(MINOR) != pyspark.removeprefix(LIBRARY_MINOR):
         pair = f"dagster {dagster} and dagster-pyspark {pyspark} do not go together"

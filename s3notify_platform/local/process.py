@@ -16,7 +16,7 @@ from s3notify_platform.kernel.errors import UnavailableError, UsageError
 HOST = "127.0.0.1"
 
 GRPC_OFFSET = 10_000
-"""SeaweedFS uses two ports: the given one, and the gRPC port whose number is higher by this."""
+"""SeaweedFS uses two ports: the given port, and a gRPC port, whose number is higher by this."""
 
 _LOWEST, _COUNT = 10_000, 12_000
 # Port and gRPC port are both below 32768, where Linux begins to use ports for outgoing connections.
@@ -83,13 +83,15 @@ def command_of(pid: int) -> str:
 
 
 def alive_with(pid: int, argument: str) -> bool:
-    """True if `pid` is alive and was started with `argument`. The number alone may now belong to another process."""
+    """True if `pid` is alive and was started with `argument`. The pid alone proves nothing, because it may now belong
+    to another process.
+    """
     return argument in command_of(pid)
 
 
 def end_process(pid: int, seconds: float, clock: Clock) -> None:
-    """Sends SIGTERM, then SIGKILL after `seconds`, and waits until the process is gone. It must not be used for
-    children of this process.
+    """Sends SIGTERM, then SIGKILL after `seconds`, and waits until the process is gone. The function must not be used
+    for children of this process.
     """
     ends = clock.monotonic() + seconds
     last = ends + 5.0

@@ -1,8 +1,8 @@
-"""The sources that a project's YAML defines, read without Dagster; commands take their options from them.
+"""The sources that a project's YAML defines, read without Dagster. Commands take their options from these sources.
 
 The folder is given by `--defs`, else by S3NOTIFY_DEFS. The default is the folder `defs` where the command runs. If
 there is a `pyproject.toml`, the default may also be `src/*/defs` or `*/defs`. Folders of another project inside this
-one do not count. Reading runs none of the YAML's content: see `defs_yaml`.
+project do not count. Reading runs none of the YAML's content: see `defs_yaml`.
 """
 
 import os
@@ -214,7 +214,9 @@ def _sources_in(folder: Path, file: Path, project: Sequence[ConfiguredSource]) -
 
 
 def _attributes(file: Path, document: Mapping[Any, Any]) -> Mapping[str, Any] | None:
-    """The attributes of a source; None for another component. `UsageError` if a component of this package has none."""
+    """The attributes of a source; None for another component. `UsageError` if a component of this package has no
+    attributes.
+    """
     attributes = document.get("attributes")
     if not str(document.get("type", "")).startswith(_OURS):
         is_source = isinstance(attributes, Mapping) and {"name", "bucket"} <= attributes.keys()

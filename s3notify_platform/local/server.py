@@ -1,13 +1,14 @@
 """The embedded default: a real, durable S3 server (SeaweedFS) on this machine, started and supervised.
 
-Guarantees. It listens on 127.0.0.1 only, sends no telemetry, and keeps all its files in one folder. Objects,
+Guarantees. The server listens on 127.0.0.1 only, sends no telemetry, and keeps all its files in one folder. Objects,
 credentials and ports survive restarts. An acknowledged write survives SIGKILL of server and parent. A server that ends
-is restarted on the same ports until `stop()`. One process serves a folder at a time: a second one is refused. If the
-parent is killed, the kernel kills the server (Linux), or the next start finds it by its pid file and stops it. So two
-servers never serve one folder.
+is restarted on the same ports until `stop()`. One process serves a folder at a time: a second process is refused. If
+the parent is killed, the kernel kills the server (Linux), or the next start finds it by its pid file and stops it. So
+two servers never serve one folder.
 
-Threat model. Other users of this machine reach its ports. Without a key they learn only that S3 is alive. S3 requires
-the credentials, and the inner ports require keys that only the server itself has (`server_keys`). The folder has mode
+Threat model. Other users of this machine can reach the server's ports. Without a key they learn only that S3 is alive.
+S3 requires the credentials, and the inner ports require keys that only the server itself has (`server_keys`). The
+folder has mode
 0700. Processes of the same user, and root, can read the files, and so the keys.
 
 - {folder}/server.json: ports and credentials, mode 0600.
@@ -51,8 +52,8 @@ from s3notify_platform.stores.s3 import S3ObjectStore
 REGION = "us-east-1"
 READY_SECONDS = 90.0
 STOP_SECONDS = 2.0
-"""Seconds from SIGTERM to SIGKILL, since the server's filer often waits forever on a stream to itself. Acknowledged
-writes survive.
+"""Seconds from SIGTERM to SIGKILL, because the server's filer often waits forever on a stream to itself. Acknowledged
+writes survive SIGKILL.
 """
 POLL_SECONDS = 0.1
 FAILURES_MAX = 5
@@ -75,7 +76,7 @@ if os.getppid() == int(sys.argv[1]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerState:
-    """Ports and credentials, as stored in the folder. They stay the same after a restart."""
+    """Ports and credentials, as stored in the folder. Ports and credentials stay the same after a restart."""
 
     access_key_id: str
     secret_access_key: str
@@ -128,7 +129,7 @@ class LocalS3Server:
         return process.pid if process is not None and process.poll() is None else None
 
     def config(self, bucket: str) -> S3Config:
-        """The access settings of one of its buckets."""
+        """The access settings of one of the server's buckets."""
         state = self._known()
         return S3Config(
             bucket=bucket,
@@ -150,7 +151,7 @@ class LocalS3Server:
         }
 
     def create_bucket(self, name: str) -> None:
-        """Creates a bucket, unless it exists. 1 request."""
+        """Creates a bucket, unless it exists. Cost: 1 request."""
         store = S3ObjectStore(self.config(name), clock=self._clock)
         try:
             store.create_bucket()
@@ -300,14 +301,14 @@ class LocalS3Server:
             stdout=log,
             stderr=log,
             cwd=self.folder,
-            # These variables would override the server's own files.
+            # In the environment, these variables would override the server's own files.
             env={name: value for name, value in os.environ.items() if not name.startswith("WEED_")},
             start_new_session=True,
         )
         (self.folder / "server.pid").write_text(str(self._process.pid))
 
     def _watch(self) -> bool:
-        """Returns when the server has ended, by itself or by `stop()`. True if it was ready at any time."""
+        """Returns when the server has ended, by itself or by `stop()`. True if the server was ready at any time."""
         process = self._process
         assert process is not None
         store = S3ObjectStore(

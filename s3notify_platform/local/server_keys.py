@@ -2,7 +2,7 @@
 
 Guarantee. With these files in its working directory, the server answers nothing on its inner ports without a key, not
 even that it is alive. All inner ports require a client certificate, also on gRPC's Unix sockets; volume and filer also
-require a signature in each request. The S3 port tells anybody only that it is alive (`/healthz`, `/status`).
+require a signature in each request. The S3 port shows anybody only that it is alive (`/healthz`, `/status`).
 
 The server is the only user of the keys, so each start makes new ones.
 """
@@ -16,7 +16,7 @@ from s3notify_platform.kernel.clock import Clock
 from s3notify_platform.local.process import HOST
 
 SECURITY: Final = "security.toml"
-"""The server reads it in its working directory, before the files in `$HOME/.seaweedfs` and `/etc/seaweedfs`."""
+"""The server reads this file in its working directory, before the files in `$HOME/.seaweedfs` and `/etc/seaweedfs`."""
 
 KEY: Final = "inner.key"
 CERTIFICATE: Final = "inner.crt"

@@ -1,8 +1,8 @@
 """systemd units that run Dagster with these sources permanently: the processes of `s3notify dev`, as services.
 
 There are five units: the code server, the webserver, the daemon, the supervisor of warm runs, and a target with all of
-them. Each may be killed or restarted at any time, and starts again; open batches are then continued. Dagster itself
-runs the reconciler, and the inlets and outlets that the YAML enables.
+them. Each unit may be killed or restarted at any time, and starts again; open batches are then continued. Dagster
+itself runs the reconciler, and the inlets and outlets that the YAML enables.
 """
 
 import json
@@ -93,7 +93,7 @@ class Machine:
             self.into / f"s3notify-{name}.service": _SERVICE.format(
                 what=what,
                 after="" if name == "code" else " s3notify-code.service",
-                # Warm workers have the code server's environment and YAML, so they restart with it.
+                # Warm workers have the code server's environment and YAML, so they restart with the code server.
                 part_of=" s3notify-code.service" if name == "warm" else "",
                 user=self.user,
                 folder=self.defs.parent,
@@ -125,7 +125,7 @@ class Machine:
         return {"JAVA_HOME": str(home)}
 
     def environment(self) -> dict[str, str]:
-        """The environment of all units. It contains no secret."""
+        """The environment of all units. The environment contains no secret."""
         return {
             "DAGSTER_HOME": str(self.home),
             "DAGSTER_EVENT_BATCH_SIZE": str(EVENTS_AT_ONCE),

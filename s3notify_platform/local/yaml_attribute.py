@@ -26,10 +26,10 @@ def line_of(name: str, value: Value) -> str:
 
 
 def add_attribute(file: Path, source: str, name: str, value: Value) -> bool:
-    """Adds `name: value` to the source's attributes in one line. False, and nothing is written, if that is not
+    """Adds `name: value` to the source's attributes in one line. Returns False, and writes nothing, if that is not
     possible.
 
-    It is not possible if the attribute has another value, or if the attributes are not written line by line.
+    An addition is not possible if the attribute has another value, or if the attributes are not written line by line.
     """
     documents = documents_of(file)
     number = _number_of(documents, source)
@@ -48,7 +48,7 @@ def add_attribute(file: Path, source: str, name: str, value: Value) -> bool:
 
 
 def remove_attribute(file: Path, source: str, name: str, value: Value) -> bool:
-    """Removes the line that `add_attribute` added. False, and nothing is written, if the file does not have exactly
+    """Removes the line that `add_attribute` added. Returns False, and writes nothing, if the file does not have exactly
     that line.
     """
     documents = documents_of(file)
@@ -92,7 +92,7 @@ def _end_of(node: "yaml.Node") -> int:
 
 
 def _replaced(file: Path, text: str, documents: list[Any]) -> bool:
-    """Replaces the file by this text if the text contains exactly these documents; True if it was replaced."""
+    """Replaces the file by this text if the text contains exactly these documents; True if the file was replaced."""
     place = file.resolve()
     fresh = place.with_name(f".{place.name}.new")
     fresh.write_text(text)

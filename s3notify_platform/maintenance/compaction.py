@@ -1,8 +1,8 @@
 """`s3notify table compact`: merges the small files of a whole table into files of the target sizes, while batches run.
 
-Batches keep the number of small files within a bound (`rewrite_choice`). A compaction merges all small files. First it
-merges packs of rows and packs of rejects, including packs with a large share of hidden rows. Then it merges the files
-of object states until all are in one level.
+Batches keep the number of small files within a bound (`rewrite_choice`). A compaction merges all small files. First the
+compaction merges packs of rows and packs of rejects, including packs with a large share of hidden rows. Then the
+compaction merges the files of object states until all files are in one level.
 
 Each step commits a version of its own and reads about `STEP_BYTES`. Readers see no change: the packs of the version are
 marked `dataChange: false`, and the version adds no rows. Packs are merged in the order of their labels. Each merge
@@ -44,8 +44,9 @@ from s3notify_platform.table.states.state_levels import Merge
 from s3notify_platform.table.states.state_merge import merge, plan_full_merge
 
 STEP_BYTES: Final = 256 << 20
-"""Bytes of the files that one version merges; a merge of only two files may exceed it. The files are in memory
-together."""
+"""Maximum number of bytes that one compaction step merges, because all its files are in memory together. A merge of
+only two files may exceed the maximum.
+"""
 
 LOST: Final = 5
 """A compaction gives up after this number of consecutive steps that were dropped."""
@@ -55,8 +56,8 @@ OPERATION: Final = "OPTIMIZE"
 
 @dataclass(slots=True, kw_only=True)
 class CompactReport:
-    """The work that was done, or, after a dry run, the work that a run would do. `lost`: steps that were dropped, since
-    a batch committed first.
+    """The work that was done, or, after a dry run, the work that a run would do. `lost`: steps that were dropped,
+    because a batch committed first.
 
     `packs`, `rejects`, `state_files`: merged files; a result that a later step merges again is counted again. `bytes`:
     the size of these files. `became`: files that the steps wrote or moved; 0 for a dry run.
@@ -73,7 +74,7 @@ class CompactReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PackStep:
-    """A step that replaces packs by their merged packs. `rejects`: the packs hold rejects."""
+    """A step that replaces packs by their merged packs. `rejects`: True if the packs contain rejects."""
 
     changes: PackChanges
     rejects: bool
@@ -113,8 +114,8 @@ class StateStep:
 
 
 def compact(table: LogTable, *, dry_run: bool = False, step_bytes: int = STEP_BYTES) -> CompactReport:
-    """Merge all small files. It is safe to run beside batches, and to run again; a killed run leaves only garbage
-    files.
+    """Merge all small files. A compaction is safe beside batches, and safe to repeat; a killed compaction leaves only
+    garbage files.
 
     `dry_run`: only reads the newest snapshot; its counts are a lower bound. Errors: those of `LogTable.newest` and
     `Committer.commit`.
@@ -158,10 +159,10 @@ class _Run:
         (packs, live, _) = next(kind for kind in self._kinds() if kind[2] == rejects)
         wanted = {pack.path for pack in live}
         while step := next(_steps(self._live(rejects, wanted), packs.sizes, self.step_bytes), None):
-            # The table's own pack set is not used, since it would cache the bodies.
+            # The table's own pack set is not used, because that pack set would cache the bodies.
             changes = packs.fresh().merged(step)
             if len(changes.adds) >= len(step) and not any(pack.vector for pack in step):
-                wanted -= {pack.path for pack in step}  # fewer packs are not possible
+                wanted -= {pack.path for pack in step}  # no merge can give fewer packs
                 continue
             if self._commit(PackStep(changes=changes, rejects=rejects)):
                 self._count(step, rejects=rejects)
@@ -200,7 +201,9 @@ class _Run:
             self.report.packs += len(step)
 
     def _commit(self, change: Change) -> bool:
-        """Commit one step; True if it was committed. In both cases the newest snapshot is read and kept."""
+        """Commit one step; returns True if the step was committed. Afterwards, also without a commit, the newest
+        snapshot is read and kept.
+        """
         try:
             done = self.table.committer.commit_alone(change, self.snapshot)
         except ConflictError:
@@ -211,7 +214,7 @@ class _Run:
         else:
             self._lost += 1
             self.report.lost += 1
-        # The snapshot must not become too old to commit on it.
+        # Without a refresh, the snapshot would become too old for the next commit.
         found = self.table.reader.refresh(self.snapshot if done is None else done.snapshot)
         if isinstance(found, Absent):
             raise ConflictError(
@@ -246,7 +249,7 @@ class _ClusteredRun(_Run):
             paths = {pack.path for pack in step}
             live = [pack for path, pack in self.snapshot.packs.items() if path in paths]
             if len(live) < len(step):
-                continue  # a batch has rewritten one of them
+                continue  # a batch has rewritten one of the packs
             changes = merged(self.table, self.clustered, live)
             if self._commit(PackStep(changes=changes, rejects=False)):
                 self._count(live, rejects=False)

@@ -8,7 +8,7 @@ Steps, each safe to repeat
        removed, and the next batch builds them again.
     3. Remove the object's entries and dead letters from the queue.
 
-The order matters, since a slot asset may be built from the source's table between two steps. If the command is killed
+The order matters, because a slot asset may be built from the source's table between two steps. If the command is killed
 at any point, every table is consistent.
 
 Names of columns in the schema stay. Copies outside the tables stay, too: data that was delivered to endpoints, streamed
@@ -42,8 +42,9 @@ class ErasedObject:
 
     `of_source`, `of_assets`: the result for the source's table, and for the tables of its slot assets. `cleared`: the
     slot assets from which the whole slot was removed. `entries`: entries removed from the queue, dead letters included.
-    `waiting`: entries that stay, since they are being delivered, or announce the object's deletion to consumers.
-    `batches`: open batches that may have read the object before, and may still write a file with it.
+    `waiting`: entries that stay, because these entries are being delivered, or announce the object's deletion to
+    consumers.
+    `batches`: open batches that may have read the object before, and may still write a file with the object.
     """
 
     slot: Slot
@@ -84,8 +85,8 @@ def erase(
     """Erase the object of this key, which must have left the bucket. The call may be repeated; the module docstring has
     the steps.
 
-    `source` has a settled commit mode; `platform` is a store to use instead of the source's own. `UsageError`: the
-    object is still in the bucket, and would be ingested again. `ConflictError`, `UnavailableError`,
+    `source` has a settled commit mode; `platform`: a store to use instead of the source's own store. `UsageError`: the
+    object is still in the bucket, so the next batch would ingest it again. `ConflictError`, `UnavailableError`,
     `UnknownOutcomeError`: repeat the call. Requests: those of `maintenance.table_erasure` for each table, and of
     `NotificationQueue.erase`.
     """
@@ -123,7 +124,7 @@ def erase(
 
 
 def check_erasable(source: Source, key: str) -> None:
-    """`UsageError`: the object is still in the bucket, or its key is outside the source's prefix. 1 HEAD."""
+    """`UsageError`: the object is still in the bucket, or its key is outside the source's prefix. Cost: 1 HEAD."""
     if not key.startswith(source.input.prefix):
         raise UsageError(f"{key!r}: source {source.name!r} reads keys below {source.input.prefix!r}")
     if open_store(source.input.bucket).head(key) is not None:
@@ -133,9 +134,9 @@ def check_erasable(source: Source, key: str) -> None:
 
 
 def time_travel(location: Location, store: ObjectStore) -> dict[str, tuple[int, int]]:
-    """The first and the last readable version of each table; `erase` may leave only the last one readable.
+    """The first and the last readable version of each table; `erase` may leave only the last version readable.
 
-    Keys: names of slot assets, and "" for the source's table. 1 LIST for each table, and the requests of
+    Keys: names of slot assets, and "" for the source's table. Cost: 1 LIST for each table, and the requests of
     `slot_assets`.
     """
     tables = {
@@ -145,7 +146,7 @@ def time_travel(location: Location, store: ObjectStore) -> dict[str, tuple[int, 
 
 
 def slot_assets(location: Location, store: ObjectStore) -> Iterator[str]:
-    """The slot assets that have a table. 1 LIST for each, and 1 more."""
+    """The slot assets that have a table. Cost: 1 LIST for each slot asset, and 1 LIST more."""
     below = f"{location.platform_prefix}derived/"
     after = below
     while page := store.list(below, start_after=after, limit=1).objects:

@@ -4,16 +4,16 @@ present one.
 With another prefix, the table stays, and its identity changes. The next listing compares all slots, one by one, so the
 table is complete all the time.
 
-With another number of slots, a new table replaces the present one, since each row moves to another slot. The data of
-the former table and of the slot assets is removed, and the next run ingests all objects again. Rows are missing until
-that run ends. Rows of objects that have left the bucket (kept by `on_delete`) are lost.
+With another number of slots, a new table replaces the present table, because each row moves to another slot. The data
+of the former table and of the slot assets is removed, and the next run ingests all objects again. Until the next run
+ends, rows are missing. Rows of objects that have left the bucket (kept by `on_delete`) are lost.
 
 In both cases the source's topic is created again, and all objects are compared once. Stop the source's sensor and runs
 first: a run that was planned with the former settings may still commit.
 
 Steps, each safe to repeat; repeat a command that was killed. Steps 1 and 2 are done only for another number of slots
     1. `known` names the new table, and says that the table is being written. From now on runs refuse the table.
-    2. The former tables are removed, and so are the signals of slots that no longer exist.
+    2. The former tables and the signals of slots that no longer exist are removed.
     3. All slots are added to the rescan backlog. The topic is deleted, and created again with its settings for the new
        identity.
     4. `known` gets the new identity, and no longer says that the table is being written. One signal moves, so that a
@@ -73,7 +73,7 @@ def migrate(
         open_table(
             location.table(store=store), location.table_name, None
         )  # raises, if the table is not whole
-    # While the table is being rewritten, `identity` is already the new one.
+    # While the table is being rewritten, `identity` is already the new identity.
     was = known.identity
     now = replace(
         was,
@@ -122,7 +122,7 @@ def _begin_another(record: KnownRecord, identity: Identity) -> None:
 
 
 def _former(location: Location, store: ObjectStore) -> list[str]:
-    """Keys of the objects of the source's tables. 1 LIST for each 1000."""
+    """Keys of the objects of the source's tables. Cost: 1 LIST for each 1000 objects."""
     own = location.platform_prefix
     return [meta.key for of in ("table/", "derived/") for meta in list_all(store, own + of)]
 

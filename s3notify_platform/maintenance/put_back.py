@@ -1,7 +1,7 @@
 """Restores committed versions that a writer with an expired lease replaced.
 
 If the store has no conditional writes, a writer that slept may overwrite a version that another writer has committed
-meanwhile (`conditional_commit`, Limits). Readers then refuse the log, since `known`, or the next version, names the
+meanwhile (`conditional_commit`, Limits). Readers then refuse the log, because `known`, or the next version, names the
 number `n` of the committed version. The committed body is still staged under its `n`.
 
 Steps
@@ -11,7 +11,7 @@ Steps
        reported them as committed: a writer reports a commit only after `known` has the committed version, or a version
        that descends from it.
 
-It is safe to repeat this, and to run it beside writers. If no version was replaced, nothing is changed.
+The restoration is safe to repeat, and safe to run beside writers. If no version was replaced, nothing is changed.
 
 Requests: 1 read of `known`; 1 LIST for each 1000 kept versions; 1 GET for each kept version. A restored version costs 2
 GETs and the requests of a commit. A removed version costs the requests of a conditional delete.
@@ -33,8 +33,8 @@ from s3notify_platform.table.versions import kept_versions
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PutBack:
-    """The versions that were restored, and the versions that were removed since they followed a replaced version.
-    Newest first.
+    """The versions that were restored, and the versions that were removed because they followed a replaced version.
+    Both lists begin with the newest version.
     """
 
     put_back: tuple[int, ...] = ()

@@ -14,7 +14,7 @@ from s3notify_platform.table.quarantined import Choice, Retried, retry
 class RetryRequest:
     """The part of a source's quarantine to read again: exactly one of `keys`, `slots` and `everything`.
 
-    `reason`: only data whose reason contains this text. `UsageError`: none of the three is given, or several are.
+    `reason`: only data whose reason contains this text. `UsageError`: not exactly one of the three is given.
     """
 
     keys: Sequence[str] = ()
@@ -29,7 +29,7 @@ class RetryRequest:
     def run(
         self, location: Location, store: ObjectStore, commit: CommitMode, *, dry_run: bool = False
     ) -> Retried:
-        """Request the retry: see `table.quarantined.retry`. `commit` must be settled, unless it is a `dry_run`.
+        """Request the retry: see `table.quarantined.retry`. `commit` must be settled, unless `dry_run` is set.
 
         A table that a run would refuse, or that has another number of slots, is also refused here
         (`Location.open_table`).

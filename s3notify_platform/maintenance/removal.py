@@ -1,17 +1,17 @@
 """Removes a source: everything that the platform has made for it, and never an object of the source.
 
 Steps, each safe to repeat
-    1. Remove the table's newest versions. From then on runs refuse the table, since its record names later versions
-       (`table.known`).
+    1. Remove the table's newest versions. From then on runs refuse the table, because the table's record names later
+       versions (`table.known`).
     2. Remove the source's topic, with its entries and dead letters. A topic that serves other tables stays, and no
        longer names this table.
     3. Remove the tables, logs first, so that a reader finds either a whole table or no table; then signals and records.
     4. Remove the records of the slot assets' tables, then the record of the source's table. So an unfinished removal is
        recognised until it is repeated.
 
-Only objects whose names the platform gives are removed, and packs that other engines wrote into a table. All other
-objects below the platform's prefix are counted, and stay. Leases in DynamoDB stay, and so does the rest of the queue,
-which other sources share.
+Only two kinds of objects are removed: objects that the platform named, and packs that other engines wrote into a table.
+All other objects below the platform's prefix are counted, and stay. Leases in DynamoDB stay. Topics of other sources in
+the shared queue stay, too.
 """
 
 import re
@@ -45,7 +45,7 @@ FOREIGN: Final = "not the platform's, stays"
 _LOG: Final = "log"
 
 _PACK: Final = re.compile(r"(?![_.]).*\.parquet")
-"""Names of packs that other engines wrote. They write packs beside the platform's folders."""
+"""Names of packs that other engines wrote. Other engines write packs beside the platform's folders."""
 
 _TABLE: Final = {
     "_delta_log/": _LOG,
@@ -75,7 +75,7 @@ class Held:
 def held(location: Location) -> list[Held]:
     """The data that `remove` would remove, and other objects below the platform's prefix. Reads only.
 
-    1 LIST for each 1000 objects, and 1 scan of the source's topic.
+    Cost: 1 LIST for each 1000 objects, and 1 scan of the source's topic.
     """
     counts, sizes = Counter[str](), Counter[str]()
     for what, meta in _objects(location, open_store(location.platform)):
@@ -102,14 +102,16 @@ def held(location: Location) -> list[Held]:
 
 
 def open_batches(location: Location) -> list[str]:
-    """The batches that are not committed yet: their runs may still be working. 1 LIST, and 1 GET for each."""
+    """The batches that are not committed yet: their runs may still be working. Cost: 1 LIST, and 1 GET for each
+    batch.
+    """
     return [chain.tag for chain in AckChains(location.records()).open_states()]
 
 
 def remove(location: Location, *, platform: ObjectStore | None = None) -> int:
     """Remove the source; returns the number of removed objects. A call that was killed may be repeated. Stop the
-    source's sensor, runs and writers first. `platform` is a store to use instead of the source's own. `UsageError`: the
-    source's objects are below the platform's prefix. Requests: those of `held`, 1 DELETE for each object, and 2
+    source's sensor, runs and writers first. `platform`: a store to use instead of the source's own store. `UsageError`:
+    the source's objects are below the platform's prefix. Requests: those of `held`, 1 DELETE for each object, and 2
     requests for each entry and record.
     """
     store = platform if platform is not None else open_store(location.platform)
@@ -139,8 +141,8 @@ def remove(location: Location, *, platform: ObjectStore | None = None) -> int:
 def remove_table(location: Location, asset: str, store: ObjectStore, clock: Clock = SYSTEM_CLOCK) -> int:
     """Remove the table of a slot asset; returns the number of removed objects. The call may be repeated.
 
-    The asset's next table has another id, so a writer that still has this table open is refused. 1 LIST for each 1000
-    objects, 1 DELETE for each.
+    The asset's next table has another id, so a writer that still has this table open is refused. Cost: 1 LIST for each
+    1000 objects, 1 DELETE for each.
     """
     record, layout = location.known(asset, store=store), location.table_layout(asset)
     fresh = new_id(clock)

@@ -1,8 +1,8 @@
 """Rolls the whole table of a source back to an earlier version, and prepares the next run.
 
-The signals of the changed slots move, and the next listing compares these slots. An object that has changed since that
-version is read again, as it is in the bucket now. So if objects were ingested by mistake, first remove or correct them
-in the bucket.
+The signals of the changed slots move, and the next listing compares these slots. An object that has changed after the
+earlier version is read again, as it is in the bucket now. So if objects were ingested by mistake, first remove or
+correct them in the bucket.
 
 The slot assets are not rolled back: the next batches build their slots again.
 """
@@ -41,8 +41,8 @@ class RollbackPlan:
     """The changes that a rollback would make. `rows` and `objects`: the counts now and after the rollback.
 
     `slots`: the slots that change. `columns`: paths that leave the schema. `again`: the number of objects that have
-    changed since that version, at most `OBJECTS_MAX`. The next run reads them again if they are in the bucket. `keys`:
-    the keys of some of them.
+    changed after the earlier version, at most `OBJECTS_MAX`. The next run reads these objects again if they are in the
+    bucket. `keys`: the keys of some of these objects.
     """
 
     version: int
@@ -69,7 +69,8 @@ def plan_rollback(location: Location, version: int, *, store: ObjectStore | None
     """The changes that a rollback to this version would make. The call writes at most a probe object, if a vacuum has
     begun.
 
-    `NotFoundError`: the version, or one of its files, is not kept. `ConflictError`: a vacuum may be removing its files.
+    `NotFoundError`: the version, or one of its files, is not kept. `ConflictError`: a vacuum may be removing the
+    version's files.
     Requests: those of `snapshot_of`, `check_restorable`, and `changes_of` for each later version.
     """
     table = location.table(store=store)
@@ -94,9 +95,9 @@ def plan_rollback(location: Location, version: int, *, store: ObjectStore | None
 def rollback(
     source: Source, version: int, *, platform: ObjectStore | None = None, clock: Clock = SYSTEM_CLOCK
 ) -> CommitResult:
-    """Roll back to this version. It is safe to run this beside batches, and to repeat it.
+    """Roll back to this version. The rollback is safe beside batches, and safe to repeat.
 
-    `source` has a settled commit mode; `platform` is a store to use instead of the source's own. Errors: those of
+    `source` has a settled commit mode; `platform`: a store to use instead of the source's own store. Errors: those of
     `table_rollback`. Requests: those of `table_rollback`; 1 read and 1 write of the rescan backlog; 1 PUT for each
     changed slot.
     """
@@ -104,8 +105,8 @@ def rollback(
     store = platform if platform is not None else open_store(location.platform)
     table = source.table(store=store, clock=clock)
     backlog = RescanBacklog(location.records(store), clock=clock)
-    # The slots are added before the commit, too. A process that is killed in between then only causes needless
-    # comparisons.
+    # The slots are added before the commit, too. So if the process is killed after the commit, no comparison is lost;
+    # if it is killed before the commit, some comparisons are needless.
     backlog.add(_changed(_readable(location, table), snapshot_of(table.reader, version)))
     done = roll_back(table, version)
     if isinstance(done, Committed) and (slots := sorted(done.proposal.slots)):
@@ -155,8 +156,8 @@ def _changed_objects(table: LogTable, since: int, until: int) -> set[str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RollbackTo:
-    """The task: rolls a source's table back to a version. Nothing is written before it is known that the rollback is
-    possible.
+    """The task: rolls a source's table back to a version. Nothing is written until a check has shown that the rollback
+    is possible.
     """
 
     source: Source

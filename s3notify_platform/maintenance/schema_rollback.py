@@ -1,9 +1,9 @@
 """Rolls back to an earlier schema, after mistaken data has added columns to the table.
 
 The next version has the earlier columns, and no file is rewritten. Packs keep the values of the removed columns, and
-readers ignore them. So a rollback is refused while a removed column has a live value, which readers would no longer
-see. It is also refused if a column has had another type since (`retype`), because its values no longer have the earlier
-type.
+readers ignore them. So a rollback is refused while a removed column has a live value, because readers would no longer
+see the value after a rollback. A rollback is also refused if a column's type has changed after the earlier version
+(`retype`), because the column's values no longer have the earlier type.
 """
 
 import json
@@ -51,7 +51,7 @@ class SchemaEvent:
 def schema_history(reader: LogReader, *, derived: bool = False) -> list[SchemaEvent]:
     """The kept versions that changed the schema, newest first. Requests: those of `history`.
 
-    `added` of the oldest version is empty, since no earlier schema is known.
+    `added` of the oldest version is empty, because no earlier schema is known.
     """
     found = [each for each in history(reader) if each.body.metadata is not None]
     schemas = [schema_of(each.body.metadata, derived=derived) for each in found if each.body.metadata]
@@ -71,7 +71,7 @@ def schema_history(reader: LogReader, *, derived: bool = False) -> list[SchemaEv
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchemaRollback:
     """The effect of a rollback to the schema of `version`. `columns`: paths of columns that leave the schema. `in_use`:
-    the columns among them that have values, each with objects that have these values.
+    those of these columns that have values, each with the objects of the values.
     """
 
     version: int
@@ -96,8 +96,8 @@ class SchemaRollback:
 def plan_schema_rollback(table: LogTable, version: int) -> SchemaRollback:
     """The columns that a rollback to the schema of a version removes. Stop the source's runs first.
 
-    `NotFoundError`: the version does not exist. `UsageError`: a column has had another type since. Requests: those of
-    `snapshot_of`, and of `read_slots` for all packs.
+    `NotFoundError`: the version does not exist. `UsageError`: a column's type has changed after that version. Requests:
+    those of `snapshot_of`, and of `read_slots` for all packs.
     """
     now = table.newest()
     if isinstance(now, Absent):
@@ -128,7 +128,7 @@ def plan_schema_rollback(table: LogTable, version: int) -> SchemaRollback:
 def roll_back_schema(table: LogTable, planned: SchemaRollback) -> int:
     """Commit the earlier schema; returns the new version. `UsageError`: removed columns have live values.
 
-    `ConflictError`: the table has changed since: plan again. Requests: those of a commit.
+    `ConflictError`: the table has changed after the plan was made: plan again. Requests: those of a commit.
     """
     check_unused(planned)
     done = table.commit(planned, planned.base)

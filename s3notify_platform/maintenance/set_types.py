@@ -2,10 +2,11 @@
 
 Steps
     1. Commit the version (`table.retype`), which also requests the objects to read again.
-    2. Move the signals of the slots of these objects; or one signal, if there are none, and derived tables exist.
+    2. Move the signals of these objects' slots. If there are no such objects, but derived tables exist, move one
+       signal.
     3. Retry records that are in quarantine because of a value of one of these columns.
 
-If the command is killed at any point, a repetition does the rest.
+If the command is killed at any point, a repetition does the remaining steps.
 """
 
 from collections.abc import Iterator, Sequence
@@ -197,7 +198,7 @@ def _unread(snapshot: Snapshot) -> int:
 
 
 def _reading(table: LogTable, left: int, clock: Clock) -> Iterator[None]:
-    """Yields once for each object that has been read, until none is left."""
+    """Yields once for each object that has been read, until no object is left."""
     while left:
         clock.sleep(LOOK_SECONDS)
         if isinstance(found := table.newest(), Absent):

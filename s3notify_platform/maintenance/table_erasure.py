@@ -2,29 +2,30 @@
 
 Steps
     1. Commit a version, called e, that does not have the object. The object's packs are written again, even if a vector
-       already hides its rows; its rejects and its state are removed. The slot changes in any case, so that a round that
-       was planned earlier cannot bring the object back.
+       already hides its rows; its rejects and its state are removed. The slot's generation changes in every case, so
+       that a round that was planned earlier cannot bring the object back.
     2. Search for the object in files that e does not name, and in versions that name such files.
-    3. If a version holds the object, the log is cut: it begins after the last such version, or later, with a
-       checkpoint that `_last_checkpoint` names. Earlier versions become empty objects; earlier checkpoints are removed.
+    3. If a version holds the object, the log is cut: the log then begins after the last version with the object, or
+       later, with a checkpoint that `_last_checkpoint` names. Earlier versions become empty objects; earlier
+       checkpoints are removed.
     4. Remove the files.
 
 Invariants
     - Files are removed after the log that names them was changed. If a call is killed at any point, a repetition finds
-      the rest.
-    - An earlier version stays as an empty object, so that a writer that slept cannot create a version with this number.
-      Vacuum removes the empty object once no writer can still be at an earlier version.
-    - A file is removed only if it was written before version e. Its run was planned earlier, so it cannot commit the
-      slot. A later file may belong to a run that saw the object in the bucket again, or to a run that slept
-      (`Erased.left`).
+      the remaining files.
+    - An earlier version stays as an empty object, so that a writer that slept cannot create another version with the
+      same number. Vacuum removes the empty object once no writer can still be at an earlier version.
+    - A file is removed only if it was written before version e. The run that wrote the file was planned earlier, so
+      this run cannot commit the slot. A later file may belong to a run that saw the object in the bucket again, or to a
+      run that slept (`Erased.left`).
     - A file that is written again gets a new name.
 
-So a call must be repeated once, after the duration of the longest run (`Erased.again_ms`). Other processes continue:
-readers and writers that use an earlier version open the table again.
+Files of later runs can stay, so a call must be repeated once, after the duration of the longest run
+(`Erased.again_ms`). Other processes continue: readers and writers that use an earlier version open the table again.
 
 The statistics in a version hold values of rows, but are not searched. A version counts as holding the object if it
 names a file that holds the object. Names of columns stay. If the bucket keeps former versions of the platform's
-objects, these stay, too.
+objects, these object versions stay, too.
 
 Requests: those of a commit; 1 LIST for each 1000 objects of the table; 2 GETs for each kept version; 1 GET for each
 file that e does not name and that may hold the object; 1 PUT for each emptied version, and 1 DELETE for each other
@@ -73,7 +74,7 @@ _NUMBER: Final = re.compile(r"\d{20}(?!\d)")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Erased:
-    """The result of one call: what it removed, and what is left.
+    """The result of one call: the removed data, and the data that is left.
 
     `version`: the committed version without the object; -1: there is no table. `begins`: the version that the log
     begins with, if it was cut, else -1. `rows`, `rejects`: the number of live rows and live rejects that were removed.
@@ -92,7 +93,7 @@ class Erased:
 
     @property
     def found(self) -> bool:
-        """True if anything of the object was found. A repetition that finds nothing is the last one."""
+        """True if anything of the object was found. If a repetition finds nothing, no further repetition is needed."""
         return (
             self.begins != NO_VERSION
             or self.known
@@ -102,7 +103,7 @@ class Erased:
 
 def ending(table: LogTable) -> tuple[int, int] | None:
     """The first and the last readable version. An erasure may make all versions before the last one unreadable. None:
-    no version is readable. 1 LIST.
+    no version is readable. Cost: 1 LIST.
     """
     kept = kept_versions(table.reader)
     return (min(kept), max(kept)) if kept else None
@@ -111,8 +112,8 @@ def ending(table: LogTable) -> tuple[int, int] | None:
 def erase(
     table: LogTable, slot: Slot, key: str, *, whole_slot: bool = False, clock: Clock = SYSTEM_CLOCK
 ) -> Erased:
-    """Erase the object of this key and slot, which must have left the bucket. It is safe to repeat this, and to run it
-    beside other processes.
+    """Erase the object of this key and slot, which must have left the bucket. The erasure is safe to repeat, and safe
+    to run beside other processes.
 
     `whole_slot`: removes all rows of the slot, for a derived table that does not say which rows come from the object.
     `ConflictError`, `UnavailableError`, `UnknownOutcomeError`: repeat the call.
@@ -294,7 +295,7 @@ class _Bodies:
 
     @classmethod
     def read(cls, reader: LogReader, kept: list[int], at_once: int) -> "_Bodies":
-        """Read versions and manifests. 2 GETs for each version."""
+        """Read versions and manifests. Cost: 2 GETs for each version."""
         found = zip(kept, in_parallel(reader.version, kept, at_once), strict=True)
         versions = {version: body for version, body in found if body is not None}
 
@@ -372,7 +373,7 @@ def _removed(table: LogTable, history: _History, change: Erasure) -> Erased:
     layout, at_once, snapshot = table.layout, table.committer.at_once, history.snapshot
     begins = _begin(table, history)
     own = history.versions.get(snapshot.version)
-    # If the version is empty, another erasure has emptied it, and its time is not the time of the commit.
+    # If the version is empty, another erasure has emptied it, and the object's time is not the time of the commit.
     before_ms = own.modified_ms - CLOCKS_DIFFER_MS if own is not None and own.size else 0
     first = max(begins, min((n for n, meta in history.versions.items() if meta.size), default=0))
     doomed = [meta for meta in history.rest if _is_below(meta, first, layout.last_checkpoint, before_ms)]

@@ -5,12 +5,13 @@ version follows them, undoes them, and names them (`log_state.UNDOES`). Readers 
 
 The new version becomes the generation of each changed slot, so that derived tables and data versions see the change. In
 the table, these slots get the signals of the earlier version. So the next run finds that the signals have moved, and
-reads everything that has changed since.
+reads everything that has changed after the earlier version.
 
 | another writer, since the rollback was planned | the rollback |
 |---|---|
-| changed any slot, removed packs, let the schema grow, merged packs | restarts on top of it, and drops its changes |
-| began a vacuum | restarts; it fails if the vacuum may be removing files of the earlier version |
+| changed any slot, removed packs, let the schema grow, merged packs | restarts on top of that version, and drops the
+other writer's changes | | began a vacuum | restarts; it fails if the vacuum may be removing files of the earlier
+version |
 | rolled back, too | continues from there; if the table is already as wanted, nothing is left to do |
 | began the table again, under another id | fails with an error |
 | is another engine whose version is adopted, or refused | undoes that version, too |
@@ -18,8 +19,8 @@ reads everything that has changed since.
 After two restarts, the rollback holds the table: other writers wait (`Known.held`).
 
 Requests: those of `LogReader.open` or `longest`, of `snapshot_of`, and of a commit. Each start costs 1 LIST for each
-1000 objects of the table. If a vacuum has cut the log, it costs 5 more requests, and 1 GET for each version that is
-younger than the longest run.
+1000 objects of the table. If a vacuum has cut the log, a start costs 5 more requests, and 1 GET for each version that
+is younger than the longest run.
 """
 
 from dataclasses import dataclass, replace
@@ -43,11 +44,12 @@ from s3notify_platform.table.versions import ROLLBACK, history, kept_versions, s
 HOLDER: Final = f"table {ROLLBACK}"
 
 RESTARTS: Final = 2
-"""After this number of conflicts with other writers, the rollback makes them wait."""
+"""After this number of conflicts with other writers, the rollback makes the other writers wait."""
 
 REFUSED_MEANWHILE: Final = 5
-"""The maximum number of attempts. Each attempt reads the log again, since another engine may have committed
-meanwhile."""
+"""The maximum number of attempts. Each attempt reads the log again, because another engine may have committed
+meanwhile.
+"""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -129,7 +131,7 @@ def _facts(manifest: Manifest, slot: Slot) -> SlotFacts:
 def roll_back(table: LogTable, version: int) -> CommitResult:
     """Roll the table back to `version`, which must be kept with all its files.
 
-    It is safe to run this beside batches, and to repeat it. `NotFoundError` names the oldest version that can be
+    The rollback is safe beside batches, and safe to repeat. `NotFoundError` names the oldest version that can be
     restored. `ConflictError`: a vacuum may be removing the version's files, or other writers won: try again later.
     `CorruptError`: versions are missing.
     """
@@ -164,7 +166,8 @@ def roll_back(table: LogTable, version: int) -> CommitResult:
 def _ends(reader: LogReader) -> tuple[Snapshot, Snapshot]:
     """The newest readable snapshot, and the log's end as other engines see it.
 
-    The two differ if versions of other engines are refused. The log's end is then no state of the table.
+    Snapshot and end differ if versions of other engines are refused. In this case no reader of the platform uses the
+    end.
     """
     try:
         found = reader.open()
@@ -228,11 +231,11 @@ def _oldest(reader: LogReader, version: int) -> int:
 
 
 def check_restorable(committer: Committer, target: Snapshot) -> None:
-    """`NotFoundError`: a file of this snapshot is missing. `ConflictError`: a vacuum may be about to remove one of its
-    files.
+    """`NotFoundError`: a file of this snapshot is missing. `ConflictError`: a vacuum may be about to remove one of the
+    snapshot's files.
 
-    A vacuum keeps the files of versions that it does not cut off. It cuts the log below a mark that is older than the
-    longest run. The check assumes that a pass of a vacuum is shorter than the longest run.
+    A vacuum keeps the files of versions that it does not cut off. A vacuum cuts the log below a mark that is older than
+    the longest run. The check assumes that a pass of a vacuum is shorter than the longest run.
     """
     reader, run_ms = committer.reader, committer.max_run_seconds * 1000
     marks = {int(meta.key.rsplit("/", 1)[1]): meta for meta in list_all(reader.store, reader.layout.cuts)}

@@ -1,15 +1,15 @@
 """Tags committed objects, so that lifecycle rules of their bucket may archive or delete them.
 
-Guarantees. Exactly the committed object version is tagged, and only if it was read whole and without rejects, since
+Guarantees. Exactly the committed object version is tagged, and only if it was read whole and without rejects, because
 quarantined data may have to be read again. S3 has no conditional tagging, so only objects with a version id are tagged;
 a bucket without versioning is refused at the beginning. A pass moves and deletes nothing. Tags are not changes: their
 events are ignored, and ETags stay the same. If a pass is killed at any point, a repetition does the rest. Several
 passes may run at the same time.
 
-A record says, for each slot, up to which table version its objects are tagged. The next pass tags objects that were
-read for later versions. A slot does not count as tagged if the store was unavailable, or refused all tags: the next
-pass tries again. If the store refused only some of the tags, these are counted, and are tried again only after
-`tag_again`. Objects that a lifecycle rule then removes leave the table, unless `on_delete` keeps their rows.
+A record says, for each slot, up to which table version the slot's objects are tagged. The next pass tags objects that
+were read for later versions. A slot does not count as tagged if the store was unavailable, or refused all tags: the
+next pass tries again. If the store refused only some of the tags, the refused tags are counted, and are tried again
+only after `tag_again`. Objects that a lifecycle rule then removes leave the table, unless `on_delete` keeps their rows.
 
 Requests of a pass: those of `LogTable.newest`, 1 read, and 1 GET of the bucket's versioning if a slot has changed. The
 changed slots cost the requests of `StateReader.columns`; each object costs 1 HEAD, 1 GET and 1 PUT. Each group of
@@ -45,7 +45,8 @@ PARTITION: Final = "tagged"
 SLOTS_AT_ONCE: Final = 50
 FAILURES_MAX: Final = 100
 """A pass sends no more requests after this number of failures without a success: a permission is missing, or the store
-is down."""
+is down.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +60,7 @@ class Tagging:
     slots: int
     """The number of slots that have changed since the last pass."""
     left: int = 0
-    """The number of these slots that are left for the next pass, since the time was up."""
+    """The number of these slots that are left for the next pass, because the time was up."""
     counts: Mapping[str, int] = field(default_factory=dict)
     refused: str = ""
     """The store's reason for the first refused tag."""
@@ -78,7 +79,7 @@ def tag_committed(
     """Set the source's `committed_tags` on the objects that were committed since the last pass.
 
     `seconds`: after this time, the pass finishes its present slot, and ends. `objects`, `tags`, `platform`: stores to
-    use instead of the source's own. `UsageError`: no `committed_tags`, or a bucket without versioning.
+    use instead of the source's own stores. `UsageError`: no `committed_tags`, or a bucket without versioning.
     `UnavailableError` is raised after all other work is done: repeat the call. Requests: see the module docstring.
     """
     _check_tags(source)
@@ -123,7 +124,9 @@ def _check_tags(source: Source) -> None:
 
 
 def _behind(opened: OpenTable, done: "_Done") -> tuple[Manifest, dict[Slot, int], list[Slot]]:
-    """The newest manifest, the generation of each slot in it, and the slots that have changed since the last pass."""
+    """The newest manifest, the generation of each slot in this manifest, and the slots that have changed since the last
+    pass.
+    """
     manifest = (
         opened.snapshot.manifest if opened.snapshot else Manifest(table=opened.id, version=-1, number=0)
     )
@@ -132,7 +135,8 @@ def _behind(opened: OpenTable, done: "_Done") -> tuple[Manifest, dict[Slot, int]
 
 
 def to_be_tagged(source: Source, *, again: bool = False, clock: Clock = SYSTEM_CLOCK) -> tuple[int, int]:
-    """The number of slots changed since the last pass, and of objects in them that `tag_committed` would check.
+    """The number of slots that have changed since the last pass, and the number of objects in these slots that
+    `tag_committed` checks.
 
     `again`: count as if `tag_again` had been called. `UsageError`: no `committed_tags`. Requests: those of
     `tag_committed` without the requests for objects.
@@ -158,7 +162,7 @@ def tag_again(
     platform: ObjectStore | None = None,
     clock: Clock = SYSTEM_CLOCK,
 ) -> None:
-    """Make the next pass check all committed objects of these slots again. 3 reads, and 1 write."""
+    """Make the next pass check all committed objects of these slots again. Cost: 3 reads, and 1 write."""
     if (known := location.known(store=platform).read()[0]) is not None:
         _Done(Updates(location.records(platform), clock), known.table).drop(slots)
 

@@ -9,7 +9,8 @@ from typing import Any, Protocol
 class Report:
     """The result of a plan or of a run.
 
-    `lines`: the text for people. `document`: the same as JSON values. `left`: some work is left, as a line says.
+    `lines`: the text for people. `document`: the same content as JSON values. `left`: some work is left, as a line
+    says.
     `nothing`: there was nothing to do.
     """
 
@@ -20,7 +21,7 @@ class Report:
 
 
 class Task(Protocol):
-    """Upkeep of a source, or of one of its tables. Safe to repeat, and to kill."""
+    """Upkeep of a source, or of one of its tables. A task is safe to repeat, and to kill."""
 
     @property
     def asks(self) -> str:

@@ -3,8 +3,9 @@
 Invariants
     - The retention is never shorter than the longest run. A file that is younger than the longest run is never removed:
       a run that has not committed yet may be about to name it.
-    - Before files are removed, a version is created that changes nothing. A writer that has staged such a file may
-      still have a request in flight that creates a version. This request then gets a conflict.
+    - Before files are removed, the vacuum creates a version that changes nothing. A writer that has staged one of these
+      files may still have the request for its commit in flight. Because of the new version, this request gets a
+      conflict.
     - The log is cut below a checkpoint that `_last_checkpoint` has named for longer than the longest run takes. So no
       reader and no writer still uses earlier versions. `_last_checkpoint` changes all the time. So each pass leaves a
       mark of the checkpoint that is named now, and a later pass cuts below the newest mark that is old enough.
@@ -67,7 +68,9 @@ class Fence:
 
 @dataclass(slots=True, kw_only=True)
 class _Log:
-    """The objects of the log, by version. `erased`: empty objects, which only keep version numbers taken."""
+    """The objects of the log, by version. `erased`: empty objects, which only prevent that their version numbers are
+    used again.
+    """
 
     versions: dict[int, ObjectMeta] = field(default_factory=dict)
     erased: dict[int, ObjectMeta] = field(default_factory=dict)
@@ -83,7 +86,7 @@ def vacuum(
     track: Track = untracked,
     dry_run: bool = False,
 ) -> VacuumReport:
-    """Do one pass over the whole table. It is safe to run this beside batches, and beside another vacuum.
+    """Do one pass over the whole table. The pass is safe beside batches, and beside another vacuum.
 
     A dry run writes only the probe object. `UsageError`: the retention is shorter than a run may take.
     """
@@ -130,7 +133,7 @@ def vacuum(
 
 
 def store_now_ms(store: ObjectStore, prefix: str, clock: Clock) -> int:
-    """The time by the store's clock. 1 PUT, 1 LIST, 1 DELETE."""
+    """The time by the store's clock. Cost: 1 PUT, 1 LIST, 1 DELETE."""
     key = f"{prefix}now/{unique_name(clock)}"
     store.put(key, b"now")
     page = store.list(key, limit=1)
@@ -161,7 +164,7 @@ def _cut_below(reader: LogReader, log: _Log, *, settled_ms: float, oldest_ms: fl
     marks = list_all(reader.store, reader.layout.cuts)
     settled = [int(meta.key.rsplit("/", 1)[1]) for meta in marks if meta.modified_ms < settled_ms]
     young = [version for version, meta in log.versions.items() if meta.modified_ms >= oldest_ms]
-    # The version that was the newest one when the retention began must stay readable.
+    # The version that was the newest version when the retention began must stay readable.
     wanted = min(max(settled, default=0), min(young, default=max(log.versions, default=0)))
     return max((version for version in log.checkpoints if version <= wanted), default=0)
 
@@ -176,7 +179,7 @@ def _mark(reader: LogReader, *, now_ms: int, settled_ms: float) -> None:
             store.delete(layout.cut(version))
     last = reader.last_checkpoint()
     if last != NO_VERSION and last not in marks:
-        # A mark is not written again, since its first time counts.
+        # A mark is not written again, because the time of its first write counts.
         store.put(layout.cut(last), str(now_ms).encode())
 
 
@@ -200,7 +203,7 @@ def _named_by_versions(reader: LogReader, snapshot: Snapshot, kept: Iterable[int
         named |= found
         if body is not None and not body.foreign:
             if number and body.parent != number:
-                # Otherwise the files of the replaced version would be removed, since no version names them.
+                # Without this check, the files of the replaced version would be removed, because no version names them.
                 raise CorruptError(
                     f"a version of the table below {reader.layout.prefix!r} was replaced: put it back before files are "
                     f"removed: `{PUT_BACK}`"

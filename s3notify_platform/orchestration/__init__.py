@@ -1,11 +1,11 @@
 """Dagster: slots as partitions, a sensor that polls, an IO manager that commits, and the assets that people see.
 
 `partitions` defines the slots of a run. `sensor` requests the batches that `engine.batch.scheduler` chooses. `assets`
-is the step that ingests. `io_manager` commits, reports and loads; `changes_input` loads only the changes.
-`batch_report` reports, at a run's end, the data of `source_summary` and the results of `checks`. `upkeep` watches the
-queue and freshness, and requests the sweep. `component` builds one source from YAML, and `source_assets` holds the
-values from which all parts of a source are built. `warm` has the run launcher that hands runs over to workers that are
-already started.
+is the step that ingests. `io_manager` commits and reports slots, and loads inputs. `changes_input` loads only the
+changes of an input. `batch_report` reports, at a run's end, the data of `source_summary` and the results of `checks`.
+`upkeep` watches the queue and freshness, and requests the sweep. `component` builds one source from YAML, and
+`source_assets` holds the values from which all parts of a source are built. `warm` has the run launcher that hands runs
+over to workers that are already started.
 """
 
 from importlib import import_module
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from s3notify_platform.orchestration.io_manager import SlotIOManager
     from s3notify_platform.orchestration.source_assets import SlotAsset, s3_slot_asset
 
-# This comes before the lazy imports: they need names that only this minor version of Dagster has.
+# The check comes before the lazy imports, which need names that only this minor version of Dagster has.
 check_minor(dagster.__version__)
 
 __all__ = ["Changes", "S3NotifyComponent", "SlotAsset", "SlotIOManager", "s3_slot_asset"]

@@ -14,11 +14,11 @@ from s3notify_platform.protocols.ack_chain import AlreadyFailed, Chain
 
 @dataclass(slots=True, kw_only=True)
 class Acknowledgement:
-    """Stamps the rounds of one run on the chain of its batch, if it has one.
+    """Stamps the rounds of one run on the ack chain of the run's batch, if the batch has a chain.
 
     `batch`: the request of the run. `chain`: the batch's chain, if a sensor opened it. `opened`: the sensor's view when
-    it opened the chain. A batch of everything has one child on the chain, which is stamped after the last round. The
-    same stamp adds the failed slots as new children, so that they are requested again.
+    it opened the chain. A batch of everything has only one child on the chain. This child is stamped after the last
+    round. The same stamp adds the failed slots as new children, so that the failed slots are requested again.
     """
 
     clients: SourceClients
@@ -30,11 +30,11 @@ class Acknowledgement:
     _bad: set[Slot] = field(default_factory=set)
 
     def stamp(self, done: Round) -> None:
-        """Stamps the committed and reported slots of a round. Before that, slots that a listing has settled leave the
+        """Stamps the committed and reported slots of a round. First, slots that a listing has settled leave the rescan
         backlog.
 
-        A crash between the two steps is harmless: open slots are requested again, and are then found unchanged. An
-        unqueued writer is noted before the slots that reveal it are stamped.
+        A crash between backlog and stamp is harmless: the slots stay open, are requested again, and are then found
+        unchanged. An unqueued writer is noted before the slots that reveal it are stamped.
         """
         self._rounds += 1
         bad = done.bad()

@@ -1,7 +1,7 @@
 """The slot-partitioned assets of a source: one step that ingests, derives, commits and reports slot by slot.
 
-They are one `multi_asset` because a batch's slots are scattered. Dagster resolves the partitions of a step's inputs
-from the run's range, and a scattered batch has no range. Sharing the step also shares the Spark session.
+The assets are one `multi_asset` because a batch's slots are scattered. Dagster resolves the partitions of a step's
+inputs from the run's range, and a scattered batch has no range. Sharing the step also shares the Spark session.
 """
 
 from collections import Counter
@@ -97,7 +97,7 @@ def build_slot_assets(settings: SourceAssets) -> dg.AssetsDefinition:
             for asset in settings.slot_assets
         ),
     ]
-    # This key names the IO manager. An asset that takes one of these assets as input gets the committed rows by it.
+    # The key selects the IO manager, which loads the committed rows for an asset with one of these assets as its input.
     specs = [spec.with_io_manager_key(settings.io_key) for spec in specs]
 
     @dg.multi_asset(
@@ -174,11 +174,11 @@ class _Stale:
     assets: Collection[str]
 
     def slots(self) -> set[Slot]:
-        """The stale slots of all the assets. Requests: those of `of`, for each asset."""
+        """The stale slots of all the assets. Requests: those of `_Stale.of`, for each asset."""
         return set().union(*map(self.of, self.assets))
 
     def of(self, asset: str) -> list[Slot]:
-        """The stale slots of one asset; empty if the version of its code is unknown. Requests: those of
+        """The stale slots of one asset; empty if the asset's code version is unknown. Requests: those of
         `LogTable.newest`.
         """
         code, source = self.settings.code_versions[asset], self.settings.io.source
@@ -206,7 +206,7 @@ class _Step:
     """
     ingest: Ingest | None = None
     behind: str = ""
-    """The reason why a derived table is not up to date; "" if all are."""
+    """The reason why a derived table is not up to date; "" if all derived tables are."""
     _again: int = 0
     """The number of objects that are read again although they have not changed."""
     _derived_objects: int = 0
@@ -216,7 +216,7 @@ class _Step:
 
     @property
     def forced(self) -> bool:
-        """True if unchanged objects are read again because a person requested it. Always false for a batch of the
+        """True if unchanged objects are read again on a person's request. The property is false for each batch of the
         sensor.
         """
         return self.config.force and not self.config.batch
@@ -228,7 +228,8 @@ class _Step:
     def request(self, slots: Sequence[Slot]) -> None:
         """Makes a request to read the committed objects of these slots again.
 
-        The request is a version of the table, so each object is read again once, in any number of runs and rounds.
+        The request is committed as a table version, so each object is read again only once, even if the request needs
+        several runs.
         Requests: those of `backfill`.
         """
         found = backfill(self.io.source.table(), slots, None, batch=self.batch)
@@ -254,7 +255,7 @@ class _Step:
         return found
 
     def ingested(self, slots: Sequence[Slot]) -> Iterator[Round]:
-        """The rounds of these slots. Take the next round only after the last one is committed."""
+        """The rounds of these slots. The caller must commit each round before it takes the next round."""
         self.doing("starting Spark")
         spark = self.io.spark.spark_session
         self._spark_seconds = SYSTEM_CLOCK.monotonic() - self._started
@@ -290,9 +291,10 @@ class _Step:
             yield StagedTable(name=asset, commit=partial(self._advanced, asset, [*results][:1]))
 
     def _advanced(self, asset: str, slots: Sequence[Slot]) -> Results:
-        """Updates a derived table. If that fails, the slots still count as done, and the next batch tries it again.
+        """Updates a derived table. If the update fails, the slots count as done nevertheless, and the next batch tries
+        the update again.
 
-        `slots`: the slots for which that next batch is requested.
+        `slots`: after a failure, the next batch is requested for these slots.
         """
         self.doing(f"updating {asset}")
         again = partial(self.io.clients.ask_again, slots, listing=self.opened.listing)
@@ -317,8 +319,8 @@ class _Step:
             )
 
     def _waits(self) -> dict[str, float]:
-        """Seconds that passed before the step: until the sensor's poll, and until the run began. They compare the
-        clocks of store, sensor and this machine, and are only shown to people.
+        """Seconds that passed before the step: from the first signal to the sensor's poll, and from the poll to the
+        step. The values depend on the clocks of store, sensor and this machine, so they are only shown to people.
         """
         signalled, opened, began = self.opened.signalled_ms, self.opened.opened_ms, self._began_ms
         waits = {"poll": (signalled, opened), "launch": (opened, began)}
@@ -379,9 +381,9 @@ def _objects(kind: str) -> str:
 
 
 def _chain(clients: SourceClients, config: SlotBatch, *, is_retry: bool) -> Chain | None:
-    """The batch's chain, which also has the sensor's view when the sensor opened it. 1 GET.
+    """The batch's ack chain, which also has the view of the sensor that opened the chain. Cost: 1 GET.
 
-    A run without a chain lists the bucket. This includes a retry of a run whose chain has been removed.
+    A run without a chain lists the bucket. A retry of a run whose chain has been removed lists the bucket too.
     """
     if not config.batch:
         return None
@@ -394,8 +396,8 @@ def _chain(clients: SourceClients, config: SlotBatch, *, is_retry: bool) -> Chai
 
 
 def _segments(clients: SourceClients, config: SlotBatch, slots: Sequence[Slot]) -> tuple[Segment, ...] | None:
-    """The queue's segments of a batch's slots; None for a batch of everything. They are read before it is known if the
-    batch lists. 1 scan.
+    """The queue's segments of a batch's slots; None for a batch of everything. The segments are read before the run
+    knows whether the batch needs a listing. Cost: 1 scan.
     """
     if not config.batch or config.everything:
         return None
@@ -403,7 +405,7 @@ def _segments(clients: SourceClients, config: SlotBatch, slots: Sequence[Slot]) 
 
 
 def _asked_for(context: dg.AssetExecutionContext) -> str:
-    """The run that a person requested: this run, or the run that it retries. 1 read for each retry."""
+    """The run that a person requested: this run, or the run that this run retries. Cost: 1 read for each retry."""
     run = context.run
     while not RETRY_TAGS.isdisjoint(run.tags):
         if (parent := context.instance.get_run_by_id(run.tags.get(PARENT_TAG, ""))) is None:

@@ -1,9 +1,9 @@
 """Declarative automation of the assets downstream of a source: conditions, and the sensor for scattered slots.
 
 A batch's run makes the slot assets in the source's own step. `follow_slots` is true for slots that this step did not
-make: only the source was materialized, the slot asset is new, or its last run failed. Dagster would launch one run for
-each contiguous range of such slots. `SlotAutomationSensor` requests one run for all of them, and the UI keeps the
-history of the conditions.
+make: only the source was materialized, the slot asset is new, or its last run failed. Dagster's own automation sensor
+launches one run for each contiguous range of slots. `SlotAutomationSensor` requests one run for all these slots. The UI
+shows the history of the conditions as usual.
 """
 
 import warnings
@@ -29,9 +29,9 @@ IN_FLIGHT: Final = [status for status in DagsterRunStatus if status not in ENDED
 
 def follow_bucket() -> dg.AutomationCondition[Any]:
     """True for a bucket-level asset after any slot was committed, unless a run is making the asset."""
-    # `eager()` does not fit: it waits until no slot is missing, and slots without objects are always missing. If the
-    # previous run ends, `eager()` also drops an update that the same evaluation finds. That run may have missed this
-    # update.
+    # `eager()` does not fit: it waits until no slot is missing, and slots without objects are always missing. `eager()`
+    # also drops an update that it finds in the same evaluation as the end of the previous run, although the previous
+    # run may have missed the update.
     updated = dg.AutomationCondition.any_deps_updated()
     handled = dg.AutomationCondition.newly_requested() & ~updated
     return (updated.since(handled) & ~dg.AutomationCondition.in_progress()).with_label(
@@ -67,7 +67,7 @@ def follow_slots(asset: str) -> dg.AutomationCondition[Any]:
 class SlotAutomationSensor(dg.AutomationConditionSensorDefinition):
     """Requests one run with exactly the slots that automation requests.
 
-    Nothing is evaluated while that run is in flight, so that no update is dropped.
+    While the run is in flight, no condition is evaluated, so that no update is dropped.
     """
 
     def __init__(self, assets: SourceAssets, metadata: Mapping[str, Any] | None = None) -> None:
@@ -91,7 +91,7 @@ class SlotAutomationSensor(dg.AutomationConditionSensorDefinition):
         jobs: Sequence[Any] | None = None,  # noqa: ARG002 - the base's signature
         metadata: Mapping[str, Any] | None = None,
     ) -> "SlotAutomationSensor":
-        """A copy: Dagster copies sensors when it loads definitions. The method of the base class would return an
+        """A copy: Dagster copies sensors when it loads definitions. Without this method, Dagster's copy would be an
         instance of the base class.
         """
         return SlotAutomationSensor(self._assets, self.metadata if metadata is None else metadata)
@@ -141,8 +141,8 @@ class SlotAutomationSensor(dg.AutomationConditionSensorDefinition):
         config = {"slots": slots, "only": [key.to_user_string() for key in wanted], "force": False}
         packed = dg.RunRequest(
             job_name=requests[0].job_name,
-            # The source is selected, although this run does not make it. Otherwise its rows would be an input from
-            # outside the step, which needs a partition.
+            # The source is selected, although this run does not make it. Without this selection, the source's rows
+            # would be an input from outside the step, for which Dagster needs a partition.
             asset_selection=[dg.AssetKey(self._assets.name), *wanted],
             asset_check_keys=[],
             run_config={"ops": {self._assets.io_key: {"config": config}}},

@@ -1,8 +1,7 @@
-"""The report at the end of a batch, in addition to its slots: the summary, and the results of checks that the run
-knows.
+"""The report at the end of a batch: the summary, and the results of the checks that the run can evaluate.
 
-So these checks need no runs of their own. `schema_changes` is about this batch. `chains_settled` repeats the state in
-the sensor's cursor. `complete` repeats the last sweep's result, or reports this batch if it compared the whole bucket.
+So these checks need no separate runs. `schema_changes` is about this batch. `chains_settled` repeats the state in the
+sensor's cursor. `complete` repeats the last sweep's result, or reports this batch if it compared the whole bucket.
 """
 
 from collections.abc import Iterator
@@ -44,7 +43,7 @@ class BatchReport:
     opened_ms: int
 
     def events(self, context: dg.AssetExecutionContext) -> Iterator[Event]:
-        """The events to log. 1 read of the instance's sensors, 1 read of a check's history, and the requests of
+        """The events to log. Cost: 1 read of the instance's sensors, 1 read of a check's history, and the requests of
         `SourceNow.metadata`.
         """
         instance, name = context.instance, self.source.name
@@ -64,8 +63,8 @@ class BatchReport:
             yield swept
 
     def _now(self, context: dg.AssetExecutionContext, state: SensorState | None) -> dict[str, Any]:
-        """Metadata of the source's state after the run. It uses the table snapshot in memory, and does not read the
-        newest snapshot.
+        """Metadata of the source's state after the run. The method uses the table snapshot in memory, and does not read
+        the newest snapshot.
         """
         table = self.source.table()
         try:

@@ -7,13 +7,13 @@
         for row in orders.rows.toLocalIterator():  # _change_type: insert, delete
             ...
 
-Changes are given exactly once. The metadata of the asset's materialization holds the version up to which the asset has
-been given changes, and Dagster commits it with the materialization. The changes of a failed run are given again,
-together with newer changes. An asset with effects outside Dagster commits `until` together with these effects, and then
-skips changes that it has applied before.
+Changes are given exactly once. The metadata of the asset's materialization has the table version up to which the asset
+was given changes. Dagster stores this version and the materialization in one step. The changes of a failed run are
+given again, together with newer changes. An asset with effects outside Dagster commits `until` together with these
+effects, and then skips changes that it has applied before.
 
-All rows are given at once, as insertions: the first time, in a Dagster backfill, and in a run with the tag
-`s3notify/changes: full`, which the launchpad can set.
+All rows are given as insertions the first time, in a Dagster backfill, and in a run with the tag `s3notify/changes:
+full`. A person can set the tag in the launchpad.
 """
 
 from collections.abc import Mapping
@@ -32,16 +32,16 @@ from s3notify_platform.table.row_changes import all_rows, row_changes
 from s3notify_platform.table.versions import created_ms
 
 CHANGES_TAG: Final = "s3notify/changes"
-"""Tag of a run. With `full`, its assets are given all rows."""
+"""Tag of a run. If the tag's value is `full`, the assets of the run are given all rows."""
 
 METADATA_KEY: Final = "s3notify/changes/{}"
-"""Metadata of a materialization: a version of the source's table. The asset was given the changes up to this version.
-"""
+"""Metadata of a materialization: the version of the source's table up to which the asset was given changes."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Changes:
-    """The changes of a source's table since an asset was last materialized; used as the annotation of its input.
+    """The changes of a source's table since an asset was last materialized; used as the annotation of the asset's
+    input.
 
     `rows` has the table's columns and `row_changes.CHANGE_COLUMNS`: removed rows (`delete`) and added rows (`insert`).
     To update a copy, apply deletions first. Spark reads the rows only when it computes `rows`. `since`: the version
@@ -61,10 +61,11 @@ class Changes:
 
 
 def changes_for(context: dg.InputContext, source: Source, spark: SparkSession) -> Changes:
-    """The changes for the asset of this step. Records their last version, for the asset's materialization.
+    """The changes for the asset of this step. Adds the last version of these changes to the metadata of the asset's
+    materialization.
 
     `UsageError` if the changes are no longer kept, or if the table was created again; the message says how to get all
-    rows. Requests: those of `LogTable.newest` and `row_changes`; 1 GET if all rows are given.
+    rows. Requests: those of `LogTable.newest` and `row_changes`, or 1 GET if all rows are given.
     """
     step, key = context.step_context, METADATA_KEY.format(source.name)
     assets = step.assets_def
@@ -106,7 +107,9 @@ def is_full(tags: Mapping[str, str]) -> bool:
 
 
 def _seen(instance: dg.DagsterInstance, keys: list[dg.AssetKey], key: str) -> Mapping[str, Any] | None:
-    """The version up to which the assets of a step were last given changes; None if one of them never was."""
+    """The version up to which the assets of a step were last given changes; None if one of these assets was never given
+    changes.
+    """
     found: list[Mapping[str, Any]] = []
     for each in keys:
         event = instance.get_latest_materialization_event(each)

@@ -1,4 +1,4 @@
-"""Checks of a source that are evaluated without a request. A batch's run and the upkeep's sensor report the results.
+"""Checks of a source that need no request to the store. A batch's run and the upkeep's sensor report the results.
 
 Dagster shows a check as evaluated only if its result belongs to the run that materialized the asset last, or is newer.
 So each batch reports all checks.
@@ -26,7 +26,7 @@ SETTLED: Final = "chains_settled"
 SCHEMA: Final = "schema_changes"
 
 VERSION: Final = "table_version"
-"""Metadata of `schema_changes`: the version that the result is about."""
+"""Metadata of `schema_changes`: the table version for which the check was evaluated."""
 SWEPT: Final = "swept"
 """Metadata of `complete`: the start time of the sweep whose result this is."""
 REPAIRED: Final = "repaired"
@@ -35,8 +35,8 @@ EVALUATED: Final = frozenset(
     (AssetCheckExecutionRecordStatus.SUCCEEDED, AssetCheckExecutionRecordStatus.FAILED)
 )
 LOOKED_BACK: Final = 5
-"""Maximum number of evaluations of `complete` that are read to find the last sweep: a batch may have reported before
-the sweep ended.
+"""Maximum number of evaluations of `complete` that are read to find the last sweep's result. The newest evaluation may
+repeat an earlier sweep, if a batch reported while the last sweep was running.
 """
 
 
@@ -68,7 +68,9 @@ def overdue(state: SensorState, *, besides: str = "") -> list[str]:
 
 
 def chains_as_seen(name: str, state: SensorState, *, besides: str = "") -> dg.AssetCheckEvaluation:
-    """The result of `chains_settled` from the sensor's last state. It fails if a batch has been open for too long."""
+    """The result of `chains_settled` from the sensor's last state. The check fails if a batch has been open for too
+    long.
+    """
     late = overdue(state, besides=besides)
     return dg.AssetCheckEvaluation(
         asset_key=dg.AssetKey(name),
@@ -99,8 +101,8 @@ def swept_whole(name: str, done: BatchResult, *, at_ms: int) -> dg.AssetCheckEva
 
 
 def as_swept(instance: dg.DagsterInstance, name: str) -> dg.AssetCheckEvaluation | None:
-    """The last sweep's result, to be reported again; None if there was no sweep, or if a sweep is running. 1 read of
-    the check's history.
+    """The last sweep's result, to be reported again; None if there was no sweep, or if a sweep is running. Cost: 1 read
+    of the check's history.
 
     Missed changes that the sweep found are announced by now, so only the sweep's own evaluation fails for them.
     """

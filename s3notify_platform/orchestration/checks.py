@@ -73,17 +73,18 @@ def build_checks(assets: SourceAssets) -> dg.AssetChecksDefinition:
 
 
 def completeness(io: SlotIOManager, instance: dg.DagsterInstance) -> dg.AssetCheckResult:
-    """Compares the bucket with the table, and signals the slots of missed changes. 1 LIST for each 1000 objects of the
-    source, and the requests of `SparkJobs.plan` for states.
+    """Compares the bucket with the table, and signals the slots of missed changes. Cost: 1 LIST for each 1000 objects
+    of the source, and the requests of `SparkJobs.plan` for states.
 
     A change with an entry in the queue is pending, not missed, and is overdue after `OVERDUE_SECONDS`. Any other change
-    is compared a second time, because a batch may have committed it in between. This costs the same requests again.
-    Changes beyond `max_objects` are only counted; batches and the next sweep read them. Keys that S3 clients cannot
-    address are counted: an inlet keeps their events as poison, and their objects may be in quarantine.
+    is compared a second time, because a batch may have committed it in between. The second comparison costs the same
+    requests again. Changes beyond `max_objects` are only counted; batches and the next sweep read them. Keys that S3
+    clients cannot address are counted. An inlet keeps the events of these keys as poison messages, and the objects may
+    be in quarantine.
 
     The sweep is refused, and repairs nothing, if the table is incomplete, was made with other settings (`open_table`),
-    or is not the table of the sensor's cursor. It is also refused if more objects were deleted than `withdraw_share`
-    allows.
+    or is not the table of the sensor's cursor. The sweep is also refused if more objects were deleted than
+    `withdraw_share` allows.
     """
     state = sensor_state(instance, io.name, io.clients.records)
     spark = io.spark.spark_session
@@ -152,8 +153,8 @@ def completeness(io: SlotIOManager, instance: dg.DagsterInstance) -> dg.AssetChe
 def merge_small_files(io: SlotIOManager, log: dg.DagsterLogManager) -> None:
     """Merges the files of the source's table, its slot assets and its derived tables up to their target sizes.
 
-    If a table cannot be merged now, the next sweep tries it again. 1 LIST for each table, and the requests of
-    `compact`.
+    If the files of a table cannot be merged now, the next sweep tries again. Cost: 1 LIST for each table, and the
+    requests of `compact`.
     """
     source = io.settle_commit_mode()
     for asset in (None, *slot_assets(source.location, io.clients.store)):
@@ -196,8 +197,8 @@ def _refused(name: str, reason: str, facts: Mapping[str, Any]) -> dg.AssetCheckR
 def chains_settled(io: SlotIOManager, instance: dg.DagsterInstance) -> dg.AssetCheckResult:
     """Reads every open chain, and removes old chains and their records.
 
-    3 LISTs for each 1000 records; 1 GET for each ended chain; 2 requests for each open chain, and for each removed
-    record.
+    Cost: 3 LISTs for each 1000 records; 1 GET for each ended chain; 2 requests for each open chain, and for each
+    removed record.
     """
     now_ms = SYSTEM_CLOCK.wall_ms()
 
@@ -224,9 +225,11 @@ def chains_settled(io: SlotIOManager, instance: dg.DagsterInstance) -> dg.AssetC
 
 
 def schema_changes(io: SlotIOManager, instance: dg.DagsterInstance) -> dg.AssetCheckResult:
-    """The result of the last batch in Dagster, and the fields that other runs have added to the schema since.
+    """The result of the last batch in Dagster, and the fields that other runs have added to the schema after that
+    batch.
 
-    Dagster's own check of column schemas would compare the last two materializations, which here are two slots.
+    Dagster's own check of column schemas is no help: it compares the last two materializations, which here are two
+    slots.
     Requests: those of `LogTable.newest` and `LogReader.as_of`.
     """
     key = dg.AssetCheckKey(dg.AssetKey(io.name), SCHEMA)

@@ -1,5 +1,5 @@
-"""The parts of Dagster outside its public API that this package uses. Only this file imports them, and the linter
-checks it.
+"""The parts of Dagster outside its public API that this package uses. The linter checks that only this file imports
+these parts.
 
 So one file lists the parts that an upgrade of Dagster can break. Because of these parts, `pyproject.toml` allows only
 one minor version. Dagster has no public way for these needs:
@@ -127,8 +127,8 @@ __all__ = [
 
 
 def log_events(context: OpExecutionContext, events: Sequence[AssetMaterialization]) -> None:
-    """Stores events, up to `DAGSTER_EVENT_BATCH_SIZE` at once if that variable is set. All are stored when this
-    returns.
+    """Stores events, up to `DAGSTER_EVENT_BATCH_SIZE` at once if that variable is set. When the function returns, all
+    events are stored.
     """
     step, batch = context.get_step_execution_context(), unique_name(SYSTEM_CLOCK)
     for number, event in enumerate(events, 1):

@@ -14,7 +14,7 @@ from s3notify_platform.orchestration.dagster_internals import ConfigurableClassD
 
 
 class BatchedSqliteEventLog(SqliteEventLogStorage):
-    """`SqliteEventLogStorage` in `home`, at its default place."""
+    """`SqliteEventLogStorage` in the default folder of the DAGSTER_HOME `home`."""
 
     @classmethod
     def config_type(cls) -> dict[str, Any]:
@@ -29,7 +29,8 @@ class BatchedSqliteEventLog(SqliteEventLogStorage):
         return cls(base_dir=str(Path(config_value["home"]) / "history" / "runs"), inst_data=inst_data)
 
     def store_event_batch(self, events: Sequence[EventLogEntry]) -> None:
-        """Stores a run's materializations in two transactions. The second one makes all of them visible at once.
+        """Stores a run's materializations in two transactions. The second transaction makes all materializations
+        visible at the same moment.
 
         Other events are stored one by one.
         """

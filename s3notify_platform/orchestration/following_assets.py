@@ -71,7 +71,7 @@ def advance(
 ) -> str:
     """Updates a derived table and reports its asset. Returns the reason of a failure; "" for success.
 
-    `again` requests another batch. It is called only for failures that a retry may resolve.
+    `again` requests another batch. `again` is called only for failures that a retry may resolve.
     """
     try:
         done = follow(io.spark.spark_session, io.source, asset, batch=batch)

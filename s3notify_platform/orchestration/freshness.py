@@ -1,10 +1,10 @@
 """The age of the oldest change that is not committed. The upkeep's sensor uses it to materialize `{source}_queue`
 without a run.
 
-An uncommitted change is in one of three places. It is in an entry of the source's topic, or in a signal that the sensor
-has not seen. Or the sensor's cursor says that its slot is in flight or failing, and no commit of the slot has seen the
-signal. A signal has the time of its slot's last change, and an entry has the time of its own change. Ages depend on the
-wall clocks of store, writers and reader.
+An uncommitted change is found in one of three ways. An entry of the source's topic names the change. The sensor has not
+seen the newest signal of the change's slot. Or the sensor has seen the signal, the slot is in flight or failing, and no
+commit of the slot has seen the signal. A signal has the time of its slot's last change. An entry has the time of its
+own change. Ages depend on the wall clocks of store, writers and reader.
 """
 
 from collections.abc import Mapping
@@ -26,7 +26,7 @@ from s3notify_platform.protocols.keyspace import signal_key
 from s3notify_platform.table.snapshot import Absent
 
 SLOTS_READ: Final = 100
-"""If more slots are not committed, only the first of them are examined."""
+"""Maximum number of uncommitted slots that are examined."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,8 +47,8 @@ def freshness(
 ) -> Freshness:
     """The freshness of the source's table.
 
-    `queue_seconds`: the age of the oldest entry, from a caller that has scanned the topic. 1 HEAD; 1 LIST of the
-    keyspace if the root has moved. If slots are not committed, also the requests of `LogTable.newest`, and 1 HEAD for
+    `queue_seconds`: the age of the oldest entry, from a caller that has scanned the topic. Cost: 1 HEAD, and 1 LIST of
+    the keyspace if the root has moved. Uncommitted slots also cost the requests of `LogTable.newest`, and 1 HEAD for
     each slot.
     """
     if queue_seconds is None:

@@ -1,12 +1,13 @@
 """The IO manager of a source: commits rounds of slots, reports them, acknowledges the batch, loads slots.
 
-Dagster stores no data of this package. `SlotIOManager.commit` takes the rounds that a run has staged. It adds the
+Dagster stores no data of this package. `SlotIOManager.commit` takes the rounds that a run has staged. `commit` adds the
 Dagster events to the steps of `engine.loop`, whose order makes commits exactly-once. A DataFrame that a user's asset
 returns is committed as one round in the same way (`handle_output`). An asset's input is loaded from the packs of one
 snapshot, as one DataFrame.
 
-The ingest step calls `commit` and yields no Output. Dagster stores the events of `handle_output` only at its end, and
-an Output would mark all partitions of its run as made, including failed ones.
+The ingest step calls `commit` and yields no Output. Dagster stores the events of `handle_output` only at the end of
+`handle_output`. If the step yielded an Output, Dagster would mark all partitions of the run as made, including failed
+partitions.
 """
 
 import json
@@ -101,7 +102,7 @@ class RunFacts(Protocol):
 
 
 class SlotIOManager(_Settings):  # type: ignore[misc,valid-type]
-    """Everything that Dagster needs of one source: reads and writes `DataFrame`s by slot.
+    """Reads and writes the `DataFrame`s of one source by slot, and has the source's settings.
 
     `s3`: a `NamedS3`, or an `S3Resource` without keys; keys given by value are refused when Spark needs them. `spark`:
     a `SlotSpark` or another resource with a `spark_session`. Sensors create this resource too, so its session should
@@ -141,8 +142,8 @@ class SlotIOManager(_Settings):  # type: ignore[misc,valid-type]
 
         Requests: those of `Location.settle_commit_mode`, which are 1 GET, and about 50 requests the first time.
         """
-        # This does not start from a mode that was settled before: the store may have changed since an earlier run of
-        # this process.
+        # A commit mode that was settled before is not reused: the store may have changed since an earlier run of this
+        # process.
         self._settled = self._declared.settle_commit_mode(self.clients.store)
         return self._settled
 
@@ -187,7 +188,7 @@ class SlotIOManager(_Settings):  # type: ignore[misc,valid-type]
             )
         slots = {slot_from_partition_key(key, self.slots): 0 for key in context.asset_partition_keys}
         source = self.settle_commit_mode()
-        # This refuses a source table that is incomplete or was made with other settings.
+        # The call refuses a source table that is incomplete or was made with other settings.
         source.open_table(store=self.clients.store)
         staged = staged_frame(self.spark.spark_session, source, asset, obj, slots, batch=context.run_id)
         round_ = Round(tables=iter([staged]))
@@ -268,8 +269,8 @@ class SlotIOManager(_Settings):  # type: ignore[misc,valid-type]
                     tags={DATA_VERSION_TAG: str(result.generation), **self._provenance(asset, result)},
                 )
                 events.setdefault(result.slot, []).append(event)
-        # The events are logged slot by slot, because automation may look at any moment. It then finds each slot made in
-        # all assets, or in none of them.
+        # The events are logged slot by slot, because Dagster's automation may read them at any moment. So automation
+        # finds each slot either made in all assets of the run, or in no asset.
         log_events(context.op_execution_context, [event for slot in sorted(events) for event in events[slot]])
 
     def _provenance(self, asset: str, result: SlotResult) -> dict[str, str]:
@@ -290,7 +291,7 @@ class SlotIOManager(_Settings):  # type: ignore[misc,valid-type]
     def _metadata(self, result: SlotResult) -> dict[str, Any]:
         """Metadata of a slot: first the batch's results, then the slot's present content.
 
-        It names no keys, because `erase` could not remove them from Dagster's log.
+        The metadata names no keys, because `erase` cannot remove keys from Dagster's log.
         """
         quarantined = result.live_rejects or result.live_failing
         return {
@@ -346,7 +347,8 @@ class SlotIOManager(_Settings):  # type: ignore[misc,valid-type]
                     if found := [without_key(trace, key) for key, trace in result.every_trace.items()][:1]:
                         traces.setdefault(found[0], []).append(slot)
                 if not has_partitions(context):
-                    # The partition grid then shows exactly these slots as failed, as soon as the run has failed.
+                    # Because of these events, the partition grid shows exactly these slots as failed, as soon as the
+                    # run has failed.
                     planned = AssetMaterializationPlannedData(dg.AssetKey([asset]), partition=str(slot))
                     step = context.op_execution_context.get_step_execution_context().step.key
                     event = DagsterEvent.build_asset_materialization_planned_event(
@@ -372,7 +374,7 @@ class SlotIOManager(_Settings):  # type: ignore[misc,valid-type]
 
 
 def _reason(result: SlotResult) -> str:
-    """The reason why a slot was not committed. It names no keys."""
+    """The reason why a slot was not committed. The text names no keys."""
     if result.error or not result.unread:
         return result.error or result.status
     first, *more = dict.fromkeys(without_key(reason, key) for key, reason in result.unread.items())
@@ -381,12 +383,13 @@ def _reason(result: SlotResult) -> str:
 
 
 def with_resources(io: SlotIOManager, keys: Mapping[str, str]) -> dg.IOManagerDefinition:
-    """A copy of `io`. Its `spark`, `s3` or `dynamodb` is the project's own resource with the given key."""
+    """A copy of `io`. In the copy, `spark`, `s3` or `dynamodb` is the project's own resource with the given key."""
 
     @dg.io_manager(required_resource_keys={*keys.values()})
     def given(context: dg.InitResourceContext) -> SlotIOManager:
         own = {"spark": io.spark, "s3": io.s3, "dynamodb": io.dynamodb}
-        # This does not read the attributes of `resources`: there, an `S3Resource` is already a boto3 client.
+        # The attributes of `context.resources` are not used: as an attribute, an `S3Resource` is already a boto3
+        # client.
         found = {part: context.resources.original_resource_dict[key] for part, key in keys.items()}
         return SlotIOManager(**values_of(io, *SOURCE, TopicSizeSettings), **own | found)
 

@@ -1,8 +1,8 @@
 """Inlets and outlets managed by Dagster: a job that serves, and a sensor that keeps one run of it alive.
 
-Theory of operation. The run's only step runs the service in a thread. It stops the service when the run is terminated,
-or when the process that started the run has ended (the code location was stopped). The step writes a heartbeat. The
-sensor reads the runs of the job:
+Theory of operation. The run's only step runs the service in a thread. The step stops the service when the run is
+terminated, or when the process that started the run has ended (the code location was stopped). The step writes a
+heartbeat. The sensor reads the runs of the job:
 
     no run alive ──backoff elapsed──► requested ──► serves ──failed──► no run alive, with a longer backoff
                                                     └──heartbeat stops──► reported as failed
@@ -13,9 +13,9 @@ A run key consists of the cursor's epoch and a number. A tick that is repeated a
 Dagster launches it once. Other runs may serve at the same time (started by hand, for example): services share their
 work. The sensor only ensures that at least one run serves.
 
-Such a run never ends by itself, so it always occupies a place in the run queue (`max_concurrent_runs`). If the code
-location is reloaded, but its old process continues for its runs, the old code serves until the run is terminated. The
-sensor then starts a run of the new code.
+A run that serves never ends by itself, so each such run always counts towards `max_concurrent_runs` of the run queue.
+After a reload of the code location, the old process continues while it has runs. The service in an old run uses the old
+code until the run is terminated. The sensor then starts a run of the new code.
 """
 
 import os
@@ -205,7 +205,7 @@ class _Running:
     _lines: deque[str] = field(default_factory=lambda: deque(maxlen=_LINES_MAX))
     _error: Exception | None = None
     _observed: Mapping[str, int] = field(default_factory=dict)
-    # This does not call `Thread.join`: if `join` is interrupted, CPython 3.11 treats a running thread as ended.
+    # `Thread.join` is not called here: if `join` is interrupted, CPython 3.11 treats a running thread as ended.
     _ended: Event = field(default_factory=Event)
 
     def wait(self) -> None:

@@ -42,8 +42,8 @@ class SlotBatch(dg.Config):
     """The exact slots of one run, in any combination.
 
     Dagster itself requests one partition or a contiguous range. So the run of a sensor has no partition tag, and names
-    its slots here. If this is empty, the run covers the partitions it was started with. A person sets `choose`. The
-    launchpad shows only that field, because it leaves out fields whose defaults have a factory.
+    its slots here. If no slots are named here, the run covers the partitions that it was started with. A person sets
+    `choose`. The launchpad shows only that field, because it leaves out fields whose defaults have a factory.
     """
 
     choose: str = Field(default="", description=CHOICES)
@@ -83,8 +83,8 @@ class SlotBatch(dg.Config):
     ) -> tuple[Slot, ...]:
         """The slots of this run. `UsageError` for a slot that does not exist, or if there are no slots.
 
-        `table` is read to find slots by age or by quarantine: the requests of `LogTable.newest`, and, for age, 1 LIST
-        for each 1000 versions. `stale` returns the stale slots.
+        `table` is read only to find slots by age or by quarantine. Requests: those of `LogTable.newest`, and, for age,
+        1 LIST for each 1000 table versions. `stale` returns the stale slots.
         """
         if self.choose:
             found = stale() if self.chooses_stale else _chosen(self.choose.strip(), context, slots, table)

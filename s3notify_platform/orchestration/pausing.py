@@ -19,19 +19,21 @@ from s3notify_platform.orchestration.dagster_internals import (
 
 LOOKS: Final = 5
 LOOK_SECONDS: Final = 0.5
-"""A tick that is ending may overwrite the status with its old one. So the status is checked again, this many times."""
+"""A tick that ends after the switch may overwrite the new status with the old status. So the status is checked `LOOKS`
+times, `LOOK_SECONDS` apart.
+"""
 
 
 def is_paused(instance: dg.DagsterInstance, source: str) -> bool:
-    """True if the sensor of a source is off in at least one code location. One read of the instance's sensors."""
+    """True if the sensor of a source is off in at least one code location. Cost: 1 read of the instance's sensors."""
     return not all(state.is_running for state in _known(instance, source))
 
 
 def seconds_since_tick(
     instance: dg.DagsterInstance, source: str, *, clock: Clock = SYSTEM_CLOCK
 ) -> float | None:
-    """Seconds since the sensor of a source ticked last, in any code location where it is on; None if it is off or did
-    not tick yet. One read of the instance's sensors.
+    """Seconds since the sensor of a source ticked last, in any code location where it is on; None if the sensor is off
+    or has not ticked yet. Cost: 1 read of the instance's sensors.
     """
     ticks = [
         data.last_tick_timestamp
@@ -63,10 +65,11 @@ def _sensors(instance: dg.DagsterInstance, source: str) -> list[InstigatorState]
 
 
 def switch(instance: dg.DagsterInstance, source: str, *, on: bool, clock: Clock = SYSTEM_CLOCK) -> bool:
-    """Switches the sensor of a source in each code location that has it. True if that changed anything. May be
-    repeated.
+    """Switches the sensor of a source in each code location that has it. Returns True if a sensor's status changed. A
+    repeated call is harmless.
 
-    `UsageError` if no daemon has seen the sensor yet. `UnavailableError` if ticks kept undoing the change: try again.
+    `UsageError` if no daemon has seen the sensor yet. `UnavailableError` if ticks undid the change each time; the
+    caller should try again.
     """
     wanted = InstigatorStatus.RUNNING if on else InstigatorStatus.STOPPED
     changed = False

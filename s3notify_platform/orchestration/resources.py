@@ -32,7 +32,7 @@ check_pair(dg.__version__, pyspark_version)
 class SlotSpark(PySparkResource):
     """A Spark session: embedded (`local[*]`), standalone, YARN, or Connect, by configuration alone.
 
-    The session starts on first use, so a sensor or an idle step with this resource starts no JVM. It also waits until
+    The session starts on first use, so a sensor or an idle step with this resource starts no JVM. The start waits until
     fewer than `max_sessions` processes of this machine have a session. `spark_config`: properties that override the
     platform's defaults. `remote`: a Spark Connect server, used instead of `master`.
     """
@@ -51,10 +51,10 @@ class SlotSpark(PySparkResource):
         return self.started()
 
     def started(self, *, resident: bool = False) -> SparkSession:
-        """See `spark_session`. `resident`: does not wait for other processes; the supervisor limits the number of such
-        sessions.
+        """See `spark_session`. `resident`: the start does not wait for other processes, because the supervisor limits
+        the number of resident sessions.
         """
-        # In a warm worker this object serves one run after another, each with its own session.
+        # In a warm worker, the same resource serves one run after another, and each run has its own session.
         if self._spark_session is None or is_replaced(self._spark_session):
             master = None if self.remote else self.master or "local[*]"
             extra = {key: str(value) for key, value in flatten_dict(self.spark_config)}  # type: ignore[no-untyped-call]
@@ -109,7 +109,9 @@ _Tables: Any = create_model(
 
 
 class DynamoTables(_Tables):  # type: ignore[misc] # a model made of the declared settings
-    """The DynamoDB tables of a source, if it has any. Default credentials: boto3's chain."""
+    """The DynamoDB tables of a source, if it has any. Without other credentials, boto3 looks for the default
+    credentials.
+    """
 
 
 _WITHOUT_EFFECT: Final = {
@@ -121,8 +123,8 @@ _WITHOUT_EFFECT: Final = {
 def reach_of(resource: S3Resource) -> tuple[dict[str, Any], Keys]:
     """The access settings of a resource, and the keys that it holds by value, if any.
 
-    Such keys serve only sensors and services: see `Access`. `UsageError` for a field of `S3Resource` that would have no
-    effect.
+    Keys by value serve only sensors and services: see `Access`. `UsageError` for a field of `S3Resource` that would
+    have no effect.
     """
     for name, usual in _WITHOUT_EFFECT.items():
         if (given := getattr(resource, name)) != usual:

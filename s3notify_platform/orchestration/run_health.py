@@ -1,10 +1,11 @@
 """Detects that a run's process is gone. A run that is killed while it starts has never sent a heartbeat.
 
 Dagster's code server reports a run whose process has ended, and the supervisor of warm runs reports a run whose worker
-has ended. This module finds runs whose reporter was killed with them, or before it could report.
+has ended. This module finds runs whose code server or supervisor was killed too, before it could report the run.
 
 A run's heartbeat begins with its step, and cannot begin earlier. Dagster's run process first loads the definitions,
-without naming the run. Only the definitions tell where heartbeats are stored. Then it executes the one step.
+without naming the run. Only the definitions say where heartbeats are stored. After loading them, the process executes
+the one step.
 
 A run counts as gone only if that is certain, because a slow start looks the same from outside. A run that is reported
 as failed before it starts does not start: Dagster's run worker finds it finished.
@@ -52,15 +53,15 @@ _STARTED: Final = re.compile(r"Started process for run \(pid: (\d+)\)")
 
 
 def is_gone(instance: DagsterInstance, run: DagsterRun) -> bool:
-    """True if nothing executes the run, and nothing ever will. False if that cannot be known.
+    """True if no process executes the run, and no process ever will. False if the answer cannot be known.
 
-    Asks the run launcher, if it supports that. For Dagster's default launcher, see `process_is_gone`.
+    Asks the run launcher, if the launcher can check runs. For Dagster's default launcher, see `process_is_gone`.
     """
     launcher = instance.run_launcher
     try:
         if launcher.supports_check_run_worker_health:
             status = launcher.check_run_worker_health(run).status
-            # A launcher that has not made the worker yet does not find it.
+            # Before a run has begun, NOT_FOUND may mean that the launcher has not made the run's worker yet.
             begun = run.status in (DagsterRunStatus.STARTED, DagsterRunStatus.CANCELING)
             return status in (WorkerStatus.FAILED, WorkerStatus.SUCCESS) or (
                 begun and status is WorkerStatus.NOT_FOUND
@@ -71,11 +72,11 @@ def is_gone(instance: DagsterInstance, run: DagsterRun) -> bool:
 
 
 def process_is_gone(instance: DagsterInstance, run: DagsterRun) -> bool:
-    """True if the run's process, started by a code server, is gone. False if that cannot be known.
+    """True if the run's process, started by a code server, is gone. False if the answer cannot be known.
 
-    A server on another machine must answer itself: silence may be the network's fault. On this machine the process is
-    looked up by its pid. Before the process has reported its pid, the server is asked. 1 read of the run's events, 1
-    request to the server.
+    If the code server is on another machine, only the server's answer counts, because silence may be the network's
+    fault. On this machine the process is looked up by its pid. Before the process has reported its pid, the server is
+    asked. Cost: 1 read of the run's events, and 1 request to the server.
     """
     server = json.loads(run.tags.get(GRPC_INFO_TAG, "{}"))
     if not server:
@@ -130,7 +131,8 @@ def run_view(
     waits: Collection[DagsterRunStatus] = (DagsterRunStatus.QUEUED,),
     failure: str = "",
 ) -> RunView:
-    """The facts about a run that a sensor decides by. 1 read of the heartbeat if the run has started.
+    """The facts about a run that a sensor needs for its decisions. Cost: 1 read of the heartbeat if the run has
+    started.
 
     `failure`: the reason that the run gave. `waits`: statuses in which a run may stay for any time. A run whose launch
     failed stays `NOT_STARTED`.

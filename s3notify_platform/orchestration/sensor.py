@@ -1,10 +1,10 @@
 """The sensor of a source: polls the keyspace and requests one run with exactly the changed slots.
 
 Dagster starts a sensor's ticks at least five seconds apart. So a tick keeps polling for most of that time, and ends as
-soon as it can request something. Meanwhile it holds a thread of the daemon and of the code server. It polls only once
-if dagster.yaml lacks `sensors: {use_threads: true}`, because other sensors would then wait for it. It also polls only
-once if the code server has many sources (`SOURCES_WATCHED`). At most half of the server's threads watch (`WATCHERS`).
-Changes between a request and the next tick wait for that tick.
+soon as it can request something. Meanwhile the tick occupies a thread of the daemon and of the code server. A tick
+polls only once if dagster.yaml lacks `sensors: {use_threads: true}`: without threads, all other sensors would wait for
+the tick. A tick also polls only once if the code server has many sources (`SOURCES_WATCHED`). At most half of the
+server's threads watch (`WATCHERS`). Changes between a request and the next tick wait for that tick.
 """
 
 import os
@@ -91,7 +91,8 @@ def build_sensor(
     `ShortCursor.dumps`.
     """
     _SOURCES.add(assets.name)
-    # An interval longer than Dagster's was chosen to save requests, so ticks at such an interval do not watch.
+    # A user sets an interval longer than Dagster's default to save requests, so the ticks of such a sensor poll only
+    # once.
     watches = assets.interval_seconds <= LOOP_SECONDS
 
     @dg.sensor(
@@ -156,9 +157,7 @@ def build_sensor(
 
 
 def _cold(instance: dg.DagsterInstance) -> str:
-    """A hint how to get warm runs, which only the first tick gives; "" unless Dagster's default launcher starts each
-    run.
-    """
+    """A hint how to get warm runs, for the first tick; "" if the run launcher is not Dagster's default launcher."""
     if type(instance.run_launcher) is not DefaultRunLauncher:
         return ""
     return (
@@ -169,7 +168,7 @@ def _cold(instance: dg.DagsterInstance) -> str:
 
 def _opened(io: SlotIOManager, expected: str, *, transformed: bool) -> OpenTable:
     """The source's table, created if it never existed. `Source.open_table` lists the tables that are refused. A table
-    with types other than the declared ones is refused too.
+    is also refused if its types differ from the declared types.
     """
     found = io.source.open_table(expected=expected, create=False, store=io.clients.store)
     if found.snapshot is not None:

@@ -31,9 +31,9 @@ REPORTS_MAX: Final = 20
 def sensor_view(instance: dg.DagsterInstance, source: Source, key: str) -> SensorView | None:
     """The sensor's knowledge of the key's slot; None if the sensor has no cursor yet.
 
-    If several code locations have a sensor of this name, the sensor that ticked last counts. Two reads of the
-    instance's sensors, one of the slot's last materializations, and one of the runs of each open batch. A failing slot
-    also costs one read of the failed runs, and one for each of these runs.
+    If several code locations have a sensor of this name, the sensor that ticked last counts. Cost: 2 reads of the
+    instance's sensors, 1 read of the slot's last materializations, and 1 read of the runs of each open batch. A failing
+    slot also costs 1 read of the failed runs, and 1 read for each failed run.
     """
     state = sensor_state(instance, source.name, source.location.records())
     if state is None:
@@ -98,7 +98,7 @@ def _sensors(instance: dg.DagsterInstance, source: str) -> list[tuple[Instigator
 def sensor_state(instance: dg.DagsterInstance, source: str, records: RecordStore) -> SensorState | None:
     """The cursor of a source's sensor; None if it has no cursor yet.
 
-    One read of the instance's sensors, and the requests of `ShortCursor` to `records`, the source's records.
+    Cost: 1 read of the instance's sensors, and the requests of `ShortCursor` to `records`, the source's records.
     """
     found = [data for _, data in _sensors(instance, source)]
     for data in sorted(found, key=lambda data: -(data.last_tick_timestamp or 0)):

@@ -8,7 +8,8 @@ Dagster's own limits do not work without configuration. A pool has no limit unti
 keeps its place in the pool. Sensors that count runs may request their runs at the same moment, and do not see runs that
 a person launches.
 
-Warm workers take no place, because they keep their sessions for long. Their supervisor limits them (`warm.Limits`).
+Warm workers take no place, because they keep their sessions for long. The supervisor limits the number of warm workers
+(`warm.Limits`).
 """
 
 import os
@@ -33,8 +34,8 @@ def take_place(
     folder: Path | None = None,
     clock: Clock = SYSTEM_CLOCK,
 ) -> None:
-    """Returns when this process has one of the first `limit` places, until it ends. Calls `say` once if it
-    has to wait.
+    """Returns when this process has one of the first `limit` places, until it ends. Calls `say` once if the process
+    must wait.
     """
     if _TAKEN:
         return

@@ -47,8 +47,9 @@ def fields_of(
 ) -> dict[str, Any]:
     """Fields for pydantic's `create_model`, one for each setting.
 
-    If the model uses a setting's name for something else, the field gets another name and the setting's name as alias.
-    The other name is given in `renamed`; for names that pydantic uses, it is `row_{name}`.
+    If the model needs a setting's name for another purpose, the field gets another name, and the setting's name as
+    alias. `renamed` gives these other names. If pydantic itself uses a setting's name, the field is called
+    `row_{name}`.
     """
     found: dict[str, Any] = {}
     for setting in settings:
@@ -77,7 +78,8 @@ class _FromYaml(Checked, dg.Resolvable):
 def resolvable(name: str, settings: Sequence[Setting], doc: str | None = None) -> Any:
     """A class with a field for each setting, which Dagster fills from YAML and shows with descriptions and choices.
 
-    A text that is not an expression is used exactly as written. Dagster alone would turn "1_000" into the number 1000.
+    A text that is not an expression is used exactly as written. Without this class, Dagster would turn "1_000" into the
+    number 1000.
     """
     fields: dict[str, Any] = {}
     for setting, (field, (annotation, info)) in zip(settings, fields_of(settings).items(), strict=True):

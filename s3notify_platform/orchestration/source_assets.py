@@ -16,7 +16,8 @@ from s3notify_platform.spark.batch_schema import Transform
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlotAsset:
-    """A separate asset, which a function computes from the committed rows of a source's slots. Made by `s3_slot_asset`.
+    """A separate asset, which a function computes from the committed rows of a source's slots. `s3_slot_asset` makes
+    it.
 
     `code_version`: the declared version, or the function's fingerprint after the source's component has loaded it.
     """
@@ -33,12 +34,13 @@ def s3_slot_asset(
 ) -> Callable[[Transform], SlotAsset]:
     """A slot-partitioned asset downstream of `source`: `(DataFrame of committed rows) -> DataFrame`.
 
-    The function must keep the `_slot` column. It is called with the slots that a batch committed, and its result
-    replaces these slots of its own table. Its import path must be under `slot_assets` of the source's component.
+    The function must keep the `_slot` column. The function is called with the slots that a batch committed. The
+    function's result replaces these slots of the slot asset's table. The function's import path must be under
+    `slot_assets` of the source's component.
 
-    Slots made by another version of the code are shown as stale. They stay until they change or someone requests them.
-    `code_version`, like "v2", names the version; the default is a fingerprint of the function's source
-    (`local.fingerprint`).
+    Slots made by another version of the code are shown as stale. These slots keep their rows until the slot changes or
+    a person requests the slot. `code_version`, like "v2", names the version; the default is a fingerprint of the
+    function's source (`local.fingerprint`).
     """
     return lambda function: SlotAsset(
         name=name or function.__name__,
@@ -55,7 +57,7 @@ class SourceAssets:
 
     `fingerprint`: a digest of the transform's source; "" if it is unknown. `resources`: keys of the project's own
     resources that replace the `spark`, `s3` or `dynamodb` of `io`. `run_tags`: tags of all runs of the source, except
-    runs of assets that a person launches. `op_tags`, `pool`: for its steps with Spark.
+    runs of assets that a person launches. `op_tags`, `pool`: the tags and the pool of the source's steps with Spark.
     """
 
     io: SlotIOManager

@@ -1,4 +1,6 @@
-"""Clients for the parts of a source in Dagster: sensor, steps, checks and services. Created without a request."""
+"""Clients for the parts of a source in Dagster: sensor, steps, checks and services. The creation of clients sends no
+request.
+"""
 
 import logging
 from collections.abc import Iterable
@@ -21,7 +23,7 @@ from s3notify_platform.stores.open_store import open_store
 from s3notify_platform.table.open_table import OpenTable
 
 PARALLELISM: Final = 8
-"""Records of an ack chain that are removed in parallel."""
+"""Number of an ack chain's records that are removed in parallel."""
 
 
 log = logging.getLogger(__name__)
@@ -34,7 +36,7 @@ def _warn(text: str) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceClients:
-    """Keyspace, queue, ack chains and backlog of one source. `topic`: the settings for creating its topic."""
+    """Keyspace, queue, ack chains and backlog of one source. `topic`: the settings for creating the source's topic."""
 
     source: Source
     topic: TopicSettings
@@ -69,13 +71,13 @@ class SourceClients:
         return self.source.location.watcher(self.store)
 
     def ensure_topic(self, table: OpenTable | None) -> str:
-        """Creates the source's topic if it does not exist, registers `table` with it, and returns its epoch. 1 or 2
-        requests.
+        """Creates the source's topic if it does not exist, registers `table` with it, and returns the topic's epoch.
+        Cost: 1 or 2 requests.
 
         `UsageError` if the topic has another number of slots or other signals, or serves other tables (`Topics.serve`).
         Other settings of an existing topic stay unchanged: a warning says once how they differ from the YAML, and how
-        to change them. This includes rules: changes of the source that a topic's rules exclude are found only by the
-        sweep.
+        to change them. The rules of an existing topic stay unchanged too. If these rules exclude changes of the source,
+        only the sweep finds the excluded changes.
         """
         name, topics, slots = self.source.name, self.queue.topics, self.topic.slots
         user = table.topic_user(slots) if table is not None else TopicUser(slots=slots)

@@ -17,7 +17,8 @@ def build_jobs(
     """The two jobs."""
     common: dict[str, Any] = {
         "selection": dg.AssetSelection.assets(slot_assets).without_checks(),
-        # One step: a second process would only start Python and Spark's client again.
+        # The job has one step in one process: with a process for each step, Python and Spark's client would start
+        # twice.
         "executor_def": dg.in_process_executor,
         "tags": {**assets.run_tags, **assets.warm_tags},
     }

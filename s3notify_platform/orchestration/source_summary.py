@@ -1,7 +1,8 @@
 """The asset `{source}_summary`: numbers of each batch, which Dagster plots, and the state of the slots after it.
 
-No run of its own makes it. A batch's run reports it at its end. The upkeep's sensor reports it if slots begin to fail
-or become stale without a batch. It names slots, but no keys, because Dagster's log cannot be erased.
+The asset has no run of its own. A batch's run reports the summary at the run's end. The upkeep's sensor reports the
+summary if slots begin to fail or become stale without a batch. The summary names slots, but no keys, because Dagster's
+log cannot be erased.
 """
 
 from collections.abc import Collection, Mapping
@@ -31,7 +32,7 @@ TOP: Final = 25
 
 
 def summary_spec(assets: SourceAssets) -> dg.AssetSpec:
-    """The asset. Dagster never starts a run to make it, because such a run could add nothing."""
+    """The asset. Dagster never starts a run only for the summary, because such a run has nothing to report."""
     return dg.AssetSpec(
         f"{assets.name}_summary",
         deps=[assets.name],
@@ -47,7 +48,8 @@ def summary_spec(assets: SourceAssets) -> dg.AssetSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchNumbers:
-    """The numbers of one run of a batch. `lag_seconds`: from the first signal to the end; None if nobody signalled.
+    """The numbers of one run of a batch. `lag_seconds`: the time from the first signal to the end of the run; None if
+    nobody signalled.
 
     `objects_derived`: the objects of slots whose slot assets were made from earlier commits; 0 for other runs.
     """
@@ -104,8 +106,8 @@ class BatchNumbers:
 class SourceNow:
     """A source as of one snapshot of its table, and of its sensor's last tick, if it has a sensor.
 
-    `batch` has ended since that tick. Its slots are in `done` or, with the reason, in `failed`. `created`: the versions
-    that the batch created.
+    `batch` has ended since that tick. The slots of `batch` are in `done` or, with the reason, in `failed`. `created`:
+    the versions that the batch created.
     """
 
     source: Source
@@ -127,8 +129,8 @@ class SourceNow:
     def metadata(self) -> dict[str, Any]:
         """Metadata of the summary.
 
-        1 HEAD for each version that last changed a slot, if this process does not know its time yet; at most
-        `VERSIONS_TIMED`. For each slot asset, also the requests of `LogTable.newest`.
+        Cost: 1 HEAD for each table version that last changed a slot, if this process does not know the version's time
+        yet; at most `VERSIONS_TIMED` HEADs. Each slot asset also costs the requests of `LogTable.newest`.
         """
         facts = {slot: each for slot, each in self.snapshot.manifest.slots.items() if each.generation}
         failing, slots = self.failing, self._map(facts)

@@ -6,10 +6,10 @@ to fail or become stale by new code. When `sweep_cron` is due, the sensor reques
 `complete` and `chains_settled`.
 
 Freshness. While no change has waited for more than half of `fresh_seconds`, the asset `{source}_queue` is materialized,
-at least once in each fifth of `fresh_seconds`. Otherwise it is only observed. Its freshness policy, which is Dagster's
-own, fails if the asset was not materialized for half of `fresh_seconds` plus a fifth. So the policy fails when the
-sensor is not running, or when a change has waited for `fresh_seconds` (at most a fifth of this time later). It passes
-while a source has nothing to do.
+at least once in each fifth of `fresh_seconds`. Otherwise the asset is only observed. The asset has one of Dagster's
+freshness policies, which fails if the asset was not materialized for half of `fresh_seconds` plus a fifth. So the
+policy fails when the sensor is not running, or when a change has waited for `fresh_seconds` (at most a fifth of this
+time later). The policy passes while a source has nothing to do.
 """
 
 import json
@@ -171,7 +171,9 @@ class _Seen:
     def look(
         self, assets: SourceAssets, io: SlotIOManager, instance: dg.DagsterInstance
     ) -> tuple[Sequence[_Event], "_Seen"]:
-        """Events for changes of the queue, the table's freshness and the failing slots; and the cursor after them."""
+        """Events for changes of the queue, the table's freshness and the failing slots, and the cursor for the next
+        tick.
+        """
         now_ms, topics = SYSTEM_CLOCK.wall_ms(), _topics(io)
         fresh = freshness(io, instance, queue_seconds=topics.get(f"{io.name}/oldest_age_seconds", 0.0))
         facts = topics | {

@@ -8,14 +8,14 @@ PUT under If-Match. Every write carries a random token. So two writes of equal c
 record is its ETag, which on many stores is the body's MD5. A write in doubt returns `Unknown`: callers read the record,
 and send the write again (`protocols.updates`). Only `add`, which has its own compare-and-set loop, resolves doubt
 itself. For this, a counter also holds the tokens of its last writes. So an addition stays in doubt only after
-`PAST_TOKENS` further additions. This matters because counters have many concurrent writers, and Ceph RGW answers half
-of the conflicts with 500 instead of 412.
+`PAST_TOKENS` further additions. Counters need this care because they have many concurrent writers, and because Ceph RGW
+answers half of the conflicts with 500 instead of 412.
 
-Removal is a DELETE under If-Match if the store honours this condition, which is tested once. On other stores a DELETE
-could remove a record that was created in between. Therefore, a tombstone is written there under If-Match, and this
-write decides who has removed the record. The tombstone stays, and a record can be created over it. If `keys_recur` is
-False, no record can have this key again, and the tombstone is deleted. A scan that finds a tombstone tries to delete
-it, so an interrupted removal leaves nothing permanent.
+Removal is a DELETE under If-Match if the store honours this condition, which is tested once. If a store ignores the
+condition, a DELETE could remove a record that was created in between. On such a store, a tombstone is therefore written
+under If-Match, and this write decides who has removed the record. The tombstone stays, and a record can be created over
+it. If `keys_recur` is False, no record can have this key again, and the tombstone is deleted. A scan that finds a
+tombstone tries to delete it, so an interrupted removal leaves nothing permanent.
 
 A process caches the counters that it wrote last, so a counter that no other process changes is not read again.
 
@@ -67,7 +67,7 @@ from s3notify_platform.protocols.updates import resolve
 from s3notify_platform.stores.rules import counter_sum
 
 CREATE_ATTEMPTS = 6
-"""Attempts of one `create` that finds tombstones."""
+"""Maximum number of attempts of one `create` that finds tombstones."""
 
 ADD_ATTEMPTS = 60
 """Attempts of one `add`: with full jitter, enough for some hundred concurrent writers."""
@@ -80,7 +80,9 @@ COUNTERS_KNOWN = 4096
 
 _LIVE, _DEAD = b"live", b"-"
 _LIVE_BYTES_MIN = len(b"1 live \n") + 32
-"""Size of the smallest live record. A tombstone is smaller, so a LIST distinguishes them."""
+"""Size of the smallest live record. A tombstone is smaller, so the sizes in a LIST distinguish tombstones from live
+records.
+"""
 
 
 def quote(name: str) -> str:
@@ -140,7 +142,8 @@ class ObjectRecordStore:
         keys_recur: bool | Callable[[str], bool] = True,
         parallelism: int = 1,
     ) -> None:
-        """`keys_recur`: True if a removed key may be created again; or a function of the partition that returns this.
+        """`keys_recur`: True if a removed key may be created again; or a function that returns this answer for a
+        partition.
 
         `parallelism`: how many records this object reads at a time, for all its scans together, in its own threads.
         """
@@ -184,7 +187,8 @@ class ObjectRecordStore:
         outcome = self._write(path, _DEAD, b"", condition)
         if not isinstance(outcome, Written) or outcome.etag is None:
             return outcome
-        # If this deletion fails, the tombstone stays: it reads as absent, and a record can be created over it.
+        # If this deletion fails, the tombstone stays. A record with a tombstone counts as absent, and can be created
+        # again.
         self._delete_tombstone(partition, path, outcome.etag)
         return Written(etag=None)
 
@@ -197,7 +201,7 @@ class ObjectRecordStore:
         keys_only: Callable[[str], bool] | None = None,
         wanted: Callable[[str], bool] | None = None,
     ) -> Iterator[Record]:
-        """See `RecordStore.scan`. Not a snapshot: each record is read shortly before it is yielded.
+        """See `RecordStore.scan`. The scan is not a snapshot: each record is read shortly before it is yielded.
 
         Up to `parallelism` records are read ahead. LIST returns names and versions. So a record costs no GET if it is
         known, if it is not wanted, or if only its key is needed.
@@ -225,7 +229,7 @@ class ObjectRecordStore:
             found = known or self._read(path)
             total = _counted(found, amount, ceiling)
             if not isinstance(total, int) and known is not None:
-                found = self._read(path)  # the cached total may be stale: others may have subtracted since
+                found = self._read(path)  # the cached total may be stale: another process may have subtracted
                 total = _counted(found, amount, ceiling)
             if not isinstance(total, int):
                 return total
@@ -285,7 +289,9 @@ class ObjectRecordStore:
         return self._store.put(path, _body(state, (unique_name(self._clock),), value), precondition=condition)
 
     def _count(self, path: str, total: int, found: _Stored | None) -> WriteOutcome:
-        """Replace the counter. If the write is in doubt, its token shows if it was applied; if not, send it again."""
+        """Replace the counter. If the write is in doubt, the token shows if the write was applied; if it was not
+        applied, it is sent again.
+        """
         token = unique_name(self._clock)
         past = () if found is None else found.tokens[:PAST_TOKENS]
         body = _body(_LIVE, (token, *past), b"%d" % total)

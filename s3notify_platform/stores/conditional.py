@@ -7,7 +7,7 @@
 
 Guarantees. If several writers use one precondition on a key, at most one gets `Written`, provided that all of them use
 this class. Unconditional writes and all reads go directly to the store. `Unknown` is returned only if the commit itself
-could not determine the outcome of a write. Requests: as many as the commit.
+could not determine the outcome of a write. Requests: those of the commit.
 """
 
 from collections.abc import Callable
@@ -42,7 +42,8 @@ from s3notify_platform.stores.s3 import S3ObjectStore
 CONNECT_SHARE: Final = 1 / 8
 READ_SHARE: Final = 1 / 4
 """Shares of the lease's timeout. A write under a lease is sent once, and waits for its answer at most half of the
-timeout."""
+timeout.
+"""
 
 
 @lru_cache(maxsize=32)
@@ -89,7 +90,7 @@ def leases_of(text: str, bucket: S3Config) -> tuple[DynamoConfig, LeaseSettings]
 
 
 class ConditionalStore(DelegatingStore):
-    """A store whose conditional writes go through `commits`. Thread-safe if both are."""
+    """A store whose conditional writes go through `commits`. Thread-safe if `store` and `commits` are."""
 
     def __init__(self, store: ObjectStore, commits: ConditionalCommit) -> None:
         super().__init__(store)
@@ -122,8 +123,8 @@ class ConditionalStore(DelegatingStore):
         precondition: Absent | None = None,
         metadata: Metadata = None,
     ) -> WriteOutcome:
-        """See `ObjectStore.copy`. Under a condition the copy keeps the source's metadata; `UsageError` if other is
-        given.
+        """See `ObjectStore.copy`. Under a condition the copy keeps the source's metadata; `UsageError` if other
+        metadata is given.
         """
         if precondition is None:
             return self.store.copy(source, target, metadata=metadata)

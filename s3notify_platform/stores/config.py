@@ -11,10 +11,12 @@ from s3notify_platform.kernel.setting import About
 from s3notify_platform.stores.kinds import KINDS
 
 OWN: Final = "_s3notify/"
-"""Prefix of the platform's own objects, unless a source has another one. No source reads them."""
+"""Prefix of the platform's own objects, unless a source has another prefix. No source reads these objects."""
 
 QUEUE_PREFIX: Final = f"{OWN}queue/"
-"""Prefix of the notification queue. It is outside of the sources' prefixes, so all sources and writers share it."""
+"""Prefix of the notification queue. The queue is outside of the sources' prefixes, so all sources and writers share
+it.
+"""
 
 
 def default_region() -> str:
@@ -23,14 +25,14 @@ def default_region() -> str:
 
 
 def aws_partition(region: str) -> str:
-    """The partition of AWS that a region is in, as ARNs name it. Pure."""
+    """The AWS partition of a region, as it stands in ARNs. Pure."""
     return "aws-cn" if region.startswith("cn-") else "aws-us-gov" if region.startswith("us-gov-") else "aws"
 
 
 _NAMES = ("AWS_DEFAULT_REGION", "AWS_PROFILE", "AWS_DEFAULT_PROFILE", "AWS_CONFIG_FILE")
 
 
-# Cached: a Dagster resource evaluates this often, and creating a session takes milliseconds.
+# The result is cached, because a Dagster resource calls this function often, and creating a session takes milliseconds.
 @lru_cache(maxsize=16)
 def _region(*_environment: str | None) -> str | None:
     import boto3
@@ -40,13 +42,14 @@ def _region(*_environment: str | None) -> str | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Access:
-    """Access to a service of AWS, or to a compatible one. Its repr shows no secret, and no secret is ever pickled.
+    """Access to a service of AWS, or to a compatible one. The repr of an `Access` shows no secret, and no secret is
+    ever pickled.
 
     Credentials are read from the named environment variables, or from the named profile, which may assume a role.
-    Without these, boto3's own chain is used: environment, default profile, instance role. If `role_arn` is given, these
-    credentials assume that role, with the `external_id` that its owner requires. Each machine looks them up when it
-    sends a request (`stores.credentials`), so no secret leaves its machine. Keys given by value work in this process
-    only: pickling them is a `UsageError`.
+    Without such names, boto3's own chain is used: environment, default profile, instance role. If `role_arn` is given,
+    these credentials assume that role, with the `external_id` that its owner requires. Each machine looks up the
+    credentials when it sends a request (`stores.credentials`), so no secret leaves its machine. Keys given by value
+    work in this process only: pickling them is a `UsageError`.
     """
 
     service: ClassVar[str]
@@ -105,7 +108,9 @@ class Access:
 
     @property
     def endpoint(self) -> str | None:
-        """The URL that requests go to: the given one, else the one in AWS's variables. None means AWS itself."""
+        """The URL that requests go to: `endpoint_url` if given, else the URL in AWS's variables. None means AWS
+        itself.
+        """
         variables = (f"AWS_ENDPOINT_URL_{self.service}", "AWS_ENDPOINT_URL")
         return self.endpoint_url or next(filter(None, map(os.environ.get, variables)), None)
 

@@ -32,7 +32,9 @@ from s3notify_platform.stores.config import Access
 
 
 def session_of(access: Access, clock: Clock = SYSTEM_CLOCK) -> boto3.session.Session:
-    """A boto3 session that signs with these credentials. No request; 1 for a role, when its keys are first used."""
+    """A boto3 session that signs with these credentials. Cost: 1 request for a role, when the role's keys are first
+    used; otherwise none.
+    """
     core = botocore.session.get_session()
     core.register_component("credential_provider", CredentialResolver([_Named(access, clock)]))
     session = boto3.session.Session(botocore_session=core, region_name=access.region)
@@ -42,7 +44,8 @@ def session_of(access: Access, clock: Clock = SYSTEM_CLOCK) -> boto3.session.Ses
 
 @cache
 def _service_models() -> Loader:
-    # Read once per process: service models are nine tenths of a client's cost, and each session would read them again.
+    # Service models are read once per process. Without this cache, each session would read them again, which is nine
+    # tenths of a client's cost.
     return create_loader()
 
 

@@ -1,4 +1,4 @@
-"""The base of object stores that wrap another one: they override only what they change."""
+"""The base of object stores that wrap another store, and override only the methods that they change."""
 
 from collections.abc import Sequence
 from typing import Literal
@@ -31,7 +31,7 @@ class DelegatingStore:
         self.store = store
 
     def _target(self, _method: Method) -> ObjectStore:
-        """The store that a call goes to; overridden by wrappers that treat all methods the same."""
+        """The store that a call goes to; overridden by wrappers that treat all methods in the same way."""
         return self.store
 
     def get(

@@ -37,7 +37,7 @@ class Verdict(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
-    """A failed request: its meaning, and its cause as text for people. It holds no secret."""
+    """A failed request: its meaning, and its cause as text for people. The text contains no secret."""
 
     verdict: Verdict
     cause: str

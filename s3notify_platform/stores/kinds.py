@@ -1,4 +1,4 @@
-"""The kinds of store. A new kind is a file, and an item here. Its modules are imported at first use."""
+"""The kinds of store. A new kind is a file, and an item here. The modules of a kind are imported at first use."""
 
 from dataclasses import dataclass
 from typing import Final

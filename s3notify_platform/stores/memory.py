@@ -1,4 +1,4 @@
-"""The ports in memory: the model that other adapters are compared with, and the store of simulations.
+"""The ports in memory: the model with which other adapters are compared, and the store of simulations.
 
 Every call is atomic under one lock. An ETag is the MD5 of the body, as on S3: writing equal content does not
 change it.
@@ -260,7 +260,7 @@ class MemoryRecordStore:
         keys_only: Callable[[str], bool] | None = None,
         wanted: Callable[[str], bool] | None = None,
     ) -> Iterator[Record]:
-        """See `RecordStore.scan`. A snapshot; `known` is ignored."""
+        """See `RecordStore.scan`. The scan is a snapshot; `known` is ignored."""
         with self._lock:
             records = [
                 replace(record, value=b"") if keys_only is not None and keys_only(key) else record

@@ -74,7 +74,7 @@ class _Refusing(Protocol):
 
 
 def refusal_of(store: ObjectStore | _Refusing, key: str) -> str:
-    """The reason why the store refuses to read this key; "" if it does not refuse, or cannot say. 1 GET."""
+    """The reason why the store refuses to read this key; "" if it does not refuse, or cannot say. Cost: 1 GET."""
     return store.refusal(key) if hasattr(store, "refusal") else ""
 
 
@@ -117,7 +117,7 @@ def open_records(
 
 @lru_cache(maxsize=32)
 def _in_table(config: DynamoConfig, scope: str) -> DynamoRecordStore:
-    """One client for each table and process: creating a client takes 0.1 s."""
+    """One client for each table and process, because creating a client takes 0.1 s."""
     return DynamoRecordStore(config, scope=scope)
 
 
@@ -125,7 +125,9 @@ def _in_table(config: DynamoConfig, scope: str) -> DynamoRecordStore:
 def _on_bucket(
     bucket: S3Config, prefix: str, keys_recur: bool | Callable[[str], bool], parallelism: int
 ) -> ObjectRecordStore:
-    """One object for each place and process: it caches counters, and which conditions the store honours."""
+    """One `ObjectRecordStore` for each prefix and process, because it caches counters, and the conditions that the
+    store honours.
+    """
     return ObjectRecordStore(open_store(bucket), prefix, keys_recur=keys_recur, parallelism=parallelism)
 
 

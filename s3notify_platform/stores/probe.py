@@ -1,4 +1,4 @@
-"""The capability probe: tries every condition on scratch objects, and decides which commit a store can carry.
+"""The capability probe: tries every condition on scratch objects, and decides which commit is safe on a store.
 
 A store that ignores a condition answers 200, as does a store that honours it. So the probe tries every condition twice.
 If the condition holds, the write must be applied; if it does not hold, the write must be refused, and change nothing.
@@ -32,23 +32,26 @@ from s3notify_platform.kernel.ports import (
 RACERS = 8
 
 CommitMode = Literal["native", "dynamodb"]
-"""`native`: commits use the store's own conditions. `dynamodb`: they use leases in a DynamoDB table."""
+"""`native`: commits use the store's own conditions. `dynamodb`: commits use leases in a DynamoDB table."""
 
 PROBE: Final = ".s3notify-probe-"
 """Start of the names of a probe's objects, after the prefix."""
 
 CommitChoice = Literal["auto", "native", "dynamodb"]
-"""The user's setting. `auto`: native if the store can carry it, else dynamodb if a lease table is named."""
+"""The user's setting. `auto`: native if native commits are safe on the store, else dynamodb if a lease table is
+named.
+"""
 
 Mode = Literal["native", "external", "unusable"]
 """`native`: commits can use the store's own conditions. `external`: the store lacks a condition that commits need, so
-only a commit through DynamoDB is safe. `unusable`: not reachable, or not permitted."""
+only a commit through DynamoDB is safe. `unusable`: not reachable, or not permitted.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Capabilities:
-    """Findings of the probe. A condition is True if a write was applied when the condition held, and refused when it
-    did not, and if at most one of the concurrent writers won.
+    """Findings of the probe. The field of a condition is True if a write was applied when the condition held, and was
+    refused when the condition did not hold. At most one of the concurrent writers must have won, too.
     """
 
     reachable: bool = False
@@ -68,7 +71,7 @@ class Capabilities:
 
     @property
     def mode(self) -> Mode:
-        """The commits that this store can carry."""
+        """The commits that are safe on this store."""
         if not (self.reachable and self.can_list and self.can_read and self.can_write and self.can_delete):
             return "unusable"
         return "native" if self.create_if_absent and self.put_if_match else "external"
@@ -98,7 +101,7 @@ def choose_commit(
     has_lease_table: bool = False,
     has_records_table: bool = False,
 ) -> Decision:
-    """The commit that carries the platform on this store; `UsageError` with the reason if no commit does. Pure.
+    """The commit that the platform uses on this store; `UsageError` with the reason if no commit is safe. Pure.
 
     Records (ack chains, heartbeats) are kept on the bucket, and need `If-Match`, unless there is a table for them.
     """

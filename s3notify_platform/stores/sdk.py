@@ -31,10 +31,10 @@ LOST: Final = (HTTPClientError, IncompleteReadError, SSLError, ResponseParserErr
 """The request may have been applied."""
 
 SENT: Final[Counter[tuple[str, str]]] = Counter()
-"""Number of requests that this process sent, with repetitions, by service and operation: ("s3", "PutObject")."""
+"""Number of requests that this process sent, including repetitions, by service and operation: ("s3", "PutObject")."""
 
 REPEATED: Final[Counter[str]] = Counter()
-"""Number of requests that repeat a failed one, or one with an unknown outcome, by service."""
+"""Number of requests, by service, that repeat a failed request or a request with an unknown outcome."""
 
 _COUNTING = Lock()
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from mypy_boto3_sqs import SQSClient
 
 BATCH: Final = 10
-"""Messages of one request: SQS's own limit."""
+"""Maximum number of messages of one request: SQS's own limit."""
 
 WAIT_MAX_SECONDS: Final = 20
 VISIBILITY_MAX_SECONDS: Final = 12 * 3600
@@ -66,16 +66,16 @@ class SqsQueue(SdkUser["SQSClient"]):
         )
 
     def delete(self, messages: Sequence[Message]) -> tuple[Message, ...]:
-        """See `MessageQueue.delete`. 1 request for each 10 messages."""
+        """See `MessageQueue.delete`. Cost: 1 request for each 10 messages."""
         return self._in_batches("delete_message_batch", messages)
 
     def hide(self, messages: Sequence[Message], seconds: float) -> tuple[Message, ...]:
-        """See `MessageQueue.hide`; SQS hides messages for at most 12 h. 1 request for each 10 messages."""
+        """See `MessageQueue.hide`; SQS hides messages for at most 12 h. Cost: 1 request for each 10 messages."""
         timeout = max(0, min(int(seconds), VISIBILITY_MAX_SECONDS))
         return self._in_batches("change_message_visibility_batch", messages, VisibilityTimeout=timeout)
 
     def max_receives(self) -> int | None:
-        """See `MessageQueue.max_receives`: SQS has it in the queue's redrive policy. 1 request."""
+        """See `MessageQueue.max_receives`: SQS has this number in the queue's redrive policy. Cost: 1 request."""
         answer = self._send(
             lambda: self.client.get_queue_attributes(
                 QueueUrl=self.config.queue_url, AttributeNames=["RedrivePolicy"]

@@ -2,17 +2,17 @@
 
     - SQS: bucket → queue.
     - SNS: bucket → topic → queue. If the bucket already announces these keys to a topic, that topic is used.
-    - EventBridge: bucket → the account's default bus → rule → queue. It works beside any other notification.
+    - EventBridge: bucket → the account's default bus → rule → queue. EventBridge works beside any other notification.
     - Ceph RGW: bucket → topic → our HTTP inlet.
     - MinIO: bucket → webhook → our HTTP inlet. An administrator of MinIO types the commands.
 
 Guarantees. Each setup is a sequence of parts (`event_part.Part`), made in this order and removed in reverse order. A
 part reads the current state before it writes, and again afterwards. So the setup may be killed at any point and
 repeated, and a lost answer does no damage. Everything that is made has one name, `s3notify-SOURCE-…`. The name is
-derived from the source and from the place of its own objects, so two environments on one bucket do not collide. Queues,
-topics and rules that are made also carry the name as a tag. Only resources with the tag are deleted again. In documents
-with several writers (the bucket's notifications, policies of queues and topics), one item is ours, and all other items
-stay unchanged.
+derived from the source's name and from the place of the source's own objects, so two environments on one bucket do not
+collide. Queues, topics and rules that are made also have the name as a tag. Only resources with the tag are deleted
+again. In documents with several writers (the bucket's notifications, policies of queues and topics), one item is ours,
+and all other items stay unchanged.
 
 Least privilege. The queue allows only `sqs:SendMessage`, from one service, for one source: this bucket
 (`aws:SourceArn`, `aws:SourceAccount`), this topic, or this rule.

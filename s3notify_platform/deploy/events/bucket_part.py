@@ -21,7 +21,7 @@ class NotificationPart:
         return f"notification {self.notification.id!r} of bucket {self.bucket.config.bucket!r}: {keys}"
 
     def lacks(self) -> str:
-        """See `Part`. 1 request."""
+        """See `Part`. Cost: 1 request."""
         found = self.bucket.read().find(self.notification.id)
         return "" if found == self.notification else "is another" if found else "is missing"
 
@@ -35,7 +35,7 @@ class NotificationPart:
         self.bucket.change(edit, owner=self.owner)
 
     def remains(self) -> str:
-        """See `Part`. 1 request."""
+        """See `Part`. Cost: 1 request."""
         return self.title if self.bucket.read().find(self.notification.id) else ""
 
     def remove(self) -> None:
@@ -45,7 +45,9 @@ class NotificationPart:
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class EventBridgeSwitch:
-    """The bucket's events are sent to EventBridge. Others may rely on that, so removal leaves it switched on."""
+    """The bucket's events are sent to EventBridge. Other programs may need the events in EventBridge, so removal leaves
+    EventBridge switched on.
+    """
 
     bucket: BucketEvents
     owner: str
@@ -56,7 +58,7 @@ class EventBridgeSwitch:
         return f"bucket {self.bucket.config.bucket!r} sends its events to EventBridge, for $1 a million"
 
     def lacks(self) -> str:
-        """See `Part`. 1 request."""
+        """See `Part`. Cost: 1 request."""
         return "" if self.bucket.read().eventbridge else "is off"
 
     def make(self) -> None:
@@ -72,7 +74,9 @@ class EventBridgeSwitch:
 
 
 def check_apart(found: BucketNotifications, wanted: Notification) -> None:
-    """`UsageError` if S3 would refuse the notification, because another one matches some of its events. Pure."""
+    """`UsageError` if S3 would refuse the notification, because another notification matches some of its events.
+    Pure.
+    """
     others = [one for one in found.each if one.id != wanted.id and one.overlaps(wanted)]
     if not others:
         return

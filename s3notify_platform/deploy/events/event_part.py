@@ -9,7 +9,7 @@ from s3notify_platform.kernel.clock import SYSTEM_CLOCK, Clock
 from s3notify_platform.kernel.errors import ConflictError
 
 STATEMENT_ATTEMPTS: Final = 10
-"""About 15 s: for some seconds AWS may return the previous policy."""
+"""All attempts take about 15 s, because AWS may return the previous policy for some seconds."""
 
 Json = dict[str, Any]
 
@@ -49,7 +49,7 @@ class Part(Protocol):
         ...
 
     def remains(self) -> str:
-        """The resources that `remove` deletes, for people; "" if there are none left."""
+        """The resources that `remove` deletes, for people; "" if no resource is left."""
         ...
 
     def remove(self) -> None:
@@ -63,7 +63,7 @@ class StatementPart:
 
     `read` returns the policy, or None if its resource does not exist; `write` replaces the whole policy. AWS has no
     condition for this write: a change that others write in the milliseconds between our read and our write is lost. If
-    others undo our change, the next read notices it.
+    others undo our change, the next read shows this.
     """
 
     title: str
@@ -73,21 +73,21 @@ class StatementPart:
     clock: Clock = SYSTEM_CLOCK
 
     def lacks(self) -> str:
-        """See `Part`. 1 request or 2."""
+        """See `Part`. Cost: 1 or 2 requests."""
         policy = self.read()
         return "" if policy is not None and self._ours(policy) == [self.statement] else "is missing"
 
     def make(self) -> None:
-        """See `Part`. 1 read if nothing changes; else 2 reads and 1 write."""
+        """See `Part`. Cost: 1 read if nothing changes; else 2 reads and 1 write."""
         self._change([self.statement])
 
     def remains(self) -> str:
-        """See `Part`. 1 request or 2."""
+        """See `Part`. Cost: 1 or 2 requests."""
         policy = self.read()
         return self.title if policy is not None and self._ours(policy) else ""
 
     def remove(self) -> None:
-        """See `Part`. 1 read if nothing changes; else 2 reads and 1 write."""
+        """See `Part`. Cost: 1 read if nothing changes; else 2 reads and 1 write."""
         self._change([])
 
     def _ours(self, policy: Json) -> list[Json]:

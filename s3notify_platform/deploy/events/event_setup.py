@@ -18,7 +18,7 @@ from s3notify_platform.stores.aws.bucket_notifications import BucketEvents, Noti
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Planned:
-    """A part, and its state: what it lacks, or what is left of it; "" if nothing."""
+    """A part, and its state: the missing pieces, or the pieces that are left; "" if there are no such pieces."""
 
     part: Part
     state: str
@@ -44,7 +44,8 @@ class EventSetup:
     def way_in_place(self) -> tuple[Way, str] | None:
         """The way by which events reach the queue, and the sender's ARN; None if nothing was set up here.
 
-        The queue's policy is written before every part that sends to the queue, and removed after it. 3 requests.
+        The queue's policy is written before every part that sends to the queue, and removed after that part. Cost: 3
+        requests.
         """
         policy = self.queue.policy()
         for one in (policy or {}).get("Statement", ()):
@@ -57,7 +58,7 @@ class EventSetup:
         return ("sns" if own.kind == "topic" else "sqs"), own.arn
 
     def parts(self, way: Way) -> tuple[Part, ...]:
-        """The parts, in the order in which they are made. Requests: as many as `way_in_place`; 1 more for SNS.
+        """The parts, in the order in which they are made. Requests: as many as `way_in_place`, and 1 more for SNS.
 
         `UsageError` if another way was set up.
         """
@@ -84,13 +85,17 @@ class EventSetup:
                 return queue, sender, rule, EventBridgeSwitch(bucket=self.bucket, owner=owner)
 
     def _topic(self) -> str:
-        """The topic to which the bucket announces all keys of the source already; else the topic to make. 1 request."""
+        """The topic to which the bucket announces all keys of the source already; else the topic to make. Cost: 1
+        request.
+        """
         wanted = self.site.notification("topic", self.site.topic_arn)
         taken = [one.arn for one in self.bucket.read().each if one.kind == "topic" and one.covers(wanted)]
         return taken[0] if taken else self.site.topic_arn
 
     def check(self, parts: Sequence[Part]) -> None:
-        """`UsageError` if S3 would refuse the notification among the parts. 1 request; 0 without a notification."""
+        """`UsageError` if S3 would refuse the notification among the parts. Cost: 1 request; 0 without a
+        notification.
+        """
         for part in parts:
             if isinstance(part, NotificationPart):
                 check_apart(self.bucket.read(), part.notification)
@@ -115,12 +120,14 @@ class EventSetup:
 
 
 def planned(parts: Sequence[Part], ask: Callable[[Part], str]) -> list[Planned]:
-    """Each part with its state, which `ask` returns. Requests: as many as `ask`."""
+    """Each part with its state; `ask` returns the state of a part. Requests: as many as `ask`."""
     return [Planned(part=part, state=ask(part)) for part in parts]
 
 
 def problem_of(parts: Sequence[Part]) -> str:
-    """The first part that differs from the wanted state, for people; "" if none does. Requests: as many as `lacks`."""
+    """The first part that differs from the wanted state, for people; "" if no part differs. Requests: as many as
+    `lacks`.
+    """
     return next((f"{part.title}: {lacks}" for part in parts if (lacks := part.lacks())), "")
 
 
@@ -128,7 +135,9 @@ Announced = Literal["announced", "eventbridge", "nothing"]
 
 
 def announced(bucket: BucketEvents, prefix: str) -> tuple[Announced, Notification | None]:
-    """The way by which the bucket sends events of keys below this prefix: a notification, or EventBridge. 1 GET."""
+    """The way by which the bucket sends events of keys below this prefix: a notification, or EventBridge. Cost: 1
+    GET.
+    """
     found = bucket.read()
     near = [one for one in found.each if prefix.startswith(one.prefix) or one.prefix.startswith(prefix)]
     if near:

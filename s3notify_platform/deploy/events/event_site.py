@@ -24,10 +24,10 @@ SENDERS: Final[dict[str, Way]] = {
 
 AWS_EVENTS: Final = ("s3:LifecycleExpiration:*", "s3:ObjectCreated:*", "s3:ObjectRemoved:*")
 TAG: Final = "s3notify"
-"""Tag of resources that were made here; its value is their name."""
+"""Tag of resources that were made here; the tag's value is the resource's name."""
 
 _SOURCE_MAX: Final = 46
-"""Maximum number of characters of the source's name in a rule's name, which has at most 64."""
+"""Maximum number of characters of the source's name in a rule's name, which has at most 64 characters."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,8 +35,8 @@ class EventSite:
     """The origin of one source's events, and their destination. No request.
 
     `account`: the account of queue, topic and rule, in 12 digits. `bucket_account`: the bucket's account, in 12 digits.
-    `services_url`: the endpoint of SQS, SNS and EventBridge; None means AWS's. `event_queue`: the queue's name, if it
-    is not the default.
+    `services_url`: the endpoint of SQS, SNS and EventBridge; None means AWS's own endpoint. `event_queue`: the queue's
+    name, if it is not the default.
     """
 
     source: str
@@ -128,7 +128,7 @@ def service_of(
 
 
 def account_of(bucket: S3Config, url: str | None) -> str:
-    """The account of the credentials. 1 request to STS, which needs no permission."""
+    """The account of the credentials. Cost: 1 request to STS, which needs no permission."""
     try:
         found = service_of("sts", bucket, url).ask("get_caller_identity") or {}
     except RefusedError as error:

@@ -1,7 +1,7 @@
 """Templates of the event setup, for users who make it by Terraform or CloudFormation.
 
-`s3notify init NAME --events` finds the resources that a template made, and makes the missing ones. With CloudFormation
-the bucket's notification is missing, because only the template that makes the bucket can contain it.
+`s3notify init NAME --events` finds the resources that a template made, and makes the missing resources. With
+CloudFormation the bucket's notification is missing, because only the template that makes the bucket can contain it.
 """
 
 import json
@@ -18,7 +18,9 @@ _ACCOUNT: Final = "${data.aws_caller_identity.s3notify.account_id}"
 
 
 def terraform_events(site: EventSite, way: Way, others: BucketNotifications) -> Json:
-    """Terraform's JSON. `others`: the bucket's current notifications, since the resource replaces all. Pure."""
+    """Terraform's JSON. `others`: the bucket's current notifications, because the resource replaces all notifications.
+    Pure.
+    """
     queue, topic = f"${{aws_sqs_queue.{_NAME}.arn}}", f"${{aws_sns_topic.{_NAME}.arn}}"
     rule = f"${{aws_cloudwatch_event_rule.{_NAME}.arn}}"
     sending = _sending(

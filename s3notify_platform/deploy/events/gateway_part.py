@@ -46,7 +46,7 @@ class GatewayTopic:
         )
 
     def arn(self) -> str | None:
-        """The topic's ARN at the gateway; None if there is no such topic. 1 request for each page of topics."""
+        """The topic's ARN at the gateway; None if there is no such topic. Cost: 1 request for each page of topics."""
         listed = (str(one["TopicArn"]) for one in self.sns.pages("list_topics", "Topics"))
         return next((arn for arn in listed if arn.rpartition(":")[2] == self.name), None)
 
@@ -58,7 +58,7 @@ class GatewayTopic:
         return "posts elsewhere" if shown and shown != receiver_url(self.receiver, self.secret) else ""
 
     def make(self) -> None:
-        """See `Part`. Also replaces a different receiver or secret. 1 request."""
+        """See `Part`. Also replaces a different receiver or secret. Cost: 1 request."""
         attributes = {"push-endpoint": receiver_url(self.receiver, self.secret), "persistent": "true"}
         self.sns.ask("create_topic", Name=self.name, Attributes=attributes)
 
@@ -72,7 +72,7 @@ class GatewayTopic:
             self.sns.ask("delete_topic", TopicArn=arn)
 
     def _endpoint(self, arn: str) -> str:
-        """The URL that the topic posts to; "" if the gateway does not show it: without TLS it does not."""
+        """The URL that the topic posts to; "" if the gateway does not show the URL, as without TLS."""
         try:
             found = self.sns.ask("get_topic_attributes", TopicArn=arn) or {}
             return str(json.loads(found["Attributes"]["EndPoint"])["EndpointAddress"])
@@ -95,7 +95,7 @@ class GatewayNotification:
         return f"notification {self.topic.name!r} of bucket {self.bucket.config.bucket!r}: {keys}"
 
     def lacks(self) -> str:
-        """See `Part`. 1 request."""
+        """See `Part`. Cost: 1 request."""
         found = self.bucket.read().find(self.topic.name)
         if found is None:
             return "is missing"
@@ -112,7 +112,7 @@ class GatewayNotification:
             self._make(arn, _EVENTS)
 
     def remains(self) -> str:
-        """See `Part`. 1 request."""
+        """See `Part`. Cost: 1 request."""
         return self.title if self.bucket.read().find(self.topic.name) else ""
 
     def remove(self) -> None:

@@ -28,35 +28,37 @@ class Queue:
     clock: Clock = SYSTEM_CLOCK
 
     def url(self) -> str | None:
-        """The queue's URL; None if there is no such queue. 1 request."""
+        """The queue's URL; None if there is no such queue. Cost: 1 request."""
         found = self.sqs.ask("get_queue_url", QueueName=self.site.queue_name)
         return str(found["QueueUrl"]) if found else None
 
     def attributes(self, *names: str) -> dict[str, str] | None:
-        """Some of the queue's attributes; None if there is no such queue. 2 requests."""
+        """Some of the queue's attributes; None if there is no such queue. Cost: 2 requests."""
         if (url := self.url()) is None:
             return None
         found = self.sqs.ask("get_queue_attributes", QueueUrl=url, AttributeNames=list(names))
         return None if found is None else dict(found.get("Attributes", {}))
 
     def waiting(self) -> int | None:
-        """The approximate number of messages not received yet; None if there is no such queue. 2 requests."""
+        """The approximate number of messages not received yet; None if there is no such queue. Cost: 2 requests."""
         found = self.attributes("ApproximateNumberOfMessages")
         return None if found is None else int(found.get("ApproximateNumberOfMessages", "0"))
 
     def policy(self) -> Json | None:
-        """The queue's policy, without statements if it has no policy; None if there is no such queue. 2 requests."""
+        """The queue's policy, without statements if it has no policy; None if there is no such queue. Cost: 2
+        requests.
+        """
         found = self.attributes("Policy")
         return None if found is None else policy_in(found.get("Policy"), f"queue {self.site.queue_name!r}")
 
     def set_policy(self, policy: Json) -> None:
-        """Replace the queue's policy. 2 requests."""
+        """Replace the queue's policy. Cost: 2 requests."""
         if (url := self.url()) is not None:
             text = json.dumps(policy) if policy["Statement"] else ""
             self.sqs.ask("set_queue_attributes", QueueUrl=url, Attributes={"Policy": text})
 
     def is_ours(self) -> bool:
-        """True if the queue was made here. 2 requests."""
+        """True if the queue was made here. Cost: 2 requests."""
         found = self.sqs.ask("list_queue_tags", QueueUrl=url) if (url := self.url()) else None
         return found is not None and found.get("Tags", {}).get(TAG) == self.site.name
 
@@ -66,7 +68,7 @@ class Queue:
         return f"SQS queue {self.site.queue_name!r}, which keeps messages for 14 days"
 
     def lacks(self) -> str:
-        """See `Part`. 1 request."""
+        """See `Part`. Cost: 1 request."""
         return "" if self.url() else "is missing"
 
     def make(self) -> None:
@@ -82,13 +84,13 @@ class Queue:
             self.sqs.ask("create_queue", QueueName=self.site.queue_name, Attributes=ATTRIBUTES, tags=tags)
 
     def remains(self) -> str:
-        """See `Part`. A queue that was not made here stays. 5 requests."""
+        """See `Part`. A queue that was not made here stays. Cost: 5 requests."""
         if not self.is_ours():
             return ""
         return f"SQS queue {self.site.queue_name!r}, and the messages in it: about {self.waiting() or 0}"
 
     def remove(self) -> None:
-        """See `Part`. 2 requests or 3."""
+        """See `Part`. Cost: 2 or 3 requests."""
         if self.is_ours() and (url := self.url()):
             self.sqs.ask("delete_queue", QueueUrl=url)
 

@@ -22,7 +22,7 @@ class RulePart:
         return f"EventBridge rule {self.site.name!r}: events of {keys} of the bucket are sent to the queue"
 
     def lacks(self) -> str:
-        """See `Part`. 1 request or 2."""
+        """See `Part`. Cost: 1 or 2 requests."""
         if (found := self.events.ask("describe_rule", Name=self.site.name)) is None:
             return "is missing"
         if _parsed(found.get("EventPattern")) != self.site.pattern():
@@ -53,11 +53,11 @@ class RulePart:
             raise UsageError(f"rule {self.site.name!r} does not accept the queue as target: {done}")
 
     def remains(self) -> str:
-        """See `Part`. A rule that was not made here stays. 1 request."""
+        """See `Part`. A rule that was not made here stays. Cost: 1 request."""
         return f"EventBridge rule {self.site.name!r}" if self._is_ours() else ""
 
     def remove(self) -> None:
-        """See `Part`. 3 requests."""
+        """See `Part`. Cost: 3 requests."""
         if self._is_ours():
             self.events.ask("remove_targets", Rule=self.site.name, Ids=[self.site.name])
             self.events.ask("delete_rule", Name=self.site.name)

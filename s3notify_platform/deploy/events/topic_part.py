@@ -19,12 +19,12 @@ class Topic:
     clock: Clock = SYSTEM_CLOCK
 
     def policy(self) -> Json | None:
-        """The topic's policy; None if there is no such topic. 1 request."""
+        """The topic's policy; None if there is no such topic. Cost: 1 request."""
         found = self.sns.ask("get_topic_attributes", TopicArn=self.site.topic_arn)
         return found and policy_in(found["Attributes"].get("Policy"), f"topic {self.site.topic_arn}")
 
     def set_policy(self, policy: Json) -> None:
-        """Replace the topic's policy. 1 request."""
+        """Replace the topic's policy. Cost: 1 request."""
         self.sns.ask(
             "set_topic_attributes",
             TopicArn=self.site.topic_arn,
@@ -38,16 +38,18 @@ class Topic:
         return f"SNS topic {self.site.name!r}"
 
     def lacks(self) -> str:
-        """See `Part`. 1 request."""
+        """See `Part`. Cost: 1 request."""
         return "" if self._exists() else "is missing"
 
     def make(self) -> None:
-        """See `Part`. 1 request or 2."""
+        """See `Part`. Cost: 1 or 2 requests."""
         if not self._exists():
             self.sns.ask("create_topic", Name=self.site.name, Tags=[{"Key": TAG, "Value": self.site.name}])
 
     def remains(self) -> str:
-        """See `Part`. `UsageError` if it has other subscribers: they would lose its events. 2 or 3 requests."""
+        """See `Part`. `UsageError` if the topic has other subscribers, which would lose the events with the topic.
+        Cost: 2 or 3 requests.
+        """
         if not self._is_ours():
             return ""
         others = [
@@ -64,7 +66,7 @@ class Topic:
         return self.title
 
     def remove(self) -> None:
-        """See `Part`. 2 requests or 3."""
+        """See `Part`. Cost: 2 or 3 requests."""
         if self._is_ours():
             self.sns.ask("delete_topic", TopicArn=self.site.topic_arn)
 
@@ -98,7 +100,7 @@ class Topic:
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class SubscriptionPart:
-    """The queue's subscription to a topic, ours or another one. Messages arrive unchanged, as S3 wrote them."""
+    """The queue's subscription to our topic or to another topic. Messages arrive unchanged, as S3 wrote them."""
 
     site: EventSite
     sns: ServiceRequests
@@ -110,11 +112,11 @@ class SubscriptionPart:
         return f"subscription of the queue to {self.topic_arn}"
 
     def lacks(self) -> str:
-        """See `Part`. 1 request for each 100 subscriptions."""
+        """See `Part`. Cost: 1 request for each 100 subscriptions."""
         return "" if self._arn() else "is missing"
 
     def make(self) -> None:
-        """See `Part`. 1 request for each 100 subscriptions, and 1."""
+        """See `Part`. Cost: 1 request for each 100 subscriptions, and 1 more."""
         if not self._arn():
             self.sns.ask(
                 "subscribe",
@@ -126,11 +128,11 @@ class SubscriptionPart:
             )
 
     def remains(self) -> str:
-        """See `Part`. 1 request for each 100 subscriptions."""
+        """See `Part`. Cost: 1 request for each 100 subscriptions."""
         return self.title if self._arn() else ""
 
     def remove(self) -> None:
-        """See `Part`. 1 request for each 100 subscriptions, and 1."""
+        """See `Part`. Cost: 1 request for each 100 subscriptions, and 1 more."""
         if arn := self._arn():
             self.sns.ask("unsubscribe", SubscriptionArn=arn)
 

@@ -1,4 +1,4 @@
-"""The run coordinator: Dagster's queue. A run that a warm worker may take skips the queue while it is empty."""
+"""The run coordinator: Dagster's queue. A run that a warm worker may take skips the queue if the queue is empty."""
 
 from threading import Lock
 from typing import Final

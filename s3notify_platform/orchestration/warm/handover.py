@@ -31,7 +31,8 @@ class NoAnswerError(UnavailableError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerKey:
-    """The combination that a worker is made for. Runs with the same key can use the same worker.
+    """The combination of code and Spark configuration for which a worker is made. Runs with the same key can use the
+    same worker.
 
     `origin`: the place from which the definitions are loaded, as Dagster serializes it. `server_id`: the code server's
     id, which changes with each reload. `spark`: digest of the static Spark configuration.
@@ -107,7 +108,9 @@ class Home:
 
     @contextmanager
     def address(self) -> Iterator[str]:
-        """The socket's address. It is short even if the folder's path is long, because addresses have a limit."""
+        """The socket's address. The address is short even if the folder's path is long, because the length of a
+        socket's address is limited.
+        """
         path = self.folder / "socket"
         if len(os.fsencode(path)) <= _PATH_MAX:
             yield str(path)

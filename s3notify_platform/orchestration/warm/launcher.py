@@ -1,4 +1,4 @@
-"""The run launcher: hands runs over to the home's supervisor, and leaves all others to Dagster's default launcher."""
+"""The run launcher: hands warm runs over to the home's supervisor, and all other runs to Dagster's default launcher."""
 
 import os
 import subprocess
@@ -32,14 +32,14 @@ from s3notify_platform.orchestration.warm.handover import (
 )
 
 START_SECONDS: Final = 60.0
-"""Seconds in which a started supervisor must answer. Its first worker starts with a later run."""
+"""Seconds in which a started supervisor must answer. The supervisor answers before its first worker is ready."""
 
 
 class WarmRunLauncher(DefaultRunLauncher):
     """`DefaultRunLauncher`, which starts a process for each run, except for runs that a warm worker takes.
 
     `start_supervisor`: a launcher that finds no supervisor starts one, which ends with the launcher's process. Without
-    it, `s3notify warm` must be started separately.
+    `start_supervisor`, a person must start `s3notify warm` separately.
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class WarmRunLauncher(DefaultRunLauncher):
         """Starts a supervisor, unless this process has started one. The supervisor then starts the worker that `first`
         names.
 
-        If two processes start a supervisor each, the home's lock lets only the first one serve.
+        If two processes start a supervisor each, the home's lock lets only the first supervisor serve.
         """
         if self._supervisor is not None and self._supervisor.poll() is None:
             return
@@ -102,7 +102,7 @@ class WarmRunLauncher(DefaultRunLauncher):
             [sys.executable, "-m", "s3notify_platform.cli", "warm", "--home", root, "--until-input-ends"],
             env={"DAGSTER_EVENT_BATCH_SIZE": str(EVENTS_AT_ONCE), **os.environ},
             # The supervisor ends when this process ends, because its standard input then ends. A terminal's Ctrl-C does
-            # not reach it.
+            # not reach the supervisor.
             stdin=subprocess.PIPE,
             start_new_session=True,
         )
@@ -135,7 +135,7 @@ class WarmRunLauncher(DefaultRunLauncher):
         return True
 
     def check_run_worker_health(self, run: DagsterRun) -> CheckRunHealthResult:
-        """The health of the run's worker or process; running if that cannot be known."""
+        """The health of the run's worker or process; "running" if the health cannot be known."""
         if self._home.claimant(run.run_id) != "warm":
             if process_is_gone(self._instance, run):
                 return CheckRunHealthResult(WorkerStatus.FAILED, "its process has ended")
@@ -188,6 +188,8 @@ def _key_of(context: LaunchRunContext) -> WorkerKey | None:
 
 
 def takes_in_everything(run: DagsterRun) -> bool:
-    """True for a batch of everything, like the first batch. It takes long, so it gets its own process."""
+    """True for a batch of everything, like the first batch. A batch of everything takes long, so it gets its own
+    process.
+    """
     steps: Any = run.run_config.get("ops") or {}
     return any((step.get("config") or {}).get("everything") for step in steps.values())

@@ -1,4 +1,4 @@
-"""The supervisor: owns the workers of one DAGSTER_HOME. It alone reports a run whose worker has died."""
+"""The supervisor: owns the workers of one DAGSTER_HOME. Only the supervisor reports a run whose worker has died."""
 
 import os
 import signal
@@ -35,8 +35,8 @@ WAIT_SECONDS: Final = 10.0
 """Seconds that a run waits for the busy worker of its backfill; after that, another worker is started."""
 
 END_SECONDS: Final = 5.0
-"""When the supervisor stops, all runs must end within this time. It is shorter than `DRAIN_SECONDS`, after which a
-command is ended.
+"""When the supervisor stops, all runs must end within this time. This time is shorter than `DRAIN_SECONDS`, the limit
+for the end of the command itself.
 """
 
 WORKER: Final = ("-m", "s3notify_platform.orchestration.warm.worker")
@@ -47,8 +47,8 @@ class Limits:
     """Limits of a supervisor's workers. `bytes`: the memory of a worker's Python process; its JVM has Spark's own
     limit.
 
-    `runs`: after this number a worker is replaced. `terminate_seconds`: after this time a terminated run is killed,
-    with its worker.
+    `runs`: after this number of runs, a worker is replaced. `terminate_seconds`: after this time a terminated run is
+    killed, with its worker.
     """
 
     workers: int = 4
@@ -61,21 +61,21 @@ class Limits:
 class _Worker:
     key: WorkerKey
     job: str
-    """A job of its code, which names the resources that the worker starts."""
+    """The name of a job; the worker starts the resources of this job."""
     process: subprocess.Popen[bytes] | None = None
     ready: bool = False
     run: str = ""
-    """The run that it executes; empty if it is idle."""
+    """The run that the worker executes; empty if the worker is idle."""
     backfill: str = ""
-    """The backfill that this run belongs to; empty if it belongs to none."""
+    """The backfill of the worker's run; empty if the run belongs to no backfill."""
     runs: int = 0
     used_ms: int = 0
     terminating: bool = False
     leaving: bool = False
     """The worker ends as soon as it has no run."""
     replaced: bool = False
-    """A worker of the same place replaced this one, or there was no room for it. It is started again only
-    on request.
+    """A worker with newer code replaced this worker, or the worker had to leave because of the limit. A replaced worker
+    is started again only on request.
     """
     ended: threading.Event = field(default_factory=threading.Event)
 
@@ -107,7 +107,7 @@ class _Asked:
 
 
 class Supervisor:
-    """Serves one home until it is stopped. `UsageError` if another supervisor serves it.
+    """Serves one home until the supervisor is stopped. `UsageError` if another supervisor serves this home.
 
     `worker`: Python's arguments for starting a worker.
     """
@@ -264,10 +264,10 @@ class Supervisor:
     # Workers
 
     def _prepare(self, key: WorkerKey, job: str) -> None:
-        """Starts a worker for this key if it has none and the limit allows it. Workers with other versions of its code
-        end.
+        """Starts a worker for this key if the key has no worker and the limit allows another worker. Workers with other
+        versions of the same code end.
 
-        Runs that wait for one of these workers get the new worker.
+        Runs that wait for an ended worker get the new worker.
         """
         for worker in self._workers:
             if worker.key.place == key.place and worker.key != key:
@@ -345,7 +345,7 @@ class Supervisor:
         assert worker.process is not None
         with suppress(subprocess.TimeoutExpired):
             worker.process.wait(1.0)  # the process may be ending by itself
-        worker.kill()  # kills the rest of its session
+        worker.kill()  # kills the worker's other processes
         with worker.process as process:
             code = process.wait()
         self._say(f"worker {worker.process.pid} of {worker.key.location} ended ({code})")
@@ -400,7 +400,7 @@ class Supervisor:
             worker.kill()
 
     def _terminate(self, worker: _Worker, seconds: float) -> None:
-        """Interrupts the worker's run. The worker leaves, and is killed after `seconds`."""
+        """Interrupts the worker's run. The worker ends by itself, or is killed after `seconds`."""
         if worker.terminating:
             return
         worker.terminating = worker.leaving = True

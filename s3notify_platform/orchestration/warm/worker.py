@@ -38,13 +38,17 @@ from s3notify_platform.spark.warm_sessions import fresh_session, interrupt_jobs,
 
 PDEATHSIG: Final = 1
 FLUSH_SECONDS: Final = 1.0
-"""Limit for sending a run's traces, if there are any."""
+"""Limit in seconds for sending a run's traces, if the run has traces."""
 
 NEXT_SECONDS: Final = 0.05
-"""A run that was waiting arrives within this time. If no run arrives, the next session is warmed up."""
+"""Seconds that an idle worker waits for a run. A run that was already waiting arrives within this time; if no run
+arrives, the next session is warmed up.
+"""
 
 COLLECT_BYTES: Final = 1 << 30
-"""Garbage is collected when nothing runs. In a larger process it is collected after each run too."""
+"""A worker process with more memory than this collects garbage after each run too. Every worker collects garbage while
+no run is waiting.
+"""
 
 KEEP_SECONDS: Final = 40.0
 """After this time without a run, Spark's Python workers get a small job, which keeps them alive."""
@@ -75,10 +79,10 @@ def main() -> None:
                 wait = KEEP_SECONDS
                 continue
             _execute(instance, repository, order)
-            flush(FLUSH_SECONDS)  # sent now, since a worker that leaves is killed
+            flush(FLUSH_SECONDS)  # sent now, because a worker that leaves is killed
             spark = fresh_session(
                 spark
-            )  # before another run arrives, which would fail with this Java session
+            )  # before another run arrives: it would fail with the old Java session
             if _resident_bytes() > COLLECT_BYTES:
                 gc.collect()
             said.write(encoded({"done": order["run"], "bytes": _resident_bytes()}))
@@ -99,10 +103,10 @@ def _own_input() -> BinaryIO:
 
 @contextmanager
 def _own_output() -> Iterator[None]:
-    """Processes that start in here, and their children, write to this process's current output.
+    """Processes that start inside the `with` block, and their children, write to this process's current output.
 
-    During a run that is the run's compute log, to which Dagster redirects descriptors 1 and 2. If the JVM got these
-    descriptors themselves, it would write to their original targets forever.
+    During a run, the current output is the run's compute log, to which Dagster redirects descriptors 1 and 2. If the
+    JVM got descriptors 1 and 2 themselves, it would write to their original targets forever.
     """
     reading, writing = os.pipe()
     kept = [os.dup(number) for number in (1, 2)]

@@ -1,10 +1,10 @@
 """The event notifications of a bucket. S3 keeps them all in one document, and overwrites it without a condition.
 
-A change reads the document, edits it, and writes it as a whole. Then it reads the document twice more: its content
-decides if the change succeeded, also after a lost answer. Another writer may change the document in the milliseconds
-between our read and our write. Then our write undoes that change, and nobody notices, as with every tool that writes
-this document. If another writer undoes our change, this is noticed, and our change is made again. Other notifications
-are written back as S3 returned them.
+A change reads the document, edits it, and writes it as a whole. Then the change reads the document twice more. The
+document's content decides if the change succeeded, also after a lost answer. Another writer may change the document in
+the milliseconds between our read and our write. In this case our write undoes the other writer's change without notice;
+every tool that writes this document has this problem. If another writer undoes our change, a later read shows this, and
+our change is made again. Other notifications are written back as S3 returned them.
 
 Ceph RGW keeps each notification by its id. A write adds or replaces the notifications that it contains, and removes
 none. A notification is removed by its id.
@@ -29,7 +29,7 @@ from s3notify_platform.stores.sdk import SDK_ERRORS, count_request, unusable
 
 CHANGE_ATTEMPTS: Final = 12
 SETTLE_SECONDS: Final = 2.0
-"""Time between a write and the second look. Concurrent changes happen within a shorter time."""
+"""Time between the first and the second read after a write. A concurrent change takes less time."""
 
 Kind = Literal["queue", "topic", "function"]
 Server = Literal["aws", "rgw", "minio"]
@@ -61,7 +61,7 @@ class Notification:
         return events and prefixes and suffixes
 
     def covers(self, other: "Notification") -> bool:
-        """True if this notification announces everything that the other one announces. Pure."""
+        """True if this notification announces everything that the other notification announces. Pure."""
         events = all(any(_includes(mine, event) for mine in self.events) for event in other.events)
         return events and other.prefix.startswith(self.prefix) and other.suffix.endswith(self.suffix)
 
@@ -93,7 +93,7 @@ class BucketNotifications:
         return next((one for one in self.each if one.id == name), None)
 
     def without(self, name: str) -> "BucketNotifications":
-        """All notifications except the one with this id."""
+        """All notifications except the notification with this id."""
         left = {
             field: [one for one in self.stored[field] if one.get("Id") != name]
             for field, _ in _FIELDS.values()
@@ -122,7 +122,9 @@ class BucketEvents(S3Requests):
     """The notifications of one bucket. Thread-safe. `RefusedError`: no permission, or no support in the store."""
 
     def server(self) -> Server:
-        """The kind of server, recognised by the headers of its answer. An unknown server counts as `aws`. 1 HEAD."""
+        """The kind of server, recognised by the headers of its answer. An unknown server counts as `aws`.
+        Cost: 1 HEAD.
+        """
         found: Any = self._sent(lambda: self.client.head_bucket(Bucket=self.config.bucket))
         headers = {
             name.lower(): str(value) for name, value in found["ResponseMetadata"]["HTTPHeaders"].items()
@@ -135,7 +137,7 @@ class BucketEvents(S3Requests):
         return "rgw" if ceph or headers.get("x-amz-request-id", "").startswith("tx0000") else "aws"
 
     def read(self) -> BucketNotifications:
-        """The current notifications. 1 GET."""
+        """The current notifications. Cost: 1 GET."""
         found: Any = self._sent(
             lambda: self.client.get_bucket_notification_configuration(Bucket=self.config.bucket)
         )
@@ -148,8 +150,8 @@ class BucketEvents(S3Requests):
         owner: str | None = None,
         only: str | None = None,
     ) -> bool:
-        """Edit the notifications until a read document, and a second one read later, need no further edit. Returns
-        False if no edit was needed.
+        """Edit the notifications until two documents, read one after the other, need no further edit. Returns False if
+        no edit was needed.
 
         `edit` is called on each read document, and returns its argument if no change is needed. `owner`: the account
         that must own the bucket. `only`: on RGW, the id of the notification that changes. `ConflictError`: other
@@ -177,7 +179,7 @@ class BucketEvents(S3Requests):
                     raise
                 failed = error
             except UnavailableError as error:
-                failed = error  # the next read shows if it was applied
+                failed = error  # the next read shows if the write was applied
             else:
                 failed = None
         raise failed or ConflictError(

@@ -1,4 +1,4 @@
-"""Sends requests to AWS services, to set up queues, topics and rules. Each of them may be sent again."""
+"""Sends requests to AWS services, to set up queues, topics and rules. Each request may be sent again."""
 
 import json
 from collections.abc import Iterator
@@ -71,8 +71,8 @@ class ServiceRequests(SdkUser[Any]):
     def ask(self, operation: str, **arguments: Any) -> dict[str, Any] | None:
         """The answer; None if the resource does not exist.
 
-        1 request; up to `ATTEMPTS` while the service is unavailable. `RefusedError`: no permission, or a wrong
-        argument. `UnavailableError`: the request may have been applied; repeat it.
+        Cost: 1 request, or up to `ATTEMPTS` requests while the service is unavailable. `RefusedError`: no permission,
+        or a wrong argument. `UnavailableError`: the request may have been applied; repeat it.
         """
         cause = ""
         for attempt in attempts(self._clock, ATTEMPTS):
@@ -88,7 +88,7 @@ class ServiceRequests(SdkUser[Any]):
         raise UnavailableError(f"{self.config.place} is unavailable: {cause}")
 
     def pages(self, operation: str, field: str, **arguments: Any) -> Iterator[Any]:
-        """The items of a listing, page by page. Requests: for each page as many as `ask`."""
+        """The items of a listing, page by page. Requests: those of `ask`, for each page."""
         token: dict[str, str] = {}
         for _ in range(PAGES_MAX):
             answer = self.ask(operation, **arguments, **token)
@@ -113,7 +113,7 @@ class ServiceRequests(SdkUser[Any]):
 
 
 def policy_in(text: object, place: str) -> dict[str, Any]:
-    """A service's policy; an empty one if the service has no policy. `UsageError` if the text is not a policy."""
+    """A service's policy; an empty policy if the service has none. `UsageError` if the text is not a policy."""
     if not text:
         return {"Version": "2012-10-17", "Statement": []}
     try:

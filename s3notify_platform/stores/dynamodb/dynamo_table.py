@@ -1,7 +1,7 @@
 """One DynamoDB table, reduced to the few calls that the adapters need.
 
 Guarantees. A write is sent once, and has one of three outcomes: `Applied`, `Refused` with the item that was found, or
-`Unknown`. It is sent again only if the server certainly did not apply it. Reads are consistent, and sent up to
+`Unknown`. A write is sent again only if the server certainly did not apply it. Reads are consistent, and sent up to
 `attempts` times, with backoff and jitter.
 
 | answer | verdict |
@@ -108,7 +108,7 @@ class DynamoTable(SdkUser["DynamoDBClient"]):
         self._attempts = attempts
 
     def get(self, key: Item) -> Item | None:
-        """The item with this key, read consistently. 1 request."""
+        """The item with this key, read consistently. Cost: 1 request."""
         found = self._read(
             lambda: self.client.get_item(TableName=self.config.table, Key=key, ConsistentRead=True)
         )
@@ -116,15 +116,15 @@ class DynamoTable(SdkUser["DynamoDBClient"]):
         return item
 
     def get_together(self, keys: Sequence[Item]) -> list[Item | None]:
-        """Up to 100 items, read at one moment. 1 request, which costs double."""
+        """Up to 100 items, read at one moment. Cost: 1 request, which is billed double."""
         gets: Any = [{"Get": {"TableName": self.config.table, "Key": key}} for key in keys]
         found = self._read(lambda: self.client.transact_get_items(TransactItems=gets))
         return [answer.get("Item") for answer in found["Responses"]]
 
     def query(self, attribute: str, value: str, *, sorted_by: str = "", prefix: str = "") -> Iterator[Item]:
-        """Every item with this partition key, in order of the sort key. 1 request for each megabyte.
+        """Every item with this partition key, in order of the sort key. Cost: 1 request for each megabyte.
 
-        With `prefix`, only items whose sort key begins with it; `sorted_by` names the sort key's attribute.
+        With `prefix`, only items whose sort key begins with `prefix`; `sorted_by` names the sort key's attribute.
         """
         condition, names, values = "#k = :v", {"#k": attribute}, {":v": {"S": value}}
         if prefix:
@@ -143,7 +143,7 @@ class DynamoTable(SdkUser["DynamoDBClient"]):
         return answer
 
     def keys(self, attribute: str) -> Iterator[str]:
-        """A string attribute of every item of the table, in no particular order. 1 request for each megabyte."""
+        """A string attribute of every item of the table, in no particular order. Cost: 1 request for each megabyte."""
         items = self._pages("scan", ProjectionExpression="#k", ExpressionAttributeNames={"#k": attribute})
         return (item[attribute]["S"] for item in items)
 
@@ -196,8 +196,8 @@ class DynamoTable(SdkUser["DynamoDBClient"]):
 
 
 def _judge(error: Exception, config: DynamoConfig) -> Refused | Unknown | str:
-    """The outcome of a failed request. A text means that the request was certainly not applied. `UsageError` if no
-    retry can help.
+    """The outcome of a failed request. A returned text means that the request was certainly not applied. `UsageError`
+    if no retry can help.
     """
     if isinstance(error, NoCredentialsError | PartialCredentialsError):
         raise unusable(error, config) from None

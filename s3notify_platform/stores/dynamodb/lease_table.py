@@ -1,4 +1,5 @@
-"""`Leases` on a DynamoDB table, with the same items as object_store's DynamoCommit, so both can use one table.
+"""`Leases` on a DynamoDB table, with the same items as object_store's DynamoCommit, so both packages can use the same
+table.
 
 | attribute | type | value |
 |---|---|---|
@@ -7,7 +8,7 @@
 | generation | N | the lease's generation |
 | timeout | N | milliseconds; 0 means that the commit is done |
 | ttl | N | unix seconds; this is the table's TTL attribute |
-| writer | S | our own: the id of the lease's writer, as a string, since object_store can parse only S and N |
+| writer | S | our own: the id of the lease's writer, as a string, because object_store can parse only S and N |
 
 Guarantees. Each put is one conditional request: if several writers replace one lease, at most one is granted. A lost
 answer is `Unknown`; when the caller puts the lease again, it recognises its own lease by the writer.

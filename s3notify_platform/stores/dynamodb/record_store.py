@@ -10,8 +10,8 @@ r"""`RecordStore` on a DynamoDB table: for high rates, and for buckets that lack
 
 Guarantees. Every write is one conditional request with its own token, the version. So if several writers expect one
 version, at most one succeeds. A write in doubt is `Unknown`, and never sent again here: callers read the record
-(`protocols.updates`). After an addition in doubt, the counter is read once, and the token shows if it was applied.
-Reads are consistent. Several sources can share a table if each has its own scope.
+(`protocols.updates`). After an addition in doubt, the counter is read once, and its token shows if the addition was
+applied. Reads are consistent. Several sources can share a table if each has its own scope.
 
 | operation | requests, undisturbed |
 |---|---|
@@ -19,8 +19,8 @@ Reads are consistent. Several sources can share a table if each has its own scop
 | scan | 1 for each megabyte |
 
 Limits. An item has at most 400 KB, a scope with its partition 2048 bytes, a key 1024 bytes. Anything larger is refused
-with `UsageError` before it is sent. Only records made by `add` are counters. If the network delays the request of a
-creation, it may take effect after the record was removed, under a version that no caller knows.
+with `UsageError` before it is sent. Only records made by `add` are counters. A creation request that the network delays
+may take effect after the record was removed. The record then has a version that no caller knows.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -98,9 +98,9 @@ class DynamoRecordStore:
         keys_only: Callable[[str], bool] | None = None,
         wanted: Callable[[str], bool] | None = None,
     ) -> Iterator[Record]:
-        """See `RecordStore.scan`. Not a snapshot: each page is read when its first record is due.
+        """See `RecordStore.scan`. The scan is not a snapshot: each page is read when its first record is due.
 
-        A page holds whole records. So `known` is ignored, and records that are not `wanted` are read too.
+        A page contains whole records. So `known` is ignored, and records that are not `wanted` are read too.
         """
         for item in self._table.query(
             "partition", self._partition(partition), sorted_by="key", prefix=prefix
@@ -114,7 +114,9 @@ class DynamoRecordStore:
     def add(
         self, partition: str, key: str, amount: int, *, ceiling: int | None = None
     ) -> int | Conflict | Unknown:
-        """See `RecordStore.add`. `Unknown` if the answer was lost and another writer has added since."""
+        """See `RecordStore.add`. `Unknown` if the answer was lost and another writer has added to the counter
+        afterwards.
+        """
         place = self._key(partition, key)
         if amount < 0:
             condition, bound = "#count >= :bound", -amount
@@ -152,7 +154,9 @@ class DynamoRecordStore:
                 assert_never(unreachable)
 
     def _counted(self, place: Item, token: str) -> int | None:
-        """The counter, if its last addition was this one. An addition is sent only once: two could count twice."""
+        """The counter's value, if the counter's last addition has this token; else None. An addition is sent only once,
+        because a repeated addition could count twice.
+        """
         try:
             item = self._table.get(place)
         except UnavailableError:

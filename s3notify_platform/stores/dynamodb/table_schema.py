@@ -44,15 +44,16 @@ class TableSchema:
 
 
 def create_table(table: DynamoTable, schema: TableSchema, *, clock: Clock = SYSTEM_CLOCK) -> bool:
-    """Create the table and wait until it can be used; returns False if it existed. About 4 requests.
+    """Create the table and wait until it can be used; returns False if it existed. Cost: about 4 requests.
 
-    `UsageError` if it exists with other keys, or expires by another attribute: it is left unchanged.
+    `UsageError` if the table exists with other keys, or if its items expire by another attribute; the table is left
+    unchanged.
     """
     created = False
     for _ in attempts(clock, CREATE_ATTEMPTS, ceiling=POLL_CEILING_SECONDS):
         found = describe(table)
         if found is None:
-            # The next attempt finds out if this worked.
+            # The next attempt finds out if the creation worked.
             created |= table.inspect(lambda client: _create(client, table.config.table, schema))
             continue
         if wrong := _wrong_keys(found, schema):
@@ -63,7 +64,7 @@ def create_table(table: DynamoTable, schema: TableSchema, *, clock: Clock = SYST
 
 
 def examine(table: DynamoTable, schema: TableSchema, *, clock: Clock = SYSTEM_CLOCK) -> tuple[str, ...]:
-    """The problems of the table, as texts for people; empty if it can be used. 6 requests.
+    """The problems of the table, as texts for people; empty if it can be used. Cost: 6 requests.
 
     Puts an item twice under a condition; the second put must be refused. Then removes the item.
     """
@@ -84,7 +85,7 @@ def examine(table: DynamoTable, schema: TableSchema, *, clock: Clock = SYSTEM_CL
 
 
 def describe(table: DynamoTable) -> Item | None:
-    """DynamoDB's own description of the table; None if the table does not exist. 1 request."""
+    """DynamoDB's own description of the table; None if the table does not exist. Cost: 1 request."""
 
     def ask(client: "DynamoDBClient") -> Any:
         try:
@@ -127,7 +128,9 @@ def _ttl(table: DynamoTable) -> str | None:
 
 
 def _expires(table: DynamoTable, schema: TableSchema) -> bool:
-    """True if items expire by the schema's attribute. If not, switches expiry on; the next attempt checks again."""
+    """True if items expire by the schema's attribute. Otherwise switches expiry on, and returns False; the next attempt
+    checks again.
+    """
     if schema.ttl is None or (found := _ttl(table)) == schema.ttl:
         return True
     if found is not None:

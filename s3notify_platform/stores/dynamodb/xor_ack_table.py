@@ -1,11 +1,12 @@
-r"""Ack chains in the table of the npm package xor-ack-dynamodb: its users and ours can stamp the same chains.
+r"""Ack chains in the table of the npm package xor-ack-dynamodb: users of the package and of this platform can stamp the
+same chains.
 
     {partition_key}: tag               stamp (binary)                      the package's item, its only one
     {partition_key}: tag "\0s3notify"  record, version, ttl (once closed)  ours: names, operations, tombstone
 
 The package replaces its whole item with every stamp, so that item cannot hold our fields. The package deletes its item
-when the XOR is zero. The two items of a chain are read in one transaction. They are written in one transaction, each
-under the condition that it is unchanged. The version of a record covers both items.
+when the XOR is zero. The two items of a chain are read in one transaction. The two items are also written in one
+transaction, each under the condition that it is unchanged. The version of a record covers both items.
 
 | found | read as |
 |---|---|
@@ -21,9 +22,10 @@ and our write, our write is a conflict. If we write between the package's read a
 
 Limits. The package has no operation ids, names, deadlines or failures. If it stamps twice, both stamps are applied. The
 package does not see that a chain has failed: for the package, the chain does not exist. While an item is in a
-transaction of ours, the package's write to it may be refused with `TransactionConflictException`; its caller must
-retry. The package must not begin a tag again while our item of this tag is open. `ttl` (unix seconds) only frees space:
-switch TTL on for that attribute, or call `SharedChains.purge`. Items in the table that hold no chain are refused.
+transaction of ours, the package's write to it may be refused with `TransactionConflictException`; the package's caller
+must retry. The package must not begin a tag again while our item of this tag is open. `ttl` (unix seconds) only frees
+space: switch TTL on for that attribute, or call `SharedChains.purge`. Items in the table that are not part of a chain
+are refused.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -45,14 +47,14 @@ if TYPE_CHECKING:
 SUFFIX: Final = "\0s3notify"
 NONE: Final = "-"
 TAGS_TOGETHER: Final = 25
-"""Chains that a scan reads in one request."""
+"""Number of chains that a scan reads in one request."""
 
 
 class XorAckTable:
     """A `RecordStore` for `SharedChains(records, partition=partition)`. Thread-safe.
 
-    create, read, replace, remove: 1 request each, a transaction of two items. scan: 1 request for each megabyte of the
-    table, and 1 for each `TAGS_TOGETHER` chains.
+    Cost of create, read, replace and remove: 1 request each, a transaction of two items. Cost of a scan: 1 request for
+    each megabyte of the table, and 1 for each `TAGS_TOGETHER` chains.
     """
 
     def __init__(
@@ -102,7 +104,7 @@ class XorAckTable:
         keys_only: Callable[[str], bool] | None = None,  # noqa: ARG002 - as above
         wanted: Callable[[str], bool] | None = None,
     ) -> Iterator[Record]:
-        """See `RecordStore.scan`. Not a snapshot: chains are read `TAGS_TOGETHER` at a time."""
+        """See `RecordStore.scan`. The scan is not a snapshot: chains are read `TAGS_TOGETHER` at a time."""
         if partition != self._partition:
             return
         found = {key.removesuffix(SUFFIX) for key in self._table.keys(self._key)}
@@ -117,7 +119,7 @@ class XorAckTable:
     def add(
         self, partition: str, key: str, amount: int, *, ceiling: int | None = None
     ) -> int | Conflict | Unknown:
-        """Not supported, since this table has no counters: `UsageError`."""
+        """Raises `UsageError`, because this table has no counters."""
         raise UsageError(
             f"{partition}/{key}: the table of ack chains keeps no counters ({amount}, {ceiling})"
         )
@@ -198,7 +200,7 @@ def _record(tag: str, theirs: Item | None, ours: Item | None) -> Record | None:
         ours_open = chain is not None and chain.status == "open"
         chain = replace(chain, stamp=stamp) if chain and ours_open else Chain(identity="", stamp=stamp)
     elif chain is not None and chain.status == "open":
-        # The time of its end is unknown: the tombstone's time counts from the chain's creation.
+        # The time when the chain ended is unknown, so the tombstone's time counts from the chain's creation.
         chain = acked(replace(chain, last=b""), chain.created_ms + int(TOMBSTONE_SECONDS * 1000))
     assert chain is not None
     return Record(

@@ -36,16 +36,16 @@ if TYPE_CHECKING:
 
 _NO_KEY: Final = "<Code>NoSuchKey</Code>"
 _NO_BUCKET: Final = "NoSuchBucket"
-"""Texts in the body of a 404, which obstore includes in its error. If neither is found, boto3 sends the
-request again.
+"""Texts in the body of a 404, which obstore includes in its error. If neither text is found, boto3 sends the request
+again.
 """
 
 
 class FastObjectStore(DelegatingStore):
     """One bucket. Thread-safe; no request is sent before the first call.
 
-    It never deletes by obstore, which supports no condition and sends DeleteObjects: Ceph RGW 16 crashes on that
-    request in a bucket with notifications.
+    This store never deletes by obstore, which supports no condition and sends DeleteObjects. Ceph RGW 16 crashes on
+    DeleteObjects in a bucket with notifications.
     """
 
     def __init__(self, config: S3Config) -> None:
@@ -53,7 +53,7 @@ class FastObjectStore(DelegatingStore):
         super().__init__(self._s3)
         self.config = config
         self._bucket_exists = False
-        """True if the bucket has answered before. It may have been removed since."""
+        """True if the bucket has answered before. The bucket may have been removed in the meantime."""
 
     def _fits(self, key: str) -> bool:
         """True if obstore can send this key. Bucket ARNs, and on AWS bucket names with dots, are left to boto3."""

@@ -1,7 +1,7 @@
 """The hot read path: obstore, several times the throughput of boto3 for many small objects.
 
-obstore uses paths instead of keys, and some keys are not valid paths. `fits_obstore` says which keys it can read;
-`S3ObjectStore` reads the others, more slowly.
+obstore uses paths instead of keys, and some keys are not valid paths. `fits_obstore` says which keys obstore can read;
+`S3ObjectStore` reads all other keys, more slowly.
 """
 
 import re
@@ -56,7 +56,7 @@ def meta_of(key: str, found: "GetResult") -> ObjectMeta:
 def obstore_store(config: S3Config, *, read_seconds: float = 30.0, attempts: int = 5) -> "S3Store":
     """An obstore client of `config`'s bucket. No request. `UsageError` if no credentials are found.
 
-    Its credentials are found as boto3's are, so both clients act as the same user.
+    obstore's credentials are found in the same way as boto3's, so both clients act as the same user.
     """
     from obstore.store import S3Store
 

@@ -1,9 +1,9 @@
 """`ObjectStore` over the S3 API, by boto3: AWS, Ceph RGW and others. The hot path is in `fast`.
 
 Guarantees. A conditional write is sent once, and has one of three outcomes: applied, refused, unknown (see the table in
-`stores.faults`). It is sent again only if the store certainly did not apply it. Reads and unconditional writes are
-sent up to `attempts` times, with backoff and jitter. An unconditional write that was sent twice may take effect twice;
-if that matters, write under a condition.
+`stores.faults`). A conditional write is sent again only if the store certainly did not apply it. Reads and
+unconditional writes are sent up to `attempts` times, with backoff and jitter. An unconditional write that was sent
+twice may take effect twice; if that matters, write under a condition.
 
 Requests: one for each call, plus retries. A HEAD does not distinguish a missing key from a missing bucket. So the first
 HEAD that finds no object is followed by one request for the bucket.
@@ -97,9 +97,10 @@ class S3ObjectStore(S3Uploads):
         raise self._unavailable(found)
 
     def refusal(self, key: str) -> str:
-        """The reason why the store refuses to return the object; "" if it does not. 1 GET; the body is not read.
+        """The reason why the store refuses to return the object; "" if the store does not refuse. Cost: 1 GET; the body
+        is not read.
 
-        `UnavailableError` if the store cannot say it now, or if an encryption key cannot be used.
+        `UnavailableError` if the store cannot give the reason now, or if an encryption key cannot be used.
         """
 
         def begin() -> None:
@@ -144,7 +145,7 @@ class S3ObjectStore(S3Uploads):
         return self._outcome(written) if isinstance(written, Fault) else Written(etag=etag_of(written))
 
     def delete(self, key: str, *, precondition: IfMatch | None = None) -> WriteOutcome:
-        """See `ObjectStore.delete`. Some stores ignore the condition: `stores.probe` finds these."""
+        """See `ObjectStore.delete`. Some stores ignore the condition: `stores.probe` finds these stores."""
         arguments: dict[str, Any] = {} if precondition is None else {"IfMatch": precondition.etag}
         deleted: Any = self._send(
             lambda: self.client.delete_object(Bucket=self.config.bucket, Key=check_key(key), **arguments),
@@ -167,7 +168,7 @@ class S3ObjectStore(S3Uploads):
         """See `ObjectStore.copy`. Up to 5 GB. Some stores ignore the condition.
 
         If `metadata` is given and the source is overwritten meanwhile, the copy may have the body of one version and
-        the headers of the previous one. This cannot happen with a `CopySource`.
+        the headers of the previous one. A copy from a `CopySource` cannot have this problem.
         """
         arguments: dict[str, Any] = {} if precondition is None else {"IfNoneMatch": "*"}
         origin = source if isinstance(source, CopySource) else None
@@ -182,7 +183,8 @@ class S3ObjectStore(S3Uploads):
             arguments["CopySourceIfMatch"] = source.meta.etag
         if origin is not None and metadata is not None:
             kept = origin.meta.metadata if origin is not source else {}
-            # Kept metadata and headers are sent too, since REPLACE replaces all of them.
+            # The request also contains the metadata and headers to keep, because REPLACE replaces all metadata and
+            # headers.
             arguments |= {
                 "MetadataDirective": "REPLACE",
                 "Metadata": metadata_of(target, {**kept, **(metadata or {})}),
@@ -234,7 +236,7 @@ class S3ObjectStore(S3Uploads):
         return Page(objects=objects, next_token=token if answer["IsTruncated"] else None)
 
     def create_bucket(self) -> None:
-        """Create the bucket unless this account owns it already. 1 request."""
+        """Create the bucket unless this account owns it already. Cost: 1 request."""
         region = self.config.region
         arguments: dict[str, Any] = {}
         if self.config.endpoint_url is None and region != "us-east-1":
@@ -250,7 +252,9 @@ class S3ObjectStore(S3Uploads):
             raise self._unavailable(created)
 
     def server_date_ms(self) -> int | None:
-        """The server's wall clock to the second, by one HEAD of the bucket; None if it does not send its time."""
+        """The server's wall clock to the second, by one HEAD of the bucket; None if the server does not send its
+        time.
+        """
         answer: Any = self._send(lambda: self.client.head_bucket(Bucket=self.config.bucket))
         if isinstance(answer, Fault):
             return None

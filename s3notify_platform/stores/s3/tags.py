@@ -33,7 +33,7 @@ class ObjectTags(S3Requests):
     """The tags of one bucket's objects. Thread-safe."""
 
     def check_versioned(self) -> None:
-        """`UsageError` unless every object that is written to the bucket becomes a version with an id. 1 GET."""
+        """`UsageError` unless every object that is written to the bucket becomes a version with an id. Cost: 1 GET."""
         found = self._send(lambda: self.client.get_bucket_versioning(Bucket=self.config.bucket))
         if isinstance(found, Fault):
             raise self._unavailable(found)
@@ -46,7 +46,8 @@ class ObjectTags(S3Requests):
     def add(
         self, key: str, version_id: str, tags: Mapping[str, str]
     ) -> Literal["added", "there", "gone", "full"]:
-        """Add tags to this version, and keep its other tags; `full` if it would have more than `TAGS_MAX`.
+        """Add tags to this version, and keep its other tags; returns `full` if the version would then have more than
+        `TAGS_MAX` tags.
 
         S3 overwrites all tags of a version in one request, without a condition: tags that others set between the two
         requests are lost. Requests: 1 GET, and 1 PUT unless the version has the tags already. `UnavailableError`: the
