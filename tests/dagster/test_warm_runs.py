@@ -99,10 +99,7 @@ class Warm:
             job_origin=run.remote_job_origin, run_id=run.run_id, instance_ref=self.instance.get_ref()
         )
         recon_job = self.code.get_reconstructable_job(JOB)
-        said, terminated = (
-            spawn.Queue(),
-            spawn.Event(),
-        )  # the variables keep the semaphores of both objects alive
+        said, terminated = spawn.Queue(), spawn.Event()  # these variables keep both semaphores
         process = spawn.Process(
             target=start_run_in_subprocess,
             args=[serialize_value(arguments), recon_job, said, terminated],

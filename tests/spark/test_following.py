@@ -100,9 +100,7 @@ def test_newest_rows_equal_a_window_of_spark(newest_lake: Lake, anywhere: str) -
     first = shown(lake)
     assert first == window(lake)
     assert {*first} == {*map(str, range(8)), "77"}
-    for holder in {
-        source for source, *_ in first.values()
-    }:  # the object with the newest row of each key is deleted
+    for holder in {source for source, *_ in first.values()}:  # each key loses its newest row
         lake.delete(holder.removeprefix("raw/"))
     lake.put("late.jsonl", [line(3, 0), line(100, 5)])
     lake.ingest()
