@@ -1,8 +1,8 @@
 """The Dagster definitions that `workspace.yaml` loads: the component instances of a folder.
 
 `S3NOTIFY_DEFS` names the folder; the default is `defs` in the working directory. The folder is imported as a package,
-so a transform next to a `defs.yaml` has the import path `FOLDER.orders.module.function`. If there is no source, there
-is one asset that says how to define a source; it reads and writes nothing.
+so a transform next to a `defs.yaml` has the import path `FOLDER.orders.module.function`. If the folder has no source,
+the definitions have one asset, whose description says how to define a source.
 """
 
 import sys
@@ -17,7 +17,7 @@ from s3notify_platform.source.settings import DEFS_VARIABLE
 
 
 def load(folder: Path) -> dg.Definitions:
-    """The definitions of every component below `folder`. `UsageError` if it is not a folder that can be imported."""
+    """The definitions of every component below `folder`. Raises `UsageError` if `folder` cannot be imported."""
     folder = folder.resolve()
     if not folder.is_dir() or not folder.name.isidentifier():
         raise UsageError(
@@ -31,7 +31,8 @@ def load(folder: Path) -> dg.Definitions:
     sources = dg.ComponentTree.from_module(defs_module=module, project_root=folder.parent).build_defs()
     if not (sources.assets or sources.jobs or sources.sensors):
         sources = _nothing()
-    # This also covers runs from the UI and backfills: a process for each step would start Python and Spark again.
+    # This executor also serves backfills and runs from the UI. With a process for each step, each step would start
+    # Python and Spark again.
     return dg.Definitions.merge(sources, dg.Definitions(executor=dg.in_process_executor))
 
 

@@ -1,4 +1,5 @@
-"""Pytest fixtures for a project's own tests: its sources, on a real S3 server on this machine, with a real Spark.
+"""Pytest fixtures for a project's own tests. They run the project's sources on a real S3 server and a real Spark, on
+this machine.
 
     # conftest.py
     pytest_plugins = ["s3notify_platform.testing"]
@@ -11,8 +12,8 @@
         assert orders.rows()["amount"].to_pylist() == [None]
 
 Each call makes a source with a new bucket, so that tests are independent of each other. Server and Spark are started
-once for all tests. Mocks inside the test process would not work, since Spark reads in other processes. Needs the extra
-`local`.
+once for all tests. A mock inside the test process cannot replace the server, because Spark reads in other processes.
+The fixtures need the extra `local`.
 """
 
 import os
@@ -49,7 +50,7 @@ KEY_VARIABLE, SECRET_VARIABLE = "S3NOTIFY_TESTING_KEY", "S3NOTIFY_TESTING_SECRET
 """Environment variables with the server's credentials, which Spark's processes read."""
 
 _ELSEWHERE: Final = {*named(S3Settings, DynamoSettings), "platform_bucket", "known_bucket", "commit"}
-"""Settings for the place and access of a project's buckets and tables, which tests replace."""
+"""Settings that tests replace: they say where a project's buckets and tables are, and with which credentials."""
 
 _OF_WRITERS: Final = ("platform_prefix", "keyspace_prefix", "queue_prefix", "slots")
 """Settings that must be the same for a source and its writers."""
@@ -59,7 +60,7 @@ _OF_WRITERS: Final = ("platform_prefix", "keyspace_prefix", "queue_prefix", "slo
 class SourceInTest:
     """A source of the project, with a bucket of its own on the test server.
 
-    `publisher` writes and announces objects. `transform` is the source's own, or None.
+    `publisher` writes and announces objects. `transform` is the transform of the source, or None.
     """
 
     source: Source
@@ -68,7 +69,9 @@ class SourceInTest:
     transform: Callable[[DataFrame], DataFrame] | None
 
     def put(self, key: str, body: bytes | str) -> None:
-        """Writes an object and announces it. `AssertionError` if the key does not begin with the source's prefix."""
+        """Writes an object and announces it. Raises `AssertionError` if the key does not begin with the source's
+        prefix.
+        """
         assert key.startswith(self.source.input.prefix), (
             f"{key!r}: keys begin with {self.source.input.prefix!r}"
         )
@@ -81,7 +84,7 @@ class SourceInTest:
     def commit(self) -> None:
         """Commits all changes until now, and updates the tables of `latest` and `cluster_by`.
 
-        `AssertionError`, with the reason, if a slot cannot be committed. Malformed records do not raise: see
+        Raises `AssertionError` with the reason if a slot cannot be committed. Malformed records raise no error: see
         `quarantine`.
         """
         said: list[str] = []
@@ -94,9 +97,7 @@ class SourceInTest:
         assert not ingest.behind, ingest.behind
 
     def rows(self, asset: str | None = None) -> pa.Table:
-        """The rows of the source's table, or of the asset {name}_latest or {name}_clustered, in the order of their
-        keys.
-        """
+        """The rows of the source's table, or of the asset {name}_latest or {name}_clustered, sorted by object key."""
         table = self.source.table(asset)
         found = table.newest()
         if not isinstance(found, Snapshot):
@@ -146,7 +147,8 @@ def s3notify_spark(s3notify_server: LocalS3Server) -> Iterator[SparkSession]:
 def s3notify_source(
     s3notify_server: LocalS3Server, s3notify_spark: SparkSession
 ) -> Callable[..., SourceInTest]:
-    """Makes sources by their names in the project's YAML; keyword arguments override settings.
+    """A function that makes a source by its name in the project's YAML. Keyword arguments of the function override
+    settings.
 
     A source that no YAML defines is made from the arguments alone: `s3notify_source("orders", prefix="raw/orders/")`.
     """
@@ -180,7 +182,9 @@ def s3notify_source(
 
 
 def _configured(name: str) -> tuple[Mapping[str, Any], Callable[[DataFrame], DataFrame] | None]:
-    """The settings of a source in the project's YAML, and its transform. Empty if the YAML has no such source."""
+    """The settings of a source in the project's YAML, and its transform. The settings are empty if the YAML lacks the
+    source.
+    """
     configured = [source for source in sources_of() if source.name == name]
     if not configured:
         return {}, None

@@ -13,7 +13,7 @@ settings.register_profile(
 )
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "dev"))
 
-# Set before any Java starts, since Java passes its environment on.
+# These variables are set before any Java starts, because Java gives its environment to its processes.
 os.environ.update({"S3NOTIFY_TEST_KEY": "test", "S3NOTIFY_TEST_SECRET": "test"})
 
 pytest_plugins = [

@@ -1,8 +1,8 @@
-"""Runs the benchmarks, each on an embedded server; writes the results to `FIGURES.md`, and five rows to the README.
+"""Runs the benchmarks, each on an embedded server. Writes all results to `FIGURES.md`, and some rows to the README.
 
-`python -m tests.benchmarks [NAME ...] [--small] [--takeover]` runs all benchmarks, or the named ones. The file keeps
-its results of the other benchmarks. `--small` only shows that the benchmarks run, and writes nothing. `--takeover`
-waits 90 s more for Ceph RGW's second gateway.
+`python -m tests.benchmarks [NAME ...] [--small] [--takeover]` runs all benchmarks, or only the benchmarks with these
+names. `FIGURES.md` keeps its results of all other benchmarks. `--small` only shows that the benchmarks run, and writes
+nothing. `--takeover` waits 90 s more for Ceph RGW's second gateway.
 """
 
 import argparse
@@ -50,7 +50,7 @@ ON_SERVER: dict[str, tuple[Run, float]] = {
     "scale": (scale.run, 9),
     "sweeping": (sweeping.run, 7),
     "reading": (reading.run, 9),
-    "growth": (growth.run, 8),  # runs after `sweeping`, since it changes some of the million objects
+    "growth": (growth.run, 8),  # runs after `sweeping`, because `growth` changes some of the million objects
     "memory": (memory.run, 6),
     "deriving": (deriving.run, 3),
     "money": (money.run, 8),
@@ -59,7 +59,7 @@ ON_SERVER: dict[str, tuple[Run, float]] = {
 }
 """Benchmarks that share a server.
 
-Each gets the server, and `small`. The number is its time, in minutes on two quiet cores.
+Each function gets the server and `small`. The number is the benchmark's time in minutes, on two quiet cores.
 """
 
 IN_FOLDER: dict[str, tuple[Run, float]] = {
@@ -74,7 +74,7 @@ IN_FOLDER: dict[str, tuple[Run, float]] = {
 }
 """Benchmarks that start their own servers.
 
-Each gets the path of a new folder, and `small`. The number is its time in minutes.
+Each function gets the path of a new folder and `small`. The number is the benchmark's time in minutes.
 """
 
 

@@ -1,8 +1,9 @@
-"""(5) Stamps on one ack chain: the platform's stamps, without contention, compared with compare-and-set, on one server.
+"""(5) Stamps on one ack chain: the platform's stamps, which do not contend, compared with compare-and-set on the same
+server.
 
 Stampers are separate processes. Each gets the chain, as Spark's tasks do, and one child to stamp. All requests of the
-stampers are counted, including those that resolve an outcome or close the chain. For comparison, the same is measured
-with one record that the stampers change by compare-and-set.
+stampers are counted, including those that resolve an outcome or close the chain. For comparison, stampers also change
+one record by compare-and-set.
 
 After that, one process uses the npm package's own table in two ways: the platform's way, which combines stamps, and the
 package's way. The package is no longer on the npm registry. `tests/support/xor_ack_peer.js` replaces it, and uses the
@@ -75,7 +76,8 @@ def run(folder: Path, *, small: bool) -> list[Figure]:
 
 
 def _apart(server: S3Server, where: str, at_once: int) -> Figure:
-    """Requests of each stamper, and seconds until all are done, in the round with the median number of requests.
+    """Requests of each stamper, and seconds until all stampers are done, in the round with the median number of
+    requests.
 
     There is no warm-up.
     """
@@ -138,7 +140,7 @@ def _stamper(place: S3Config | DynamoConfig, chain: Chain | str, name: str, gate
 
 
 def _records(place: S3Config | DynamoConfig) -> tuple[Any, Counter[str]]:
-    """A record store at this place, and a counter of the store's requests."""
+    """A record store in this bucket or table, and a counter of the store's requests."""
     if isinstance(place, S3Config):
         objects = CountingStore(open_store(place))
         return ObjectRecordStore(objects, "records/"), objects.counts
@@ -200,7 +202,9 @@ def _together(calls: Sequence[Callable[[], StampOutcome]]) -> Seconds:
 
 
 def _batch() -> Figure:
-    """The cost of the chain of a batch with four runs, from the tick that opens it to the tick that finds it done."""
+    """The cost of the ack chain of a batch with four runs, from the tick that opens the chain to the tick that finds it
+    acked.
+    """
     store = Counted(MemoryRecordStore())
     chains = AckChains(store)
     slots = [str(slot) for slot in range(SLOT_COUNT)]

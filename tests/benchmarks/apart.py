@@ -23,7 +23,7 @@ LOOK_SECONDS = 0.3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Memory:
-    """Peak resident bytes of three processes: the driver's Python, its JVM, and the largest of its Python workers."""
+    """Peak resident bytes of three processes: the driver's Python process, its JVM, and its largest Python worker."""
 
     driver: int
     jvm: int = 0
@@ -31,7 +31,7 @@ class Memory:
 
     @property
     def total(self) -> int:
-        """The sum, with one worker."""
+        """The sum of the three numbers of bytes."""
         return self.driver + self.jvm + self.worker
 
     def __str__(self) -> str:
@@ -44,7 +44,7 @@ class Memory:
 
 
 def apart(function: Callable[..., T], *arguments: Any) -> tuple[T, Memory]:
-    """The result of `function(*arguments)` in a new process, and its memory.
+    """The result of `function(*arguments)` in a new process, and the memory of this process.
 
     The function, its arguments and its result must be picklable.
     """
@@ -88,7 +88,7 @@ def peak(pid: int) -> int:
 
 
 def _main() -> None:
-    # Other output, such as Spark's, must not get into the answer.
+    # Other output, for example Spark's, must not get into the answer.
     with os.fdopen(os.dup(1), "wb") as answers:
         os.dup2(2, 1)
         function, arguments = pickle.load(sys.stdin.buffer)

@@ -1,7 +1,7 @@
-"""(21) Queries by date and by customer: of a table in the order of its batches, and of a clustered table.
+"""(21) Queries by date and by customer, on a table in the order of its batches and on a clustered table.
 
 Both tables have the same 10 million rows, which are committed by 2,000 batches of one object. Most rows of an object
-are of one day; their customers are random. The rows are committed as if they had been read, and each batch updates the
+have the same day, and random customers. The rows are committed as if they had been read, and each batch updates the
 clustered table, which is compacted once at the end.
 
 The alternative is a Delta table of the same rows, which Spark sorts, and writes once. Seconds are medians of a query,
@@ -114,7 +114,7 @@ def _filled(source: Source, batches: int, each: int) -> Seconds:
     for number in range(batches):
         key, label = f"in/{number:05d}.parquet", base.version + 1
         slot = slot_of(key, source.location.slots)
-        late = rng.random(each) < 0.02  # some rows are of earlier days
+        late = rng.random(each) < 0.02  # some rows have earlier days
         days = np.where(late, rng.integers(0, number // 20 + 1, each), number // 20)
         rows = pa.table(
             {
@@ -148,7 +148,7 @@ def _filled(source: Source, batches: int, each: int) -> Seconds:
 
 
 def _once(spark: SparkSession, source: Source, config: S3Config) -> None:
-    """The same rows, sorted and written by Spark, and read by readers of Delta tables."""
+    """Writes the same rows by Spark, sorted, as a Delta table."""
     rows = load_slots(spark, source, None).repartitionByRange(8, "dt", "customer_id")
     place = f"s3a://{BUCKET}/once"
     hadoop = spark.sparkContext._jsc.hadoopConfiguration()

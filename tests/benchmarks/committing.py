@@ -1,8 +1,9 @@
-"""(5) The cost of a commit with one winner: by native conditions, by our leases, by object_store's (obstore 0.8.2).
+"""(5) The cost of a commit with one winner: by native conditions, by our leases, and by the leases of object_store
+(obstore 0.8.2).
 
-All run on one ministack, which has S3 and DynamoDB at one port. A proxy counts the requests, in a separate pass.
-object_store never releases a lease, and waits 3 times the lease's timeout. So its row "create, delete, create" has a
-timeout of 2 s; the default is 20 s. Warm-ups: a HEAD by the platform, a commit by object_store. The last rows are
+All commits run on one ministack, which has S3 and DynamoDB at one port. A proxy counts the requests, in a separate
+pass. object_store never releases a lease, and waits 3 times the lease's timeout. So its row "create, delete, create"
+has a timeout of 2 s; the default is 20 s. Warm-ups: a HEAD by the platform, a commit by object_store. The last rows are
 concurrent runs of a slot asset, each of one slot, on one log. They are threads of one process, or threads that act as
 processes.
 """

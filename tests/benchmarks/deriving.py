@@ -1,9 +1,9 @@
-"""(12) Reads and writes of a slot asset after slots of its source changed: one of 1,000, and a batch of 500.
+"""(12) Bytes and requests to update a slot asset after 1 slot, or 500 slots, of its source's 1,000 slots have changed.
 
 The source's table has 1,000 slots of 1,000 rows (100,000 objects of 10 records, see `rewriting_rows`). Ten batches
-commit these as if they had been read. The asset has the same eight columns as the records, and nine of ten rows. Before
-each count, one object in each of the slots changes. The results also have the size of the necessary work: the rows of
-these slots in the asset's table. The alternative is to build all slots again.
+commit these objects as if they had been read. The asset has the same eight columns as the records, and nine of ten
+rows. Before each count, one object in each of the slots changes. The results also have the size of the necessary work:
+the rows of these slots in the asset's table. The alternative is to build all slots again.
 
 Requests and bytes are measured in a pass through a proxy; seconds are medians of other passes, in a running session.
 """
@@ -84,7 +84,7 @@ class Lake:
         return slots_of(4 * self.objects, self.slots)
 
     def commit(self, numbers: Numbers) -> None:
-        """Commits these objects as new, as if they had been read."""
+        """Commits these objects as new objects, as if they had been read."""
         table, base = self.source.table(), self.source.open_table().snapshot
         assert base is not None
         rows, label = rows_of(numbers, self.slot_of, self.chance), base.version + 1
@@ -112,7 +112,7 @@ class Lake:
         assert isinstance(table.commit(change, base), Committed)
 
     def change(self, slots: Sequence[Slot]) -> None:
-        """Commits a new object in each of these slots, by one batch."""
+        """Commits one batch, with a new object in each of these slots."""
         first = self.objects + self.more
         found = [np.flatnonzero(self.slot_of[first:] == slot)[0] + first for slot in slots]
         self.more = int(max(found)) + 1 - self.objects
@@ -132,7 +132,7 @@ class Lake:
         return took()
 
     def some(self, count: int) -> Iterator[list[Slot]]:
-        """This number of slots, other ones each time.
+        """Yields this number of slots, other slots each time.
 
         Slots that were built before have small files of their own.
         """
@@ -140,9 +140,9 @@ class Lake:
             yield sorted(Slot(int(n)) for n in self.chance.choice(self.slots, count, replace=False))
 
     def answered(self, some: Iterator[list[Slot]]) -> tuple[list[Slot], list[Answered]]:
-        """The next slots, and the requests to build them after each of them has got a new object."""
+        """The next slots, and the requests that build these slots after each slot has got a new object."""
         with watched(self.source) as (seen, answered):
-            for slots in islice(some, 2):  # connections are new at first
+            for slots in islice(some, 2):  # the first pass opens connections
                 self.change(slots)
                 answered.clear()
                 self.derive(slots, source=seen)

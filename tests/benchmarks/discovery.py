@@ -1,4 +1,4 @@
-"""(1) Finds which of 1k, 10k or 100k objects have changed, if 10 have: a poll, compared with a listing.
+"""(1) Finds the 10 changed objects among 1k, 10k or 100k objects: by a poll, compared with a listing.
 
 obstore, the fastest client, makes the full LIST; `get_s3_keys` is a function of dagster-aws, which uses boto3. Neither
 compares the keys with earlier ones. A first poll, and a first LIST of few objects, are warm-ups.

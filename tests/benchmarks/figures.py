@@ -1,6 +1,6 @@
 """One row of the table of figures, and the measurement of seconds.
 
-These are by the clock and of CPU, separately for the servers.
+Seconds are measured by the clock and as CPU time; the CPU time of servers is separate.
 """
 
 import os
@@ -39,7 +39,7 @@ TICK = 1 / os.sysconf("SC_CLK_TCK")
 class Seconds(float):
     """Seconds by the clock. `cpu`: of this process and its descendants; `server`: of the servers among them.
 
-    Both are 0 if their sum is less than `TOLD`, since they are counted in ticks of 10 ms.
+    `cpu` and `server` are 0 if their sum is less than `TOLD`, because they are counted in ticks of 10 ms.
     """
 
     cpu: float = 0.0

@@ -4,7 +4,7 @@ This is the steady state: the writer is a `QueuedPublisher`, and the run plans f
 
 The alternative is a user's own program without Spark. It lists the bucket by obstore, and compares the ETags with a
 state file on the bucket. It reads and parses the objects that differ, writes them as Parquet, and then writes the state
-file. If the program is killed in between, or if there are two of them, rows are lost or doubled.
+file. If the program is killed in between, or runs twice at the same time, rows are lost or doubled.
 
 Seconds are medians of runs in a running session. Warm-ups are a bucket of 10 objects, and a first change. Requests and
 bytes are counted by a proxy, in a separate pass. The million objects are simulated: their states are committed as if
@@ -159,7 +159,7 @@ def _cost(spark: SparkSession, source: Source, keys: Sequence[str]) -> Cost:
         _changed(spark, source, seen, keys[0])
         answered.clear()
         _changed(spark, source, seen, keys[1])
-    _changed(spark, source, source, keys[2])  # connections are new at first
+    _changed(spark, source, source, keys[2])  # the first change opens connections
     return Cost.of(median(_changed(spark, source, source, key) for key in keys[3:]), answered)
 
 
@@ -167,7 +167,7 @@ def _cost(spark: SparkSession, source: Source, keys: Sequence[str]) -> Cost:
 def watched(source: Source) -> Iterator[tuple[Source, list[Answered]]]:
     """The source, reached through a proxy that adds a round trip to each request; and the proxy's answers."""
     with FaultProxy(str(source.input.bucket.endpoint_url)) as proxy:
-        proxy.before = lambda *_: time.sleep(ROUND_TRIP_MS / 1000)  # so that concurrent requests overlap
+        proxy.before = lambda *_: time.sleep(ROUND_TRIP_MS / 1000)  # so concurrent requests overlap
         seen = with_settings(
             source,
             bucket=replace(source.input.bucket, endpoint_url=proxy.url),
@@ -177,7 +177,7 @@ def watched(source: Source) -> Iterator[tuple[Source, list[Answered]]]:
 
 
 def _changed(spark: SparkSession, source: Source, seen: Source, key: str) -> float:
-    """Seconds of the run that ingests a change of `key`. The run uses `seen`; the writer uses `source`."""
+    """Seconds of the run that ingests a change of `key`. The run uses `seen`, and the writer uses `source`."""
     number = next(_batches)
     slot = slot_of(key, source.location.slots)
     with ExitStack() as stack:
@@ -213,7 +213,7 @@ def _against_listing(
 
 
 def _by_listing(listing: S3Config, source: Source, key: str) -> tuple[float, Counter[str]]:
-    """The seconds and the requests of a run that finds that one object, `key`, has changed."""
+    """The seconds and the requests of a run of the alternative, which finds that only the object `key` has changed."""
     store = FastObjectStore(source.input.bucket)
     known = etags(listing, source.input.prefix)
     known.pop(key)

@@ -1,5 +1,5 @@
-"""The data of the benchmarks: small and big JSONL objects, written once for each server, and tables of a million
-objects.
+"""The data of the benchmarks: small and big JSONL objects, and tables of a million objects. Objects are written once
+for each server.
 
 The keys of the small objects have common prefixes: exactly 1,000 of them begin with `prefix_of(1000)`.
 """
@@ -33,7 +33,7 @@ from tests.support.spark_options import named
 DDL = "id bigint, name string, note string"
 SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string()), ("note", pa.string())])
 LINES = 10
-"""The number of lines of a small object: with these, it has 2 KB."""
+"""The number of lines of a small object, which make 2 KB."""
 
 SMALL, BIG = "bench-small", "bench-big"
 BIG_PART = "in/part/"
@@ -61,7 +61,7 @@ def _line(number: int, note: str) -> str:
 
 
 def small_objects(server: LocalS3Server, count: int) -> S3Config:
-    """A bucket with at least the first `count` objects. 1 PUT for each missing one."""
+    """A bucket with at least the first `count` objects. Cost: 1 PUT for each missing object."""
     server.create_bucket(SMALL)
     config = server.config(SMALL)
     store = FastObjectStore(config)
@@ -107,7 +107,7 @@ def big_objects(server: LocalS3Server, count: int, size: int) -> S3Config:
 def many_of(config: S3Config, total: int) -> Source:
     """The source of the first `total` small objects.
 
-    Several benchmarks commit to its table; the first commits all objects.
+    Several benchmarks commit to the source's table. The first benchmark commits all objects.
     """
     return source_of(config, f"first_{total}", prefix_of(total))
 

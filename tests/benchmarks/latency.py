@@ -1,9 +1,10 @@
-"""(4) From `put` to committed data: on the running platform with the demo's source, warm and cold, and without Dagster.
+"""(4) The time from `put` to committed data: on the running platform with the demo's source, warm and cold, and without
+Dagster.
 
 With Dagster a sample ends with the materialization of the slot asset, which is the last step. A sample with `s3notify
 ingest`, which builds no slot asset, ends with the commit. Warm and cold samples begin some seconds after the end of the
 preceding run, at a random point of Dagster's loop. Samples of a burst begin half a second apart, even while runs are in
-flight. The first batch is a warm-up. With warm workers, and with `ingest`, the second batch is one, too.
+flight. The first batch is a warm-up. With warm workers, and with `ingest`, the second batch is also a warm-up.
 """
 
 import os
@@ -44,9 +45,9 @@ from tests.support.waiting import until
 ASSET = AssetKey(["paid_orders"])
 BURST_SECONDS = 0.5
 EVERY_SECONDS = 0.3
-"""The interval between polls of `s3notify ingest`: the same as that of a sensor that watches.
+"""The interval in seconds between polls of `s3notify ingest`, which equals the interval of a sensor that watches.
 
-The default, 10, needs fewer requests.
+The default interval, 10 s, needs fewer requests.
 """
 _ACTIVE = [DagsterRunStatus[name] for name in ("QUEUED", "STARTING", "STARTED")]
 
@@ -251,7 +252,7 @@ def _commit(source: Source, said: list[tuple[float, str]], number: int) -> Sampl
 
 
 def _newest(table: LogTable, slot: Slot) -> int:
-    """The version that last changed the slot; 0: no version."""
+    """The table version that last changed the slot; 0 if no version has changed it."""
     found = table.newest()
     return found.manifest.slot(slot).generation if isinstance(found, Snapshot) else 0
 

@@ -1,10 +1,10 @@
 """(12) Peak memory of driver and workers, as the bucket grows from 10,000 to 1,000,000 objects.
 
-A run over all slots lists the bucket, and compares it with the committed state. There, 10,000 objects have another
-ETag; the run reads and commits these. Listing and objects are simulated (`simulated_listing`), and the states were
-committed as if the objects had been read. The run is real, in a separate process, with 2 concurrent tasks. For a bucket
-of any size, `max_objects` limits what the run reads. For a first run that reads 100,000 objects, see the benchmark
-`scale`.
+A run over all slots lists the bucket, and compares it with the committed state. 10,000 objects in the bucket have
+another ETag than their state. The run reads and commits these objects. Listing and objects are simulated
+(`simulated_listing`), and the states were committed as if the objects had been read. The run is real, in a separate
+process, with 2 concurrent tasks. `max_objects` limits the number of objects that a run reads, for a bucket of any size.
+For a first run that reads 100,000 objects, see the benchmark `scale`.
 """
 
 from dataclasses import dataclass

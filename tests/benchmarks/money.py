@@ -2,9 +2,9 @@
 
 A proxy counts the requests; `explain.prices` has the prices. The load is a million objects a day. The objects of one
 minute are announced and ingested with the same steps as under Dagster. The steps are: sensor, run, commits, queue, ack
-chain, `known`, heartbeats, removal of the entries. A row has the price of this minute, times the minutes of a month,
-plus the price of the idle source. Nearly every slot already has a commit. The PUT of each object is not counted, since
-it is made in any case. The GET of each object is counted.
+chain, `known`, heartbeats, removal of the entries. A row has the price of this minute, multiplied by the minutes of a
+month, plus the price of the idle source. Nearly every slot already has a commit. The PUT of each object is not counted,
+since it is made in any case. The GET of each object is counted.
 
 The alternative is a full LIST each minute (1 request for 1,000 objects), and the GET of each new object.
 """
@@ -46,14 +46,14 @@ from tests.support.spark_options import KEY_ID, SECRET
 from tests.support.tables import create_record_table
 
 DAY = 1_000_000
-"""Objects a day."""
+"""The number of objects that are written each day."""
 MINUTES = 30 * 24 * 60
 MINUTE = DAY // (24 * 60)
 SEEN = 3_000
 """The number of objects that exist before the measurement."""
 PREFIX = "raw/"
 ECONOMICAL = 60
-"""Seconds between ticks of a source without a watching sensor."""
+"""Seconds between the ticks of a sensor that does not watch."""
 
 
 @dataclass(kw_only=True)
@@ -151,7 +151,7 @@ def run(server: LocalS3Server, *, small: bool) -> list[Figure]:
         sweep = alone.cost(alone.site.sweep)
         at_once = alone.watched()
         runs = alone.cost(lambda: _as_they_come(at_once, minute, seconds), objects=minute)
-    if small:  # as many a day, in smaller batches
+    if small:  # the same number of objects each day, in smaller batches
         minutes = {how: _times(found, MINUTE / minute) for how, found in minutes.items()}
         runs = _times(runs, MINUTE / minute)
     return [
@@ -201,7 +201,7 @@ def _source(
 
 
 def _idle(source: Source) -> dict[str, Counter[str]]:
-    """The cost of one tick of each sensor: of one that watches, of one that polls once, and of the reconciler.
+    """The cost of one tick of a sensor that watches, of a sensor that polls once, and of the reconciler.
 
     Also the cost of one relisting.
     """
@@ -260,7 +260,7 @@ def _event_queue(ministack: S3Server, proxy: FaultProxy) -> SqsQueue:
 
 
 def _by_sqs(source: Source, queue: SqsQueue, count: int, seconds: float) -> None:
-    """S3 sends an event for each object, within this number of seconds.
+    """Simulates S3, which sends an event for each object within this number of seconds.
 
     The inlet reads the events until all of them are queued.
     """
@@ -310,7 +310,9 @@ def _event(bucket: str, put: Put, etag: str, number: int) -> str:
 
 
 def _as_they_come(source: Source, count: int, seconds: float) -> None:
-    """The sensor watches, even while a run is in flight. It requests a run as soon as there is a change."""
+    """Writes objects one by one. The sensor watches, even during a run, and requests a run as soon as there is a
+    change.
+    """
     site = source.site
     with ThreadPoolExecutor(2) as pool:
         working = [pool.submit(source.put_each, count, seconds)]
@@ -351,7 +353,9 @@ def _listings(total: int) -> tuple[str, Counter[str]]:
 
 
 def _sweep_figures(sweep: Counter[str], objects: int) -> Iterator[Figure]:
-    """The cost for more objects: 1 LIST more for each 1,000 objects, and 1 GET for each slot's file of states."""
+    """The cost of a sweep of more objects: 1 more LIST for each 1,000 objects, and 1 GET for each slot's file of
+    states.
+    """
     for total in (DAY, 100 * DAY):
         once = sweep + Counter({"LIST": (total - objects) // 1000, "GET": 1000})
         yield _figure(f"a sweep of {total:,} objects each day", _times(once, 30))

@@ -1,9 +1,10 @@
 """(20) Keeps the newest row of each key.
 
-1,000 of 10 million keys change; the update is compared with a recomputation and a MERGE. The source's table exists, and
-the batch is already committed. Only the update of the newest rows is measured. The alternatives get the changed rows.
-One is a window of Spark over the whole table, written as Parquet. The other is a MERGE of 1,000 rows into a Delta table
-of 10 million rows, by deltalake. It gets these rows without a search, and it brings back no older rows.
+1,000 of 10 million keys change. The update is compared with a recomputation and with a MERGE. The source's table
+exists, and the batch is already committed. Only the update of the newest rows is measured. The alternatives get the
+changed rows. The first alternative is a window of Spark over the whole table, written as Parquet. The second
+alternative is a MERGE of 1,000 rows into a Delta table of 10 million rows, by deltalake. The MERGE gets its rows
+without a search, and brings back no older rows.
 """
 
 import io
@@ -139,7 +140,7 @@ class _Kept:
         return took()
 
     def _written(self) -> tuple[Seconds, str]:
-        """Updates the newest rows. Its result also has the number of bytes written."""
+        """Updates the newest rows. Returns the seconds, and the number of written bytes."""
         table = self.source.table(self.source.location.latest_name)
         before = table.newest()
         took = self._after_a_batch()

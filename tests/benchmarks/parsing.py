@@ -1,4 +1,4 @@
-"""(10) Parses records, some with a value that does not fit, and, for comparison, records without such values.
+"""(10) Parses records of which some have a value that does not fit. For comparison, parses records without such values.
 
 Only the parsers run, without S3 and Spark. The alternative in a row is the same format without such values, or the
 format's library.

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from tests.contracts.fault_proxy import Answered
 
 WRITE_UNIT, READ_UNIT = 1024, 4096
-"""Bytes. Here, the size of the request's content counts. It is larger than the item."""
+"""Bytes of a DynamoDB unit. The size of the request's content is used here, although it is larger than the item."""
 
 
 def billed(answered: Iterable[Answered]) -> Counter[str]:

@@ -7,7 +7,9 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Process:
-    """`stat`: the fields of its file after the name; `stat[11:15]` are the ticks of the process and of its children."""
+    """A process. `stat`: the fields of `/proc/PID/stat` after the name. `stat[11:15]` are the CPU ticks of the process
+    and of its children.
+    """
 
     pid: int
     stat: list[str]

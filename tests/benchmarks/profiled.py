@@ -1,7 +1,7 @@
-"""The time of a run's tasks, by function. The functions of the tasks are called in this process, under a profiler.
+"""The time of a run's tasks, by Python function. The tasks run in this process, under a profiler.
 
-A profiler slows down calls of Python functions, but not the work of libraries. So its shares are only about those of a
-run.
+A profiler slows down calls of Python functions, but not the work of libraries. So the measured shares are only
+approximate.
 """
 
 import cProfile
@@ -29,9 +29,10 @@ SMALL_OBJECTS, BIG_PARTS = 4_000, 4
 
 
 def shares(source: Source) -> tuple[str, str]:
-    """The longest functions, with their shares of the time.
+    """The functions that take most time, with their shares of the time.
 
-    The first text is of the plan of all objects, the second of one task that reads and stages some objects.
+    The first text describes the plan of all objects. The second text describes one task that reads and stages some
+    objects.
     """
     table = source.table()
     opened = source.open_table()

@@ -35,7 +35,8 @@ def _topic(queue: NotificationQueue, place: Place, name: str, **settings: Any) -
 class _Counted:
     """A queue whose requests are counted.
 
-    On a bucket alone, these are the requests to the bucket, otherwise those to the table.
+    If the records are in a bucket, requests to the bucket count. If the records are in a table, requests to the table
+    count.
     """
 
     queue: NotificationQueue
@@ -52,7 +53,8 @@ class _Counted:
 
 
 def _asked(place: Place, batches: int) -> float:
-    """Requests to the queue for each notification, from its reservation until it is delivered and removed.
+    """The number of requests to the queue for each notification, from its reservation until it is delivered and
+    removed.
 
     The worker starts before the first notification, and the requests of its idle time are not counted.
     """
@@ -86,7 +88,9 @@ def _asked(place: Place, batches: int) -> float:
 
 
 def _shared(place: Place, puts: int) -> tuple[float, float]:
-    """Single puts by threads that share a publisher: requests for each put besides the object's own; puts a second."""
+    """Single puts by threads that share a publisher: the requests for each put without the PUT of the object, and the
+    puts per second.
+    """
     counted = _Counted.of(place)
     _topic(counted.queue, place, "shared", capacity=10 * puts * WRITERS)
     store = CountingStore(FastObjectStore(place.bucket))

@@ -1,10 +1,10 @@
 """(6) The notification queue compared with Ceph RGW's own persistent notifications, in one run.
 
 The platform's queue is on a bucket alone (SeaweedFS), or has its records in DynamoDB (ministack); a separate process
-delivers. RGW's rows need Ceph (`poe ceph` installs it). Without Ceph, these rows say that it is missing. Posts go to a
-`Recorder`. RGW's gateway has 30 s to notice its topics, in which the platform is measured. The CPU figure of a side
-includes all of its work: backlog, objects, recorder. The warm-ups are one entry, one PUT of each kind, and RGW's first
-deliveries.
+delivers. The rows of RGW need Ceph, which `poe ceph` installs. Without Ceph, these rows say that Ceph is missing. Posts
+go to a `Recorder`. RGW's gateway needs up to 30 s to notice its topics; in this time, the platform is measured. The CPU
+figure of a side includes all of its work: backlog, objects, recorder. The warm-ups are one entry, one PUT of each kind,
+and RGW's first deliveries.
 """
 
 import time
@@ -42,7 +42,7 @@ _BACKLOGS = ("backlog-1", "backlog-2")
 OUTAGES = ((1, REFUSE), (10, REFUSE), (10, 500), (60, REFUSE))
 """Each outage: its seconds, and the endpoint's answer in this time."""
 PATIENCE_SECONDS = 30.0
-"""The time to wait for missing posts after an outage; for a whole backlog, ten times this."""
+"""The time to wait for missing posts after an outage. For a whole backlog, the time is ten times longer."""
 NOT_HERE = "Ceph is not installed (`poe ceph`)"
 
 
@@ -51,7 +51,7 @@ NOT_HERE = "Ceph is not installed (`poe ceph`)"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Writer:
-    """One writer of a bucket. Its writes below `in/` go to one topic."""
+    """One writer of a bucket. The writer's changes below `in/` go to one topic."""
 
     store: FastObjectStore
     queue: NotificationQueue
@@ -152,10 +152,10 @@ class _Rgw:
         return self.buckets[name], self.recorders[name]
 
     def throughput(self, count: int) -> "_Throughput":
-        """Measures the time from the first PUT to the last post. Of a backlog, possibly no entry is delivered.
+        """Measures the time from the first PUT to the last post. Possibly, RGW delivers no entry of the backlog.
 
         A topic whose endpoint has failed for seconds may stall until its gateway is restarted. So there are two tries.
-        The second one has a backlog of only 1,000, which is written quickly.
+        The second try has a backlog of only 1,000 entries, which is written quickly.
         """
         store, recorder = self.ready("throughput")
         keys = [f"in/{n}" for n in range(count)]
@@ -216,10 +216,10 @@ def _rate(recorder: Recorder, before: int, count: int) -> float:
 def _throughput_figures(
     ours: dict[str, tuple[Seconds, _Throughput]], theirs: tuple[Seconds, _Throughput] | None, count: int
 ) -> Iterator[Figure]:
-    """The rows.
+    """The rows of throughput.
 
-    The CPU figure of a side (ours, RGW) is the sum over its two rows: it includes making the backlog, delivering it,
-    and writing the objects.
+    The CPU figure of a side (ours, RGW) is the sum over the two rows of this side. The sum includes the backlog, its
+    delivery, and the writing of objects.
     """
     spent, rgw = theirs or (Seconds(), None)
     backlog = (
@@ -367,7 +367,9 @@ def _named(outage: _Outage) -> str:
 def _outage(
     recorder: Recorder, tell: Callable[[Sequence[str]], object], keys: Sequence[str], outage: _Outage
 ) -> str:
-    """The result of an outage: seconds from the endpoint's return to the last key; lost keys; duplicates."""
+    """The result of an outage: the seconds from the endpoint's return to the last key, the lost keys, and the
+    duplicates.
+    """
     ends = time.monotonic() + outage[0]
     recorder.answer(outage[1])
     tell(keys)
@@ -380,7 +382,7 @@ def _outage(
     except AssertionError:
         missing = len(set(keys) - set(recorder.posted_keys()))
         return f"{missing} of {len(keys)} have not come within {PATIENCE_SECONDS:.0f} s of that"
-    time.sleep(1.0)  # to catch duplicates
+    time.sleep(1.0)  # duplicates may arrive in this time
     came = [key for key in recorder.posted_keys() if key in keys]
     return f"all there after {short(delivered)}, 0 lost, {len(came) - len(keys)} duplicates"
 
@@ -393,8 +395,8 @@ def _takeover_figures(place: Place, rgw: _Rgw | None) -> Iterator[Figure]:
     with Recorder() as recorder:
         writer = Writer.of(place, "owner", endpoint=endpoint(recorder.url()))
         with delivering(place) as first, delivering(place):
-            time.sleep(3 * BEAT_SECONDS)  # until the shards are shared
-            for n in range(64):  # one by one, so that all shards are used
+            time.sleep(3 * BEAT_SECONDS)  # in this time, the workers share the shards
+            for n in range(64):  # single puts use all shards
                 writer.announce([f"in/before-{n}"])
             recorder.wait(64)
             first.kill()

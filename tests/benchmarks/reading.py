@@ -1,4 +1,5 @@
-"""(9) Counts the rows of a table that many small batches have made, and of a table that was written in one step.
+"""(9) The time to count the rows of a table from many small batches, compared with a table that was written in one
+step.
 
 Each batch has new objects in many slots, as in the steady state of a bucket. Then Spark counts the rows of both tables;
 the first count is a warm-up. The target for the ratio is 0.83 or more: the count after many batches takes at most 1.2

@@ -40,7 +40,7 @@ def section(figures: Sequence[Figure]) -> str:
 
 
 def with_section(text: str, name: str, body: str) -> str:
-    """The file with `body` as its section on benchmark `name`; a new section is the last one."""
+    """The file with `body` as its section on benchmark `name`. A new section becomes the last section."""
     head, *found = text.split("\n## ")
     sections = dict(section.split("\n", 1) for section in found)
     sections[name.capitalize()] = f"\n{body}\n"

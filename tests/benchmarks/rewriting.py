@@ -1,14 +1,14 @@
 """(11) The amount of data that a batch rewrites.
 
 There are 1,000,000 objects of 2 KB in 1,000 slots, and a batch of 694 objects each minute. The store is in memory;
-there is no Spark and no source. The code of packs is real (plan, withdrawal, merge, Parquet); states and manifest have
-real sizes (`rewriting_packs`). The initial packs that no batch changes are not made. Figures are the mean values for
-one batch.
+there is no Spark and no source. The code of packs is real (plan, withdrawal, merge, Parquet). States and manifest are
+only bytes of the real size (`rewriting_packs`). Initial packs that no batch changes are not written. Figures are the
+mean values for one batch.
 
-The keys of "the last hour" are drawn at random from the changes of the last 60 batches. Before that, there are 60
-batches of new objects. Since only these keys change, their number becomes smaller: it halves in two hours. So another
-case adds the same number of new objects. Both cases also run with a tenth of everything (objects, slots, batch, sizes
-of packs), for more batches.
+The keys of "the last hour" are drawn at random from the changes of the last 60 batches. Before the measurement, there
+are 60 batches of new objects. Because only the keys of the last hour change, the number of these keys becomes smaller:
+it halves in two hours. So another case also adds new objects, as many as it changes. Both cases also run with a tenth
+of everything (objects, slots, batch, sizes of packs), for more batches.
 """
 
 from dataclasses import dataclass, field, replace
@@ -43,7 +43,9 @@ class Scale:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """`rounds`: the number of rounds with plain files, and the number with vectors; 0 means that there are none."""
+    """`rounds`: the number of rounds with plain files, and the number of rounds with deletion vectors. 0 means no
+    rounds.
+    """
 
     what: str
     kind: Kind

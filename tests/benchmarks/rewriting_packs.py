@@ -1,4 +1,4 @@
-"""A table whose packs are real; its states and manifest have only the right size.
+"""A table with real packs. States and manifest are only bytes of the right size.
 
 A round has the requests of a real commit: 2 GETs (the next version, `known`), and 1 PUT each for states, manifest,
 version and `known`. Every 20 rounds there is a checkpoint, too. Merges of states are computed. The reads of pages with
@@ -19,7 +19,7 @@ from tests.benchmarks.rewriting_rows import RECORDS, Numbers, key_of, rows_of
 from tests.benchmarks.rewriting_store import Spent, Tally, measured
 
 MANIFEST = bytes(25_000)
-"""The manifest's size: it has the counts of 1,000 slots, and the ETags of their signals."""
+"""The size of a manifest, which has the counts of 1,000 slots, and the ETags of their signals."""
 STATE_BYTES = 33
 """The size of an object's state in a file of states."""
 STATE_PAGE = 4096
@@ -76,7 +76,7 @@ class Packs:
         self.spent.rounds += 1
         self.spent.live = len(self.live)
         for path in before.keys() - self.live.keys():
-            if before[path].since > 1:  # initial packs are shared with other runs
+            if before[path].since > 1:  # other runs share the initial packs
                 self.store.store.delete(path)
 
     def _round(self, rows: pa.Table | None, changed: Numbers, gone: Numbers) -> None:
@@ -101,7 +101,7 @@ class Packs:
         self._commit(before, changed, gone)
 
     def _look_up(self, left: Numbers) -> None:
-        """Counts the reads of pages that have states of initial objects, as far as these have not changed."""
+        """Counts the reads of pages with the states of initial objects that have not changed yet."""
         old = left[self.labels[left] == 1]
         pages = len(np.unique(self.ranks[old] // STATE_PAGE))
         self.store.requests["GET"] += pages
@@ -145,7 +145,7 @@ class Packs:
 
     def _held(self, path: str, leaving: Sequence[Withdrawal], *, whole: bool = False) -> Held:
         gone = self.hidden.get(path)
-        self.store.requests["GET"] += gone is not None  # the read of the vector, if it has one
+        self.store.requests["GET"] += gone is not None  # the read of the deletion vector, if the pack has one
         if whole or self.live[path].size <= WHOLE:
             return Held(pack=PackReader.of(self.store.body(path), gone, where=path), leaving=leaving)
         return Held(pack=PackReader.of(self.store.ranges(path), gone, where=path), leaving=leaving)

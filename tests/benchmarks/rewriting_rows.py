@@ -80,7 +80,7 @@ def object_bytes(rows: pa.Table) -> float:
 
 @dataclass(kw_only=True)
 class Changes:
-    """The changes of each batch, in a bucket that had `total` objects at first."""
+    """The changes of each batch, in a bucket with `total` objects at the beginning."""
 
     kind: Kind
     total: int
@@ -100,7 +100,7 @@ class Changes:
     def next(self, *, first: bool = False) -> tuple[Numbers, Numbers]:
         """The objects that the next batch writes, and the objects that it deletes.
 
-        `first`: the batch is one of new objects, whatever the kind.
+        With `first`, the batch has only new objects, for every kind of changes.
         """
         none = np.empty(0, dtype=np.int64)
         match "new" if first else self.kind:

@@ -61,13 +61,13 @@ class Tally(DelegatingStore):
         return super().put(key, body, precondition=precondition, metadata=metadata)
 
     def body(self, key: str) -> bytes:
-        """1 GET."""
+        """The body of an object. Cost: 1 GET."""
         found = self.get(key)
         assert isinstance(found, StoredObject)
         return found.body
 
     def ranges(self, key: str) -> pa.PythonFile:
-        """A file; each read of a part of the file is 1 GET."""
+        """The object as a file. Cost: 1 GET for each read of a part of the file."""
         found = self.store.get(key)
         assert isinstance(found, StoredObject)
         return pa.PythonFile(_Ranges(found.body, self), "r")

@@ -1,9 +1,9 @@
-"""(6) Many small objects, and few big ones, from bucket to committed table.
+"""(6) The time from bucket to committed table, for many small objects and for few big objects.
 
 The alternatives are in `ways`: Spark's own reader over s3a, and programs that show the limit. If the jars of s3a are
 not available, Spark reads a copy on the local disk instead, without S3. No alternative remembers earlier reads. Each
-one runs in a separate process. With Spark, a job of four objects is the warm-up. The alternatives get a part of the
-objects, and are compared by their rate.
+alternative runs in a separate process. With Spark, a job of four objects is the warm-up. The alternatives read only a
+part of the objects, so their rates are compared.
 """
 
 import subprocess
@@ -49,7 +49,7 @@ def run(server: LocalS3Server, *, small: bool) -> list[Figure]:
 
 
 def _compared(source: Source, part: str, *, big: bool) -> list[Figure]:
-    """The platform ingests the whole `source`, and the alternatives read only its part below `part`."""
+    """The platform ingests the whole `source`. The alternatives read only the objects below the prefix `part`."""
     config = source.input.bucket
     (planning, staging), _ = apart(shares, source)
     ours, memory = apart(ingested, source)

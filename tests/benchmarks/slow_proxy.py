@@ -1,6 +1,7 @@
 """A TCP proxy that delays a client's data for some milliseconds, as the network to a region does.
 
-`python -m tests.benchmarks.slow_proxy UPSTREAM_PORT MILLISECONDS` prints its own port, and ends with its parent.
+`python -m tests.benchmarks.slow_proxy UPSTREAM_PORT MILLISECONDS` prints its own port, and ends when its parent process
+ends.
 """
 
 import asyncio
@@ -18,7 +19,7 @@ FAR = f"{ROUND_TRIP_MS} ms added to each request by a proxy on the same cores"
 
 @contextmanager
 def slow_proxy(url: str) -> Iterator[str]:
-    """Runs the proxy to a server in a separate process, with `ROUND_TRIP_MS`; yields its URL."""
+    """Runs the proxy to a server in a separate process, with `ROUND_TRIP_MS`. Yields the URL of the proxy."""
     port = url.rsplit(":", 1)[1]
     command = [sys.executable, "-m", "tests.benchmarks.slow_proxy", port, str(ROUND_TRIP_MS)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
@@ -68,5 +69,5 @@ async def serve(upstream_port: int, seconds: float) -> None:
 
 
 if __name__ == "__main__":
-    logging.disable()  # connections that end with the benchmark are no errors
+    logging.disable()  # connections that break at the end of the benchmark are no errors
     asyncio.run(serve(int(sys.argv[1]), int(sys.argv[2]) / 1000))

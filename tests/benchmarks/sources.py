@@ -1,9 +1,9 @@
-"""(13) A hundred sources in one development home: the gaps between polls of a source, and the resources of all.
+"""(13) A hundred sources in one development home: the gaps between polls of a source, and the resources of all sources.
 
 All sensors are on: each source's own sensor, its automation, and its reconciler. Nothing changes in the buckets. The
-first batch of each source would find nothing, so it is skipped: the cursor says that it was done. A tick polls when it
-begins; a tick that watches polls until it ends. The gaps are the times between the ticks of a source. They are measured
-for a minute, after a first minute as a warm-up.
+first batch of each source is skipped, because it would find no object: the cursor says that this batch is done. A tick
+polls when it begins; a tick that watches polls until it ends. The gaps are the times between the ticks of a source.
+Gaps are measured for a minute, after a first minute as a warm-up.
 """
 
 import time
@@ -61,7 +61,7 @@ def run(folder: Path, *, small: bool) -> list[Figure]:
 
 
 def _define(folder: Path, names: list[str]) -> None:
-    """Writes sources like the demo's source, without the demo's own parts. They are not started yet."""
+    """Writes sources like the demo's source, without the demo's own parts. The sources are not started yet."""
     given = yaml.safe_load((DEMO_FOLDER / "demo" / "defs.yaml").read_text())
     for name in names:
         attributes = given["attributes"] | {"name": name, "prefix": f"raw/{name}/", "running": False}
@@ -98,7 +98,7 @@ def _start(platform: Platform, name: str) -> None:
 
 
 def _gaps(instance: DagsterInstance, names: list[str], since: float) -> tuple[dict[str, list[float]], int]:
-    """The seconds without a tick, by source, also at the beginning and at the end; and the failed ticks."""
+    """The seconds without a tick, by source, including the beginning and the end. Also the failed ticks."""
     found, failed = {}, 0
     now = time.time()
     for state in instance.all_instigator_state():

@@ -2,8 +2,8 @@
 
 No local server can hold so many objects. So the listing is simulated (`simulated_listing`), with `PAGE_MS` for each
 page. The states are committed as if the objects had been read. So only LISTs, states and comparisons are measured. The
-warm-up starts Spark's workers. The alternative is one process that lists the same pages and compares them with a dict,
-which it read from one Parquet file.
+warm-up starts Spark's workers. The alternative is one process that lists the same pages, and compares the objects with
+a dict from one Parquet file.
 """
 
 import io
@@ -89,8 +89,8 @@ def _figures(
 def million(server: LocalS3Server, listing: S3Config, total: int) -> Source:
     """A source on the bucket `listing`.
 
-    Its table has the states of all objects; a file has them for the alternatives. They are committed only once for each
-    server.
+    The source's table has the states of all objects. A file has the same states for the alternatives. States are
+    committed only once for each server.
     """
     source = known(server, listing, total, changed=CHANGED)
     store = FastObjectStore(source.location.platform)
@@ -106,7 +106,7 @@ def million(server: LocalS3Server, listing: S3Config, total: int) -> Source:
 def known(server: LocalS3Server, listing: S3Config, total: int, *, changed: int) -> Source:
     """A source on the bucket `listing`.
 
-    Its table has the states of all objects; `changed` of these states have another ETag.
+    The source's table has the states of all objects; `changed` of these states have another ETag.
     """
     server.create_bucket(BUCKET)
     name = f"known_{total}_{changed}"
@@ -129,7 +129,7 @@ def swept(source: Source, tasks: int) -> Swept:
         ship_package(spark)
         spark.range(0, 8, 1, 2).mapInArrow(
             lambda batches: batches, "id bigint"
-        ).toArrow()  # starts the workers
+        ).toArrow()  # this starts the workers
         with seconds() as took:
             snapshot = source.open_table().snapshot
             assert snapshot is not None

@@ -4,7 +4,8 @@ Spark's own reader (`over_s3a`, `over_files`) commits everything or nothing, and
 configured to read many small files in one task. With its default, which counts 4 MB for each opened file, a task has
 only 32 files.
 
-`alone` is the limit: one process that fetches with obstore and parses with pyarrow. `thrown_away` only fetches.
+`alone` shows the limit: one process that fetches with obstore and parses with pyarrow. `thrown_away` only fetches
+objects.
 """
 
 import asyncio
@@ -56,7 +57,7 @@ class Took:
 
 
 def warm_objects(config: S3Config) -> None:
-    """A few objects, for a first job as the warm-up."""
+    """Writes a few objects, which a first job reads as the warm-up."""
     store = obstore_store(config)
     for number in range(4):
         obstore.put(store, f"{WARM}{number}.jsonl", b'{"id": 1, "name": "a", "note": "b"}\n')
@@ -66,7 +67,7 @@ def warm_objects(config: S3Config) -> None:
 
 
 def over_s3a(config: S3Config, prefix: str) -> Took:
-    """Spark's reader over s3a. Raises if the jars are not available."""
+    """Spark's reader over s3a. Raises an error if the jars are not available."""
     warm_objects(config)
     conf = {
         "spark.jars.packages": JARS,
@@ -138,7 +139,7 @@ def listed(config: S3Config, prefix: str) -> list[tuple[str, int]]:
 
 
 def etags(config: S3Config, prefix: str) -> dict[str, str]:
-    """The ETags of all objects by key. 1 LIST for each 1,000, by the fastest client available."""
+    """The ETags of all objects by key, by the fastest client available. Cost: 1 LIST for each 1,000 objects."""
     pages = obstore.list(obstore_store(config), prefix.rpartition("/")[0], chunk_size=1000)
     return {meta["path"]: str(meta["e_tag"]).strip('"') for page in pages for meta in page}
 

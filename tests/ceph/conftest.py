@@ -1,4 +1,6 @@
-"""One small Ceph for these tests. They are skipped if Ceph is not installed; `poe ceph` installs it."""
+"""One small Ceph for the tests of this folder. The tests are skipped if Ceph is not installed; `poe ceph` installs
+it.
+"""
 
 import tempfile
 from collections.abc import Iterator

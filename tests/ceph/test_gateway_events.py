@@ -45,7 +45,9 @@ def project(ceph: Ceph, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iter
 
 
 def configuration(project: Project, body: str | None = None) -> str:
-    """Returns the bucket's notifications in RGW's XML, which has more than boto3 shows; or writes `body`."""
+    """Returns the bucket's notifications in RGW's XML, which has more elements than boto3 shows. With `body`, writes
+    this XML instead.
+    """
     url = f"{project.endpoint_url}/{project.bucket}?notification"
     request = AWSRequest("PUT" if body else "GET", url, data=(body or "").encode())
     S3SigV4Auth(Credentials("test", "test"), "s3", "default").add_auth(request)

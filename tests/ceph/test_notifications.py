@@ -1,6 +1,7 @@
 """RGW's own persistent notifications: their content, and the entries of our queue that they become.
 
-They are posted to a `Recorder`, which can fail on demand. In `test_receiver` they are posted to our own receiver.
+RGW posts the notifications to a `Recorder`, which can fail on demand. In `test_receiver`, RGW posts to our own
+receiver.
 """
 
 import json
@@ -29,7 +30,7 @@ from tests.support.recorder import Recorder
 pytestmark = pytest.mark.ceph
 
 FIRST_POST_SECONDS = 60.0
-"""RGW looks for new topics every half minute."""
+"""The time to wait for the first post, because RGW looks for new topics every half minute."""
 
 
 @pytest.fixture(scope="module")
@@ -79,7 +80,7 @@ def test_posts_have_metadata_and_tags(notified: S3Config, recorder: Recorder, ce
     assert event.metadata is not None
     assert event.metadata["team"] == "sales"
     assert event.tags == {"class": "public"}
-    # Passed on unchanged, in RGW's own form.
+    # The platform passes events on unchanged, in RGW's own form.
     (record,) = json.loads(encode_events([event]))["Records"]
     assert record["eventSource"] == "ceph:s3"
     assert record["userIdentity"] == {"principalId": "test"}
@@ -116,7 +117,7 @@ def test_posts_have_metadata_and_tags(notified: S3Config, recorder: Recorder, ce
 
 
 def test_sequencers_of_one_key_rise(notified: S3Config, recorder: Recorder) -> None:
-    """RGW's sequencers are in the machine's byte order. If they are read in the other order, a later one looks
+    """RGW's sequencers are in the machine's byte order. In the other byte order, a later sequencer would look
     earlier.
     """
     store, before = FastObjectStore(notified), len(recorder.posts("rgw"))

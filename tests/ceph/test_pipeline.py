@@ -39,7 +39,7 @@ def test_two_runs_on_the_same_slots_commit_each_row_once(site: Site) -> None:
 
 
 def test_the_sweep_finds_unannounced_changes(site: Site) -> None:
-    """Otherwise an object that was written without a signal would be missing from the table for ever."""
+    """Otherwise an object that was written without a signal would never get into the table."""
     site.write(1)
     site.settle()
     site.write_silently(9)

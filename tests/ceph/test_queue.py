@@ -76,8 +76,8 @@ def test_a_poll_finds_changed_slots_with_two_requests(bucket):
 
 
 def test_the_quota_is_strict_and_no_room_is_lost(bucket, queue):
-    """RGW answers half of the conflicts with 500. Without a check of the outcome, room would be counted twice, or only
-    partly given back.
+    """RGW answers half of the conflicts with 500. Without a check of the outcome, room would be counted twice, or would
+    be lost.
     """
     queue.topics.create("t", settings(capacity=40, shards=1))
 
@@ -175,7 +175,7 @@ def test_reservations_of_a_killed_writer_are_resolved_by_head(bucket, queue):
     ):
         assert isinstance(queue.reserve("t", Event(key=key, op=op, writer=f"w {key}")), Reservation)
     written = store.put("raw/written", b"12", metadata={WRITER: "w raw/written"}).etag
-    # Room that a writer counted before it was killed.
+    # A killed writer had counted this room.
     partition, key = "depth.t", f"{queue.topics.get('t').epoch}.000.0"
     counted = queue.shards.counted(queue.topics.get("t"), 0)
     assert queue.records.add(partition, key, 5) == counted + 5

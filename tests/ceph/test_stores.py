@@ -78,7 +78,7 @@ def test_the_doctor_reports_native_commits_and_ignored_conditions(rgw, monkeypat
 
 @pytest.mark.parametrize("store_of", [S3ObjectStore, FastObjectStore])
 def test_one_commit_wins_and_the_others_get_a_conflict(rgw, store_of):
-    """RGW answers losers with 412 or 500. No loser may believe that it won, or stay in doubt."""
+    """RGW answers losing writers with 412 or 500. No loser may report that it won, or that its outcome is in doubt."""
     store = store_of(rgw.config(rgw.make_bucket()))
     for number in range(10):
         path = f"commits/{number}"
@@ -88,7 +88,7 @@ def test_one_commit_wins_and_the_others_get_a_conflict(rgw, store_of):
 
 
 def race(store, write):
-    """Number of winners among `WRITERS` commits; the others must have lost for certain. All bodies differ."""
+    """The number of winners among `WRITERS` commits with different bodies. All other commits must have a conflict."""
     gate = threading.Barrier(WRITERS)
 
     def one(_):

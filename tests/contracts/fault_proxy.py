@@ -1,4 +1,5 @@
-"""An HTTP proxy in front of a real server. It makes requests fail on demand: before, after or instead of sending them.
+"""An HTTP proxy in front of a real server. On demand, requests fail before or after the proxy has sent them, or without
+being sent.
 
 The proxy can also drop conditions of writes, as some gateways do. It records every answered request. `before` is called
 just before a request reaches the server.
@@ -77,7 +78,7 @@ class FaultProxy:
         self.faults: deque[Fault] = deque()
         self.requests: list[str] = []
         self.forbidden: set[str] = set()
-        """Endings of paths that no GET may read."""
+        """The ends of paths that no GET may read."""
         self.answers: dict[str, tuple[int, str, bytes]] = {}
         """The answers to GET and HEAD requests, by the ending of the path: status, code, message."""
         self.refuses_names = False

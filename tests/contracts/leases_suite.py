@@ -31,7 +31,7 @@ class LeasesSuite:
         assert leases.read("a/b", "*") == LEASE
 
     def test_any_path_is_returned_unchanged(self, leases):
-        """This holds even for a lease without a writer."""
+        """Any path must be returned unchanged, even for a lease without a writer."""
         for path in ODD:
             for etag in ("*", "0123456789abcdef", "abc-2"):
                 lease = replace(LEASE, path=path, etag=etag, writer=None)
@@ -39,7 +39,7 @@ class LeasesSuite:
                 assert leases.read(path, etag) == lease
 
     def test_replace_needs_the_generation_and_writer_that_were_read(self, leases):
-        """The timeout and the owner of the lease may differ from what was read."""
+        """The timeout and the owner of the lease may have changed after the read."""
         second = replace(LEASE, generation=1, writer="w2")
         assert leases.put(second, seen=LEASE) == Occupied(found=None)
         leases.put(LEASE, seen=None)
@@ -50,7 +50,9 @@ class LeasesSuite:
         assert leases.read("a/b", "*") == done
 
     def test_leases_of_one_generation_differ_by_writer(self, leases):
-        """There are three writers: this one, another one, and another client that names no writer."""
+        """Leases of three writers must differ: of this writer, of another writer, and of a client that names no
+        writer.
+        """
         others = [replace(LEASE, writer=writer) for writer in ("w2", None)]
         leases.put(LEASE, seen=None)
         for other in others:

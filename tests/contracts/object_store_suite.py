@@ -22,7 +22,7 @@ from s3notify_platform.kernel.ports import (
 )
 
 PART = 5 << 20
-"""The smallest part that S3 accepts, except for the last one."""
+"""The smallest size of a part that S3 accepts, except for the last part."""
 
 ODD_KEYS = {
     "spaces": " a b ",
@@ -47,7 +47,7 @@ ODD_KEYS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Traits:
-    """Known limits of a server. Each one is a finding about the server, and must not be relied on."""
+    """Known limits of a server. Each limit is a finding about the server, and no code may rely on it."""
 
     refused_keys: frozenset[str] = frozenset()
     atomic_replace: bool = True
@@ -146,7 +146,7 @@ class ObjectStoreSuite:
     def test_delete_if_match_needs_the_current_etag(self, store):
         """The delete needs the current ETag, and conflicts if the object is missing.
 
-        If a server ignores this, the probe must say so.
+        If a server ignores the condition, the probe must report this.
         """
         first = store.put("a", b"1").etag
         second = store.put("a", b"2").etag

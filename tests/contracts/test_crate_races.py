@@ -150,7 +150,7 @@ def test_odd_path_is_spelled_alike_by_both(both, path):
 
 
 def test_crate_takes_a_done_lease_at_once_and_reads_first(both):
-    """The timeout is 0.
+    """A done lease has the timeout 0.
 
     After a delete, the crate creates the object without waiting; while the object exists, the crate loses.
     """

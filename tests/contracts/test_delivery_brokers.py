@@ -191,7 +191,7 @@ def test_messages_arrive_at_each_acknowledgement_level(broker: Broker) -> None:
 
 @pytest.mark.parametrize("broker", [Kafka], indirect=True, ids=["kafka"])
 def test_second_broker_is_used(broker: Kafka) -> None:
-    """This is so if the first broker is unreachable."""
+    """If the first broker is unreachable, the second broker must be used."""
     url = broker.make("further")
     there = f"127.0.0.1:{broker.port}"
     made = connect(

@@ -71,7 +71,7 @@ def test_request_that_was_not_applied_is_retried(table, proxy, fault):
 
 @pytest.mark.parametrize("fault", ["lose_response", "lose_request", "500", "503"])
 def test_write_in_doubt_is_sent_once(table, proxy, fault):
-    """If it were sent again, it could conflict with the first request."""
+    """If the write were sent again, it could conflict with the first request."""
     proxy.faults.append(fault)
     assert isinstance(table.write("put_item", Item=KEY, **IF_ABSENT), Unknown)
     assert proxy.requests == ["PutItem"]
@@ -79,7 +79,7 @@ def test_write_in_doubt_is_sent_once(table, proxy, fault):
 
 
 def test_refusal_returns_the_existing_record(records, proxy):
-    """No read is needed after the refusal."""
+    """The refusal itself must return the record, so that no read is needed."""
     records.create("p", "a", b"1")
     there, sent = records.read("p", "a"), len(proxy.requests)
     outcome = Updates(records, HurriedClock()).create("p", "a", b"2")

@@ -51,7 +51,7 @@ class TestConditionalOverNoConditions(ObjectStoreSuite):
 
 
 class TestMoto(ObjectStoreSuite):
-    """Runs in this process: botocore's requests never leave it."""
+    """This store runs in the test's process: botocore's requests never leave the process."""
 
     # A request for a missing upload is a KeyError within moto.
     traits = Traits(

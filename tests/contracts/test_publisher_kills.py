@@ -125,11 +125,11 @@ def test_writer_killed_before_each_request_is_announced(seaweed):
         # The requests are: reservations in two topics, begin, two announcements, a part, completion, two commits,
         # signals.
         ("streams", 15, 1),
-        # One more part.
+        # The requests are those of a stream with one more part.
         ("files", 16, 2),
-        # A HEAD, and one copy.
+        # The requests include a HEAD, and one copy.
         ("copies", 12, 0),
-        # A HEAD, and then a stream.
+        # The requests are a HEAD, and then those of a stream.
         ("parts", 16, 1),
     ],
 )

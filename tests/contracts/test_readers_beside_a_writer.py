@@ -124,7 +124,7 @@ def of_slots(rows: Rows) -> Counter[object]:
 def test_each_version_has_the_same_rows_in_every_engine(ministack: S3Server, overwrites: str) -> None:
     """The engines read a pinned version and the newest version.
 
-    What they read must always be a complete committed version.
+    The rows that an engine reads must always be those of a complete committed version.
     """
     place = Place(ministack, overwrites=overwrites)
     where = f"s3://{place.store.config.bucket}/{place.source.location.layout.prefix}"

@@ -29,7 +29,7 @@ class TestObjectsInMemory(RecordStoreSuite):
 
 
 class TestObjectsWhereDeleteIgnoresConditions(RecordStoreSuite):
-    """This is how Ceph RGW behaves."""
+    """Ceph RGW behaves like this store."""
 
     @pytest.fixture
     def records(self):
@@ -65,7 +65,7 @@ class TestQueueOnSeaweed(RecordStoreSuite):
 
 
 class TestDynamoInMoto(RecordStoreSuite):
-    """Runs in this process: botocore's requests never leave it."""
+    """This store runs in the test's process: botocore's requests never leave the process."""
 
     writers = 1
 

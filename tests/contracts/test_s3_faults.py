@@ -33,7 +33,7 @@ def store(ministack, proxy):
 
 
 def test_lost_answer_of_a_conditional_put_is_unknown(store, proxy):
-    """The put was applied. It is sent only once, since a retry would conflict with it."""
+    """The put was applied. It must be sent only once, because a retry would conflict with it."""
     proxy.faults.append("lose_response")
     assert isinstance(store.put("a", b"1", precondition=ABSENT), Unknown)
     assert proxy.requests == ["PUT"]

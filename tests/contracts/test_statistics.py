@@ -53,7 +53,7 @@ KINDS = {
     "void": pa.string(),
 }
 MORE = {f"c{number}": pa.int32() for number in range(COLUMNS)}
-"""The table has no statistics of the last columns of these."""
+"""More columns, so many that the table has no statistics of the last columns."""
 SCHEMA = pa.schema(LINEAGE | KINDS | MORE)
 EPOCH = dt.datetime(2026, 1, 1)
 Objects = Mapping[str, Sequence[int] | None]
@@ -237,7 +237,7 @@ def wheres_of(number: int) -> list[Where]:
 def filled(*, vectors: bool) -> Lake:
     """Batches of rising ids, so that files have different values.
 
-    There are too few to be merged, except for three big batches.
+    The batches have too few rows to be merged, except for three big batches.
     """
     lake = Lake(vectors=vectors)
     for number in range(4):

@@ -84,7 +84,7 @@ def test_chain_is_stored_in_the_packages_item(chains, table):
 
 
 def test_failed_chain_keeps_its_reason(chains, table):
-    """To the package, there is no chain."""
+    """For the package, a failed chain does not exist."""
     chains.open_batch("t", ["1", "2"])
     assert chains.fail("t", "died").missing == ("1", "2")
     assert chains.stamp_children("t", ["1"]) == AlreadyFailed(reason="died")
@@ -301,7 +301,7 @@ def test_chain_begun_again_by_the_package_is_new(chains, peer):
 def test_peer_refuses_what_the_package_refuses(peer):
     """The package refuses zero stamps and wrong lengths.
 
-    If the peer accepted them, it could not stand in for the package.
+    A peer that accepted these stamps could not replace the package in tests.
     """
     with pytest.raises(PeerError, match="ZeroBufferNoOp"):
         peer.create("t", bytes(16))

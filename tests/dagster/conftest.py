@@ -20,8 +20,8 @@ def instance(tmp_path: Path) -> Iterator[dg.DagsterInstance]:
 
 @pytest.fixture(autouse=True)
 def credentials(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The variables that the sources name. boto3's own chain finds no credentials, so the named variables must reach
-    every task.
+    """Sets the environment variables that the sources name. boto3's own chain finds no credentials, so these variables
+    must reach every task.
     """
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.delenv(name, raising=False)
@@ -44,4 +44,4 @@ def site(site_of: Callable[..., Site]) -> Site:
 
 @pytest.fixture(autouse=True)
 def _topics(briefly_known: None) -> None:
-    """Lets tests run without waiting until new topics are known."""
+    """Clients cache topics only briefly, so tests need not wait until clients know a new topic."""

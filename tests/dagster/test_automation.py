@@ -24,7 +24,7 @@ def site(site_of: Callable[..., Site]) -> Iterator[Site]:
 
 @pytest.mark.thorough
 def test_slots_that_a_batch_made_together_are_not_requested_again(site: Site) -> None:
-    """The sensor's run makes the slot asset too. If automation requested another run, the work would be done twice."""
+    """The sensor's run also makes the slot asset. If automation requested another run, the work would be done twice."""
     site.write(1, 400)
     (request,) = site.tick()
     assert site.launch(request).success
@@ -66,7 +66,7 @@ def test_a_change_during_a_run_is_derived_after_it(site: Site) -> None:
     site.instance.report_run_canceled(run)
     assert site.launch(request).success
     (request,) = site.follow()
-    assert site.slots_of(request) == [4]  # the run was late enough to make slot 3 from its newest generation
+    assert site.slots_of(request) == [4]  # the run was late, so it made slot 3 from the newest generation
     assert site.launch(request).success
     assert site.rows("paid_orders") == {3: [30], 4: [4]}
 
@@ -74,7 +74,7 @@ def test_a_change_during_a_run_is_derived_after_it(site: Site) -> None:
 @pytest.mark.thorough
 def test_slots_made_meanwhile_are_not_requested(site: Site) -> None:
     """A tick in the middle of a run's reports sees only the report of the source. The report of the slot asset comes a
-    moment later.
+    moment later, so the tick must not request these slots.
     """
     site.write(3, 4)
     assert site.run([3, 4], asset_selection=["orders"]).success
@@ -105,7 +105,9 @@ def test_a_new_slot_asset_is_derived_for_all_committed_slots(site_of: Callable[.
 
 @pytest.mark.thorough
 def test_a_failed_derived_slot_is_not_retried_on_every_tick(site_of: Callable[..., Site]) -> None:
-    """If each tick retried it, there would be an endless loop of failing runs. The other slots must be made."""
+    """If each tick retried the failed slot, there would be an endless loop of failing runs. All other slots must be
+    made.
+    """
     site = site_of(slot_assets=[f"{TRANSFORMS}.lucky_orders"])
     site.settle()
     start = get_current_datetime()

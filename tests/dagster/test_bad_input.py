@@ -1,4 +1,4 @@
-"""Mistakes of users and operators: each is refused with a message that says what to do."""
+"""Mistakes of users and operators. Each mistake is refused with a message that says what to do."""
 
 from collections.abc import Callable
 
@@ -65,7 +65,7 @@ def test_settings_that_cannot_work_are_refused_when_loaded(
     ],
 )
 def test_attributes_that_do_not_exist_are_refused(attributes: dict[str, object], message: str) -> None:
-    """A secret given by value is refused too, and must not be shown."""
+    """A secret that is given by value must be refused too, and must not be shown."""
     with pytest.raises(UsageError) as raised:
         component(**attributes)
     assert message in str(raised.value)
@@ -102,7 +102,7 @@ def test_code_that_cannot_work_fails_the_run_with_its_reason(
 
 @pytest.mark.thorough
 def test_a_slot_asset_that_cannot_work_does_not_delay_its_source(site_of: Callable[..., Site]) -> None:
-    """The run must fail with the reason. The slot of its source must be committed, and must not be requested again."""
+    """The run must fail with the reason. The slot of the source must be committed, and must not be requested again."""
     site = site_of(max_attempts=1, slot_assets=[f"{TRANSFORMS}.slotless_orders"])
     site.settle()
     site.write(3)

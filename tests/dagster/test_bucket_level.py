@@ -30,7 +30,7 @@ def materialize(site: Site, *assets: dg.AssetsDefinition, **arguments: object) -
 
 
 def test_the_sweep_finds_unannounced_changes(site: Site) -> None:
-    """The sweep must signal their slots, so that the next batch reads them."""
+    """The sweep must signal the slots of unannounced changes, so that the next batch reads the changes."""
     site.write(1, 2)
     site.settle()
     swept = site.sweep()
@@ -110,7 +110,9 @@ def test_the_sweep_fails_for_a_slot_it_cannot_read(site: Site, monkeypatch: pyte
 
 @pytest.mark.thorough
 def test_the_sweep_refuses_a_table_with_lost_versions(site: Site) -> None:
-    """The sweep must repair nothing, and say what to do; runs refuse the table too, until the loss is accepted."""
+    """The sweep must change nothing, and say what to do. Runs must refuse the table, too, until a person accepts the
+    loss.
+    """
     site.write(1, 2)
     site.settle()
     layout = site.io.source.location.layout
@@ -241,7 +243,7 @@ def test_assets_of_other_steps_load_committed_rows(site: Site) -> None:
 
 @pytest.mark.thorough
 def test_a_frame_without_slots_or_partitions_is_refused(site: Site) -> None:
-    """A user's asset may drop the slot column or have no partitions; the message must say so."""
+    """A user's asset may drop the slot column, or have no partitions. The message must name this mistake."""
     site.write(1)
     assert site.run([1]).success
     parts = slot_partitions(site.component.slots)
@@ -263,7 +265,7 @@ def test_a_frame_without_slots_or_partitions_is_refused(site: Site) -> None:
 
 
 def test_committed_objects_are_tagged(site_of: Callable[..., Site]) -> None:
-    """Without versioning the asset must say what to do, and nothing else may fail."""
+    """In a bucket without versioning, the asset must say what to do, and the batch must not fail."""
     site = site_of(committed_tags="archive=yes")
     names = {key.to_user_string() for key in site.defs.resolve_asset_graph().get_all_asset_keys()}
     assert "orders_tags" in names

@@ -98,8 +98,8 @@ def test_a_component_resolves_from_yaml() -> None:
 
 
 def test_tags_and_pool_reach_runs_and_steps() -> None:
-    """Kubernetes' launcher and Dagster's queue need them. So every job, every sensor and each step with Spark must have
-    them.
+    """Kubernetes' launcher needs the tags, and Dagster's queue needs the pool. So every job, every sensor and each step
+    with Spark must have both.
     """
     pod = {"container_config": {"resources": {"limits": {"memory": "4Gi"}}}}
     found = S3NotifyComponent.resolve_from_yaml(
@@ -154,8 +154,8 @@ def test_ticks_get_the_resources_that_a_resource_requires() -> None:
 
 
 def test_resources_have_the_source_s_name_and_may_be_replaced() -> None:
-    """The project's own resources `spark` and `s3` can exist beside the source's resources. If the YAML names them,
-    runs and sensors use them.
+    """The project's own resources `spark` and `s3` can exist beside the source's resources. If the YAML names the
+    project's resources, runs and sensors must use these.
     """
     attributes = {"name": "orders", "bucket": "landing", "prefix": "raw/"}
     own = {"spark": SlotSpark(), "s3": S3Resource(endpoint_url="http://127.0.0.1:2")}
@@ -202,8 +202,8 @@ def test_wrong_attributes_are_refused_when_definitions_load(
 
 
 def test_dynamodb_tables_and_their_credentials_are_set_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The YAML names variables with the credentials, which are looked up on use. Credentials that are given by value
-    are refused.
+    """The YAML names environment variables with the credentials, which must be looked up only on use. Credentials that
+    are given by value must be refused.
     """
     text = """
         name: orders
@@ -268,7 +268,7 @@ def test_a_folder_of_sources_loads_side_by_side(folder: Path) -> None:
 
 
 def test_sources_of_a_folder_leave_each_other_s_objects_alone(folder: Path) -> None:
-    """A source of the whole bucket must neither read nor report the objects that other sources keep there."""
+    """A source of the whole bucket must neither read nor report the platform objects of other sources in the bucket."""
     (folder / "whole").mkdir()
     whole = "type: s3notify_platform.S3NotifyComponent\nattributes: {name: whole, bucket: landing}\n"
     other = "{name: other, bucket: landing, prefix: in/, platform_prefix: own/, queue_prefix: q/}"
@@ -287,7 +287,7 @@ def test_sources_of_a_folder_leave_each_other_s_objects_alone(folder: Path) -> N
 
 @pytest.mark.thorough
 def test_sources_side_by_side_do_not_affect_each_other(site_of: Callable[..., Site]) -> None:
-    """In one bucket and one instance, one source's batch must not affect the other's."""
+    """In one bucket and one instance, a batch of one source must not affect the other source."""
     orders = site_of(prefix="raw/orders/")
     clicks = site_of(name="clicks", prefix="raw/clicks/", bucket=orders.component.bucket)
     both = dg.Definitions.merge(orders.defs, clicks.defs)
@@ -358,7 +358,9 @@ def test_a_folder_that_cannot_be_imported_is_refused(tmp_path: Path, name: str) 
 
 
 def test_all_fields_are_described() -> None:
-    """Each field also needs an example, unless its default or choices show one; this includes services and access."""
+    """Each field also needs an example, unless its default or choices show an example. This includes the fields of
+    services and access.
+    """
     model = S3NotifyComponent.get_model_cls()
     assert model is not None
     schema = model.model_json_schema()

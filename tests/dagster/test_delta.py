@@ -1,4 +1,6 @@
-"""An asset's table is a plain Delta table: other engines read it at the place that Dagster shows, during writes too."""
+"""An asset's table is a plain Delta table. Other engines can read it at the address that Dagster shows, even during
+writes.
+"""
 
 from collections.abc import Callable
 from threading import Event, Thread
@@ -30,7 +32,9 @@ def place(site: Site, asset: str = "orders") -> Place:
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_other_engines_read_the_committed_rows(site: Site, engine: str) -> None:
-    """Other engines must need only the place in the metadata, for the source's table and for the slot asset's table."""
+    """Other engines must need only the table address in the metadata, both for the source's table and for the slot
+    asset's table.
+    """
     site.write(1, 2)
     site.write(1, number=1)
     site.settle()

@@ -34,7 +34,7 @@ from tests.support.tables import create_lease_table, create_record_table
 
 @pytest.fixture
 def proxy(ministack: S3Server) -> Iterator[FaultProxy]:
-    """S3 without conditional writes, and DynamoDB, behind one port."""
+    """A proxy to S3 without conditional writes, and to DynamoDB, at one port."""
     with FaultProxy(ministack.endpoint_url, drops_conditions=True) as proxy:
         yield proxy
 
@@ -74,8 +74,8 @@ def site_with(spark: SparkSession, server: S3Server, instance: dg.DagsterInstanc
 
 @pytest.mark.thorough
 def test_batches_are_exact_on_a_store_without_conditions(site_with: Callable[..., Site]) -> None:
-    """With overwrites and deletes, rows must be exact and chains acked. The bucket has no record, and each lease has
-    ended.
+    """After overwrites and deletes, rows must be exact and chains acked. The bucket must have no record, and each lease
+    must have ended.
     """
     site = site_with("records_table", "lease_table", slot_assets=["tests.support.transforms.paid_orders"])
     site.write(3, 7)
@@ -230,7 +230,7 @@ def test_roles_need_exactly_what_their_policies_grant(
     DynamoLeases(source.commit.lease_table).read("what a waiting writer reads", "*")
     io.clients.queue.topics.get(
         source.name
-    )  # as after a segment was changed by another worker, or a shard was full
+    )  # this happens after another worker has changed a segment, or if a shard is full
     check("publisher")
 
     proxy.answered[:] = by_runs
@@ -264,7 +264,7 @@ def test_roles_need_exactly_what_their_policies_grant(
     table = io.settle_commit_mode().table()
     newest = table.newest()
     assert isinstance(newest, Snapshot)
-    committer = replace(table.committer, max_run_seconds=0)  # so that nothing is too young to be removed
+    committer = replace(table.committer, max_run_seconds=0)  # so no file is too young to be removed
     young = replace(newest, asked_at=newest.asked_at + 3600)
     vacuum(committer, young, retention_seconds=0, clock=SYSTEM_CLOCK)
     io.clients.records.remove(HEARTBEATS, "in doubt", expected=Version("none"))

@@ -20,7 +20,9 @@ TRANSFORMS = "tests.support.transforms"
 
 
 def asked(site: Site, key: str) -> tuple[str, str]:
-    """The verdict and the whole text. The sensor's cursor is in the instance, where the daemon keeps it."""
+    """The verdict, and the whole text. The sensor's cursor is in the Dagster instance, as after a tick of the
+    daemon.
+    """
     if site.cursor:
         store_cursor(site, site.cursor)
     source = site.io.source
@@ -92,7 +94,7 @@ def test_rejected_records_of_a_real_run_are_explained(site: Site) -> None:
 
 @pytest.mark.thorough
 def test_a_change_of_an_unqueued_writer_is_explained(site: Site) -> None:
-    """First the change is signalled, then it is in a batch that lists its slot, and then it is committed."""
+    """The user must see that the change is signalled, then in a batch that lists its slot, and then committed."""
     site.settle()
     site.write_unqueued(7)
     store_cursor(site, site.cursor or "")
@@ -121,8 +123,8 @@ def test_a_failing_slot_is_explained_with_its_reason(site_of: Callable[..., Site
 
 
 def test_the_traceback_of_a_failed_slot_is_shown_once(site_of: Callable[..., Site]) -> None:
-    """The traceback must be once in the run's log, and in the answer. After the last attempt it must be in the
-    quarantine too.
+    """The traceback must be in the run's log once, and in the answer. After the last attempt, the traceback must also
+    be in the quarantine.
     """
     site = site_of(transform=f"{TRANSFORMS}.unlucky_in_python", max_attempts=2, backoff_seconds=0.0)
     site.settle()
@@ -156,7 +158,7 @@ def test_a_key_outside_the_source_is_refused(site: Site) -> None:
 
 
 def test_an_object_is_explained_before_the_sensor_has_run(site: Site) -> None:
-    """Without cursor, topic and table there must still be an answer."""
+    """Even without cursor, topic and table, there must be an answer."""
     site.write_silently(2)
     verdict, text = asked(site, site.key(2))
     assert verdict == "rescan"

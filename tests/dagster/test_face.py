@@ -24,7 +24,7 @@ CHECKS = (COMPLETE, SETTLED, SCHEMA)
 
 
 def test_a_source_is_three_assets_two_jobs_and_two_automations(site: Site) -> None:
-    """Only the source's own table may have runs; runs of its other assets would fill the UI."""
+    """Only the asset of the source's own table may have runs. Runs of the other assets would fill the UI."""
     repository = site.defs.get_repository_def()
     graph = site.defs.resolve_asset_graph()
     assert len(graph.get_all_asset_keys()) <= 3
@@ -34,7 +34,9 @@ def test_a_source_is_three_assets_two_jobs_and_two_automations(site: Site) -> No
 
 
 def test_the_launchpad_of_a_backfill_has_one_field(site: Site) -> None:
-    """The UI writes each field with a default into its editor. So all fields except `choose` must be left out."""
+    """The UI writes each field with a default value into its editor. So only the field `choose` may have a default
+    value.
+    """
     snap = JobSnap.from_job_def(site.defs.resolve_job_def("orders_backfill"))
     schema = snap.config_schema_snapshot
     root = schema.get_config_snap(str(snap.mode_def_snaps[0].root_config_key))
@@ -127,7 +129,9 @@ def test_the_numbers_of_a_batch_are_plotted(site: Site) -> None:
 
 
 def test_the_summary_shows_all_slots_in_a_table(site_of: Callable[..., Site]) -> None:
-    """The slots in flight and the failing slots come from the sensor's state; the batch's own slots from its run."""
+    """The slots in flight and the failing slots must come from the sensor's state. The slots of the batch must come
+    from its run.
+    """
     site = site_of(transform=f"{TRANSFORMS}.unlucky", backoff_seconds=3600.0)
     site.settle()
     assert "slot_map" in site.batch()

@@ -34,7 +34,7 @@ def proxy(ministack: S3Server) -> Iterator[FaultProxy]:
 def watched(
     spark: SparkSession, ministack: S3Server, proxy: FaultProxy, instance: dg.DagsterInstance
 ) -> Site:
-    """A source after its first listing, whose requests are recorded."""
+    """A source after its first listing. The proxy records its requests."""
     server = replace(
         ministack,
         endpoint_url=proxy.url,
@@ -62,7 +62,7 @@ def of_bucket(site: Site, answered: list[Answered]) -> list[str]:
 
 
 def pending(site: Site) -> list[str]:
-    """Keys in the source's topic."""
+    """The keys of the entries in the source's topic."""
     return [
         entry.event.key for entry in site.io.clients.queue.entries(site.name, range(site.component.slots))
     ]
@@ -205,7 +205,7 @@ def test_an_unqueued_signal_in_a_slot_with_entries_is_seen(site: Site) -> None:
 
 
 def test_a_signal_without_entries_leads_to_one_run_that_lists(watched: Site, proxy: FaultProxy) -> None:
-    """`explain` must say so before the run and during it."""
+    """`explain` must report the listing before the run and during the run."""
     site, key = watched, watched.key(3)
     source = site.io.source
 
@@ -248,7 +248,7 @@ def test_the_next_listing_waits_for_list_seconds(site_of: Callable[..., Site]) -
 def test_entries_left_by_a_dead_run_are_removed_by_the_next(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The slot must be requested again, and is then found unchanged."""
+    """The slot must be requested again, and must be found unchanged."""
     site.settle()
     site.write(3)
     with monkeypatch.context() as patched:
@@ -352,7 +352,9 @@ def test_a_listing_of_everything_leaves_no_entry(site: Site, again: bool) -> Non
 
 @pytest.mark.thorough
 def test_two_sources_on_one_bucket_both_get_every_change(site_of: Callable[..., Site]) -> None:
-    """Each of two components has its own topic and table."""
+    """Otherwise a source would take entries of the other source. Each of the two components has its own topic and
+    table.
+    """
     first = site_of(name="orders")
     second = site_of(
         name="copy", bucket=first.component.bucket, keyspace_prefix=first.io.source.location.keyspace_prefix
@@ -425,7 +427,9 @@ def test_the_queue_is_plotted_by_topic(watched: Site) -> None:
 def test_the_next_batch_continues_a_run_that_had_no_time(
     spark: SparkSession, ministack: S3Server, instance: dg.DagsterInstance
 ) -> None:
-    """A run may commit a part of an object; the slot is requested again, and its entry stays until all is committed."""
+    """A run may commit only a part of an object. Then the slot must be requested again, and its entry must stay until
+    the whole object is committed.
+    """
     site = Site.of(ministack, instance, split_bytes=1000, max_bytes=1000, max_seconds=0)
     site.settle()
     site.write(3, body=b"".join(map(site.line, range(100))))

@@ -1,4 +1,6 @@
-"""The asset of the newest rows: updated by each batch's run or its own step, and rebuilt on request."""
+"""The asset of the newest rows. Each batch's run, or the asset's own step, updates it; on request, the step rebuilds
+it.
+"""
 
 from collections.abc import Callable
 from typing import Any

@@ -16,7 +16,7 @@ TRANSFORMS = "tests.support.transforms"
 
 
 def test_a_run_materializes_exactly_its_scattered_slots(site_of: Callable[..., Site]) -> None:
-    """The grid must show exactly these of the 1000 slots. The run has no partition tag."""
+    """Of the 1000 slots, the grid must show exactly the slots of the run. The run has no partition tag."""
     site = site_of(slots=1000)
     site.write(3, 42, 999)
     site.write(500)
@@ -85,7 +85,7 @@ def test_each_materialization_has_the_figures_of_its_slot(site_of: Callable[...,
 
 
 def test_a_failing_slot_fails_alone(site_of: Callable[..., Site]) -> None:
-    """The other slots must be committed and shown; the failed slot is shown with its reason on the run."""
+    """All other slots must be committed and shown. The run must show the failed slot with the reason."""
     site = site_of(transform=f"{TRANSFORMS}.unlucky")
     site.write(2, 13, 15)
     result = site.run([2, 13, 15])
@@ -105,7 +105,9 @@ def test_a_failing_slot_fails_alone(site_of: Callable[..., Site]) -> None:
 
 @pytest.mark.thorough
 def test_a_range_of_partitions_reports_only_what_is_committed(site_of: Callable[..., Site]) -> None:
-    """The UI and backfills start runs of a range, and Dagster plans the whole range."""
+    """The UI and backfills start runs of a range. Dagster plans the whole range, so slots that were not committed must
+    not be reported.
+    """
     site = site_of(transform=f"{TRANSFORMS}.unlucky")
     site.write(12, 13, 14, 5)
     result = site.run(tags={START: "11", END: "14"})
@@ -116,7 +118,7 @@ def test_a_range_of_partitions_reports_only_what_is_committed(site_of: Callable[
 
 @pytest.mark.thorough
 def test_a_single_partition_is_a_run_for_one_slot(site: Site) -> None:
-    """The partition's own page in the UI starts runs for one slot."""
+    """The UI starts such a run from the page of a partition."""
     site.write(4, 5)
     assert site.run(partition_key="5").success
     assert site.grid() == {"materialized": {5}, "failed": set(), "running": set()}
@@ -240,7 +242,7 @@ def test_two_runs_on_a_slot_end_in_one_table(site: Site) -> None:
 
 
 def test_the_assets_have_owners_kinds_group_and_description(site_of: Callable[..., Site]) -> None:
-    """Dagster's catalogue shows them."""
+    """Dagster's catalogue shows these attributes of an asset."""
     site = site_of(
         slot_assets=[f"{TRANSFORMS}.paid_orders"],
         owners=["ann@example.com"],

@@ -80,7 +80,9 @@ def given(site: Site, asset: dg.AssetsDefinition, **how: Any) -> list[list[int]]
     ],
 )
 def test_an_input_has_its_annotated_type(site: Site, kind: Any) -> None:
-    """An asset without partitions gets the rows of all slots. An input without an annotation gets a Spark DataFrame."""
+    """An asset without partitions must get the rows of all slots. An input without an annotation must be a Spark
+    DataFrame.
+    """
 
     def report(context: dg.AssetExecutionContext, orders) -> None:
         assert isinstance(orders, kind if isinstance(kind, type) and kind is not Any else DataFrame)
@@ -94,7 +96,9 @@ def test_an_input_has_its_annotated_type(site: Site, kind: Any) -> None:
 @pytest.mark.spark
 @pytest.mark.server
 def test_an_input_has_the_slots_of_the_runs_partitions(site: Site) -> None:
-    """A run may have one slot or several; the input may be a slot asset."""
+    """Otherwise an asset would get rows of slots that are not in its run. Runs of one slot and of several slots, and a
+    slot asset as input, are tested.
+    """
 
     @dg.asset(partitions_def=SLOTS, backfill_policy=dg.BackfillPolicy.single_run())
     def each(context: dg.AssetExecutionContext, paid: DataFrame) -> None:
@@ -116,8 +120,8 @@ def copy(context: dg.AssetExecutionContext, orders: Changes) -> None:
 @pytest.mark.spark
 @pytest.mark.server
 def test_an_asset_gets_the_changes_since_its_last_materialization(site: Site) -> None:
-    """The asset first gets all rows, then only changes, which are given again after a failure. In a backfill, or with a
-    tag, it gets all rows again.
+    """The asset must first get all rows, and then only changes. After a failed run, it must get the same changes again.
+    In a backfill, or with a tag, it must get all rows again.
     """
     every = [["insert", n] for n in (1, 2, 3, 4)]
     assert given(site, copy) == [[None, *every]]

@@ -1,4 +1,4 @@
-"""Lost state and changed settings in Dagster: ticks, runs and checks refuse the table, and say what to do."""
+"""Lost tables and changed settings in Dagster: ticks, runs and checks refuse the table, and say what to do."""
 
 from collections.abc import Callable
 

@@ -89,8 +89,8 @@ def test_a_backfill_as_the_first_load_reads_once(site_of: Callable[..., Site]) -
 
 
 def test_a_retry_continues_and_another_run_starts_over(site_of: Callable[..., Site]) -> None:
-    """Dagster's retry of a failed run must read only the objects that are left. A run that a person executes again must
-    read everything.
+    """Dagster's retry of a failed run must read only the objects that the failed run has not read. A run that a person
+    executes again must read all objects.
     """
     site = changed(site_of)
     first = site.run([2])
@@ -105,7 +105,9 @@ def test_a_retry_continues_and_another_run_starts_over(site_of: Callable[..., Si
 
 
 def test_slot_assets_are_made_again_by_a_backfill(site_of: Callable[..., Site]) -> None:
-    """Slot assets can be made with their source or alone; the run must report the number of objects."""
+    """A backfill must make slot assets again, together with their source or alone. The run must report the number of
+    objects.
+    """
     site = site_of(slot_assets=[f"{TRANSFORMS}.paid_orders"])
     site.write(*SLOTS)
     site.settle()

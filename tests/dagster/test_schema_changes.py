@@ -13,7 +13,7 @@ from tests.support.site import Site
 
 
 def said(site: Site, *, again: bool = False) -> tuple[bool, dict[str, Any]]:
-    """The check's result and metadata, as reported by the last batch, or, with `again`, as executed by a person."""
+    """The check's result and metadata, from the last batch. With `again`, a person executes the check first."""
     key = dg.AssetCheckKey(dg.AssetKey("orders"), "schema_changes")
     records = site.instance.event_log_storage.get_asset_check_execution_history(key, limit=1)
     found = site.sweep()["schema_changes"] if again else records[0].evaluation
@@ -54,7 +54,7 @@ def test_added_fields_pass_and_mismatches_fail_the_check(site_of: Callable[..., 
 
 
 def test_fields_added_by_a_run_outside_dagster_are_shown(site_of: Callable[..., Site]) -> None:
-    """If a person executes the check, it must show these fields."""
+    """If a person executes the check, it must show fields that a run outside of Dagster has added."""
     site = site_of(schema=None)
     site.write(1)
     site.settle()
@@ -66,7 +66,9 @@ def test_fields_added_by_a_run_outside_dagster_are_shown(site_of: Callable[..., 
 
 
 def test_rescued_values_and_unnamed_fields_are_counted(site_of: Callable[..., Site]) -> None:
-    """This covers a source that rescues values, and a source whose declared schema lacks a field."""
+    """Otherwise a user would not notice lost data. One source rescues values; the declared schema of the other source
+    lacks a field.
+    """
     rescuing = site_of(mismatches="rescue")
     rescuing.write(1, body=b'{"id": 1, "amount": "much"}\n')
     rescuing.settle()

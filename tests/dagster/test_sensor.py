@@ -29,7 +29,9 @@ LIMIT = "s3notify_platform.engine.driver.MAX_UNFORESEEN"
 
 
 def test_the_first_batch_reads_objects_from_before_any_signal(site: Site) -> None:
-    """The first tick only stores a cursor, and the second one lists; slots without objects are not reported."""
+    """The first tick must only store a cursor, and the second tick must list. Slots without objects must not be
+    reported.
+    """
     site.write_silently(1, 5, 9)
     assert site.tick() == []
     (request,) = site.tick()
@@ -89,7 +91,7 @@ def test_ticks_in_a_code_server_share_one_instance(
 def test_a_retry_from_the_ui_completes_a_failed_batch(
     site_of: Callable[..., Site], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With the run's own config and tags, the slot must be committed and no longer be parked."""
+    """A retry has the config and tags of the failed run. It must commit the slot, which must no longer be parked."""
     monkeypatch.setattr(LIMIT, 0)
     site = site_of(transform=f"{TRANSFORMS}.unlucky", max_attempts=1, parked_seconds=86_400.0)
     site.settle()
@@ -175,7 +177,7 @@ def test_a_tick_repeated_after_a_crash_has_the_same_run_key(site: Site) -> None:
 def test_a_failed_slot_is_retried_alone_and_then_parked(
     site_of: Callable[..., Site], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A change of the slot must end the parking."""
+    """A slot that failed too often must be parked. A change of the slot must end the parking."""
     monkeypatch.setattr(LIMIT, 0)
     site = site_of(transform=f"{TRANSFORMS}.unlucky", max_attempts=2, backoff_seconds=0.0)
     site.settle()
@@ -209,7 +211,7 @@ def test_a_failed_slot_waits_for_its_backoff(site_of: Callable[..., Site]) -> No
 
 @pytest.mark.thorough
 def test_a_failed_slot_of_the_first_batch_does_not_hold_up_the_others(site_of: Callable[..., Site]) -> None:
-    """The first listing counts as done; the failed slot is retried with backoff like any other."""
+    """The first listing must count as done. The failed slot must be retried with backoff, like any failed slot."""
     site = site_of(transform=f"{TRANSFORMS}.unlucky", backoff_seconds=3600.0)
     site.write_silently(12, 13)
     site.tick()
@@ -223,7 +225,9 @@ def test_a_failed_slot_of_the_first_batch_does_not_hold_up_the_others(site_of: C
 
 
 def test_a_dead_run_is_reported_and_its_slots_are_requested_again(site_of: Callable[..., Site]) -> None:
-    """The heartbeat of a dead run has stopped, while Dagster still shows the run as started."""
+    """The heartbeat of a dead run has stopped, but Dagster shows the run as started. Without a report, its slots would
+    stay in flight.
+    """
     site = site_of(silence_seconds=0.0)
     site.settle()
     site.write(3)
@@ -320,7 +324,9 @@ def test_no_secret_is_in_cursor_config_metadata_definitions_or_logs(
     capfd: pytest.CaptureFixture[str],
     tmp_path: Path,
 ) -> None:
-    """The settings name variables with the credentials. The variables are looked up only on use."""
+    """The settings name environment variables with the credentials. If they were looked up too early, a secret would be
+    stored or shown.
+    """
     secret = "sEcReT-0123456789abcdef"
     monkeypatch.setenv("S3NOTIFY_TEST_SECRET", secret)
     tasks: list[bytes] = []
@@ -370,7 +376,9 @@ def test_no_secret_is_in_cursor_config_metadata_definitions_or_logs(
 
 
 def test_a_cursor_of_another_keyspace_is_refused(site_of: Callable[..., Site]) -> None:
-    """Here the number of slots was changed while the sensor was running."""
+    """Otherwise changes would be missed, because another number of slots makes another keyspace. The number is changed
+    while the sensor runs.
+    """
     site = site_of()
     site.settle()
     other = site_of(slots=8, bucket=site.component.bucket)

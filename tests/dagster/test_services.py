@@ -39,7 +39,7 @@ class Home:
         )
 
     def tick(self) -> list[str]:
-        """A tick, evaluated as the daemon does. Returns the requested run keys."""
+        """Evaluates a tick as the daemon does. Returns the requested run keys."""
         sensor = self.defs.resolve_sensor_def("deliver_keeper")
         resources = self.defs.get_repository_def().get_top_level_resources()
         with dg.build_sensor_context(
@@ -93,7 +93,7 @@ def test_a_failed_service_is_started_again_after_a_backoff(home: Home) -> None:
 
 
 def test_exactly_one_run_of_a_service_is_kept_alive(home: Home) -> None:
-    """While a run exists, started by hand or by the sensor, no other may be requested."""
+    """While a run of the service exists, started by a person or by the sensor, no other run may be requested."""
     home.tick()
     run = home.started()
     assert home.tick() == []
@@ -108,7 +108,7 @@ def terminated(home: Home, end, *, wrapped: bool) -> dg.DagsterRun:
     program = "dagster job execute -m tests.support.service_defs -j deliver"
     command = [sys.executable, "-m", *program.split()]
     if wrapped:
-        # As a run under the process of its code location.
+        # The run is a child of another process, like a run whose parent is its code location.
         command = [sys.executable, "-c", f"import subprocess; subprocess.run({command!r})"]
     environment = os.environ | home.environment | {"DAGSTER_HOME": str(home.folder), "PYTHONPATH": str(here)}
     with Receiver().serving() as server:

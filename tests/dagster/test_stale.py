@@ -53,7 +53,7 @@ def coded(
             given["bucket"] = known["last"].component.bucket
         found = site_of(**given)
         found.cursor = known["last"].cursor if known else None
-        assert found.defs  # loaded while the file has this text
+        assert found.defs  # the definitions are loaded before the file changes again
         known["last"] = found
         return found
 
@@ -94,8 +94,8 @@ def generations(site: Site, asset: str) -> dict[int, int]:
 
 
 def test_slots_are_stale_until_they_are_made_again(coded: Callable[..., Site]) -> None:
-    """A change of the transform, or of code that it uses, must make all slots stale. A slot that then changes must be
-    made by the new code.
+    """A change of the transform, or of code that it uses, must make all slots stale. If a slot changes after that, its
+    batch must use the new code.
     """
     before = coded(JOBS)
     before.write(*SLOTS)
@@ -165,7 +165,7 @@ def test_adding_or_removing_a_transform_makes_slots_stale(coded: Callable[..., S
 
 
 def test_declared_code_versions_override_fingerprints(coded: Callable[..., Site]) -> None:
-    """A declared version counts for transforms and slot assets alike."""
+    """A declared code version must count for transforms and for slot assets."""
     declared = JOBS.replace('source="orders")', 'source="orders", code_version="v7")')
     site = coded(declared, code_version="v3")
     assert site.component.assets().code_versions == {"orders": "v3", "daily": "v7"}
@@ -188,7 +188,9 @@ def test_a_transform_without_source_has_no_code_version(coded: Callable[..., Sit
 
 
 def test_commands_compute_the_same_code_versions(coded: Callable[..., Site], tmp_path: Path) -> None:
-    """Commands read the same YAML as Dagster, but import nothing."""
+    """Commands read the same YAML as Dagster, but do not import the user's code. With other code versions, they would
+    report wrong slots as stale.
+    """
     site = coded(JOBS)
     folder = tmp_path / "defs" / "orders"
     folder.mkdir(parents=True)

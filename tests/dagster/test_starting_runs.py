@@ -100,7 +100,7 @@ def code(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_a_run_killed_with_its_code_server_is_detected(code: Code) -> None:
-    """After the code server is killed, nobody is left to report the run. A run whose process lives must not count as
+    """After the code server is killed, nobody is left to report the run. A run whose process is alive must not count as
     dead, and must finish.
     """
     killed, its_process = code.launched()
@@ -158,7 +158,7 @@ def server_elsewhere(port: int) -> Iterator[subprocess.Popen[bytes]]:
 def test_a_run_on_another_machine_is_judged_by_its_server(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Only the server's answer counts: silence may be the network's fault."""
+    """Only an answer of the code server proves that the run is dead. Without an answer, the network may be down."""
     hold = tmp_path / "hold"
     hold.touch()
     monkeypatch.setenv(slow_defs.HOLD, str(hold))

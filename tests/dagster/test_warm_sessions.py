@@ -21,7 +21,7 @@ def own_session(spark: SparkSession) -> Iterator[SparkSession]:
 
 
 def test_each_run_of_a_resource_gets_a_fresh_session(own_session: SparkSession) -> None:
-    """A session must have nothing left from other runs."""
+    """Otherwise a run would see settings or temporary views of other runs."""
     resource = SlotSpark()
     first = resource.started(resident=True)
     assert resource.spark_session is first

@@ -22,7 +22,9 @@ pytestmark = [pytest.mark.e2e, pytest.mark.thorough, pytest.mark.timeout(600)]
     ids=["while it starts", "in mid-batch"],
 )
 def test_ctrl_c_ends_the_demo(tmp_path: Path, moment: str, last: str) -> None:
-    """The demo reports the changes that are not in the table yet. It prints no error, and leaves no process."""
+    """Otherwise Ctrl-C would leave processes or print an error, or nobody would see which changes are not in the table
+    yet.
+    """
     command = [sys.executable, "-m", "s3notify_platform.cli", "demo", "--folder", str(tmp_path)]
     environment = {**os.environ, "COLUMNS": "200", "PYTHONUNBUFFERED": "1"}
     with subprocess.Popen(

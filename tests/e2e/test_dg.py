@@ -45,7 +45,9 @@ def project(tmp_path: Path) -> Path:
 @pytest.mark.thorough
 @pytest.mark.timeout(900)
 def test_dg_project_uses_the_component(project: Path) -> None:
-    """`dg check yaml` also reports errors in a YAML, and `dg` shows the component's fields."""
+    """Otherwise users of `dg` would not find the component or its fields, or `dg check yaml` would accept a wrong
+    YAML.
+    """
     path = os.pathsep.join([str(PROJECT.parent), str(project / "src")])
     environment = os.environ | {"PYTHONPATH": path, "PYTHONWARNINGS": "ignore", "COLUMNS": "200"}
     environment |= {"DAGSTER_TELEMETRY_ENABLED": "false", "DG_CLI_CONFIG": str(project / "dg.toml")}

@@ -2,7 +2,7 @@
 equals the bucket.
 
 Settings: `FORMAT_FUZZ_OPERATIONS`, `FORMAT_FUZZ_SEED`, `FORMAT_FUZZ_KILLS`; `poe fuzz` runs the long form. The seed
-alone determines the writes. Which run sees a write, and when kills happen, depends on timing.
+alone determines the writes. Timing determines when kills happen, and which run sees a write.
 """
 
 import os
@@ -113,7 +113,7 @@ class Fuzz:
     # Operations
 
     def operate(self) -> None:
-        """Does the next operation. Only the seed and the operations before determine it."""
+        """Does the next operation, which only the seed and the earlier operations determine."""
         dice = self.dice
         (name,) = dice.choices([*SHARES], [*SHARES.values()])
         suffix = dice.choice(SUFFIXES[name])
@@ -158,7 +158,7 @@ class Fuzz:
             self.bodies[key] = body
             self.versions.setdefault(key, []).append((version, body))
         self.unannounced.append((key.split("/")[1], key))
-        # Changes are sometimes announced late, and several at once.
+        # Some changes are announced late, several together.
         if self.moments.random() < 0.8:
             self.tell_all()
 
@@ -173,7 +173,9 @@ class Fuzz:
     # Runs
 
     def run(self, name: str, *, listing: bool, limits: dict[str, Any], operations: int) -> int:
-        """Does one run, and up to this number of operations meanwhile; returns their number. The run may be killed."""
+        """Does one run, and during the run up to this number of operations. Returns the number of done operations. The
+        run may be killed.
+        """
         source = self.sources[name]
         settings = {**SOURCES[name], "name": name, "prefix": source.input.prefix, "slots": SLOTS}
         settings |= {"split_bytes": SPLIT_BYTES} | limits
@@ -181,8 +183,8 @@ class Fuzz:
         self.driver.start()
         self.driver.tell({"source": settings, "batch": f"batch-{self.runs}", "listing": listing})
         doomed = operations and self.victims and self.victims[0][0] <= len(self.done) / OPERATIONS
-        # The kill comes after some outputs of the run, and a random delay. The first kill certainly hits a run that is
-        # not over.
+        # The kill comes after some outputs of the run, and a random delay. The first kill certainly comes before the
+        # end of its run.
         kill, dies_at = (self.moments.randrange(1, 6) if self.killed else 1) if doomed else 0, None
         ends = time.monotonic() + WAIT_SECONDS
         done = 0
@@ -191,7 +193,7 @@ class Fuzz:
             assert time.monotonic() < ends, f"a run does not end: {self.facts()}"
             if answer and "progress" not in answer:
                 break
-            # The operations continue during the run. Most happen just before objects are read.
+            # The operations continue during the run. Most operations happen just before objects are read.
             reading = answer is not None and answer["progress"].startswith("reading")
             for _ in range(self.moments.randrange(4, 14) if reading else self.moments.randrange(2)):
                 if done < operations:
@@ -221,7 +223,7 @@ class Fuzz:
         kind = self.victims[0][1]
         workers = self.driver.workers() if kind == "worker" else []
         if kind == "worker" and not workers:
-            return False  # left to the next run
+            return False  # the next run gets this kill
         self.victims.pop(0)
         self.killed.append(kind)
         self.show(f"kills a {kind}")
@@ -270,8 +272,8 @@ class Fuzz:
 
 
 def test_table_of_every_format_equals_the_bucket_after_kills(ministack: S3Server, tmp_path: Path) -> None:
-    """In between and in the end, the tables are compared with the bucket, which is read by other means. Runs use
-    entries or listings.
+    """Otherwise a kill would lose or double rows of some format. An independent reader compares bucket and tables, in
+    between and in the end.
     """
     print(f"\n{Fuzz.replay()}", flush=True)
     fuzz = Fuzz(ministack, tmp_path)

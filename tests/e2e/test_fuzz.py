@@ -1,15 +1,15 @@
-"""Four processes write through all inlets at once, and all kinds of processes get random SIGKILLs. In the end the table
-equals the bucket.
+"""Four processes write through all inlets at the same time, and all kinds of processes get random SIGKILLs. In the end
+the table equals the bucket.
 
-Meanwhile columns, whose types were inferred from a first object, get other types again and again.
+During the writes, columns get other types again and again. Their first types are inferred from a first object.
 
 Settings: `FUZZ_OPERATIONS`, `FUZZ_SEED`, `FUZZ_KILLS`; `poe thorough` does 300 operations, `poe fuzz` 10,000.
 
-A long run has two parts. In the first part, all writers queue, so a change without an entry would be missing from the
-table. In the second part, unqueued writers join. An unqueued signal can hide behind a queued signal of the same slot,
-until an unqueued writer has been seen (`protocols.source_enumerator`). So before the second part begins, one object is
-published unqueued, and a batch must see it. From then on every batch lists its slots. A short run has only the second
-part, and begins with an unqueued writer.
+A long run has two parts. In the first part, all writers queue. So a change that lacks its entry would be missing from
+the table. In the second part, unqueued writers join. An unqueued signal can hide behind a queued signal of the same
+slot, until an unqueued writer has been seen (`protocols.source_enumerator`). So before the second part begins, one
+object is published unqueued, and a batch must see it. From then on every batch lists its slots. A short run has only
+the second part, and begins with an unqueued writer.
 """
 
 import json
@@ -206,7 +206,7 @@ class Fuzz:
             written = time.monotonic() - began
             self.retyping.stop()
             assert not self.retyping.wrong, self.retyping.wrong
-            # The derived tables are updated only by a batch, so one more object is published.
+            # Only a batch updates the derived tables, so one more object is published.
             self.platform.publisher.put(f"{PREFIX}last-{phase.last}.jsonl", FIRST)
             # From now on all killed processes run again, and only runs are killed.
             self.wait(lambda: reconcile(1.0))
@@ -325,7 +325,7 @@ class Fuzz:
                     break
             else:
                 if key not in there:
-                    continue  # perhaps no operation was applied
+                    continue  # possibly no operation was applied
             announced = all(cause.way in ANNOUNCED for cause in causes)
             if announced and causes and there.get(key) not in seen[key]:
                 wrong.append(f"{key}: {self.history(key)}; came: {seen[key]}")
@@ -369,7 +369,7 @@ class Fuzz:
         return f"FUZZ_SEED={SEED} FUZZ_OPERATIONS={OPERATIONS} killed {self.killed}\n{logs}\n{self.platform.tail()}"
 
     def check(self) -> None:
-        """Checks that no row is lost or doubled, and that no person had to repair anything."""
+        """Checks that no row is lost or doubled, and that no repair by a person is needed."""
         found = self.sweep()
         assert (found["found_by_sweep"], found["pending"]) == (0, 0), (found, self.facts())
         assert not self.differences(), self.facts()
@@ -378,7 +378,9 @@ class Fuzz:
 
 
 def test_table_equals_the_bucket_after_random_kills(tmp_path: Path) -> None:
-    """In the end no entry is left, no batch is open, every row exists exactly once, and the sweep finds nothing."""
+    """Otherwise a kill would leave an entry or an open batch, or would lose or double a row. At the end, the sweep must
+    find no difference.
+    """
     defs = tmp_path / "fuzz_defs"
     (defs / "orders").mkdir(parents=True)
     (defs / "__init__.py").touch()

@@ -96,7 +96,7 @@ def running(place: Place, line: str) -> Iterator[None]:
 
 
 def run(place: Place, each: Block, stack: ExitStack) -> None:
-    """Run one block, or write the file that its first line names."""
+    """Runs one block, or writes the file that its first line names."""
     first = each.body.splitlines()[0]
     if each.language in ("yaml", "python") and first.startswith("# "):
         file = place.folder / first.removeprefix("# ")
@@ -122,7 +122,9 @@ def run(place: Place, each: Block, stack: ExitStack) -> None:
 
 @pytest.mark.parametrize("page", PAGES)
 def test_a_page_runs(place: Place, page: str) -> None:
-    """Runs all blocks of a page in their order, except the blocks that have a test of their own."""
+    """Otherwise a user who copies a block of the guide would get an error. Blocks with a name have tests of their
+    own.
+    """
     with ExitStack() as stack:
         for each in blocks((GUIDE / page).read_text()):
             if each.name in ("", "attributes"):
@@ -130,7 +132,9 @@ def test_a_page_runs(place: Place, page: str) -> None:
 
 
 def test_assets_of_the_dagster_page_get_rows_and_changes(place: Place) -> None:
-    """The report asset of the page counts the rows, and its audit asset gets the changes."""
+    """Otherwise the two assets of the page would load without errors, but would not get the rows and changes of the
+    table.
+    """
     with ExitStack() as stack:
         for each in blocks((GUIDE / "dagster.md").read_text()):
             if not each.name:
@@ -141,9 +145,7 @@ def test_assets_of_the_dagster_page_get_rows_and_changes(place: Place) -> None:
 
 
 def test_spark_reads_table_and_streams(place: Place) -> None:
-    """Spark reads the table, a stream of its new rows, and a stream of its changes. Each has exactly the committed
-    rows.
-    """
+    """The table, the stream of new rows, and the stream of changes must each have exactly the committed rows."""
     ok(place, "s3notify topics create orders --prefix raw/orders/")
     (place.folder / "read.py").write_text(BEFORE_SPARK + block("Spark") + AFTER_SPARK)
     assert "FOUND ['Ann']" in ok(place, "python read.py")

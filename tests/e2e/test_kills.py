@@ -52,7 +52,9 @@ def processes(folder: Path, victim: str) -> list[int]:
 
 @pytest.mark.parametrize("seed", [int(os.environ.get("KILL_SEED", "1"))])
 def test_killed_demo_ends_with_the_same_table(tmp_path: Path, seed: int) -> None:
-    """The exit code of the demo says whether every written row exists exactly once."""
+    """Otherwise a kill would lose or double a row. The exit code of the demo is 0 only if every written row exists
+    exactly once.
+    """
     draw = random.Random(seed)
     folder, log = tmp_path / "demo", tmp_path / "demo.log"
     running = demo(folder, log)
@@ -70,7 +72,8 @@ def test_killed_demo_ends_with_the_same_table(tmp_path: Path, seed: int) -> None
                 running = demo(folder, log)
                 killed.append(victim)
                 continue
-            # The victim may not run yet. The time of the kill counts from its start, so wait for it.
+            # The victim may not run yet. The time of the kill counts from the victim's start, so the test waits for
+            # this start.
             waits = time.monotonic() + 40
             while not (pids := processes(folder, victim)) and time.monotonic() < waits:
                 if running.poll() is not None:

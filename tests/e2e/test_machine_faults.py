@@ -1,6 +1,6 @@
 """A machine fails during a run: its S3 server is restarted, or its disk is full.
 
-The error is clear, and the table is correct.
+In both cases the error must be clear, and the table correct.
 """
 
 import json
@@ -57,8 +57,8 @@ def driver_of(config: S3Config, log: Path) -> Driver:
 
 
 def test_server_restarted_during_a_run(local_server: LocalS3Server, tmp_path: Path) -> None:
-    """The run waits for the server, or fails with an error that names the endpoint. The next run commits the missing
-    objects.
+    """The run must wait for the server, or fail with an error that names the endpoint. The next run must commit the
+    missing objects.
     """
     local_server.create_bucket("restarted")
     config = local_server.config("restarted")
@@ -84,7 +84,9 @@ def test_server_restarted_during_a_run(local_server: LocalS3Server, tmp_path: Pa
 
 
 def test_full_disk_ends_a_run_with_a_clear_error(ministack: S3Server, tmp_path: Path) -> None:
-    """The driver cannot write Spark's input, so the run ends with this error. The next run ingests all objects."""
+    """The driver cannot write Spark's input, so the run must end with an error that says this. The next run must ingest
+    all objects.
+    """
     config = ministack.config(ministack.make_bucket())
     source = filled(config, 8, rows=4000)
     driver = driver_of(config, tmp_path / "driver.log")
@@ -107,7 +109,7 @@ def test_full_disk_ends_a_run_with_a_clear_error(ministack: S3Server, tmp_path: 
 
 
 def test_output_to_a_full_disk_fails_with_one_line() -> None:
-    """The one line of the error names the full disk, and the exit code is 1."""
+    """Otherwise a person would see a traceback. The one line must name the full disk, and the exit code must be 1."""
     with Path("/dev/full").open("w") as full:
         ran = subprocess.run(
             [sys.executable, "-m", "s3notify_platform.cli", "--help"],

@@ -39,7 +39,7 @@ def rows_of(platform: Platform, keys: list[str]) -> dict[str, list[int]]:
 
 
 def test_published_change_becomes_a_materialized_partition(platform: Platform) -> None:
-    """After the materialization, the rows can be read, and Dagster's grid has exactly the changed slots."""
+    """After the materialization, the rows must be readable, and Dagster's grid must have exactly the changed slots."""
     keys = [f"raw/orders/e2e {n}.jsonl" for n in range(12)]
     platform.publisher.publish(
         [Put(key=key, body=lines(order(n), order(n + 1000, "-1.00"))) for n, key in enumerate(keys)]
@@ -59,7 +59,7 @@ def test_published_change_becomes_a_materialized_partition(platform: Platform) -
 
 
 def test_batch_reports_its_summary(platform: Platform) -> None:
-    """The run of the batch also reports the asset of its summary."""
+    """Otherwise the plots of the summary asset would have no point for this batch."""
     query = """
     query Latest { assetNodeOrError(assetKey: {path: ["orders_summary"]}) {
       ... on AssetNode { assetMaterializations(limit: 1) { metadataEntries { label } } } } }"""
@@ -74,7 +74,7 @@ def test_batch_reports_its_summary(platform: Platform) -> None:
 
 @pytest.mark.thorough
 def test_slot_asset_is_updated_by_automation(platform: Platform) -> None:
-    """A run materializes only the source asset, for some slots. The daemon then requests exactly these slots of the
+    """A run materializes only the source asset, for some slots. Then the daemon must request exactly these slots of the
     slot asset, in one run.
     """
     committed = platform.grid("paid_orders")["materializedPartitions"]
@@ -95,7 +95,7 @@ def test_slot_asset_is_updated_by_automation(platform: Platform) -> None:
 
 
 def test_asset_page_shows_description_and_figures(chromium: str, platform: Platform, tmp_path: Path) -> None:
-    """In a browser, the page of an asset shows its description, and the figures of a partition."""
+    """In a browser, the page of an asset must show its description, and the figures of a partition."""
     slot = min(platform.grid("orders")["materializedPartitions"], key=int)
     with sync_playwright() as driver:
         browser = driver.chromium.launch(

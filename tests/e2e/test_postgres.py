@@ -29,7 +29,7 @@ def platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Platform]:
 
 
 def test_runs_are_warm_on_postgresql(platform: Platform) -> None:
-    """Two batches are committed, Dagster shows them, and a warm worker has run them."""
+    """Otherwise, with PostgreSQL, each run would start its own Spark, or Dagster would not show the batches."""
     first, second = ([f"raw/orders/{n} {name}.jsonl" for n in range(4)] for name in ("first", "second"))
     for keys in (first, second):
         touched = {str(slot_of(key)) for key in keys}

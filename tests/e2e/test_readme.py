@@ -43,7 +43,9 @@ def serves() -> bool:
 
 @contextmanager
 def in_terminal(place: Place, script: str, folder: Path) -> Iterator[Path]:
-    """Starts a command, and waits until Dagster's UI answers. Yields its log; in the end Ctrl-C ends it."""
+    """Starts a command, and waits until Dagster's UI answers. Yields the log of the command. In the end, Ctrl-C ends
+    the command.
+    """
     assert not serves(), "something else is at the README's port"
     log = place.folder / "terminal.log"
     with log.open("wb") as sink:
@@ -66,8 +68,8 @@ def in_terminal(place: Place, script: str, folder: Path) -> Iterator[Path]:
 
 
 def test_the_demo(tmp_path: Path) -> None:
-    """The README's first command installs the clone, and ends with exit code 0. Here it takes packages from the tests'
-    environment.
+    """The README's first command must install the clone, and end with exit code 0. In this test, pip takes packages
+    from the tests' environment.
     """
     clone = tmp_path / "clone"
     clone.mkdir()
@@ -90,7 +92,7 @@ def test_the_demo(tmp_path: Path) -> None:
 
 
 def test_from_yaml_to_the_result_of_a_query(place: Place) -> None:
-    """A command sets up the bucket's events, two objects are written, and the query prints what the README shows."""
+    """Otherwise a user who follows the README would get an error, or other output than the README shows."""
     place.write_source()
     shells = [each.body for each in blocks(README.read_text()) if each.language == "sh" and not each.name]
     commands, writes = shells
@@ -119,8 +121,8 @@ def test_from_yaml_to_the_result_of_a_query(place: Place) -> None:
 
 
 def test_in_a_dagster_project(place: Place) -> None:
-    """The guide's commands make a Dagster project. Its scaffolded source is the README's source, and `dg dev` serves
-    it.
+    """Otherwise the guide's commands would scaffold another source than the README's, or `dg dev` would not serve this
+    source.
     """
     project = place.folder / "shop"
     package = project / "src" / "shop"

@@ -41,8 +41,8 @@ def parquet(place: int) -> bytes:
 
 
 def test_killed_run_continues_big_objects(ministack: S3Server, tmp_path: Path) -> None:
-    """The kill comes in the sixth round. The rows of the first five rounds stay; they are not read again, and not
-    doubled.
+    """The kill comes in the sixth round. The rows of the first five rounds must stay, and must be neither read again
+    nor doubled.
     """
     config = ministack.config(ministack.make_bucket())
     bodies = {"raw/a.jsonl": jsonl(0), "raw/b.csv": csv(COUNT), "raw/c.parquet": parquet(2 * COUNT)}

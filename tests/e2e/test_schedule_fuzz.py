@@ -4,8 +4,8 @@ Sensor runs, two `s3notify ingest` and a stream work on one source, while object
 and columns get other types. Other processes, with a different prefix or number of slots, are refused.
 
 The test reads snapshots all the time. No snapshot has a duplicate, a row of an object version that was never written,
-or two types of a column. In the end the table and the stream equal the bucket, and columns have their last types. The
-tables of newest rows and of clustered rows equal the table, and bad objects are in quarantine.
+or two types of a column. In the end, the rows of table and stream equal the bucket, and columns have their last types.
+The tables of newest rows and of clustered rows equal the table, and bad objects are in quarantine.
 
 Settings: `FUZZ_HOURS` (`poe fuzz --hours`), `FUZZ_SEED`. By default the faults last half a minute.
 """
@@ -139,8 +139,8 @@ def test_no_snapshot_is_wrong_under_faults(tmp_path: Path) -> None:
         }
 
         def declare(kinds: Mapping[str, str]) -> None:
-            """Sets the types in the YAML, and lets Dagster load it again. Sets them in both ingests, too, and restarts
-            these.
+            """Sets the types in the YAML, and lets Dagster load the YAML again. Sets the types for both ingests, too,
+            and restarts the ingests.
             """
             schema = schema_of(kinds)
             place = tmp_path / "defs" / "orders" / "defs.yaml"
@@ -190,7 +190,7 @@ def test_no_snapshot_is_wrong_under_faults(tmp_path: Path) -> None:
         platform.until("columns", lambda: snapshots.take() and snapshots.kinds == retyping.kinds, 600.0)
         looking = threading.Thread(target=snapshots.run)
         drifting = threading.Thread(target=drift.run)
-        end = time.monotonic() + SECONDS  # the source's first rows may have taken longer than that
+        end = time.monotonic() + SECONDS  # the first rows of the source may have taken longer than `SECONDS`
         breaking = threading.Thread(target=break_things, args=(chaos, end, say))
         looking.start()
         retyping.start()
@@ -209,7 +209,7 @@ def test_no_snapshot_is_wrong_under_faults(tmp_path: Path) -> None:
             drifting.join()
             retyping.stop()
             assert not retyping.wrong, retyping.wrong
-            # The derived tables are updated only by a batch, so one more object is published.
+            # Only a batch updates the derived tables, so one more object is published.
             writer.write()
             said = drift.once()
             assert all("has other settings than its table" in each for each in said), said
@@ -247,7 +247,7 @@ def test_no_snapshot_is_wrong_under_faults(tmp_path: Path) -> None:
             for service in services.values():
                 service.kill()
         assert not drift.wrong
-        # An object that is written again with the same bytes is a new object, and its rows are new.
+        # If an object is written again with the same bytes, its rows count as new rows.
         assert {row[:2] for row in streamed(changes)} <= writer.rows.keys()
         poisoned = {
             key

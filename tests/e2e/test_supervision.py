@@ -42,8 +42,8 @@ def of_folder(folder: Path) -> dict[int, str]:
 
 
 def test_home_has_one_platform_and_no_orphans(tmp_path: Path) -> None:
-    """A second platform with the same home is refused without damage. SIGTERM ends daemon, webserver, code servers,
-    runs, Spark and S3.
+    """A second platform with the same home must be refused, without damage to the first platform. SIGTERM must end
+    daemon, webserver, code servers, runs, Spark and S3.
     """
     folder, log = tmp_path / "demo", tmp_path / "demo.log"
 
@@ -79,8 +79,8 @@ def test_home_has_one_platform_and_no_orphans(tmp_path: Path) -> None:
 
 
 def test_sigterm_drains_an_ingest(ministack: S3Server, tmp_path: Path) -> None:
-    """After SIGTERM, the ingest ends with exit code 0 in time. The next ingest continues from there, and each row
-    exists once.
+    """After SIGTERM, the ingest must end with exit code 0 in time. The next ingest must continue where the first one
+    ended, with each row once.
     """
     config = ministack.config(ministack.make_bucket())
     source = source_of(bucket=config, name="orders", prefix="raw/", format="jsonl", slots=4, commit="native")

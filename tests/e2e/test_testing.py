@@ -92,7 +92,9 @@ def passed(folder: Path, *options: str, **environment: str) -> str:
 
 
 def test_fixtures_work_in_a_project_and_in_the_demo(tmp_path: Path) -> None:
-    """A source is as in the YAML, except for its bucket, or as a test declares it. Each source has its own objects."""
+    """A source must have the settings of the YAML, except for its bucket, or the settings that a test declares. Each
+    source must have its own objects.
+    """
     for name, text in {
         "pyproject.toml": "",
         "conftest.py": CONFTEST,

@@ -40,7 +40,7 @@ def service(unit: Path) -> Mapping[str, str]:
 
 
 class Started:
-    """A stand-in for `DagsterDev` in a `Platform`; the units start Dagster's processes."""
+    """A replacement for `DagsterDev` in a `Platform`, because the units start Dagster's processes."""
 
     def __init__(self, machine: Machine) -> None:
         self.url = f"http://127.0.0.1:{machine.port}"
@@ -73,7 +73,7 @@ def started(machine: Machine, more: Mapping[str, str]) -> Iterator[Started]:
 @pytest.mark.thorough
 @pytest.mark.timeout(900)
 def test_units_start_a_working_platform(tmp_path: Path) -> None:
-    """A warm worker turns changes into rows. Dagster's state is in PostgreSQL."""
+    """A warm worker must turn changes into rows, and Dagster's state must be in PostgreSQL."""
     with (
         running_postgres(tmp_path / "postgres") as url,
         LocalS3Server(tmp_path / "s3") as server,
@@ -115,7 +115,7 @@ def test_units_start_a_working_platform(tmp_path: Path) -> None:
 
 
 def test_units_are_written_once(tmp_path: Path) -> None:
-    """A second call does not overwrite changes that a person has made. systemd accepts the units."""
+    """A second call must not overwrite changes that a person has made. systemd must accept the units."""
     into, home = tmp_path / "units", tmp_path / "home"
     given = ["units", "--into", str(into), "--home", str(home), "--defs", str(DEMO_FOLDER), "--user", "root"]
     first = CliRunner().invoke(main, given)
@@ -140,7 +140,7 @@ def test_units_are_written_once(tmp_path: Path) -> None:
 
 
 def test_paths_that_systemd_cannot_parse_are_refused(tmp_path: Path) -> None:
-    """systemd would parse a path with spaces differently."""
+    """Otherwise a unit would be written that systemd parses differently, for example because a path has spaces."""
     given = ["units", "--into", str(tmp_path / "a b"), "--home", str(tmp_path), "--defs", str(DEMO_FOLDER)]
     result = CliRunner().invoke(main, given)
     assert (result.exit_code, "spaces" in result.output) == (1, True), result.output

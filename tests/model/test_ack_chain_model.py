@@ -52,7 +52,7 @@ class Model:
         self.raw = raw
         """The missing stamps by operation, for a chain of raw stamps."""
         self.late = set()
-        """Children that stamps began after the chain had failed: the state may or may not show them."""
+        """Children that stamps began after the chain had failed. The chain's state may show these children, or not."""
         self.last = object()
         """The operation that gets `Acked`; `UNCLAIMED` if the next operation gets it."""
 

@@ -14,7 +14,9 @@ STUMBLES = {Fault.LOST: 0.15, Fault.REFUSED: 0.1, Fault.LATE: 0.1, Fault.PAUSE: 
 
 @simulated
 def test_each_generation_has_one_winner(seed):
-    """Four writers create generations 1 to 5, crash, and continue where they were."""
+    """Four writers create generations 1 to 5, crash, and continue where they were. Each generation must have exactly
+    one winner.
+    """
     store = MemoryObjectStore()
     won, lost = {}, {}
 

@@ -57,7 +57,7 @@ def test_seed_run_twice_gives_the_same_history():
 
 
 def test_history_does_not_depend_on_the_process():
-    """The order of sets, and other random values of Python's start, must not matter."""
+    """The order of sets, and other random values of a Python process, must not matter."""
     code = "from tests.simulation.test_harness import history_of; print(history_of(5))"
     runs = [
         subprocess.run(
@@ -77,7 +77,7 @@ def test_every_fault_happens():
     text = "\n".join(str(history_of(seed)) for seed in range(40))
     for trace in ("crashed", "CrashedError before", "CrashedError after", "response lost", "503", "timeout"):
         assert trace in text
-    assert any(history_of(seed).seconds > 120 for seed in range(40))  # a paused process
+    assert any(history_of(seed).seconds > 120 for seed in range(40))  # some seed has a paused process
 
 
 def test_clocks_run_at_their_rates():
@@ -98,7 +98,7 @@ def test_clocks_run_at_their_rates():
 
 
 def test_error_of_an_actor_ends_the_run():
-    """The error is raised, and no thread is left."""
+    """The error must be raised, and no thread may be left."""
 
     def wrong(store, _clock):
         store.head("a")
@@ -124,7 +124,7 @@ def test_actor_calls_a_store_only_from_its_own_thread():
 
 
 def test_crashed_actor_restarts_a_bounded_number_of_times():
-    """The actor's result is None if it never finished."""
+    """The result of an actor that never finished must be None."""
     lives = []
 
     def doomed(store, _clock):
@@ -136,7 +136,7 @@ def test_crashed_actor_restarts_a_bounded_number_of_times():
 
 
 def test_simulation_runs_with_all_seeds(monkeypatch):
-    """The number of seeds, or one seed, is given by the environment."""
+    """Environment variables must set the number of seeds, or a single seed."""
     seen = []
 
     @simulated
@@ -160,7 +160,7 @@ def test_simulation_runs_with_all_seeds(monkeypatch):
 
 
 def test_failure_says_how_to_replay_it(monkeypatch):
-    """The message has one command: it repeats the first seed that fails."""
+    """The message must have one command, which repeats the first seed that fails."""
     seen = []
 
     @simulated

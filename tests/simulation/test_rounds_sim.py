@@ -109,7 +109,9 @@ def cleaner(store, clock):
 
 
 def reader(store, clock):
-    """Reads all the time; each version must be whole. After a long pause a pack may have been vacuumed."""
+    """Reads the table all the time; each table version must be whole. After a long pause a pack may have been
+    vacuumed.
+    """
     for _ in range(4):
         clock.sleep(20)
         started = clock.monotonic()

@@ -60,7 +60,9 @@ class Reported:
     doubt: Counter = field(default_factory=Counter)
 
     def check(self, counted):
-        """Checks that every addition reported as committed exists once, and that any other one was in doubt."""
+        """Checks that every addition that was reported as committed exists once, and that every other existing addition
+        was in doubt.
+        """
         assert sum(self.won.values()) > 0
         for slot in range(10):
             assert self.won[slot] <= counted.get(slot, 0) <= self.won[slot] + self.doubt[slot]

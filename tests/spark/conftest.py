@@ -35,4 +35,4 @@ def lake_of(spark: SparkSession, ministack: S3Server) -> Callable[..., Lake]:
 
 @pytest.fixture(autouse=True)
 def _topics(briefly_known: None) -> None:
-    """Each process notices changes of topics at once, so that no test waits for them."""
+    """Clients cache topics only briefly, so tests need not wait until a change of a topic is seen."""

@@ -87,7 +87,7 @@ def numbers_in(lake: Lake) -> list[int]:
 
 
 def test_big_object_is_read_once_by_many_tasks(big: tuple[Lake, str, bytes]) -> None:
-    """One commit has all parts of the big object, and a small object of the same slot."""
+    """One commit must have all parts of the big object, and a small object of the same slot."""
     lake, key, body = big
     lake.put("small.jsonl", [{"n": -1, "text": "small"}])
     (result,) = lake.ingest().slots.values()
@@ -103,8 +103,8 @@ def test_big_object_is_read_once_by_many_tasks(big: tuple[Lake, str, bytes]) -> 
 
 @one
 def test_big_object_is_read_over_several_rounds(big: tuple[Lake, str, bytes]) -> None:
-    """If the bytes of a round are limited, each round commits up to an offset of the object, and the next round
-    continues there.
+    """If the bytes of a round are limited, each round must commit up to an offset of the object, and the next round
+    must continue there.
     """
     lake, _, _ = big
     limited = lake.with_source(max_bytes=2 * PART)
@@ -122,7 +122,9 @@ def test_big_object_is_read_over_several_rounds(big: tuple[Lake, str, bytes]) ->
 
 @one
 def test_run_continues_a_big_object_after_a_timeout(big: tuple[Lake, str, bytes]) -> None:
-    """The first run reports that it is incomplete. The next run reads only the rest, although no object has changed."""
+    """The first run must report that it is incomplete. The next run must read only the remaining bytes, although no
+    object has changed.
+    """
     lake = big[0]
     short = lake.with_source(max_bytes=2 * PART, max_seconds=0)
     (first,) = short.ingest().slots.values()
@@ -153,7 +155,9 @@ def test_rows_of_an_object_overwritten_between_rounds_are_withdrawn(big: tuple[L
 
 @pytest.mark.thorough
 def test_transform_gets_the_rows_of_a_big_object_once(lake_of: Callable[..., Lake]) -> None:
-    """With a transform, rows pass through Spark's shuffle. Each row is committed once."""
+    """With a transform, rows pass through Spark's shuffle, where rows could be doubled. Each row must be committed
+    once.
+    """
     lake = lake_of(slots=2, format="auto", schema="n bigint, text string", split_bytes=PART)
     for name, body_of in BODIES.items():
         lake.put(name, body_of(range(COUNT)))
@@ -163,7 +167,9 @@ def test_transform_gets_the_rows_of_a_big_object_once(lake_of: Callable[..., Lak
 
 @pytest.mark.thorough
 def test_requests_for_parts_are_counted(lake_of: Callable[..., Lake], ministack: S3Server) -> None:
-    """The requests that were sent are counted: a few for each part, and one for each object that is read whole."""
+    """The reported number of requests must equal the number of sent requests: a few for each part, and one for each
+    object that is read whole.
+    """
     lake = lake_of(slots=1, schema="n bigint, text string", split_bytes=PART)
     lake.put("big.jsonl", jsonl(range(COUNT)))
     lake.put_many({f"{n}.jsonl": jsonl(range(1)) for n in range(5)})
@@ -177,7 +183,7 @@ def test_requests_for_parts_are_counted(lake_of: Callable[..., Lake], ministack:
 
 
 def test_malformed_record_of_a_big_object_is_a_reject(lake_of: Callable[..., Lake]) -> None:
-    """Each reject has the offset of its record in the object. Other records are ingested."""
+    """Each reject must have the offset of its record in the object. Other records must be ingested."""
     lake = lake_of(slots=1, schema="n bigint, text string", split_bytes=PART)
     lines = jsonl(range(COUNT)).splitlines(keepends=True)
     places = {}

@@ -1,8 +1,9 @@
 """Objects change while they are read, between two rounds, or at rest. In the end the table equals the bucket.
 
 Each test runs once by listing and once by the entries of the queue. The requests themselves determine the time of a
-change: a proxy makes it just before it forwards a certain request. Many objects go through a test together. Each has
-its own history, which says how many runs ingest it: one, or two if it changes while it is read.
+change: a proxy makes the change just before it forwards a certain request. Many objects go through a test together.
+Each object has its own history, which says how many runs ingest the object: one run, or two runs if it changes while it
+is read.
 """
 
 import gzip
@@ -81,7 +82,9 @@ both = pytest.mark.parametrize(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class History:
-    """The history of one object: committed, changed, changed again just before a GET. None: it does not exist."""
+    """The history of one object: first committed, then changed, then changed again just before a GET. None means that
+    the object does not exist.
+    """
 
     committed: bytes | None
     planned: bytes | None
@@ -150,7 +153,7 @@ def go_through(bucket: Changing, histories: dict[str, History]) -> None:
     found = differing(bucket.place)
     assert {key.replace("renamed-", "") for key in found} == late, found
     kept = sum(int(count) for key in found for count in _too_many(found[key]))
-    # A rename deletes the old key, so its rows have already left.
+    # A rename deletes the old key, so the old key has no rows any more.
     assert kept == sum(before[key] for key in late & found.keys()), "an uningested object keeps its rows"
     bucket.run()
     bucket.settled()
@@ -162,7 +165,9 @@ def _too_many(error: str) -> list[str]:
 
 @both
 def test_small_object_changed_just_before_its_read(changing_of: Callable[..., Changing]) -> None:
-    """The GET is pinned to the planned version, so that no other version is committed under its ETag."""
+    """The GET must be pinned to the planned ETag. Otherwise the bytes of another object version would be committed
+    under this ETag.
+    """
     go_through(changing_of(), HISTORIES)
 
 
@@ -197,7 +202,7 @@ def test_big_object_changed_between_reads_of_its_parts(changing_of: Callable[...
 
 @pytest.mark.thorough
 def test_one_run_ingests_all_changes_since_the_last(changing_of: Callable[..., Changing]) -> None:
-    """Unchanged objects are not read."""
+    """Otherwise a change would need a second run, or unchanged objects would be read."""
     bucket = changing_of()
     key = "raw/{}.jsonl".format
     large = lines(1, "x" * (5 << 20))
@@ -215,10 +220,10 @@ def test_one_run_ingests_all_changes_since_the_last(changing_of: Callable[..., C
     bucket.rename(key("aside"), key("there"))
     bucket.put(key("same"), lines(3, "same"))
     bucket.copy(key("tagged"), key("tagged"), MetadataDirective="REPLACE", Metadata={"a": "b"})
-    bucket.put(key("multipart"), large + lines(2))  # the same bytes in one piece
+    bucket.put(key("multipart"), large + lines(2))  # the same bytes as before, but uploaded in one piece
     bucket.delete(key("deleted"))
     bucket.run()
-    # Only changed objects are read; the emptied one gets a GET that checks its version.
+    # Only changed objects are read. An emptied object gets a GET that checks its ETag.
     changed = ("emptied", "new name", "here", "there", "multipart")
     assert set(bucket.asked()) == {key(name) for name in changed}
     assert bucket.last.gone == 2
@@ -234,7 +239,7 @@ def test_one_run_ingests_all_changes_since_the_last(changing_of: Callable[..., C
 
 @pytest.mark.thorough
 def test_object_rewritten_with_the_same_etag_is_not_read(changing_of: Callable[..., Changing]) -> None:
-    """No object is read, nothing is committed, and the entries are removed."""
+    """Otherwise a repeated write would cost a read and a commit. The entries must be removed."""
     bucket = changing_of()
     bucket.put("raw/a.jsonl", ONE)
     bucket.run()
@@ -246,7 +251,9 @@ def test_object_rewritten_with_the_same_etag_is_not_read(changing_of: Callable[.
 
 @pytest.mark.thorough
 def test_versioned_bucket_is_read_like_a_get(server: S3Server, changing_of: Callable[..., Changing]) -> None:
-    """As by a plain GET, a run reads the newest version, a restored older version, or (delete marker) nothing."""
+    """A run must read what a plain GET returns: the newest object version, a restored older one, or nothing after a
+    delete marker.
+    """
     bucket = changing_of()
     bucket.s3.put_bucket_versioning(Bucket=bucket.bucket, VersioningConfiguration={"Status": "Enabled"})
     keys = [f"raw/{name}.jsonl" for name in ("a", "b", "c", "d")]
@@ -260,7 +267,7 @@ def test_versioned_bucket_is_read_like_a_get(server: S3Server, changing_of: Call
     marker = bucket.delete(a)["VersionId"]
     bucket.delete(b, VersionId=second[b])
     bucket.copy(c, c, version=first[c])
-    bucket.delete(d, VersionId=first[d])  # not the newest: nothing changes
+    bucket.delete(d, VersionId=first[d])  # this is not the newest object version, so nothing changes
     bucket.run()
     assert rows_of(bucket.place) == {b: 1, c: 1, d: 2}
     assert not differences(bucket.place)
@@ -288,7 +295,9 @@ def test_versioned_bucket_is_read_like_a_get(server: S3Server, changing_of: Call
 
 @pytest.mark.parametrize("listing", [False], ids=["entries"])
 def test_announced_object_changes_before_its_read(changing_of: Callable[..., Changing]) -> None:
-    """A run trusts an entry's ETag. If the object has another ETag when it is read, a later entry says so."""
+    """A run trusts the ETag of an entry. If the object has another ETag when it is read, a later entry must bring the
+    change into the table.
+    """
     bucket = changing_of()
     source = bucket.source
     plain = Publisher(open_store(source.location.platform), prefix=source.location.keyspace_prefix, slots=1)
@@ -305,7 +314,9 @@ def test_announced_object_changes_before_its_read(changing_of: Callable[..., Cha
 
 @both
 def test_only_included_objects_are_read(changing_of: Callable[..., Changing]) -> None:
-    """Other objects are neither requested nor quarantined. Here rows of a deleted object stay (`on_delete`)."""
+    """Other objects must be neither requested nor quarantined. With this source's `on_delete`, rows of a deleted object
+    must stay.
+    """
     bucket = changing_of(include="*.jsonl", exclude="*/tmp/*", on_delete="keep")
     for name in (
         "a.jsonl",
@@ -338,7 +349,7 @@ def test_only_included_objects_are_read(changing_of: Callable[..., Changing]) ->
 
 @pytest.mark.parametrize("listing", [True, False], ids=["listing", "entries"])
 def test_object_older_than_modified_after_is_not_read(changing_of: Callable[..., Changing]) -> None:
-    """The store's times decide. The object is neither read nor quarantined until it is written again."""
+    """The store's times decide. The object must be neither read nor quarantined until it is written again."""
     bucket = changing_of()
     broken, old, new = "raw/broken.jsonl", "raw/old.jsonl", "raw/new.jsonl"
 
@@ -347,7 +358,7 @@ def test_object_older_than_modified_after_is_not_read(changing_of: Callable[...,
 
     bucket.put(broken, b"{\n")
     bucket.put(old, ONE)
-    until(lambda: bucket.put(new, TWO) and written(new) > written(old))  # S3 has whole seconds
+    until(lambda: bucket.put(new, TWO) and written(new) > written(old))  # S3's times have whole seconds
     bucket.source = with_settings(bucket.source, modified_after=written(new).isoformat())
     bucket.run()
     assert set(bucket.asked()) == {new}
@@ -373,12 +384,14 @@ def test_source_of_a_whole_bucket_does_not_read_its_keyspace(changing_of: Callab
     assert bucket.last.status == "unchanged"
 
 
-# Rounds: the next round reads the data that did not fit into one.
+# Rounds: the next round reads the data that did not fit into the round before.
 
 
 @pytest.mark.thorough
 def test_object_changed_between_two_rounds(changing_of: Callable[..., Changing]) -> None:
-    """One run is enough: it continues objects that it has committed in part, or withdraws their rows."""
+    """One run must be enough: it continues objects that it has committed in part, or withdraws the rows of changed
+    objects.
+    """
     bucket = changing_of(split_bytes=PART, max_bytes=5 * PART)
     key = "raw/{}".format
     big = {key("steady.jsonl"): BIG, key("steady.jsonl.gz"): packed(COUNT, "steady")}
@@ -410,7 +423,7 @@ def test_object_changed_between_two_rounds(changing_of: Callable[..., Changing])
 
 @pytest.mark.thorough
 def test_object_changed_in_a_later_round(changing_of: Callable[..., Changing]) -> None:
-    """An object changes before a later round. The rows of earlier rounds stay until the change is ingested."""
+    """An object changes before a later round. The rows of earlier rounds must stay until the change is ingested."""
     bucket = changing_of(split_bytes=PART, max_bytes=3 * PART)
     names = {name: f"raw/{name}.jsonl" for name in ("overwritten", "deleted")}
     changes: dict[str, Callable[[], object]] = {
@@ -432,7 +445,9 @@ def test_object_changed_in_a_later_round(changing_of: Callable[..., Changing]) -
 
 @pytest.mark.thorough
 def test_run_without_time_leaves_the_rest_to_the_next(changing_of: Callable[..., Changing]) -> None:
-    """The next run continues where the first ended, although no object has changed. A changed object starts over."""
+    """The next run must continue where the first run ended, although no object has changed. A changed object must be
+    read from its beginning.
+    """
     bucket = changing_of(split_bytes=PART, max_bytes=4 * PART, max_seconds=0.0)
     bucket.put("raw/a.jsonl", BIG)
     assert not bucket.run().complete

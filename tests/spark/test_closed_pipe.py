@@ -13,7 +13,7 @@ from tests.support.servers import S3Server
 @pytest.mark.server
 @pytest.mark.spark
 def test_ingest_survives_a_closed_pipe(ministack: S3Server) -> None:
-    """Everything is committed, with exit code 0, and no error about the closed pipe is printed."""
+    """All objects must be committed, with exit code 0, and without an error about the closed pipe."""
     config = ministack.config(ministack.make_bucket())
     S3ObjectStore(config).put("raw/1.jsonl", b'{"id": 7}\n')
     place = [

@@ -200,7 +200,9 @@ class Meddler:
 @pytest.mark.thorough
 @pytest.mark.timeout(600)
 def test_lost_executors_and_duplicate_tasks_change_no_row(ministack: S3Server, tmp_path: Path) -> None:
-    """`Ingest.run`, the data source and the stream return each row once, even if executors die or tasks run twice."""
+    """Otherwise rows would be lost if an executor dies, or doubled if a task runs twice. `Ingest.run`, the data source
+    and the stream are tested.
+    """
     bucket = ministack.config(ministack.make_bucket())
     with standalone(tmp_path) as (url, workers), FaultProxy(ministack.endpoint_url) as proxy:
         meddler = Meddler(workers)
@@ -219,7 +221,9 @@ def test_lost_executors_and_duplicate_tasks_change_no_row(ministack: S3Server, t
 
 @pytest.mark.thorough
 def test_spark_connect_ingests_and_reads(bucket: S3Config, tmp_path: Path) -> None:
-    """The Spark session is in another process. The program reaches it over gRPC."""
+    """The Spark session is in another process, which the program reaches over gRPC. Otherwise code that needs the
+    session in its own process would fail.
+    """
     port, driver = free_ports(2, SYSTEM_CLOCK)
     settings = {
         "spark.master": "local[2]",

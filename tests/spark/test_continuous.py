@@ -40,7 +40,9 @@ def once(lake: Lake, *, sweep: bool = False) -> ContinuousIngest:
 
 @pytest.mark.thorough
 def test_ingest_keeps_the_table_in_step(lake: Lake) -> None:
-    """The first batch ingests all slots, and later batches only changed slots. A sweep commits nothing twice."""
+    """The first batch must ingest all slots, and later batches only changed slots. A sweep must not commit an object
+    version twice.
+    """
     lake.put_many({f"{n}.jsonl": b'{"id": %d}\n' % n for n in range(12)})
     counts = once(lake).counts()
     assert (counts["objects"], counts["rows"], counts["failing_slots"]) == (12, 12, 0)
@@ -61,7 +63,7 @@ def test_ingest_keeps_the_table_in_step(lake: Lake) -> None:
 @pytest.mark.thorough
 def test_older_copy_of_the_table_is_refused(lake: Lake) -> None:
     """An old copy of the table was restored, but `known` names a newer version. Without the refusal, versions would be
-    lost. A sweep refuses the copy, too.
+    lost. A sweep must refuse the copy, too.
     """
     lake.put_many({f"{n}.jsonl": b'{"id": %d}\n' % n for n in range(12)})
     once(lake)
@@ -101,8 +103,8 @@ def tagged(lake_of: Callable[..., Lake]) -> tuple[Lake, Any]:
 
 
 def test_tagging_leaves_time_for_polls(tagged: tuple[Lake, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    """A tagging pass ends when its time is over. The remaining objects are tagged after the next poll, even if it finds
-    no change.
+    """A tagging pass must end when its time is over. The remaining objects must be tagged after the next poll, even if
+    the poll finds no change.
     """
     lake, _ = tagged
     monkeypatch.setattr("s3notify_platform.spark.continuous.TAGGING_SECONDS", 0)
@@ -119,7 +121,7 @@ def test_tagging_leaves_time_for_polls(tagged: tuple[Lake, Any], monkeypatch: py
 
 
 def test_committed_objects_are_tagged(tagged: tuple[Lake, Any]) -> None:
-    """The committed version is tagged after its batch; an object in quarantine is not tagged."""
+    """The committed object version must be tagged after its batch. An object in quarantine must not be tagged."""
     lake, s3 = tagged
     bucket = lake.source.input.bucket.bucket
     lake.put_many({"1.jsonl": b'{"id": 1}\n', "2.jsonl": b"{nonsense\n", "3.jsonl": b'{"id": 3}\n'})
@@ -143,8 +145,8 @@ def test_committed_objects_are_tagged(tagged: tuple[Lake, Any]) -> None:
 
 @pytest.mark.thorough
 def test_failed_slot_is_requested_again(lake: Lake) -> None:
-    """The signal of the failed slot moves after a backoff. Other slots are committed, and a restarted process remembers
-    the failure.
+    """After a backoff, the signal of the failed slot must move. Other slots must be committed. A restarted process must
+    remember the failure.
     """
     lake.put_many({f"{n}.jsonl": b'{"id": %d}\n' % n for n in range(12)})
     lake.ingest()
@@ -182,7 +184,9 @@ def test_failed_slot_is_requested_again(lake: Lake) -> None:
 
 @pytest.mark.thorough
 def test_entries_replace_listings(lake: Lake) -> None:
-    """After the first listing, batches follow entries as long as all writers queue, even after a restart."""
+    """After the first listing, batches must follow entries as long as all writers queue, even after a restart.
+    Otherwise each batch would list the bucket.
+    """
     source = lake.source
     lake.put("there.jsonl", [{"id": 0}])
     queue = source.location.queue()

@@ -82,7 +82,7 @@ class Site:
 
 
 class Works:
-    """A stand-in for a Spark session that only answers that it works."""
+    """A replacement for a Spark session, which only answers that it works."""
 
     def range(self, number: int) -> "Works":
         return self
@@ -147,7 +147,7 @@ KEYS = [f"raw/{number}" for number in range(80)]
 
 
 def test_slot_that_fails_every_run_does_not_block_others(site: Site) -> None:
-    """The first batch commits nineteen of twenty slots. The next batch ingests the failed slot separately."""
+    """The first batch must commit nineteen of twenty slots. The next batch must ingest the failed slot separately."""
     for key in KEYS:
         site.store.put(key, b'{"a":1}\n')
     site.poisoned, slots = True, site.source.location.all_slots()
@@ -206,7 +206,9 @@ def test_attempts_are_counted_over_several_processes(site: Site, ministack: S3Se
 
 
 def test_object_with_a_denied_key_does_not_block_its_neighbours(site: Site, ministack: S3Server) -> None:
-    """The first process commits the slot's other objects; this one follows when its encryption key is allowed."""
+    """The first process must commit the slot's other objects. The object must follow when its encryption key is
+    allowed.
+    """
     clock = HandClock()
     with FaultProxy(ministack.endpoint_url) as proxy:
         bad, slot, good = with_eight_neighbours(site, proxy)
@@ -225,7 +227,7 @@ def test_object_with_a_denied_key_does_not_block_its_neighbours(site: Site, mini
 
 
 def test_failure_of_a_whole_run_is_reported_with_its_traceback(site: Site) -> None:
-    """The traceback is reported once. The slot's next commit removes it."""
+    """The traceback must be reported once. The slot's next commit must remove the traceback."""
     for key in KEYS:
         site.store.put(key, b'{"a":1}\n')
     try:
@@ -251,8 +253,8 @@ def test_failure_of_a_whole_run_is_reported_with_its_traceback(site: Site) -> No
 
 
 def test_another_machine_continues_where_one_ended(site: Site) -> None:
-    """At first all slots are compared. Later only changed slots are compared, even after a restart on another machine.
-    A sweep compares all slots again.
+    """At first, all slots must be compared. Later, only changed slots must be compared, even after a restart on another
+    machine. A sweep must compare all slots again.
     """
     site.publisher.put("raw/1", b'{"a":1}\n')
     every = {*site.source.location.all_slots()}
@@ -313,7 +315,7 @@ def test_signals_count_as_seen_after_the_commit(site: Site) -> None:
 
 
 def test_ingest_waits_during_an_outage(site: Site) -> None:
-    """The outage is reported, and changes found before it are not lost."""
+    """The outage must be reported. Changes that were found before the outage must not be lost."""
     site.publisher.put("raw/1", b'{"a":1}\n')
     site.fails = [UnavailableError("no answer"), UnavailableError("no answer")]
     site.ingest().run(Rests(3), every_seconds=0.1)
@@ -324,7 +326,7 @@ def test_ingest_waits_during_an_outage(site: Site) -> None:
 
 
 def test_listings_have_a_minimum_interval(site: Site) -> None:
-    """Without a topic each batch lists the bucket. Changes that come before the interval ends wait for the next
+    """Without a topic each batch lists the bucket. Changes that come before the interval ends must wait for the next
     listing.
     """
 
@@ -343,7 +345,7 @@ def test_listings_have_a_minimum_interval(site: Site) -> None:
 
 
 def test_signal_without_entries_causes_one_batch(site: Site) -> None:
-    """The batch lists the bucket, since the LIST of the signals shows that the writer does not queue."""
+    """The LIST of the signals shows that the writer does not queue. So one batch must list the bucket."""
     source = site.source
     settings = TopicSettings(slots=20, bucket=source.input.bucket.bucket, prefix=source.input.prefix)
     source.location.queue().topics.create(source.name, settings)
@@ -372,7 +374,7 @@ def test_ingest_ends_if_spark_does_not_work(site: Site) -> None:
 
 
 def test_process_ingests_the_backlog_of_another(site: Site) -> None:
-    """The slots in the rescan backlog are ingested without a signal."""
+    """The slots in the rescan backlog must be ingested without a signal."""
     site.publisher.put("raw/1", b'{"a":1}\n')
     site.ingest().run(Event(), every_seconds=None)
     site.planned.clear()
@@ -382,7 +384,9 @@ def test_process_ingests_the_backlog_of_another(site: Site) -> None:
 
 
 def test_once_ends_when_everything_is_ingested(site: Site) -> None:
-    """One call makes two batches: the second lists the bucket, and finds the change that its writer did not queue."""
+    """One call must make two batches. The second batch must list the bucket, and find the change that its writer did
+    not queue.
+    """
     queue = site.source.location.queue()
     queue.topics.create("orders", TopicSettings(slots=20, shards=1))
     site.ingest().run(Event(), every_seconds=None)
@@ -413,8 +417,8 @@ ORDER = ("table/_delta_log/", "_s3notify-known/", "queue/queue.", "enumerator/to
 
 @contextmanager
 def killed_before(part: str) -> Iterator[None]:
-    """Ends the process before it writes an object whose key has this part, once an object with the preceding part was
-    written.
+    """Ends the process before it writes an object whose key has this part of `ORDER`, after an object with the part
+    before it was written.
     """
     before, written = ORDER[max(0, ORDER.index(part) - 1)], [ORDER[0]] if part == ORDER[0] else []
 
@@ -436,7 +440,7 @@ def killed_before(part: str) -> Iterator[None]:
 @pytest.mark.parametrize("part", ORDER)
 def test_killed_batch_is_completed_by_the_next_process(site: Site, part: str) -> None:
     """A batch changes the version, `known`, the entries and the backlog, in this order. After a kill before one of
-    these steps, this step and the later steps are left to do.
+    these steps, the next process must do this step and the later steps.
     """
     location, slot = site.source.location, slot_of("raw/1", 20)
     queue, backlog = location.queue(), RescanBacklog(location.records())

@@ -78,7 +78,7 @@ BODIES: dict[str, Callable[[list[Row]], bytes]] = {
 def test_query_returns_each_row_of_the_bucket_once(
     bare_lake: Callable[..., Lake], fmt: str, split_bytes: int
 ) -> None:
-    """The objects are read whole or in parts, with and without a schema; each row has its key, ETag and offset."""
+    """Objects are read whole or in parts, with and without a schema. Each row must have its key, ETag and offset."""
     lake = bare_lake(format=fmt)
     lake.put_many({f"{n}.{fmt}": BODIES[fmt](rows) for n, rows in enumerate(ROWS)})
     expected = sorted(
@@ -95,7 +95,9 @@ def test_query_returns_each_row_of_the_bucket_once(
 
 
 def test_query_reads_text_binary_and_mixed_formats(bare_lake: Callable[..., Lake]) -> None:
-    """Text and binary have one column. In a bucket with several formats, suffixes choose the format."""
+    """The formats text and binary must have one column. In a bucket with several formats, the suffix of a key must
+    decide the format.
+    """
     lake = bare_lake(format="auto")
     lake.put_many({"a.txt": b"one\ntwo\n", "b.jsonl": b'{"value": "three"}\n', "c.bin": b"\x00"})
     found = rows_of(lake, StructType([StructField("value", StringType())]))
@@ -111,7 +113,9 @@ def test_query_reads_text_binary_and_mixed_formats(bare_lake: Callable[..., Lake
 
 
 def test_rejects_are_never_lost_silently(bare_lake: Callable[..., Lake]) -> None:
-    """By default rejects are rows with their reason and bytes. Or the query fails, or the rejects are dropped."""
+    """By default, rejects must be rows with reason and bytes. As the options say, the query may fail instead, or drop
+    the rejects.
+    """
     lake = bare_lake()
     lake.put("0.jsonl", b'{"id": 1}\nbroken\n{"id": 2}\n')
     found = sorted(rows_of(lake, ID), key=lambda row: row["_offset"])
@@ -125,13 +129,13 @@ def test_rejects_are_never_lost_silently(bare_lake: Callable[..., Lake]) -> None
         rows_of(lake, ID, rejects="fail")
     assert sorted_by(rows_of(lake, ID, rejects="drop"), "id") == [(1,), (2,)]
     with pytest.raises(UsageError, match="rejects='column'"):
-        rows_of(lake, ID, plain=True)  # no column would distinguish them from rows
+        rows_of(lake, ID, plain=True)  # no column would distinguish rejects from rows
     lake.put("0.jsonl", b'{"id": 1}\n')
     assert rows_of(lake, ID, plain=True) == [{"id": 1}]
 
 
 def test_query_rescues_values_that_do_not_fit(bare_lake: Callable[..., Lake]) -> None:
-    """With `mismatches="rescue"` the record is a row, and values that do not fit are in `_rescued`."""
+    """With `mismatches="rescue"`, the record must be a row, with the values that do not fit in `_rescued`."""
     lake = bare_lake(mismatches="rescue")
     lake.put("0.jsonl", b'{"id": 1}\n{"id": "many"}\n')
     found = sorted(rows_of(lake, ID, mismatches="rescue"), key=lambda row: row["_offset"])
@@ -176,7 +180,7 @@ def test_query_fails_if_an_object_changes_meanwhile(bare_lake: Callable[..., Lak
 
 
 def test_query_of_an_empty_bucket_returns_no_rows(bare_lake: Callable[..., Lake]) -> None:
-    """An inferred schema has only the data source's own columns."""
+    """The inferred schema must have only the data source's own columns."""
     lake = bare_lake()
     assert rows_of(lake, ID) == rows_of(lake, None) == []
     with pytest.raises(NotFoundError, match="no commit yet"):
@@ -235,7 +239,7 @@ def test_wrong_options_are_refused_with_a_remedy(options: dict[str, str], messag
 
 
 def test_options_accept_the_names_of_spark() -> None:
-    """Spark's names have the same effect as the data source's own."""
+    """Spark's names must have the same effect as the data source's own names."""
     names = {"maxFilesPerTrigger": "7", "PathGlobFilter": "*.csv", "modifiedAfter": "2026-01-01T00:00:00Z"}
     reading = reading_of({"bucket": "b", "mode": "failfast", "sep": ";", **names})
     chosen = reading.source.input
@@ -255,12 +259,12 @@ def test_options_accept_the_names_of_spark() -> None:
     ("given", "size"), [("1000", 1000), ("512b", 512), ("64k", 1 << 16), ("3MB", 3 << 20), (" 1g ", 1 << 30)]
 )
 def test_sizes_are_accepted_in_the_notation_of_spark(given: str, size: int) -> None:
-    """Sizes in Spark's notation are accepted only for Spark's own option."""
+    """Sizes in Spark's notation must be accepted only for Spark's own option."""
     assert reading_of({"bucket": "b", "maxBytesPerTrigger": given}).source.input.max_bytes == size
 
 
 def test_path_names_bucket_and_prefix() -> None:
-    """The option `path` is accepted in the usual spellings."""
+    """The option `path` must be accepted in its usual spellings."""
     source = reading_of({"path": "s3a://acme/raw/orders/", "platform_bucket": "own"}).source
     assert (source.input.bucket.bucket, source.input.prefix, source.location.platform.bucket) == (
         "acme",
@@ -306,7 +310,9 @@ def read(lake: Lake, **options: Any) -> DataFrame:
 @pytest.mark.thorough
 @pytest.mark.spark
 def test_query_runs_in_spark(lake: Lake, spark: SparkSession) -> None:
-    """Queries in Spark: declared and inferred schemas, several filters over one DataFrame, chosen slots, an error."""
+    """Otherwise tests without a JVM would not show errors in Spark. Cases: declared and inferred schemas, several
+    filters over one DataFrame, chosen slots, an error.
+    """
     lake.put_many({f"{n % 3}/{n}.jsonl": b'{"id": %d, "v": "text"}\n' % n for n in range(30)})
     frame = read(lake, schema="id bigint, v string")
     everything = sorted_by(frame.toArrow().to_pylist(), "_slot", "_key", "id")
@@ -327,7 +333,7 @@ def test_query_runs_in_spark(lake: Lake, spark: SparkSession) -> None:
 
 @pytest.mark.spark
 def test_options_with_the_names_of_spark_select_the_objects(lake: Lake) -> None:
-    """Exactly the objects that Spark's options select are read."""
+    """A query must read exactly the objects that Spark's options select."""
     lake.put_many({"1.jsonl": b'{"id": 1}\n', "2.csv": b"id\n2\n", "3.jsonl": b'{"id": 3}\nno JSON\n'})
     names = {"pathGlobFilter": "*.jsonl", "mode": "DROPMALFORMED", "modifiedAfter": "2020-01-01T00:00:00Z"}
     assert {row.id for row in read(lake, **names, schema="id bigint").collect()} == {1, 3}
@@ -353,7 +359,9 @@ def table_rows(place: Place, **options: Any) -> list[Row]:
 
 
 def test_query_reads_a_version_of_the_committed_table(place: Place) -> None:
-    """A query reads the newest version, or one by number or time, or some slots. The bucket's objects do not matter."""
+    """A query must read the newest table version, or a table version by number or time, or some slots. The bucket's
+    objects must not matter.
+    """
     seen, times = [], []
     for n in range(3):
         place.put("a", 10 + n)
@@ -379,7 +387,9 @@ def test_query_reads_a_version_of_the_committed_table(place: Place) -> None:
 
 
 def test_query_reads_changes_between_two_versions(place: Place) -> None:
-    """Returns rows that were added and removed after one version, up to another version or the newest."""
+    """A query must return the rows that were added and removed after one table version, up to another table version or
+    the newest.
+    """
     place.put("a", 1)
     place.put("b", 2)
     place.run("b")
@@ -420,7 +430,9 @@ def test_query_reads_changes_between_two_versions(place: Place) -> None:
 
 @pytest.mark.spark
 def test_query_of_the_table_is_independent_of_the_bucket(lake: Lake, spark: SparkSession) -> None:
-    """`read="table"` returns the committed rows of the newest or a given version, even if the bucket has changed."""
+    """With `read="table"`, a query must return the committed rows of the newest or a given table version, even if the
+    bucket has changed.
+    """
     lake.put_many({f"{n}.jsonl": b'{"id": %d}\n' % n for n in range(20)})
     lake.ingest()
     slot = lake.slot("3.jsonl")

@@ -38,7 +38,8 @@ def test_object_that_kills_its_task_is_quarantined(
     schema: str | None,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Other objects are committed at once. The object that kills its task is quarantined at the last attempt.
+    """Other objects must be committed immediately. The object that kills its task must be quarantined at the last
+    attempt.
 
     The sample from which the schema is inferred may contain the object, too.
     """
@@ -66,8 +67,8 @@ def test_object_that_kills_its_task_is_quarantined(
 def test_dead_task_with_one_slot_is_found_at_once(
     spark: SparkSession, config: S3Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The number of the dead task tells which slot it read. So only this slot is tried in halves, and not the batch
-    with many slots.
+    """The number of the dead task shows its slot. So only the objects of this slot must be tried in halves, and not the
+    whole batch.
     """
     monkeypatch.setattr(planning.SparkJobs, "width", 16)
     monkeypatch.setattr(splits, "SMALL_TASK_BYTES", 1)
@@ -120,8 +121,8 @@ def raises_on_sight(rows: DataFrame) -> DataFrame:
 def test_object_at_fault_is_found_behind_a_transform(
     lake_of: Callable[..., Lake], transform: Transform | None, why: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An error in the transform, or in writing files, leads to the object at fault: halves of the objects are tried.
-    The object's state has the traceback.
+    """After an error in the transform, or in writing files, halves of the objects must be tried until the object at
+    fault is found. The object's state must have the traceback.
     """
     monkeypatch.setitem(FORMATS, Deadly.name, Deadly())
     plain = lake_of(slots=2, schema="id int")
@@ -153,7 +154,7 @@ def fails_on_no_rows(rows: DataFrame) -> DataFrame:
 
 
 def test_defective_transform_fails_the_slot(lake_of: Callable[..., Lake]) -> None:
-    """The slot fails with the traceback, and no object is quarantined."""
+    """The slot must fail with the traceback, and no object may be quarantined."""
     lake = lake_of(slots=1, schema="id int")
     lake.put_many({f"{n}.jsonl": b'{"id":%d}\n' % n for n in range(2)})
     found = lake.ingest(transform=fails_on_no_rows, last_attempt=[Slot(0)]).slots[Slot(0)]

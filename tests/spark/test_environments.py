@@ -1,4 +1,4 @@
-"""Several deployments share a bucket; people's commands run. A topic belongs to the table that it serves."""
+"""Several deployments share a bucket. The tests run the commands that people run. A topic serves only one table."""
 
 import json
 import os
@@ -90,8 +90,8 @@ def test_topic_has_the_slots_of_its_source(
 def test_second_environment_follows_the_recipe_of_the_readme(
     config: S3Config, deployment: Deployment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without the README's recipe, the second environment is refused, and takes no entries. With the recipe, it has its
-    own data, and its removal leaves the first environment unchanged.
+    """Without the guide's recipe, the second environment must be refused, and must take no entries. With the recipe, it
+    must have its own data, and its removal must not change the first environment.
     """
     queue = NotificationQueue(queue_records(config))
     prod = deployment("prod")

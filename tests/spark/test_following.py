@@ -1,5 +1,5 @@
-"""Spark updates the tables that follow a source's table, if they are too large for one process. `s3notify ingest`
-updates them after each batch.
+"""Spark updates the derived tables of a source, if they are too large for one process. `s3notify ingest` updates
+derived tables after each batch.
 """
 
 import json
@@ -59,7 +59,7 @@ def follow(lake: Lake) -> FollowResult:
 
 
 def shown(lake: Lake) -> Newest:
-    """The newest rows by key, as Spark reads them; checks that their table is whole."""
+    """The newest rows by key, as Spark reads them. The table of newest rows is checked, too."""
     name = lake.source.location.latest_name
     table = lake.source.table(name)
     found = table.newest()
@@ -85,7 +85,7 @@ def window(lake: Lake) -> Newest:
 
 
 def test_newest_rows_equal_a_window_of_spark(newest_lake: Lake, anywhere: str) -> None:
-    """Many objects share keys; some of them are then overwritten and deleted."""
+    """Many objects share keys. Then some of these objects are overwritten and deleted."""
     lake = newest_lake
     lake.put_many(
         {
@@ -101,7 +101,7 @@ def test_newest_rows_equal_a_window_of_spark(newest_lake: Lake, anywhere: str) -
     first = shown(lake)
     assert first == window(lake)
     assert {*first} == {*map(str, range(8)), "77"}
-    for holder in {source for source, *_ in first.values()}:  # the newest row of each key leaves
+    for holder in {source for source, *_ in first.values()}:  # each key loses its newest row
         lake.delete(holder.removeprefix("raw/"))
     lake.put("late.jsonl", [line(3, 0), line(100, 5)])
     lake.ingest()
@@ -112,7 +112,9 @@ def test_newest_rows_equal_a_window_of_spark(newest_lake: Lake, anywhere: str) -
 
 
 def test_newest_rows_of_a_change_stream_equal_the_database(lake_of: Callable[..., Lake]) -> None:
-    """The rows are in the format of AWS DMS: each has a letter for its operation, and a deletion has the former row."""
+    """The rows are in the format of AWS DMS. Each row has a letter for its operation, and a deletion has the former
+    row.
+    """
     lake = lake_of(
         schema="Op string, id bigint, name string, ts timestamp",
         latest_key="id",
@@ -144,7 +146,9 @@ def test_newest_rows_of_a_change_stream_equal_the_database(lake_of: Callable[...
 
 
 def test_newest_rows_of_debezium_events_equal_the_database(lake_of: Callable[..., Lake]) -> None:
-    """A transform opens the envelope: it takes the row before a deletion, and otherwise the row after the change."""
+    """A transform opens Debezium's envelope: for a deletion it takes the row before, and otherwise the row after the
+    change.
+    """
     row = "struct<id: bigint, name: string>"
     lake = lake_of(
         schema=f"op string, ts_ms bigint, before {row}, after {row}",
@@ -192,7 +196,7 @@ def test_newest_rows_get_columns_that_are_added_later(newest_lake: Lake) -> None
 
 
 def test_erased_object_leaves_the_newest_rows(newest_lake: Lake) -> None:
-    """After the erasure, the newest rows of the object's keys are built again from the remaining objects."""
+    """After the erasure, the newest rows of the object's keys must be built again from the remaining objects."""
     lake = newest_lake
     lake.put("keep.jsonl", [line(1, 1), line(2, 1)])
     lake.put("person4711.jsonl", [line(1, 5, "secret4712")])
@@ -203,7 +207,7 @@ def test_erased_object_leaves_the_newest_rows(newest_lake: Lake) -> None:
     assert "orders_latest" in done.cleared
 
     def left() -> set[str]:
-        """Files of the table of newest rows that hold the object."""
+        """The files of the newest rows that have a row of the object."""
         prefix = lake.source.location.table_layout("orders_latest").prefix
         return {key for key in holding(lake.store, "person4711", "secret4712") if key.startswith(prefix)}
 
@@ -215,7 +219,9 @@ def test_erased_object_leaves_the_newest_rows(newest_lake: Lake) -> None:
 
 
 def test_newest_rows_are_updated_after_each_batch(newest_lake: Lake) -> None:
-    """Newest rows are built even if the table had none before. A failure is reported, and the next poll retries."""
+    """Newest rows must be built even if the source did not have them before. A failure must be reported, and the next
+    poll must retry.
+    """
     lake, said = newest_lake, list[str]()
     ingest = ContinuousIngest(spark=lake.spark, source=lake.source, progress=said.append)
     lake.put("1.jsonl", [line(1, 1)])
@@ -255,8 +261,8 @@ def test_merge_of_files_leaves_no_table_behind(newest_lake: Lake) -> None:
 
 
 def test_clustered_table_holds_all_rows_in_order(lake_of: Callable[..., Lake], anywhere: str) -> None:
-    """The clustered table has all rows, including rows without a value, after changes and after a compaction. Its files
-    have separate ranges.
+    """The clustered table must have all rows, including rows without a value, after changes and after a compaction. Its
+    files must have separate ranges.
     """
     lake = lake_of(schema="id bigint, day date, note string", cluster_by="day, id", cluster_file_bytes=4096)
     lake.put_many(

@@ -26,7 +26,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.server]
 def test_each_change_of_an_object_is_one_commit(
     lake: Lake, monkeypatch: pytest.MonkeyPatch, *, spread: bool
 ) -> None:
-    """Each change of an object removes its old rows and adds its new rows, in one commit.
+    """One commit must remove the old rows of a changed object and add its new rows.
 
     A slot is read by one task, or by all tasks if it is much larger than others.
     """
@@ -117,7 +117,7 @@ ODD_KEYS = (
 
 
 def test_odd_keys_keep_their_exact_names(lake_of: Callable[..., Lake]) -> None:
-    """Every key that S3 allows is written, read, overwritten and withdrawn under exactly its own name."""
+    """Every key that S3 allows must be written, read, overwritten and withdrawn under exactly its own name."""
     lake = lake_of(hidden_files="read")
     for number, key in enumerate(ODD_KEYS):
         lake.put(key, [{"id": number}])
@@ -193,7 +193,7 @@ def test_auto_chooses_the_format_by_suffix(lake_of: Callable[..., Lake]) -> None
 
 
 def test_rejects_are_kept_and_withdrawn(lake: Lake) -> None:
-    """A bad record does not stop others; it is in quarantine until its object is overwritten or deleted."""
+    """A bad record must not stop other records. It must be in quarantine until its object is overwritten or deleted."""
     lake.put("a.jsonl", b'{"id": 1}\nnot json\n{"id": "x"}\n{"id": 4}\n')
     lake.put("b.jsonl", b"{\n")
     lake.put("c.jsonl", b'{"id": 5}\n[]')
@@ -218,7 +218,7 @@ def test_rejects_are_kept_and_withdrawn(lake: Lake) -> None:
 
 @pytest.mark.thorough
 def test_run_ingests_more_objects_than_one_plan_holds(lake_of: Callable[..., Lake]) -> None:
-    """`max_objects` limits a plan, not a run: several rounds commit, and no object is left out."""
+    """`max_objects` limits a plan, and not a run: several rounds must commit, and no object may be left out."""
     lake = lake_of(max_objects=4, slots=2)
     for number in range(8):
         lake.put(f"{number}.jsonl", [{"id": number}])
@@ -239,7 +239,9 @@ def test_run_ingests_more_objects_than_one_plan_holds(lake_of: Callable[..., Lak
 def test_only_the_batch_reaches_the_driver(
     lake_of: Callable[..., Lake],
 ) -> None:
-    """If 3,000 objects are unchanged and 5 are changed, the plan has 5 splits and 5 states."""
+    """If 5 objects have changed and 3,000 have not, the plan must have only 5 splits and 5 states. Otherwise the
+    driver's memory would grow with the bucket.
+    """
     lake = lake_of(slots=20, format="text")
     lake.put_many({f"{number}": b"x" for number in range(3000)})
     lake.ingest()
@@ -274,7 +276,7 @@ def test_states_beyond_the_manifest_go_to_a_file(lake_of: Callable[..., Lake]) -
 
 @pytest.mark.thorough
 def test_load_reads_slots_as_of_a_version(lake: Lake) -> None:
-    """Slots are loaded as of the newest version, or as of a given version."""
+    """Slots must be loaded as of the newest table version, or as of a given table version."""
     lake.put("a.jsonl", [{"id": 1}])
     lake.put("b.jsonl", [{"id": 2}])
     lake.ingest()
@@ -290,7 +292,7 @@ def test_load_reads_slots_as_of_a_version(lake: Lake) -> None:
 
 @pytest.mark.thorough
 def test_source_may_be_in_another_bucket_than_its_table(spark: SparkSession, ministack: S3Server) -> None:
-    """Nothing is ever written to the source's bucket, and the source needs no prefix there."""
+    """The platform must never write to the source's bucket, and the source must need no prefix there."""
     raw = ministack.config(ministack.make_bucket())
     lake = Lake.of(spark, raw, platform=ministack.config(ministack.make_bucket()), prefix="")
     lake.put("a.jsonl", [{"id": 1}])
@@ -316,7 +318,9 @@ def test_ingest_works_on_the_embedded_server(spark: SparkSession, seaweed: S3Ser
 def test_operator_errors_are_distinguished_from_outages(
     what: str, lake: Lake, ministack: S3Server, seaweed: S3Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A missing bucket or refused credentials need an operator; an unreachable endpoint is retried."""
+    """A missing bucket and refused credentials need an operator, so their errors must not be retried. An unreachable
+    endpoint must be retried.
+    """
     monkeypatch.setenv("STRANGER", "who")
     strangers = {"access_key_id_env": "STRANGER", "secret_access_key_env": "STRANGER"}
     monkeypatch.setattr("s3notify_platform.engine.driver.OUTAGE_SECONDS", 0)
@@ -334,7 +338,7 @@ def test_operator_errors_are_distinguished_from_outages(
 
 @pytest.mark.thorough
 def test_run_changes_only_the_requested_slots(lake: Lake) -> None:
-    """A row's `_slot` is the slot of its key."""
+    """Otherwise a run would change slots of other runs. The `_slot` of each row must be the slot of its key."""
     keys = [lake.put(f"{number}.jsonl", [{"id": number}]) for number in range(10)]
     wanted = [lake.slot("0.jsonl")]
     result = lake.ingest(wanted)

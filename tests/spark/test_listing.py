@@ -1,5 +1,5 @@
-"""Spark lists large buckets in several chains of LISTs. The plan is the same as with one chain. A table that has lost
-its state is refused.
+"""Spark lists large buckets in several chains of LISTs. The plan must be the same as with one chain. A table that has
+lost its states must be refused.
 """
 
 from collections.abc import Callable
@@ -121,7 +121,7 @@ def forget(lake: Lake) -> str:
 
 @pytest.mark.parametrize("folder", ["", "_delta_log/"])
 def test_lost_table_is_refused(lake: Lake, folder: str) -> None:
-    """If the log or the whole table is lost, nothing is ingested again until a person accepts the loss."""
+    """If the log or the whole table is lost, no object may be ingested again until a person accepts the loss."""
     lake.put("a.jsonl", [{"id": 1}])
     lake.ingest()
     empty_table(lake, folder)

@@ -30,9 +30,9 @@ ROW = {"id": 1, "17.72": 2, "a`b": 3, "a b": 4, "🙂": 5, "a.b": {"c.d": 6}, "a
 
 
 def test_any_column_name_is_ingested(lake: Lake) -> None:
-    """The names are inferred, read, transformed, derived and loaded.
+    """Columns with such names must be inferred, read, transformed, derived and loaded.
 
-    If two names differ only in case, the later name is rejected.
+    If two names differ only in case, records with the later name must be rejected.
     """
     lake.put("a.jsonl", [ROW])
     lake.put("b.jsonl", [ROW, {"ID": 9}])
@@ -59,7 +59,9 @@ def test_any_column_name_is_ingested(lake: Lake) -> None:
 
 
 def test_safe_names_are_readable_by_every_engine(lake_of: Callable[..., Lake]) -> None:
-    """The names are inferred, transformed, used in rules, and retyped; each column keeps its name and type."""
+    """Columns with safe names are inferred, transformed, used in rules, and retyped. Each column must keep its name and
+    type.
+    """
     lake = lake_of(
         column_names="safe", format="auto", expect="order_id > 0", schema_hints="`Amount (EUR)` decimal(9,2)"
     )
@@ -90,7 +92,9 @@ def test_safe_names_are_readable_by_every_engine(lake_of: Callable[..., Lake]) -
 
 
 def test_safe_names_apply_to_parquet_columns(lake_of: Callable[..., Lake]) -> None:
-    """Names inside of lists become safe, too. Spark gets safe names even if it reads objects without a table."""
+    """Names inside of lists must become safe, too. Spark must get safe names even if it reads objects without a
+    table.
+    """
     lake = lake_of(column_names="safe", format="parquet")
     table = pa.table({"a b": [1], "l": pa.array([[{"c d": 2}]])})
     body = BytesIO()
@@ -107,7 +111,7 @@ def test_safe_names_apply_to_parquet_columns(lake_of: Callable[..., Lake]) -> No
 
 
 def test_names_of_a_batch_stay_when_the_schema_grows(lake_of: Callable[..., Lake]) -> None:
-    """If the schema is widened again, columns keep the names with which rows of the batch were already stored."""
+    """If the schema is widened again, columns must keep the names with which rows of the batch are already stored."""
     lake = lake_of(column_names="safe")
     jobs = SparkJobs(lake.spark, lake.source)
     run = Run(batch="b", run="b", signals={}, listing=True, only_found=False, last_attempt=frozenset())

@@ -52,8 +52,8 @@ def query_rows(lake: Lake, **options: str) -> tuple[StructType, list[dict[str, A
 
 
 def test_query_has_columns_from_keys_and_hints(bare_lake: Callable[..., Lake]) -> None:
-    """Columns from keys come after the columns of the data. Hinted columns have the hinted types; other types are
-    inferred.
+    """Columns from keys must come after the columns of the data. Hinted columns must have the hinted types, and other
+    columns inferred types.
     """
     lake = bare_lake()
     lake.put(f"{EU}a.jsonl", [{"id": 1, "Amount": 1.25}])
@@ -72,8 +72,8 @@ def test_query_has_columns_from_keys_and_hints(bare_lake: Callable[..., Lake]) -
 
 
 def test_query_rejects_records_with_a_column_from_keys(bare_lake: Callable[..., Lake]) -> None:
-    """A record with a field named like a column from keys is a reject, as in a table. A declared or hinted column with
-    this name is refused.
+    """If a field of a record has the name of a column from keys, the record must be a reject, as in a table. A declared
+    or hinted column with this name must be refused.
     """
     lake = bare_lake()
     lake.put(f"{EU}a.jsonl", [{"id": 1, "Region": "x"}, {"id": 2}])
@@ -90,7 +90,7 @@ def test_query_rejects_records_with_a_column_from_keys(bare_lake: Callable[..., 
 
 
 def test_query_with_a_declared_schema_has_columns_from_keys(bare_lake: Callable[..., Lake]) -> None:
-    """The columns have Spark's names of the types, since Spark parses them."""
+    """The schema of the columns must use Spark's names of types, because Spark parses it."""
     parts = "`a day` date, n decimal(5,1), at timestamp_ntz"
     options = options_of(bare_lake(schema="id bigint").source, partition_columns=parts)
     found = S3NotifyDataSource(options).schema()  # type: ignore[arg-type]
@@ -102,7 +102,9 @@ def test_query_with_a_declared_schema_has_columns_from_keys(bare_lake: Callable[
 
 @pytest.mark.spark
 def test_table_has_columns_from_keys(lake_of: Callable[..., Lake], ministack: S3Server) -> None:
-    """The columns from keys are in the schema and in the rows, other engines see them, and a transform gets them."""
+    """The columns from keys must be in the schema and in the rows. Other engines must see these columns, and a
+    transform must get them.
+    """
     lake = lake_of(schema="id bigint", **PARTS)
     lake.put(f"{EU}a.jsonl", [{"id": 1}])
     lake.put("dt=2026-01-02/b.jsonl", [{"id": 2}])
@@ -144,7 +146,9 @@ def test_table_has_columns_from_keys(lake_of: Callable[..., Lake], ministack: S3
 
 @pytest.mark.spark
 def test_columns_from_keys_are_part_of_the_schema(lake_of: Callable[..., Lake]) -> None:
-    """A column added later is null in earlier rows until they are read again; no column leaves."""
+    """A column that is added later must be null in earlier rows until their objects are read again. No column may
+    disappear.
+    """
     plain = lake_of()
     plain.put(f"{EU}a.jsonl", [{"id": 1}])
     plain.ingest()
@@ -171,7 +175,9 @@ def test_columns_from_keys_are_part_of_the_schema(lake_of: Callable[..., Lake]) 
 def test_first_batch_rejects_records_with_a_column_from_keys(
     lake_of: Callable[..., Lake], mismatches: str
 ) -> None:
-    """As in an existing table, the record is one reject, or its value is rescued. The other records are ingested."""
+    """As in an existing table, the record must be one reject, or its value must be rescued. All other records must be
+    ingested.
+    """
     lake = lake_of(partition_columns="dt date", mismatches=mismatches)
     lake.put(f"{EU}a.jsonl", [{"id": 1}, {"id": 2, "DT": "2026-01-02"}])
     lake.put(f"{EU}b.jsonl", [{"id": 3}])
@@ -188,7 +194,7 @@ def test_first_batch_rejects_records_with_a_column_from_keys(
 
 @pytest.mark.spark
 def test_first_batch_with_only_such_records_does_not_fail(lake_of: Callable[..., Lake]) -> None:
-    """All records of the first batch are rejects. Later objects with other fields add columns."""
+    """All records of the first batch must be rejects. Later objects with other fields must add columns."""
     lake = lake_of(partition_columns="dt date")
     lake.put(f"{EU}a.jsonl", [{"dt": "2026-01-02"}])
     assert all(each.ok for each in lake.ingest().slots.values())
@@ -206,7 +212,9 @@ timestamp timestamp_ltz timestamp_ntz dec decimal(7) numeric(9,3) array<int> map
 
 @pytest.mark.spark
 def test_types_of_the_columns_equal_those_of_spark(spark: SparkSession) -> None:
-    """Tasks derive the types of the columns from the settings, without Spark."""
+    """Tasks derive the types of the columns from the settings, without Spark. Other types than Spark's would not fit
+    the table.
+    """
     declared = ", ".join(f"c{n} {kind}" for n, kind in enumerate(KINDS.split()))
     parsed = StructType.fromDDL(declared)
     assert isinstance(parsed, StructType)
@@ -215,7 +223,7 @@ def test_types_of_the_columns_equal_those_of_spark(spark: SparkSession) -> None:
 
 @pytest.mark.spark
 def test_hints_set_the_types_of_inferred_columns(lake: Lake) -> None:
-    """Hinted types are pinned together with inferred types. A later hint only adds its column."""
+    """Hinted types must be pinned together with inferred types. A later hint must only add its column."""
     hinted = lake.with_source(schema_hints="amount decimal(12,2), o struct<x: int>")
     hinted.put(
         "a.jsonl", b'{"id": 1, "amount": 1.5, "o": {"x": 1, "y": true}}\n{"id": 2, "amount": "many"}\n'

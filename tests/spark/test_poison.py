@@ -27,7 +27,9 @@ SCHEMA = "id bigint, name string"
 def test_good_objects_are_committed_beside_bad_ones(
     spark: SparkSession, config: S3Config, schema: str | None, mismatches: str, heavy: bool
 ) -> None:
-    """Every slot commits, every object has a state with its outcome, and all rows of good objects are present."""
+    """Every slot must commit, every object must have a state with its outcome, and all rows of good objects must be
+    present.
+    """
     lake = Lake.of(spark, config, slots=4, format="auto", schema=schema, mismatches=mismatches)
     bodies = {f"{n}/{name}": body for n in range(3) for name, body in GOOD.items()}
     lake.put_many(bodies | {f"bad/{name}": body for name, body in corpus(heavy=heavy).items()})
@@ -50,7 +52,7 @@ def test_good_objects_are_committed_beside_bad_ones(
     )
     good = sorted((row["_key"], row["id"], row["name"]) for row in rows)
     assert good == [(f"raw/{key}", n, name) for key in sorted(bodies) for n, name in ((1, "ann"), (2, "bob"))]
-    # Each reader of the table can load the committed rows.
+    # Each reader of the table must be able to load the committed rows.
     loaded.where("_key rlike 'years|times|twins'").toArrow().to_pylist()
     kept = dict.fromkeys(keys, 0)
     for reject in lake.rejects():

@@ -58,7 +58,7 @@ def keys(lake: Lake) -> set[str]:
 
 
 def read(proxy: FaultProxy, result: BatchResult) -> int:
-    """The objects of the source that a run requested."""
+    """The number of source objects that a run requested."""
     found = sum(request.method == "GET" and "/raw/" in request.path for request in proxy.answered)
     proxy.answered.clear()
     assert result.slots[SLOT].ok
@@ -66,9 +66,9 @@ def read(proxy: FaultProxy, result: BatchResult) -> int:
 
 
 def test_forbidden_object_is_quarantined_until_it_is_written_again(lake: Lake, proxy: FaultProxy) -> None:
-    """The object is quarantined at the last attempt and not read again; other objects are committed.
+    """The object must be quarantined at the last attempt, and not read again. Other objects must be committed.
 
-    A new version of the object is committed.
+    A new version of the object must be committed.
     """
     for name in "abc":
         lake.put(f"{name}.jsonl", [{"id": 1}, {"id": 2}])
@@ -106,7 +106,9 @@ def test_forbidden_object_is_quarantined_until_it_is_written_again(lake: Lake, p
 
 @pytest.mark.thorough
 def test_quarantined_object_is_retried_without_an_entry(lake: Lake, proxy: FaultProxy) -> None:
-    """Any batch of the slot reads a pending object, even without an entry for it, and without a listing."""
+    """After a retry request, the next batch of the slot must read the object, even without an entry and without a
+    listing.
+    """
     lake.source.location.queue().topics.create("orders", TopicSettings(slots=1, shards=1))
     lake.put("a.jsonl", [{"id": 1}])
     proxy.forbidden.add("/raw/a.jsonl")
@@ -137,7 +139,7 @@ def test_retry_removes_a_deleted_object_from_quarantine(lake: Lake, proxy: Fault
 
 @pytest.mark.thorough
 def test_forbidden_object_is_quarantined_with_a_transform(lake: Lake, proxy: FaultProxy) -> None:
-    """With a transform, rows pass through Spark's shuffle. The result is the same."""
+    """With a transform, rows pass through Spark's shuffle. The object must be quarantined in the same way."""
     lake = lake.with_source(schema="id bigint, amount double")
     for name in "ab":
         lake.put(f"{name}.jsonl", [{"id": 1, "amount": 2.5}])
@@ -153,7 +155,7 @@ def test_forbidden_object_is_quarantined_with_a_transform(lake: Lake, proxy: Fau
 
 
 def test_rejects_become_rows_after_a_fix_of_the_source(lake_of: Callable[..., Lake]) -> None:
-    """The objects are unchanged. The commit that adds their rows removes their rejects."""
+    """The objects are unchanged. The commit that adds their rows must remove their rejects."""
     lake = lake_of(slots=1, format="auto")
     lake.put("a.log1", [{"id": 1}])
     lake.put("b.jsonl", [{"id": 2}])
@@ -171,7 +173,7 @@ def test_rejects_become_rows_after_a_fix_of_the_source(lake_of: Callable[..., La
 
 @pytest.mark.thorough
 def test_continuous_ingest_quarantines_an_object(lake: Lake, proxy: FaultProxy) -> None:
-    """The continuous ingest counts the attempts itself. After the last attempt it no longer requests the slot."""
+    """The continuous ingest counts the attempts itself. After the last attempt, it must not request the slot again."""
     for name in "ab":
         lake.put(f"{name}.jsonl", [{"id": 1}])
     proxy.forbidden.add("/raw/a.jsonl")

@@ -1,6 +1,7 @@
-"""Counts the requests, at a real server, that put a changed object, and those by which a running process ingests it.
+"""Counts the requests at a real server for the put of a changed object, and for its ingest by a running process.
 
-Sequential requests are counted, too: on a real store each takes 20 to 60 ms, which a test on loopback does not notice.
+Sequential requests are counted, too: on a real store, each sequential request takes 20 to 60 ms. A test on loopback
+does not notice this time.
 """
 
 import time
@@ -137,7 +138,9 @@ def test_one_changed_object_needs_few_requests(site: Site) -> None:
 
 
 def test_batch_needs_no_request_for_each_slot(site: Site) -> None:
-    """694 changed objects in about 500 slots need two requests for each segment, besides one GET for each object."""
+    """694 changed objects in about 500 slots may need only two requests for each segment, besides one GET for each
+    object.
+    """
 
     def put(number: int) -> None:
         body = b'{"a":1}\n'

@@ -19,8 +19,8 @@ def set_types(lake: Lake, columns: str, **options: bool) -> None:
 
 
 def test_retype_corrects_a_type_pinned_by_the_first_object(lake: Lake) -> None:
-    """The reject names the command that corrects the type. After it, the rejected valid records and later records are
-    ingested.
+    """The reject must name the command that corrects the type. After this command, valid records that were rejected
+    must be ingested, and later records, too.
     """
     lake.put("a.jsonl", [{"zip": 501}])
     lake.ingest()
@@ -68,7 +68,9 @@ def test_different_hint_names_the_retype_command(lake: Lake) -> None:
 
 
 def test_transform_with_other_types_names_the_retype_command(lake: Lake) -> None:
-    """The error names the right command, both for a new column of the transform and for a column that it reads."""
+    """The error must name the right command, both for a new column of the transform and for a column that the transform
+    reads.
+    """
 
     def transform(kind: str) -> "object":
         def run(rows: DataFrame) -> DataFrame:

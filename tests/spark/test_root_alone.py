@@ -32,7 +32,7 @@ ROW = b'{"a":1}\n'
 
 
 class Works:
-    """A stand-in for a Spark session that only answers that it works."""
+    """A replacement for a Spark session, which only answers that it works."""
 
     def range(self, number: int) -> "Works":
         return self
@@ -133,8 +133,8 @@ def site(ministack: S3Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]
 
 
 def test_put_writes_only_the_root_and_a_poll_lists_the_queue(site: Site) -> None:
-    """A poll makes 1 HEAD of the root signal, and after a change 1 LIST of the segments. A put writes the root signal,
-    and no slot's signal.
+    """A poll may send only 1 HEAD of the root signal, and after a change 1 LIST of the segments. A put may write only
+    the root signal.
     """
     found: list[Counter[str]] = []
 
@@ -170,7 +170,7 @@ def test_published_objects_are_ingested_by_their_slots(site: Site) -> None:
 
 
 def test_process_continues_where_another_ended(site: Site) -> None:
-    """Changes between two processes are ingested, and no object is ingested again."""
+    """Changes between two processes must be ingested, and no object may be ingested again."""
     site.run(lambda: site.publisher.put("raw/a", ROW))
     site.publisher.put("raw/b", ROW)
     site.batches.clear()
@@ -181,8 +181,8 @@ def test_process_continues_where_another_ended(site: Site) -> None:
 
 
 def test_failed_slot_is_requested_again(site: Site) -> None:
-    """The failed slot's entries have not changed, but its signal moves. So the keyspace is listed, and the slot is
-    requested.
+    """The entries of the failed slot have not changed, but its signal moves. So the keyspace must be listed, and the
+    slot must be requested.
     """
     slot = slot_of("raw/a", SLOTS)
 
@@ -199,8 +199,8 @@ def test_failed_slot_is_requested_again(site: Site) -> None:
 
 
 def test_unqueued_writer_causes_a_listing(site: Site) -> None:
-    """The root signal of an unqueued writer causes a LIST of the signals, and then of the bucket, even if the slot has
-    an entry.
+    """The root signal of an unqueued writer must cause a LIST of the signals, and then of the bucket, even if the slot
+    has an entry.
     """
 
     def both() -> None:
@@ -213,7 +213,9 @@ def test_unqueued_writer_causes_a_listing(site: Site) -> None:
 
 
 def test_new_topic_causes_one_comparison_of_everything(site: Site) -> None:
-    """Entries of the former topic may be lost, so all objects are compared once. Then entries are followed again."""
+    """Entries of the former topic may be lost, so all objects must be compared once. Then batches must follow entries
+    again.
+    """
 
     def recreate() -> None:
         site.publisher.put("raw/a", ROW)

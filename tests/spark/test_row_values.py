@@ -48,7 +48,7 @@ FIRST = {
 def test_corrected_rules_and_notation_bring_records_back_from_quarantine(
     lake_of: Callable[..., Lake],
 ) -> None:
-    """A transform gets the raw record, too. After the rules and the notation are corrected, a retry ingests the
+    """A transform must get the raw record, too. After rules and notation are corrected, a retry must ingest the
     rejected records.
     """
 
@@ -89,7 +89,9 @@ def test_corrected_rules_and_notation_bring_records_back_from_quarantine(
 
 
 def test_inference_uses_the_notation_of_values(lake_of: Callable[..., Lake]) -> None:
-    """The notation determines the inferred types. A rule for a missing column is refused before anything is read."""
+    """The notation must determine the inferred types. A rule for a missing column must be refused before any object is
+    read.
+    """
     lake = lake_of(slots=1, payload_column="raw", expect="positive: amount >= 0", **NOTED)
     lake.put("a.csv", CSV.replace(b"2026-01-31", b"31.01.2026"))
     lake.ingest()
@@ -108,8 +110,8 @@ def test_inference_uses_the_notation_of_values(lake_of: Callable[..., Lake]) -> 
 
 
 def test_query_applies_notation_and_rules(spark: SparkSession, lake_of: Callable[..., Lake]) -> None:
-    """The settings may have Spark's names. Rows that break a rule are rejects; other settings drop them, or let the
-    query fail.
+    """The settings may have Spark's names. Rows that break a rule must be rejects by default. Other settings drop these
+    rows, or let the query fail.
     """
     register(spark)
     lake = lake_of(schema=SCHEMA, format="csv")
@@ -138,7 +140,7 @@ def test_query_applies_notation_and_rules(spark: SparkSession, lake_of: Callable
 
 
 def test_payload_column_added_later_is_null_in_earlier_rows(lake_of: Callable[..., Lake]) -> None:
-    """The payload column is null in earlier rows until they are read again."""
+    """The payload column must be null in earlier rows until their objects are read again."""
     plain = lake_of(slots=1)
     plain.put("a.jsonl", [{"id": 1}])
     plain.ingest()
@@ -175,7 +177,7 @@ def ours(pattern: str, text: str) -> Any:
 
 @pytest.mark.parametrize("pattern", PATTERNS)
 def test_patterns_read_times_as_spark_does(spark: SparkSession, pattern: str) -> None:
-    """For the same pattern, the platform and Spark parse the same times, and refuse the same texts."""
+    """For the same pattern, the platform and Spark must parse the same times, and refuse the same texts."""
     texts = PATTERNS[pattern]
     escaped = pattern.replace("'", "\\'")
     frame = spark.createDataFrame([(text,) for text in texts], "t string").selectExpr(

@@ -56,7 +56,7 @@ def test_schemas_refused_without_spark_are_refused_by_spark(spark: SparkSession,
 
 
 def test_declared_schema_is_the_schema_of_the_table(lake_of: Callable[..., Lake]) -> None:
-    """Undeclared fields of records are left out; missing fields are null."""
+    """Fields that are not declared must be left out, and missing fields must be null."""
     lake = lake_of(schema="id bigint, amount decimal(12,2), at timestamp, day date, tags array<string>")
     lake.put(
         "a.jsonl",
@@ -87,7 +87,7 @@ def test_declared_schema_is_the_schema_of_the_table(lake_of: Callable[..., Lake]
 
 @pytest.mark.thorough
 def test_inferred_schema_is_pinned_by_the_first_batch(lake: Lake) -> None:
-    """A later record that contradicts a type is rejected, and the type stays."""
+    """A later record that contradicts a type must be rejected, and must not change the type."""
     lake.put("a.jsonl", [{"id": 1, "v": 1}])
     lake.ingest()
     lake.put("b.jsonl", b'{"id": 2, "v": "text"}\n{"id": 3, "v": 2}\n')
@@ -97,7 +97,7 @@ def test_inferred_schema_is_pinned_by_the_first_batch(lake: Lake) -> None:
 
 
 def test_inferred_schema_grows_by_new_fields(lake: Lake) -> None:
-    """A batch with new fields widens the schema. Earlier rows have null in the new columns."""
+    """A batch with new fields must widen the schema. Earlier rows must have null in the new columns."""
     lake.put("a.jsonl", [{"id": 1}])
     lake.ingest()
     lake.put("b.jsonl", [{"id": 2, "note": "x"}])
@@ -117,8 +117,8 @@ def test_inferred_schema_grows_by_new_fields(lake: Lake) -> None:
 
 @pytest.mark.thorough
 def test_inferred_schema_grows_inside_of_columns(lake: Lake) -> None:
-    """The schema grows at any depth, even if rows of old files are rewritten together with new rows. The version
-    reports the added fields.
+    """The schema must grow at any depth, even if rows of old files are rewritten together with new rows. The table
+    version must report the added fields.
     """
     lake.put("a.jsonl", [{"o": {"x": 1}, "l": [{"p": {"q": 1}}]}])
     lake.put("a2.jsonl", [{"o": {"x": 0}, "l": None}])
@@ -148,7 +148,7 @@ def test_inferred_schema_grows_inside_of_columns(lake: Lake) -> None:
 @pytest.mark.thorough
 @pytest.mark.parametrize("mismatches", ["quarantine", "rescue"])
 def test_last_part_of_a_big_object_grows_the_schema(lake_of: Callable[..., Lake], mismatches: str) -> None:
-    """A field found by one of the tasks must be known to all of them before any part is committed."""
+    """A field that one task finds must be in the schema of all tasks before any part is committed."""
     lake = lake_of(slots=1, split_bytes=2000, mismatches=mismatches)
     lake.put("a.jsonl", [{"n": -1}])
     lake.ingest()
@@ -169,8 +169,8 @@ def test_last_part_of_a_big_object_grows_the_schema(lake_of: Callable[..., Lake]
 
 
 def test_field_that_cannot_become_a_column_is_rejected(lake: Lake) -> None:
-    """A field with a reserved name, or with a name that Spark confuses
-    with another, gets no column, and delays no batch.
+    """Some names are reserved, and some names look the same to Spark. A field with such a name must get no column, and
+    must not delay a batch.
     """
     lake.put("a.jsonl", [{"id": 1}])
     lake.ingest()
@@ -185,7 +185,7 @@ def test_field_that_cannot_become_a_column_is_rejected(lake: Lake) -> None:
 
 
 def test_reject_names_the_limit_of_columns_and_a_remedy(lake: Lake) -> None:
-    """Records that fit are rows. The remedy in the reject's reason works."""
+    """Records within the limit must be rows. The remedy in the reject's reason must work."""
     lake.put("a.jsonl", [{f"c{n}": n for n in range(MAX_COLUMNS)}])
     lake.ingest()
     lake.put("b.jsonl", [{"c0": 7}, {"c0": 8, "further": {"x": 1}}])
@@ -208,7 +208,7 @@ def test_reject_names_the_limit_of_columns_and_a_remedy(lake: Lake) -> None:
 
 @pytest.mark.thorough
 def test_values_that_do_not_fit_are_rescued(lake_of: Callable[..., Lake]) -> None:
-    """Rescued values stay in their row beside its other values, even after a transform. They are counted."""
+    """Rescued values must stay in their row beside the other values, even after a transform, and must be counted."""
     lake = lake_of(schema="id bigint, o struct<x: int>", mismatches="rescue")
     lake.put(
         "a.jsonl", b'{"id": 1, "o": {"x": 1}}\n{"id": "one", "o": {"x": 1.5, "y": [1]}, "z": null}\nno\n'
@@ -235,7 +235,9 @@ def test_values_that_do_not_fit_are_rescued(lake_of: Callable[..., Lake]) -> Non
 
 @pytest.mark.thorough
 def test_inferred_schema_grows_before_values_are_rescued(lake_of: Callable[..., Lake]) -> None:
-    """New fields are added to the inferred schema first. Only values that contradict the schema are rescued."""
+    """New fields must be added to the inferred schema first. Then only values that contradict the schema must be
+    rescued.
+    """
     lake = lake_of(mismatches="rescue", format="auto")
     lake.put("a.jsonl", [{"id": 1, "n": 1}])
     lake.ingest()
@@ -265,7 +267,7 @@ def test_inferred_schema_grows_before_values_are_rescued(lake_of: Callable[..., 
 
 @pytest.mark.thorough
 def test_declared_schema_replaces_an_inferred_one_for_later_objects(lake: Lake) -> None:
-    """Later objects are parsed with the declared schema; the table keeps its columns."""
+    """Later objects must be parsed with the declared schema. The table must keep its columns."""
     lake.put("a.jsonl", [{"id": 1, "old": True}])
     lake.ingest()
     given = lake.with_source(schema="id bigint, fresh double")
@@ -283,7 +285,7 @@ def test_declared_schema_replaces_an_inferred_one_for_later_objects(lake: Lake) 
 
 @pytest.mark.thorough
 def test_two_concurrent_runs_use_one_inferred_schema(lake: Lake) -> None:
-    """The first run that commits pins its schema, and both runs parse with it."""
+    """The first run that commits must pin its schema. Both runs must parse with this schema."""
     lake.put("a.jsonl", [{"v": 1}])
 
     def other_run() -> None:

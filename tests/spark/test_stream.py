@@ -37,7 +37,7 @@ def query_of(place: Place, **options: Any) -> Query:
 
 
 def ingest(place: Place, *keys: str, **values: tuple[int, ...]) -> None:
-    """Deletes the objects `keys`, writes the objects `values`, and commits both in one version."""
+    """Deletes the objects `keys`, writes the objects `values`, and commits all changes in one version."""
     for key in keys:
         place.store.delete(f"raw/{key}")
     for key, some in values.items():
@@ -46,8 +46,8 @@ def ingest(place: Place, *keys: str, **values: tuple[int, ...]) -> None:
 
 
 def test_stream_returns_existing_rows_and_then_added_ones(place: Place) -> None:
-    """Rows of new and overwritten objects are returned when the stream reaches their version. Removed rows are not
-    reported.
+    """Rows of new and overwritten objects must be returned when the stream reaches their table version. Removed rows
+    must not be reported.
     """
     ingest(place, **{f"o{n}": (n,) for n in range(12)})
     query = query_of(place)
@@ -64,8 +64,8 @@ def test_stream_returns_existing_rows_and_then_added_ones(place: Place) -> None:
 
 
 def test_stream_of_changes_returns_removed_rows(place: Place) -> None:
-    """Removed rows have the version, time and reason of the removal. Rows at the stream's beginning have a version,
-    too.
+    """Removed rows must have the version, time and reason of their removal. Rows at the stream's beginning must have a
+    version, too.
     """
     ingest(place, o1=(1,), o2=(2,), o3=(3, 4))
     query = query_of(place, read="changes")
@@ -88,7 +88,7 @@ def test_stream_of_changes_returns_removed_rows(place: Place) -> None:
 
 
 def test_versions_are_returned_in_order(place: Place) -> None:
-    """A micro-batch may have many versions, in few tasks."""
+    """A micro-batch may have many table versions in few tasks, but rows must come in the order of versions."""
     query = query_of(place)
     ingest(place, o=(0,))
     query.drain()
@@ -104,7 +104,9 @@ def test_versions_are_returned_in_order(place: Place) -> None:
 
 
 def test_row_added_and_removed_within_a_micro_batch_is_not_returned(place: Place) -> None:
-    """If micro-batches are smaller, the row is returned, and the row that replaces it follows."""
+    """Such a row must not be returned. With smaller micro-batches, the row must be returned, followed by the row that
+    replaces it.
+    """
     ingest(place, o=(0,))
     whole, single = query_of(place), query_of(place, max_objects=1)
     for query in (whole, single):
@@ -132,7 +134,7 @@ def test_rewritten_packs_do_not_repeat_rows(place: Place) -> None:
 
 
 def test_idle_poll_needs_two_requests(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A poll too soon after another one makes no request."""
+    """A poll too soon after another poll must send no request."""
     ingest(place, **{f"o{n}": (n,) for n in range(5)})
     query = query_of(place)
     query.drain()
@@ -157,7 +159,9 @@ def test_idle_poll_needs_two_requests(place: Place, monkeypatch: pytest.MonkeyPa
 
 
 def test_micro_batch_is_limited(place: Place) -> None:
-    """The rest waits for the next micro-batch. No slot is divided at the stream's beginning, and no version later."""
+    """Other rows must wait for the next micro-batch. At the stream's beginning no slot may be divided, and later no
+    version.
+    """
     ingest(place, **{f"o{n}": (n,) for n in range(40)})
     query = query_of(place, max_objects=3)
     sizes = [len(rows) for rows in query.drain()]
@@ -180,7 +184,9 @@ def test_micro_batch_is_limited(place: Place) -> None:
 
 
 def test_repeated_micro_batch_has_the_same_rows(place: Place) -> None:
-    """A micro-batch is repeated after its sink has failed, also in a new driver, and after other commits."""
+    """Spark repeats a micro-batch if its sink has failed. The rows must be the same in a new driver, and after other
+    commits.
+    """
     query = query_of(place)
     for changes in ({f"o{n}": (n,) for n in range(10)}, {"p": (100,), "q": (101,)}):
         ingest(place, **changes)
@@ -230,7 +236,9 @@ def test_stream_killed_anywhere_returns_every_row_once(place: Place, seed: int, 
 
 
 def test_available_now_ends_while_batches_continue(place: Place) -> None:
-    """The query returns everything that was committed before its start, in several micro-batches, and then ends."""
+    """The query must return all rows that were committed before its start, in several micro-batches, and must then
+    end.
+    """
     ingest(place, **{f"o{n}": (n,) for n in range(10)})
     query = query_of(place, max_objects=2)
     for number in range(2):
@@ -250,8 +258,8 @@ def test_available_now_ends_while_batches_continue(place: Place) -> None:
 
 
 def test_stream_begins_after_a_version(place: Place) -> None:
-    """The stream begins after a kept version, or after the newest. The newest stays the same if the first micro-batch
-    is repeated.
+    """The stream must begin after a given version or after the newest version. If the first micro-batch is repeated,
+    "the newest" must be the same version.
     """
     ingest(place, o=(1,))
     ingest(place, p=(2,))
@@ -268,7 +276,7 @@ def test_stream_begins_after_a_version(place: Place) -> None:
 
 
 def test_stream_returns_chosen_slots_and_columns(place: Place) -> None:
-    """The stream's columns need not include `_key`, although removed rows are found by this column."""
+    """A stream without the column `_key` must work, although removed rows are found by this column."""
     ingest(place, **{f"o{n}": (n,) for n in range(12)})
     reader = changes_reader(place.source, columns=pa.schema([COLUMNS.field("a")]), only="1,3")
     offset = reader.initialOffset()
@@ -307,7 +315,9 @@ def test_stream_waits_for_its_table(place: Place) -> None:
 
 
 def test_stream_fails_at_another_table_in_its_place(place: Place) -> None:
-    """The other table's versions have the same numbers, and other content."""
+    """Without a failure, the stream would mix two tables: the versions of the other table have the same numbers, and
+    other content.
+    """
     ingest(place, o=(1,))
     query = query_of(place)
     query.drain()
@@ -341,7 +351,7 @@ def test_stream_fails_at_versions_that_are_not_kept(place: Place) -> None:
 
 
 def test_stream_fails_at_a_rollback(place: Place) -> None:
-    """The error names the remedy; a stream that begins after the rollback is not affected."""
+    """The error must name the remedy. A stream that begins after the rollback must not fail."""
     ingest(place, o=(1,))
     query = query_of(place)
     query.drain()
@@ -355,7 +365,9 @@ def test_stream_fails_at_a_rollback(place: Place) -> None:
 
 
 def test_invalid_offsets_are_refused(place: Place) -> None:
-    """The offsets are from another program, or from a stream of an earlier version of the platform."""
+    """Otherwise a stream would begin at a wrong place. The offsets are from another program, or from an earlier version
+    of the platform.
+    """
     ingest(place, o=(1,))
     reader = changes_reader(place.source)
     for body in (
@@ -368,7 +380,7 @@ def test_invalid_offsets_are_refused(place: Place) -> None:
 
 
 def test_stream_of_objects_is_refused(place: Place) -> None:
-    """The options `version` and `at` are refused for streams, too."""
+    """A stream needs a committed table. The options `version` and `at` must be refused for streams, too."""
     options = {"bucket": "b", "prefix": "raw/"}
     with pytest.raises(UsageError, match=r"s3notify ingest.*give read='table'"):
         S3NotifyDataSource(options).streamReader(StructType())  # type: ignore[arg-type]
@@ -382,7 +394,9 @@ def test_stream_of_objects_is_refused(place: Place) -> None:
 def test_stream_runs_in_spark(
     lake: Lake, spark: SparkSession, tmp_path_factory: pytest.TempPathFactory, read: str
 ) -> None:
-    """A query runs twice. Its rows have the table's columns, or in addition the columns of changes."""
+    """The query runs twice. Its rows must have the table's columns, and in a stream of changes also the columns of
+    changes.
+    """
     lake.put_many({f"{n}.jsonl": b'{"id": %d}\n' % n for n in range(20)})
     lake.ingest()
     register(spark)

@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.server]
 
 
 def test_transform_changes_drops_and_multiplies_rows(lake: Lake) -> None:
-    """The transform gets only rows. Outcomes of objects and rejects do not pass through it."""
+    """The transform must get only rows. Outcomes of objects, and rejects, must not pass through the transform."""
     lake.put("a.jsonl", b'{"id": 1, "a.b": "x"}\n{"id": 2, "a.b": "y"}\nbad\n')
     lake.put("b.jsonl", [{"id": 3, "a.b": "z"}])
 
@@ -37,7 +37,7 @@ def test_transform_changes_drops_and_multiplies_rows(lake: Lake) -> None:
 
 
 def test_column_added_by_a_transform_is_null_in_old_rows(lake: Lake) -> None:
-    """A new column of a transform widens the table. Rows in earlier files have null in it."""
+    """A new column of a transform must widen the table. Rows in earlier files must have null in this column."""
     lake.put("a.jsonl", [{"id": 1}])
     lake.ingest(transform=lambda rows: rows)
     lake.put("b.jsonl", [{"id": 2}])
@@ -65,7 +65,7 @@ def _raises(_rows: DataFrame) -> DataFrame:
 def test_defective_transform_is_refused_before_any_write(
     lake: Lake, transform: Callable[[DataFrame], DataFrame], reason: str
 ) -> None:
-    """The error names the defect of the transform."""
+    """The error must name the defect of the transform. After a write, a wrong table would be visible."""
     lake.put("a.jsonl", [{"id": 1}])
     with pytest.raises(UsageError, match=f"transform of source 'orders' {reason}"):
         lake.ingest(transform=transform)
@@ -85,7 +85,9 @@ def test_transform_that_changes_a_type_is_refused(lake: Lake) -> None:
 
 
 def test_transform_that_fails_for_one_object_leaves_it_out(lake_of: Callable[..., Lake]) -> None:
-    """All other objects are committed at once. The object at fault is committed once the transform is corrected."""
+    """All other objects must be committed immediately. The object at fault must be committed after the transform is
+    corrected.
+    """
     lake = lake_of(slots=5)
     for number in range(24):
         lake.put(f"{number}.jsonl", [{"id": number}])
@@ -108,7 +110,7 @@ def test_transform_that_fails_for_one_object_leaves_it_out(lake_of: Callable[...
 def test_transform_that_fails_for_all_rows_ends_after_few_jobs(
     lake_of: Callable[..., Lake], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """All slots fail, after a bounded number of jobs."""
+    """All slots must fail, after a bounded number of Spark jobs."""
     monkeypatch.setattr(failures, "MAX_FAILED_JOBS", 4)
     lake = lake_of(slots=40)
     for number in range(60):
@@ -162,7 +164,7 @@ def test_transform_that_changes_slots_fails_the_slot(lake_of: Callable[..., Lake
 
 @pytest.mark.thorough
 def test_object_overwritten_during_a_transform_counts_with_its_rows(lake: Lake) -> None:
-    """Rows and outcomes come from one read, so no object counts as read without its rows."""
+    """Rows and outcomes must come from one read. Otherwise an object could count as read without its rows."""
     lake.put("a.jsonl", [{"id": 1}, {"id": 2}])
     store, key = lake.source.input.bucket, "raw/a.jsonl"
 

@@ -1,4 +1,4 @@
-"""Avro files: valid ones by fastavro, and hostile ones byte by byte."""
+"""Makes Avro files: fastavro writes valid files, and this module writes hostile files byte by byte."""
 
 import io
 import json

@@ -1,4 +1,4 @@
-"""A source in memory for tests of the planner: publisher, tables, runs as Dagster stores them, and a clock."""
+"""A source in memory for tests of the planner, with a publisher, tables, a clock, and runs as Dagster stores them."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -26,7 +26,7 @@ PREFIX = "k/"
 
 @dataclass
 class Run:
-    """A run as Dagster stores it, and what it really does."""
+    """A run as Dagster stores it, and the real state of the run."""
 
     run_id: str
     request: BatchRequest
@@ -46,9 +46,9 @@ class Run:
 class World:
     """One source.
 
-    `versions`: by slot, the number of changes in the bucket; `committed`: by slot, the number in the table. `announced`
-    counts the changes with an entry in the queue, `unannounced` the changes without one. `root`: True if queueing
-    writers move only the root.
+    `versions`: by slot, the number of changes in the bucket. `committed`: by slot, the number of these changes in the
+    table. `announced` counts the changes with an entry in the queue. `unannounced` counts the changes without an entry.
+    `root`: True if queueing writers move only the root.
     """
 
     slots: int = 8
@@ -128,7 +128,9 @@ class World:
         ]
 
     def publish(self, *slots: int, queued: bool = True) -> None:
-        """Changes an object in each of these slots, announces the change in the queue if `queued`, and signals."""
+        """Changes an object in each of these slots, and signals the slots. If `queued`, also announces the changes in
+        the queue.
+        """
         alone = self.root and queued
         for slot in slots:
             self.change(slot, queued=queued)
@@ -179,7 +181,7 @@ class World:
                 run.status = "failure"
 
     def tick(self) -> Tick:
-        """A tick that ends successfully."""
+        """Does a tick that ends successfully."""
         tick = self.evaluate() or self.evaluate()
         assert tick is not None
         self.launch(tick)
@@ -218,7 +220,7 @@ class World:
             run.status = "failure" if bad else "success"
 
     def commit(self, slots: Iterable[int], *, listing: bool) -> int:
-        """Commits these slots as a run does. Returns the number of unannounced changes."""
+        """Commits these slots as a run does. Returns the number of changes that were not announced."""
         found = 0
         for slot in slots:
             self.committed[slot] += self.announced.pop(slot, 0)
@@ -260,6 +262,6 @@ def settled(slots: int = 1000, **settings: object) -> World:
 
 
 def last_attempt(world: World, tick: Tick) -> tuple[int, ...]:
-    """The slots of the batch for which its run is the last attempt: it quarantines unreadable objects."""
+    """The slots of the batch whose last attempt is this run. In these slots, the run quarantines unreadable objects."""
     (request,) = tick.requests
     return BatchPayload.loads(world.chains.state(request.batch).payload).last_attempt

@@ -1,4 +1,6 @@
-"""For tests that change topics in real time: a topic is known for only 50 ms. All clients must be in this process."""
+"""For tests that change topics in real time: a client remembers a topic for only 50 ms. All clients must be in this
+process.
+"""
 
 import pytest
 

@@ -63,7 +63,7 @@ class Broker:
     def restart(self) -> None:
         """Stops and starts the broker.
 
-        It is not killed, because RabbitMQ would then lose a queue that was made in the last seconds.
+        The broker is not killed, because a killed RabbitMQ loses a queue that was made in the last seconds.
         """
         assert self.process is not None
         os.killpg(self.process.pid, signal.SIGTERM)

@@ -1,7 +1,7 @@
-"""A small Ceph cluster: one monitor, one OSD on a file, and RGWs, all on 127.0.0.1. It ends with its `with` block.
+"""A small Ceph cluster on 127.0.0.1: one monitor, one OSD on a file, and RGWs. The cluster ends with its `with` block.
 
-Nothing is installed here; `poe ceph` installs Ceph (`tests/ceph/run`). The cluster needs no systemd, container or
-manager, and starts in about 10 s. Unusual settings were found by experiment; comments explain them.
+This module installs nothing; `poe ceph` installs Ceph (`tests/ceph/run`). The cluster needs no systemd, container or
+manager, and starts in about 10 s. Comments explain unusual settings, which were found by experiment.
 """
 
 import contextlib
@@ -92,7 +92,7 @@ class Gateway:
         return f"http://127.0.0.1:{self.port}"
 
     def start(self, seconds: float = 60.0) -> None:
-        """Starts it, and waits until it answers."""
+        """Starts the RGW, and waits until it answers."""
         # Without tcp_nodelay, a GET would take 44 ms.
         frontends = f"beast endpoint=127.0.0.1:{self.port} tcp_nodelay=1"
         self.process = self.ceph.spawn(
@@ -165,7 +165,7 @@ class Ceph:
         persistent: bool = True,
         opaque: str = "",
     ) -> None:
-        """Makes Ceph post every change below `prefix` to `endpoint`. A new topic's first post takes up to 30 s.
+        """Makes Ceph post every change below `prefix` to `endpoint`. The first post of a new topic takes up to 30 s.
 
         Without a prefix, changes of the platform's own objects in the bucket are posted, too.
         """

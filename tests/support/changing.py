@@ -1,4 +1,6 @@
-"""A source whose objects change while they are read. A proxy in front of its bucket determines when."""
+"""A source whose objects change while they are read. A proxy in front of the source's bucket determines the time of
+each change.
+"""
 
 import re
 from collections import Counter
@@ -41,7 +43,7 @@ def changing_source(bucket: S3Config, proxy: FaultProxy, **settings: Any) -> Sou
 
 
 def place_of(source: Source, schema: pa.Schema) -> Place:
-    """The same source as the independent check sees it, without the proxy."""
+    """The source as the independent check sees it, without the proxy."""
     reached = source.location.platform
     assert reached.endpoint_url
     return Place(
@@ -139,9 +141,9 @@ class Changing:
     # Reads
 
     def when_asked(self, change: Callable[[], object], *, key: str, number: int = 1) -> None:
-        """Makes the change once: just before the GET with this `number` is forwarded.
+        """Makes the change once, just before the proxy forwards the GET with this `number`.
 
-        Only GETs of the object from now on are counted, from 1.
+        GETs of the object are counted after this call, beginning with 1.
         """
         self.waiting[key] = (number, change)
         self.proxy.before = self._before
@@ -166,7 +168,9 @@ class Changing:
         return found
 
     def rows_begun(self, key: str) -> int:
-        """How many times an object was read from its beginning. Reads that only check its version do not count."""
+        """The number of times that an object was read from its beginning. Reads that only check the object version do
+        not count.
+        """
         found = 0
         for request in list(self.proxy.answered):
             if request.method == "GET" and self._key(request.path) == key:

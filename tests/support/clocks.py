@@ -1,4 +1,4 @@
-"""Clocks for tests. One is moved by hand; one never waits."""
+"""Clocks for tests."""
 
 import random
 

@@ -1,6 +1,6 @@
 """Writers that use object_store's own DynamoCommit, by obstore 0.8.2, in a separate process and folder.
 
-The tests' environment has a later obstore, which lacks this commit. `Crate` starts the process, and sends it tasks as
+The tests' environment has a later obstore, which lacks DynamoCommit. `Crate` starts the process, and sends it tasks as
 lines of JSON. The tasks of one call begin at the same time, in threads.
 """
 
@@ -69,7 +69,7 @@ def install_crate(folder: Path) -> Path:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Said:
-    """The answer that one of the crate's writers got, and the duration in seconds."""
+    """The answer that a writer got from the crate, and the duration in seconds."""
 
     said: str
     etag: str | None

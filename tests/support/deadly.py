@@ -1,5 +1,5 @@
-"""A format whose parser, for some objects, kills its process or raises an error. Tasks of its source have the format,
-too.
+"""A format whose parser kills its process, or raises an error, for some objects. Tasks of a `deadly` source have the
+format, too.
 """
 
 import os
@@ -21,17 +21,17 @@ from s3notify_platform.source.source import Input, Source
 from s3notify_platform.table.packs.pack_file import NewPack
 
 KILLS = b'{"id":-9}\n'
-"""Simulates a process that is killed for its use of memory."""
+"""This record simulates a process that is killed because it uses too much memory."""
 
 ABORTS = b'{"id":-6}\n'
-"""Simulates a segmentation fault."""
+"""This record simulates a segmentation fault."""
 
 
 RAISES = b'{"id":-1}\n'
-"""Simulates a defect of a parser."""
+"""This record simulates a defect of a parser."""
 
 UNWRITABLE = b'{"id":-7}\n'
-"""Simulates a defect in the writing of files: see `break_writer`."""
+"""This record simulates a defect in the writing of files: see `break_writer`."""
 
 
 class Deadly(Jsonl):

@@ -1,4 +1,4 @@
-"""The code blocks of README and guide, unchanged, and a place where they run as they are written.
+"""The unchanged code blocks of README and guide, and a folder with a server, in which these blocks run.
 
 Only endpoint and credentials are set by the environment, as they are for a user. A comment before a block gives it a
 name; each named block has a separate test. The other blocks of the guide are run by `tests/e2e/test_guide.py`, page by
@@ -31,8 +31,8 @@ NAMED: Final = frozenset(
         *("publishing", "Spark", "protocols", "attributes"),
     }
 )
-"""The names of blocks. `test command` is run by `.ci/run`, the second environment by
-`tests/spark/test_environments.py`. Several blocks are called `attributes`: each is appended to the source's YAML."""
+"""The names of blocks. `.ci/run` runs `test command`. `tests/spark/test_environments.py` runs `second environment`.
+Several blocks have the name `attributes`: each of them is appended to the source's YAML."""
 
 _FENCE: Final = re.compile(r"(?:^<!-- ([^\n]*) -->\n)?^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 

@@ -18,7 +18,9 @@ WAIT_SECONDS = 240.0
 
 @dataclass
 class Driver:
-    """A process that does the runs that it is given, one after another. All processes that it started end with it."""
+    """A process that does one run after another, as a test asks. When the process ends, all processes that it started
+    end, too.
+    """
 
     config: dict[str, Any]
     environment: dict[str, str]

@@ -21,7 +21,7 @@ Item = dict[str, Any]
 
 
 class Refusal(dict[str, Any]):
-    """A condition did not hold. Has the existing item, if there is one."""
+    """The error that a condition did not hold. It has the existing item, if there is one."""
 
 
 class TableInMemory:

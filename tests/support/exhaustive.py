@@ -2,8 +2,8 @@
 request.
 
 A program is a generator function without arguments. It yields requests, and is sent `(answer, now)` for each. `answers`
-returns the possible effects of a request: pairs of a new world and an answer. A lost answer is one of them, for
-example. `explore` visits all possible states, breadth first, so the returned history is one of the shortest.
+returns the possible effects of a request, as pairs of a new world and an answer. For example, the answer may be lost.
+`explore` visits all possible states, breadth first, so the returned history is as short as possible.
 
 The state of a program is the local variables of its frames. So a loop with a `yield` in it must run over a range.
 """
@@ -35,7 +35,7 @@ class _Moment:
 
 
 class _Moments:
-    """The moments of one program, with numbers. If two moments have equal frames, they are the same moment."""
+    """The moments of one program, with numbers. Two moments with equal frames are the same moment."""
 
     def __init__(self, program: Program) -> None:
         self.program = program
@@ -44,7 +44,7 @@ class _Moments:
         self.first = self._reach(())
 
     def after(self, number: int, answer: Any) -> int:
-        """The moment after the request of this moment got this answer."""
+        """The next moment, after the request of this moment got this answer."""
         moment = self.all[number]
         if answer not in moment.after:
             moment.after[answer] = self._reach((*moment.path, answer))
@@ -91,7 +91,7 @@ def _frozen(value: Any) -> Any:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Explored:
-    """The number of states, and a history that breaks an invariant; empty if there is none."""
+    """The number of states, and a history that breaks an invariant. The history is empty if no invariant is broken."""
 
     states: int
     broken: str = ""
@@ -116,7 +116,7 @@ def explore(
     `world` is hashable and has `now`. `broken(world, results)` is called in each state, with the results of the
     programs that have ended. Each program may also stop forever at any point, so all invariants are checked in all
     states. The programs in `then` begin when no other program can go on. If a request has no possible answer yet, its
-    program waits, and the others go on.
+    program waits, while other programs continue.
     """
     names = [*programs, *(then or {})]
     moments = [_Moments(program) for program in [*programs.values(), *(then or {}).values()]]

@@ -1,4 +1,4 @@
-"""A source in memory, the data that its writers and runs leave, and what `explain` says about them."""
+"""A source in memory, the data that its writers and runs leave, and the text of `explain` about these data."""
 
 from dataclasses import replace
 from itertools import count
@@ -54,7 +54,7 @@ class Place:
     def __init__(self):
         self.clock = HandClock()
         self.store = MemoryObjectStore(clock=self.clock)
-        # A process remembers tables by their place. So each test needs another place.
+        # A process caches tables by bucket and region. So each test needs another region.
         bucket = S3Config(bucket="b", region=f"region-{next(PLACES)}")
         self.source = source_of(
             name="orders",
@@ -98,9 +98,10 @@ class Place:
         self.publish(Put(key=KEY, body=body), queued=queued)
 
     def round(self, *states, slot=SLOT, rejects=(), labelled=True, batch="orders-e-1", **note):
-        """A round with the slot's signal and these states.
+        """A round that commits these states, with the slot's signal.
 
-        For a state that is not `gone`, as many rows are made as it says. `rejects`: offset and reason of each reject.
+        For each state that is not `gone`, the round has the number of rows that the state says. `rejects`: offset and
+        reason of each reject.
         """
         table = self.source.table(store=self.store, clock=self.clock)
         base = self.source.open_table(store=self.store).snapshot
@@ -135,13 +136,15 @@ class Place:
         )
 
     def commit(self, *states, follow=True, **more):
-        """Commits the next version, made like `round`. With `follow`, entries that it has seen leave the queue."""
+        """Commits the next table version with a `round`. With `follow`, entries that the round has seen leave the
+        queue.
+        """
         self.commit_to(SLOT, *states, **more)
         if follow:
             self.queue.remove(self.queue.entries("orders", [SLOT]))
 
     def commit_to(self, slot, *states, **more):
-        """Commits the next version, for any slot."""
+        """Commits the next table version, for any slot."""
         made = self.round(*states, slot=slot, **more)
         assert isinstance(made.table.commit(made, made.base), Committed)
         assert not made.dropped

@@ -1,8 +1,9 @@
-"""Stores that fail on schedule: with crashes, lost answers and refusals, as a caller of a port sees them.
+"""Stores that fail on schedule, with crashes, lost answers and refusals. A caller of a port sees the same failures.
 
 `FaultyStore(store, schedule)` wraps an `ObjectStore`, a `RecordStore`, or a DynamoDB table in memory. Before each call
-it asks the schedule for a fault. As the ports promise, a conditional write (and a counter's `add`) that fails after
-sending is `Unknown`. All other failures, also of writes that were certainly not applied, raise `UnavailableError`.
+the wrapper asks the schedule for a fault. As the ports promise, a conditional write (and a counter's `add`) that fails
+after it was sent returns `Unknown`. All other failures raise `UnavailableError`, including failures of writes that were
+certainly not applied.
 """
 
 import random
@@ -43,7 +44,7 @@ class Fault(Enum):
 
 
 class CrashedError(BaseException):
-    """The process ends. This is no `Exception`, because no client can handle its own death."""
+    """The end of a process. It is no `Exception`, because no client can handle its own death."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +61,7 @@ Schedule = Callable[[Call], Fault]
 
 
 def never(_call: Call) -> Fault:
-    """The schedule without faults."""
+    """A schedule without faults."""
     return Fault.NONE
 
 

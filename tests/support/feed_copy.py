@@ -1,4 +1,4 @@
-"""A copy of a table. Only the change feed updates it, except if the feed demands a new snapshot."""
+"""A copy of a table. The change feed updates the copy, except if the feed demands a new snapshot."""
 
 from collections import Counter
 from decimal import Decimal
@@ -37,7 +37,9 @@ class FeedCopy:
         self._lock = Lock()
 
     def differences(self) -> str:
-        """Updates the copy to the newest version, and returns its differences from the table; empty if equal."""
+        """Updates the copy to the newest table version. Returns the differences of copy and table; empty if they are
+        equal.
+        """
         with self._lock:
             return self._differences()
 
@@ -88,7 +90,7 @@ class FeedCopy:
 
 
 def _row(row: dict[str, Any]) -> Row:
-    """A row without its null columns, because the table may have got these columns later.
+    """A row without its null columns, because these columns may have been added to the table later.
 
     Equal numbers of different types are made the same value.
     """

@@ -1,4 +1,4 @@
-"""A table of one Delta log in a folder, which the tests write. Three other engines read it."""
+"""A Delta table in a folder, whose log the tests write. Three other engines read the table."""
 
 import datetime as dt
 import json
@@ -41,7 +41,7 @@ def spark_schema(**columns: Any) -> str:
 
 @dataclass(kw_only=True)
 class FolderLog:
-    """The table, and its expected `rows`. Withdrawn rows are hidden by vectors; packs are not rewritten."""
+    """The table, and its expected `rows`. Deletion vectors hide withdrawn rows; packs are not rewritten."""
 
     folder: Path
     schema: str
@@ -103,7 +103,7 @@ class FolderLog:
         return found
 
     def remove(self, *adds: Add) -> None:
-        """Commits a version without these files."""
+        """Commits a version that removes these files."""
         for each in adds:
             del self.packs[each.path]
         self.commit(removes=[each.removed(2) for each in adds])
@@ -131,7 +131,7 @@ class FolderLog:
         )
 
     def grow(self, schema: str) -> None:
-        """Commits a version with this schema, and no file."""
+        """Commits a version that has this schema and adds no file."""
         wanted = delta_schema(schema, vectors=self.vectors)
         metadata = replace(self.state.metadata, schema=wanted.schema, configuration=wanted.properties)
         self.state = replace(
@@ -142,9 +142,9 @@ class FolderLog:
     def commit(
         self, *, adds: Sequence[Add] = (), removes: Sequence[Remove] = (), first: bool = False
     ) -> None:
-        """Commits the next version. `first`: the version has the schema and the protocol."""
+        """Commits the next version. `first`: True if the version has the schema and the protocol."""
         self.version += 1
-        number = 2**62 + self.version * 7919 % 1000  # so the numbers in a file fall and rise
+        number = 2**62 + self.version * 7919 % 1000  # this makes the numbers in a file fall and rise
         version = LogVersion(
             number=number,
             table=TABLE,
@@ -167,7 +167,7 @@ class FolderLog:
         )
 
     def checkpoint(self, *, cut: bool) -> None:
-        """Writes a checkpoint of the newest version. `cut`: also removes the log's versions up to this one."""
+        """Writes a checkpoint of the newest version. With `cut`, also removes all versions up to the newest."""
         body, last = checkpoint.encode(self.state, version=self.version)
         self.put(LAYOUT.checkpoint(self.version).removeprefix(LAYOUT.prefix), body)
         (self.folder / "_delta_log/_last_checkpoint").write_bytes(last.dumps())
@@ -177,7 +177,7 @@ class FolderLog:
 
 
 def _filled(row: Row, fields: list[dict[str, Any]]) -> Row:
-    """The row with all columns of the schema, at any depth."""
+    """The row with all columns of the schema, nested columns included. A column that the row lacks is null."""
 
     def value(found: Any, kind: Any) -> Any:
         nested = isinstance(kind, dict) and kind["type"] == "struct" and found is not None
@@ -197,7 +197,7 @@ OPS: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class Where:
-    """A predicate: `column op value`. If the value is None, `=` means "is null", and `!=` means "is not null"."""
+    """A predicate `column op value`. If the value is None, `=` means "is null", and `!=` means "is not null"."""
 
     column: str
     op: str

@@ -1,5 +1,5 @@
-"""Checks that following tables are in step with a source's table. The newest rows must equal a window over the table's
-rows, and the clustered rows must equal the rows.
+"""Checks that derived tables equal a computation from the source's table. The newest rows must equal a window over the
+table's rows. The clustered rows must equal the table's rows.
 """
 
 from collections.abc import Sequence
@@ -29,7 +29,7 @@ def newest_of(rows: Sequence[Row], key: str, order_by: str) -> dict[str, Row]:
 
 
 def behind(source: Source) -> str:
-    """Describes the tables whose rows are not in step; empty if all are. Versions without changed rows do not count."""
+    """Describes the derived tables whose rows differ from the source's table; empty if there are none."""
     table = source.location.table()
     found = table.newest()
     if isinstance(found, Absent):

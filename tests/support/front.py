@@ -1,7 +1,7 @@
 """The REST front on loopback, over a queue in memory, and boto3's clients for it.
 
-boto3 knows Ceph's filters by metadata and tags only if `ceph_models` was written to its search path: an extension of
-its S3 model, like the one in Ceph's documentation.
+boto3 has no parameters for Ceph's filters by metadata and tags. `ceph_models` adds these parameters to boto3's S3
+model, like an example in Ceph's documentation.
 """
 
 import contextlib
@@ -29,8 +29,7 @@ from s3notify_platform.stores.memory import MemoryRecordStore
 KEY_ID, SECRET = "AKIDEXAMPLE", "wJalrXUtnFEMI/K7MDENG+bPxRfiCYEXAMPLEKEY"
 BUCKET, REGION = "landing", "zonegroup1"
 KNOWN_SECONDS = 0.01
-"""Writers rely on their knowledge of a topic for only this time, so that tests need not wait until a change is
-known."""
+"""Writers cache a topic for only this time, so that tests need not wait until writers see a change of the topic."""
 
 _FILTER = {
     "type": "structure",
@@ -100,7 +99,7 @@ class Front:
     def signed(
         self, method: str, target: str, body: bytes = b"", headers: dict[str, str] | None = None
     ) -> dict[str, str]:
-        """The headers of a signed request. Botocore signs it, so it may also be a request that boto3 cannot make."""
+        """The headers of a signed request. Botocore signs the request, so boto3 need not be able to make it."""
         request = AWSRequest(method=method, url=self.url + target, data=body, headers=headers or {})
         auth, service = (SigV4Auth, "sns") if target == "/" else (S3SigV4Auth, "s3")
         auth(Credentials(KEY_ID, SECRET), service, REGION).add_auth(request)

@@ -12,12 +12,12 @@ from tests.contracts.fault_proxy import Answered
 ACCOUNT = "123456789012"
 
 Need = tuple[str, str]
-"""An action, and the ARN that it is for."""
+"""An action, and the ARN of its resource."""
 
 
 def places_of(platform_bucket: str, **more: Any) -> Places:
-    """Where the source `orders` is: its objects are in a separate bucket, and the platform's objects are in this
-    bucket.
+    """The places of the source `orders`. The source's objects are in a separate bucket; the platform's objects are in
+    `platform_bucket`.
     """
     return Places(
         bucket="source",
@@ -72,7 +72,7 @@ def _needs(request: Answered) -> list[Need]:
 
 
 def allowed(policy: dict[str, object], need: Need) -> bool:
-    """The decision of IAM: True if an Allow matches, and no Deny."""
+    """The decision of IAM: True if an Allow matches and no Deny matches."""
     return not refused(policy, [need])
 
 

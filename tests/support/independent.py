@@ -2,7 +2,7 @@
 library.
 
 Every object is read again completely. A record that is malformed on purpose contains `BROKEN-` and a unique number. So
-it is known which records must be rejects, independently of any parser.
+the expected rejects can be found without any parser.
 """
 
 import bz2
@@ -30,7 +30,7 @@ from pyarrow import orc
 
 BROKEN = re.compile(rb"BROKEN-\d+")
 UNKNOWN_PLACE = -1
-"""This is used in place of an offset if offsets are not compared."""
+"""The value in place of an offset, if offsets are not compared."""
 _UNPLACED = ("csv", "avro", "orc")
 
 LINEAGE = ("_slot", "_key", "_etag", "_offset")
@@ -41,7 +41,7 @@ Row = tuple[str, str, int, Hashable]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """A source and its table. `schema`: the Arrow types of the columns; all values are compared in these types."""
+    """A source and its table. `schema`: the Arrow types of the columns, with which all values are compared."""
 
     endpoint_url: str
     bucket: str
@@ -145,7 +145,7 @@ def _suffix(key: str) -> str:
 def decompressed(body: bytes, key: str = "") -> bytes:
     """The decompressed content.
 
-    The first bytes decide the compression, except that Hadoop's snappy blocks are known by the name.
+    The first bytes decide the compression, except for Hadoop's snappy blocks, which the name decides.
     """
     if body.startswith(b"\x1f\x8b"):
         return gzip.decompress(body)

@@ -35,7 +35,7 @@ from tests.support.sources import source_of, with_settings
 def rows_of(
     source: Source | Location, *, rejects: bool = False, store: ObjectStore | None = None
 ) -> list[dict[str, Any]]:
-    """All rows, or all rejects, of the newest version, in order. Also checks the version."""
+    """All rows, or all rejects, of the newest table version, in order. The table version is checked, too."""
     location = source if isinstance(source, Location) else source.location
     table = location.table(store=store)
     found = table.newest()
@@ -45,7 +45,7 @@ def rows_of(
 
 
 def rows_at(table: LogTable, found: Snapshot, *, rejects: bool = False) -> list[dict[str, Any]]:
-    """All rows, or all rejects, of a version, in order. Also checks the version."""
+    """All rows, or all rejects, of a table version, in order. The table version is checked, too."""
     assert not check_table(table, found).problems
     packs = found.manifest.rejects if rejects else found.packs.values()
     schema = REJECT_SCHEMA if rejects else arrow_schema(found.metadata.schema)
@@ -81,7 +81,7 @@ class Place:
         return self.ingest().rounds(self.source.location.all_slots(), batch="b", **arguments)
 
     def snapshot(self) -> Snapshot:
-        """The newest version. It is checked first."""
+        """The newest table version, after a check."""
         table = self.source.table()
         found = table.newest()
         assert isinstance(found, Snapshot)
@@ -89,7 +89,7 @@ class Place:
         return found
 
     def generations(self) -> dict[Slot, int]:
-        """The version that last changed each slot."""
+        """The table version that last changed each slot."""
         found = self.source.table().newest()
         if isinstance(found, Absent):
             return {}
@@ -126,7 +126,7 @@ class Place:
 def derive(source: Source, asset: str, rows: pa.Table, slots: dict[Slot, int], *, code: str = "") -> Snapshot:
     """Builds slots of a slot asset. `rows`: the new rows, with `_slot`.
 
-    `slots`: for each slot, the version of the source's table that its rows are made from. `code`: the code version.
+    `slots`: for each slot, the version of the source's table from which the rows are made. `code`: the code version.
     """
     table = source.table(asset)
     first = described(NO_SCHEMA, created_ms=table.reader.clock.wall_ms(), derived=True)

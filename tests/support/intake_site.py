@@ -1,4 +1,4 @@
-"""A queue, a keyspace and an intake in memory. They fail on demand."""
+"""A queue, a keyspace and an intake in memory, which fail on demand."""
 
 from s3notify_platform.channels.inlets.intake import Intake
 from s3notify_platform.channels.keyspaces import Keyspace
@@ -13,7 +13,7 @@ SIGNALS = "_s/"
 
 
 class Site:
-    """A queue and a keyspace in memory. They fail on demand."""
+    """A queue and a keyspace in memory, which fail on demand."""
 
     def __init__(self, *, memory=100, targets=(("", SIGNALS),), excluded=(), **topics):
         self.clock = HandClock()

@@ -1,4 +1,5 @@
-"""Rounds (`log_rounds`) whose rows have a business key, a time, and a mark of deletion; and tables that follow them.
+"""Rounds (`log_rounds`) whose rows have a business key, a time, and a mark of deletion. The module also has derived
+tables of these rounds.
 
 The row's number determines all columns. So any set of numbers gives shared keys, ties, nulls and deletions.
 """
@@ -36,7 +37,7 @@ from tests.support.log_rounds import SCHEMA, SMALL, Rounds
 from tests.support.log_tables import IDENTITY
 
 NEWEST, CLUSTERED = "newest", "clustered"
-"""The names of the other tables, which follow the table of the rounds."""
+"""The names of the derived tables."""
 
 COLUMNS = pa.schema(
     [
@@ -130,7 +131,7 @@ def following(
     clustered: Clustered = ORDER,
     **more: Any,
 ) -> FollowingTable:
-    """A table that follows the table of `source`. `store`: the store for reads of both tables, and for commits."""
+    """A derived table of the table of `source`. `store`: the store for reads of both tables, and for commits."""
     store = store or source.store
     table = other_table(
         name,
@@ -158,7 +159,7 @@ def following(
 
 
 Newest = dict[str, tuple[int, str, int]]
-"""By key: the number of the newest row, the row's object, and its offset."""
+"""By key: the number of the newest row, the row's object, and the row's offset."""
 
 
 def window(rows: Sequence[dict[str, Any]]) -> Newest:
@@ -180,7 +181,7 @@ def window(rows: Sequence[dict[str, Any]]) -> Newest:
 
 
 def shown(table: LogTable) -> Newest:
-    """The newest rows, after a check of the table."""
+    """The newest rows. The table is checked first."""
     found = table.newest()
     assert isinstance(found, Snapshot)
     checked = check_table(table, found)

@@ -25,7 +25,7 @@ NO_CONDITIONS = {"create", "match", "delete", "copy"}
 
 
 class ManualClock(HandClock):
-    """A clock that runs at another rate than the elapsed time, and draws its own ids."""
+    """A clock that only calls move. Its elapsed time can run at another rate than its wall clock."""
 
     def __init__(self, rate=1.0):
         super().__init__()
@@ -83,7 +83,7 @@ def etag_of(store, path) -> ETag:
 class HookedStore(CountingStore):
     """A store that calls `before` and `after` around each call, with the call's name.
 
-    It ignores conditions, like the stores that need leases.
+    The store ignores conditions, like the stores that need leases.
     """
 
     def __init__(self):

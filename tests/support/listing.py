@@ -10,7 +10,7 @@ from s3notify_platform.stores.memory import MemoryObjectStore
 
 
 def listed_in_chains(store: ObjectStore, prefix: str, cuts: Iterable[str]) -> tuple[Counter[str], int]:
-    """Lists by one chain from the beginning and one from each cut.
+    """Lists by one chain from the beginning, and by one chain from each cut.
 
     Returns how many times each key was listed, and the number of overrun cuts.
     """
@@ -36,8 +36,8 @@ def by_names(key: str) -> Any:
 
 
 class ServerOfItsOwn(MemoryObjectStore):
-    """A server that lists in the order `by`, in pages of `page` keys; `after` decides where a listing after a key
-    begins.
+    """A server that lists in the order `by`, in pages of `page` keys. `after` decides where a listing begins that
+    starts after a key.
 
     With a token, a listing continues exactly where a page ended, as on every server.
     """

@@ -28,15 +28,15 @@ States = tuple[tuple[str, int, int], ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rules:
-    """The rules, as in DESIGN.md. But the last ones are rules that this model has found to be needed."""
+    """The rules of DESIGN.md, followed by rules whose need this model has shown."""
 
     conditional: bool = True
     """A version is created if absent."""
     fresh_numbers: bool = True
     """`n` is new in each attempt."""
     own_number_is_mine: bool = True
-    """If a version exists and has the writer's `n`, it is the writer's own. (Answers can be lost, and requests be
-    repeated.)"""
+    """If a version exists and has the writer's `n`, this writer has created it. (Answers can be lost, and requests can
+    be repeated.)"""
     keeps_staged: bool = True
     """Staged files are never deleted after an outcome in doubt."""
     slots_conflict: bool = True
@@ -52,15 +52,15 @@ class Rules:
     refuses_missing: bool = True
     """A log that ends before the known version is refused."""
     cut_waits: bool = True
-    """The log is cut only below a checkpoint that `last` has named for the duration of the longest run. It is not
-    enough that a version is old.
+    """The log is cut only below a checkpoint that `last` has named for the duration of the longest run. The age of a
+    version alone does not suffice.
     """
     late_check: bool = True
-    """If a PUT was late, its version counts only if neither a checkpoint nor `known` is newer."""
+    """A version whose PUT was late counts only if neither a checkpoint nor `known` is newer."""
     checkpoint_before_cut: bool = True
     last_rises: bool = True
     merges_apart: bool = True
-    """Outputs of merges never contain the round's own rows."""
+    """The packs that a merge writes never contain rows of the round itself."""
     merge_drops: bool = True
     """A merge is dropped if another writer removed one of its packs."""
     vacuum_waits: bool = True
@@ -74,12 +74,12 @@ class Rules:
     probes_own_version: bool = True
     """A warm process checks that the version it has read still exists. Then only cold processes need `known`."""
     vacuum_fences: bool = True
-    """Vacuum removes packs that no version names only after it has created a version: at a time when no writer can
-    commit them any more.
+    """Before vacuum removes packs that no version names, it creates a version. After this version, no writer can commit
+    these packs any more.
     """
     age_from_first_look: bool = True
-    """A snapshot's age counts from before its first read, because a late PUT may create a version that was cut. So
-    staged files are never older than the snapshot.
+    """A snapshot's age begins before its first read, because a late PUT may create a version that was cut. So staged
+    files are never older than the snapshot.
     """
     known_compares: bool = True
     """If `known` has another `n` for a writer's version, the version was replaced, and the writer removes no
@@ -118,7 +118,9 @@ class Snapshot(NamedTuple):
 
 
 class Request(NamedTuple):
-    """`get`, `list`, `put` (several under fresh names), `create`, `write`, `raise`, `delete`, `take`, `tick`."""
+    """A request of a program. Kinds: `get`, `list`, `put` (several objects under new names), `create`, `write`,
+    `raise`, `delete`, `take`, `tick`.
+    """
 
     what: str
     path: Any = None
@@ -134,13 +136,13 @@ Steps = Generator[Request, tuple[Any, int], Any]
 def after(
     version: Version, live: frozenset[tuple[str, frozenset[Row]]]
 ) -> frozenset[tuple[str, frozenset[Row]]]:
-    """The live packs after this version."""
+    """The packs that are live after this version."""
     kept = frozenset(pack for pack in live if pack[0] not in version.removes)
     return kept | frozenset((name, rows) for name, rows, _ in version.adds)
 
 
 def foreign(version: Version) -> bool:
-    """True if another engine wrote the version. It names no manifest."""
+    """True if another engine wrote the version: then the version names no manifest."""
     return not version.n
 
 
@@ -211,7 +213,7 @@ def _agrees(known: tuple[str, int, str], snap: Snapshot) -> bool:
 
 
 def warm(rules: Rules, snap: Snapshot) -> Steps:
-    """An older snapshot, updated. If the log was replaced, it is opened again."""
+    """An older snapshot with all later versions applied. If the log was replaced, it is opened again."""
     if rules.probes_own_version:
         own, now = yield Request("get", ("log", snap.v))
         if own is None or own.n != snap.n:
@@ -368,7 +370,9 @@ def a_round(  # noqa: PLR0911
 
 
 def stream(rules: Rules, cursor: tuple[str, int], seen: frozenset[tuple[str, int]]) -> Steps:
-    """A stream that continues after its cursor. Returns all that it has seen, or the reason to begin again."""
+    """A stream that continues after its cursor. Returns all rows that the stream has seen, or the reason to begin
+    again.
+    """
     snap = yield from opened(rules)
     if isinstance(snap, Refused) or snap.table != cursor[0]:
         return "begins again"

@@ -41,7 +41,7 @@ class Derived:
     def planned(
         self, slots: Slots, *, source: int = 1, base: Snapshot | None = None, **columns: pa.DataType
     ) -> Replacement:
-        """A round that replaces these slots with rows from this version of the source's table.
+        """A round that replaces these slots with rows from a version of the source's table.
 
         Its packs are already stored.
         """
@@ -64,7 +64,7 @@ class Derived:
         return self.whole.commit(planned, planned.base)
 
     def contents(self, snapshot: Snapshot | None = None) -> Mapping[int, list[Any]]:
-        """The values of each slot, sorted; the table is checked."""
+        """The values of each slot, sorted. The table is checked, too."""
         snapshot = snapshot or self.table.opened()
         checked = check_table(self.whole, snapshot)
         assert checked.ok, checked.problems

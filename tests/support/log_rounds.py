@@ -1,7 +1,7 @@
-"""Rounds over a bucket in memory. They plan, make packs and commit as the engine does, without the engine.
+"""Rounds over a bucket in memory. A round plans, makes packs and commits as the engine does, without the engine.
 
-An object is its ETag and the numbers of its rows. Each third number is a reject instead of a row. The slot of a key is
-its first letter.
+An object is a pair of its ETag and the numbers of its rows. Each third number is a reject instead of a row. The first
+letter of a key decides its slot.
 """
 
 import io
@@ -51,8 +51,8 @@ def slot_of_key(key: str) -> Slot:
 class Rounds:
     """One process that commits rounds to the table of `tests.support.log_tables`.
 
-    `small`: True if packs are written together with the version, False if they are stored before. None: this alternates
-    with the label.
+    `small`: True if packs are written together with the version, and False if packs are stored before. If `small` is
+    None, rounds alternate between the two ways.
     """
 
     store: ObjectStore
@@ -71,7 +71,7 @@ class Rounds:
     def planned(
         self, bucket: Bucket, slots: set[int] | None = None, base: Snapshot | None = None
     ) -> RoundChange:
-        """A staged round that ingests the changes in these slots (None: all slots)."""
+        """A staged round that ingests the changes in `slots`. If `slots` is None, the round ingests all changes."""
         base = base or self.table.opened()
         label = base.version + 1
         wanted = {slot_of_key(key) for key in bucket} | {*base.manifest.slots}

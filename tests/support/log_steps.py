@@ -22,7 +22,7 @@ steps = st.lists(
 
 
 def committed(steps: Iterable[tuple[Bucket, str, set[int]]], *, vectors: bool = False) -> Rounds:
-    """Commits these rounds. Returns the process that has done it, with its table."""
+    """Commits these rounds. Returns the process that has committed them, with its table."""
     store = MemoryObjectStore()
     process, other = Rounds(store=store, vectors=vectors), Rounds(store=store, vectors=vectors)
     stale = process.table.opened()

@@ -36,7 +36,7 @@ class Table:
     more: dict[str, Any] = field(default_factory=dict)
     adopt: bool = True
     records: ObjectStore | None = None
-    """The store of the record `known`, if it is not the store of the table."""
+    """The store of the record `known`, if the record is in another store than the table."""
 
     def __post_init__(self) -> None:
         self.known = KnownRecord(
@@ -142,7 +142,7 @@ def pack(name: str, slot: int, rows: int, *, label: int, **given: Any) -> Add:
 
 @dataclass(kw_only=True)
 class Beaten:
-    """Creates versions. Before each version, calls the next function in `others`, if one is left."""
+    """Creates table versions. Before each version, calls the next function in `others`, as long as there is one."""
 
     inner: ConditionalCommit
     others: list[Callable[[], Any]]
@@ -160,7 +160,7 @@ class Beaten:
 
 
 def beaten(whole: LogTable, others: list[Callable[[], Any]]) -> LogTable:
-    """The table, with other writers that commit first."""
+    """The table, with the writers `others`, which commit first."""
     commits = Beaten(inner=whole.committer.commits, others=others, layout=whole.layout)
     return replace(whole, committer=replace(whole.committer, commits=commits))
 

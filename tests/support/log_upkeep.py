@@ -1,4 +1,4 @@
-"""Programs of others on the log of `log_commit`: checkpoints, vacuum, another engine, the time, a person."""
+"""Programs besides rounds on the log of `log_commit`: checkpoints, vacuum, another engine, the time, a person."""
 
 from dataclasses import replace
 from typing import Any
@@ -51,8 +51,7 @@ def vacuum(rules: Rules, name: str = "v") -> Steps:
     snap = yield from opened(rules)
     if isinstance(snap, Refused):
         return ("refused", snap.why)
-    # This version is created at a time when no writer may commit the old packs any more. So a writer that slept has a
-    # conflict.
+    # After this version, no writer may commit the old packs any more: a writer that slept gets a conflict.
     if rules.vacuum_fences:
         version = Version(snap.table, name, snap.n, frozenset(), frozenset())
         yield Request("put", None, ((("manifest", name), snap.states),))

@@ -1,7 +1,7 @@
 """Runs a program as if only some extras were installed: `python -m tests.support.only EXTRAS PROGRAM …`.
 
-EXTRAS: the names of extras, with commas between them; may be empty. Only modules of these extras, of the requirements
-in pyproject, and of their dependencies can be imported. PROGRAM is a module.
+EXTRAS are the names of extras, with commas between them, or the empty text. Only modules of these extras, of the
+requirements in pyproject, and of their dependencies can be imported. PROGRAM is a module.
 """
 
 import re

@@ -1,4 +1,4 @@
-"""The guide's page of options. It is made from the declarations of the options; `poe options` writes it."""
+"""The guide's page of options, which is made from the declarations of the options. `poe options` writes the page."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import MISSING

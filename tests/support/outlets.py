@@ -1,4 +1,4 @@
-"""Delivery without threads or sockets. It does one step at a time, and endpoints are functions."""
+"""Delivery without threads or sockets. The worker does one step at a time, and endpoints are functions."""
 
 from collections import Counter
 
@@ -90,7 +90,7 @@ def refusing(*keys):
 
 
 def run_for(delivery, clock, seconds, step=0.25):
-    """Does a beat every `BEAT_SECONDS`, with turns of shards in between."""
+    """Runs the delivery for this time: a beat every `BEAT_SECONDS`, with turns of shards between the beats."""
     ends, beat_at = clock.now + seconds, clock.now
     while clock.now < ends:
         if clock.now >= beat_at:

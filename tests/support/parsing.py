@@ -45,7 +45,7 @@ def take(
 
 
 def infer(objects: Sequence[tuple[str, bytes]]) -> pa.Schema | None:
-    """The schema that is inferred from all of these objects together. Each is given with its format."""
+    """The schema that is inferred from all these objects together. Each object is a pair of format and body."""
     return inference.infer(
         (FORMATS[fmt], schema)
         for fmt, body in objects

@@ -127,8 +127,8 @@ def running(
 ) -> Iterator[Platform]:
     """A running platform. Its data are in `folder`; `more` is added to Dagster's environment.
 
-    `proxied`: Dagster's processes reach the server through `Platform.proxy`; the test reaches it directly. `way`: makes
-    the URL that these processes use from the server's URL.
+    `proxied`: Dagster's processes reach the server through `Platform.proxy`, and the test reaches it directly. `way`:
+    makes the URL that Dagster's processes use from the server's URL.
     """
     with (
         LocalS3Server(folder / "s3") as server,

@@ -1,4 +1,6 @@
-"""A PostgreSQL server on 127.0.0.1. It ends with its `with` block. Install it by `apt-get install postgresql`."""
+"""A PostgreSQL server on 127.0.0.1, which ends with its `with` block. Install PostgreSQL by `apt-get install
+postgresql`.
+"""
 
 import os
 import subprocess

@@ -16,7 +16,7 @@ KINDS = ["memory", "objects", "dynamo"]
 
 
 def queue_stores(kind):
-    """A mapping with one store (`records_of` expects its name), and the record store over this store."""
+    """A mapping with one store under the name that `records_of` expects, and the record store over this store."""
     stores = {
         "memory": lambda: {"records": MemoryRecordStore()},
         "objects": lambda: {"cells": MemoryObjectStore()},
@@ -34,5 +34,7 @@ def records_of(stores, clock):
 
 
 def rates(kind, faults):
-    """The rates of faults are lower if a call of the protocol makes several calls of the store."""
+    """The rates of faults for stores of this kind. The rates are lower if a call of the protocol makes several calls of
+    the store.
+    """
     return {fault: rate / (3 if kind == "objects" else 1) for fault, rate in faults.items()}

@@ -1,12 +1,13 @@
-"""`Leases` over any `RecordStore`: in memory, or on a bucket that has conditional writes. The leases are for a bucket
-that has none.
+"""`Leases` over any `RecordStore`: in memory, or on a bucket with conditional writes. The leases are for another
+bucket, which has no conditional writes.
 
     record (`lease`, digest of path and ETag)     JSON: v, path, etag, generation, timeout_ms, ttl, writer
 
-Guarantees. A lease is replaced by compare-and-set on the record that was read. So if several clients replace it, only
-one of them wins. Leases do not expire by themselves: `purge` removes leases whose TTL is over.
+Guarantees. A lease is replaced by compare-and-set on the record that was read. So if several clients replace a lease,
+only one client succeeds. Leases do not expire by themselves: `purge` removes leases whose TTL is over.
 
-Requests to the record store: a put takes 1, or 2 to 3 if it replaces a lease or is refused; a read takes 1.
+A read of a lease takes 1 request to the record store. A put takes 1 request, or 2 to 3 requests if it replaces a lease
+or is refused.
 """
 
 import json
@@ -56,9 +57,10 @@ class RecordLeases:
         return _decode(record) if record else None
 
     def purge(self, *, now_ms: int) -> int:
-        """Removes the leases whose TTL is over, by this wall clock. Returns their number. A purge only saves space.
+        """Removes the leases whose TTL is over at the wall-clock time `now_ms`. Returns the number of removed leases. A
+        purge only saves space.
 
-        One scan.
+        A purge costs one scan.
         """
         purged = 0
         for record in self._records.scan(PARTITION):

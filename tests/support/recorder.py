@@ -1,7 +1,7 @@
-"""An HTTP endpoint in a separate process. It records posts, and can fail or refuse on demand.
+"""An HTTP endpoint in a separate process. The endpoint records posts, and can fail or refuse posts on demand.
 
-It takes some thousands of posts a second, so it does not limit a measurement. It receives the posts of the platform's
-outlet, or of Ceph's own notifications.
+The endpoint accepts some thousands of posts a second, so it does not limit a measurement. The posts come from the
+platform's outlet, or from Ceph's own notifications.
 """
 
 import asyncio
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 REFUSE = 0
-"""This is used instead of a status: the process then does not listen, and open connections are cut."""
+"""The value in place of a status that makes the process refuse: it does not listen, and it cuts open connections."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,7 +33,7 @@ class Post:
 
 
 class Recorder:
-    """The process. It runs as long as the `with` block. Thread-safe."""
+    """The process of the endpoint, which runs as long as the `with` block. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -73,11 +73,12 @@ class Recorder:
         return int(self._ask("tries"))
 
     def wait_posts(self, count: int, *, seconds: float = 60.0) -> None:
-        """Waits until this number of posts was accepted, on all paths together."""
+        """Waits until `count` posts were accepted, on all paths together."""
         assert self._ask("wait posts", count, seconds), f"fewer than {count} posts within {seconds:g} s"
 
     def wait(self, distinct: int, path: str = "", *, seconds: float = 60.0) -> float:
-        """Waits until this number of distinct keys was accepted. Returns the time when the last one came.
+        """Waits until posts with this number of distinct keys were accepted. Returns the time of the last of these
+        posts.
 
         Fails after `seconds`.
         """

@@ -1,4 +1,4 @@
-"""A table over a store in memory. Its columns get other types, while batches read with the present types."""
+"""A table over a store in memory. Its columns get other types, while batches read with the earlier types."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -35,9 +35,9 @@ def wanted(read_again: bool = False, **kinds: pa.DataType) -> Wanted:
 
 @dataclass(kw_only=True)
 class RetypeSite:
-    """One process. The slot of a key is its first letter.
+    """One process on the table. The first letter of a key decides its slot.
 
-    Each commit has one object, which replaces its former version.
+    Each commit has one object, whose rows replace the rows of its former object version.
     """
 
     store: ObjectStore = field(default_factory=MemoryObjectStore)
@@ -49,7 +49,7 @@ class RetypeSite:
         self.table = table.whole
 
     def newest(self) -> Snapshot:
-        """The newest version. It is checked first."""
+        """The newest table version, after a check."""
         found = self.table.newest()
         assert isinstance(found, Snapshot)
         checked = check_table(self.table, found)
@@ -67,7 +67,7 @@ class RetypeSite:
     ) -> RoundChange:
         """A staged round with the rows of one object.
 
-        `rejects`: the reasons of its rejects. `state`: more fields of its state.
+        `rejects`: the reasons of the object's rejects. `state`: more fields of the object's state.
         """
         base, slot = self.newest(), Slot(ord(key[0]) - ord("a"))
         label = base.version + 1

@@ -27,7 +27,7 @@ from s3notify_platform.stores.s3 import S3ObjectStore
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class S3Server:
-    """A running server. It gives the configuration for each of its buckets, and makes new buckets with unique names."""
+    """A running server. Its methods give the configuration of a bucket, and make new buckets with unique names."""
 
     endpoint_url: str
     config: Callable[[str], S3Config]
@@ -65,7 +65,7 @@ def _ministack_program() -> str:
 
 @contextlib.contextmanager
 def running_ministack(folder: Path, *, strict: bool = False) -> Iterator[S3Server]:
-    """A running ministack on 127.0.0.1. Its state is in memory, and its credentials are `test`/`test`.
+    """A running ministack on 127.0.0.1, which keeps all data in memory. The credentials are `test`/`test`.
 
     `strict`: policies of queues and topics are enforced, as on AWS.
     """

@@ -1,4 +1,5 @@
-"""Runs several real clients together. One store call is made at a time, in an order that is drawn from a seed.
+"""Runs several real clients together. Only one client makes a store call at a time, in an order that is drawn from a
+seed.
 
 `run_simulation(actors, store, seed)` runs each actor, a function `(store, clock)`, as a greenlet. Before each store
 call, and in each sleep, the actor gives control to the scheduler. The seed decides which actor continues. Time is
@@ -6,8 +7,8 @@ virtual, and randomness and faults are drawn from the seed. So the same seed giv
 restarted like a new process, at most `restarts` times.
 
 `@simulated` runs a test with 20 seeds. `SIM_SEEDS=5000` sets another number, and `SIM_SEED=7` runs only this seed. With
-`SIM_SECONDS=1`, a test that has taken this time ends, but has at least 3 seeds. If a test fails, its message ends with
-the command that replays the failure.
+`SIM_SECONDS=1`, a test ends after one second, but runs at least 3 seeds. If a test fails, its message ends with the
+command that replays the failure.
 
 An actor must only block on store calls and its clock, and must not call a store from threads: give a `Publisher`
 `parallelism=1`. A store that returns times must use the time of the simulation: `time = VirtualTime()`, then
@@ -76,7 +77,7 @@ class History:
 
 
 class VirtualTime:
-    """The time of a simulation, as the clock of its stores. Only the scheduler moves it."""
+    """The time of a simulation, as the clock of its stores. Only the scheduler moves the time."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -180,8 +181,7 @@ class Simulation:
         self._dice = random.Random(f"order {seed}")
         self._schedule = seeded(seed, faults) if faults else never
         self._step = 0
-        # All actors share one faulty layer for each store. So a late write is applied during the next calls of any
-        # actor.
+        # Each store has one faulty layer for all actors. So a late write is applied during a later call of any actor.
         self._current: _Worker | None = None
         self._faulty = {
             name: FaultyStore(inner, self._schedule, pause=self._pause, late_by_calls=1 + seed % 5)
@@ -228,7 +228,7 @@ class Simulation:
                 worker.greenlet.switch()
 
     def note(self, worker: _Worker, what: str, key: str = "", result: str = "") -> None:
-        """Adds to the history."""
+        """Adds an event to the history."""
         event = Event(step=self._step, actor=worker.number, what=what, key=key, result=result)
         self.history.events.append(event)
 

@@ -88,11 +88,11 @@ class Site:
         raise AssertionError(slot)
 
     def write(self, *slots: int, body: bytes | None = None, number: int = 0) -> None:
-        """Publishes one object with one row in each of these slots. The change is queued, then signalled."""
+        """Publishes one object with one row in each of these slots: queues the changes, then signals them."""
         self.publish([Put(key=self.key(slot, number), body=body or self.line(slot)) for slot in slots])
 
     def write_unqueued(self, *slots: int, body: bytes | None = None, number: int = 0) -> None:
-        """Writes as a writer that signals, but does not queue."""
+        """Writes objects like a writer that signals and does not queue."""
         source = self.io.source
         Publisher(self.store, prefix=source.location.keyspace_prefix, slots=source.location.slots).publish(
             [Put(key=self.key(slot, number), body=body or self.line(slot)) for slot in slots]
@@ -109,7 +109,7 @@ class Site:
         assert all(isinstance(outcome, Written) for outcome in publisher.publish(changes))
 
     def write_silently(self, *slots: int, body: bytes | None = None, number: int = 0) -> None:
-        """Writes without a signal."""
+        """Writes objects without a signal."""
         for slot in slots:
             self.store.put(self.key(slot, number), body or self.line(slot))
 
@@ -154,7 +154,8 @@ class Site:
     ) -> dg.ExecuteInProcessResult:
         """Runs the ingest job.
 
-        By slots, tags or partition, it is started as by a person; with `batch`, as by the sensor.
+        With slots, tags or a partition, the job is started as by a person. With `batch`, the job is started as by the
+        sensor.
         """
         config = {"batch": batch, "everything": everything, "slots": list(slots), "force": force}
         if run_config is None:
@@ -176,7 +177,7 @@ class Site:
         return {found.check_name: found for found in done.get_asset_check_evaluations()}
 
     def upkeep(self) -> SensorExecutionData:
-        """Does a tick of the upkeep, a minute after the last one."""
+        """Does a tick of the upkeep sensor, a minute after its last tick."""
         sensor = self.defs.resolve_sensor_def(f"{self.name}_upkeep")
         cursor = json.dumps(json.loads(self.upkeep_cursor or "{}") | {"observed_ms": 0})
         with dg.build_sensor_context(
@@ -202,7 +203,7 @@ class Site:
         return self.newest(f"{self.name}_summary")
 
     def grid(self, asset: str | None = None) -> dict[str, set[int]]:
-        """The partition grid as the UI shows it. By status, the slots."""
+        """The slots in the partition grid of the UI, by status."""
         partitions = slot_partitions(self.component.slots)
         value = get_and_update_asset_status_cache_value(
             self.instance, dg.AssetKey(asset or self.name), partitions

@@ -1,4 +1,4 @@
-"""Rounds of one slot without Spark, over any object store. They are planned, staged, settled and committed as in a
+"""Rounds of one slot without Spark, over any object store. A round is planned, staged, settled and committed as in a
 run.
 """
 
@@ -35,7 +35,7 @@ SLOT = Slot(7)
 
 
 def source_in(bucket: S3Config) -> Source:
-    """A source. The platform's objects for it are below `t/` in its bucket."""
+    """A source, whose platform objects are below `t/` in its bucket."""
     return source_of(
         name="orders", prefix="raw/", bucket=bucket, platform_prefix="t/", format="jsonl", commit="native"
     )
@@ -61,7 +61,7 @@ Bucket = Mapping[str, Body]
 
 @dataclass(kw_only=True)
 class SlotRounds:
-    """One run after another on `slot` of the source's table, which is created. `table`: uses this table instead."""
+    """Does one run after another on `slot` of the source's table. The table is created, unless `table` is given."""
 
     store: ObjectStore
     source: Source = SOURCE
@@ -128,8 +128,9 @@ class SlotRounds:
     ) -> RoundChange | None:
         """The round, with its packs written; None if there is nothing to commit. Reads `bucket` in its present state.
 
-        `at_most`: the most rows of an object that are read; the rest is left to the next round. `unreadable`: by key,
-        the number of rows after which the read fails. With `last_attempt`, such objects are quarantined.
+        `at_most`: the maximum number of rows that are read of an object. The next round reads the other rows.
+        `unreadable`: by key, the number of rows after which the read fails. With `last_attempt`, such objects are
+        quarantined.
         """
         base, plan = planned
         label, facts = base.version + 1, base.manifest.slot(self.slot)
@@ -190,7 +191,7 @@ class SlotRounds:
         if not found:
             return ()
         staged, files = packs.staged(write([pa.Table.from_pylist(found, schema=schema)]), label=label)
-        if label % 2:  # these are small packs, which are written with the version
+        if label % 2:  # in these rounds, packs are small, and are written with the version
             return [replace(pack, body=files[packs.layout.file(pack.add.path)]) for pack in staged]
         for key, body in files.items():
             self.store.put(key, body)

@@ -1,4 +1,4 @@
-"""A code location. While the file that `HOLD` names exists, its runs wait when they load it."""
+"""A code location whose runs wait while they load it, as long as the file that `HOLD` names exists."""
 
 import multiprocessing
 import os

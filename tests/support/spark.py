@@ -1,4 +1,6 @@
-"""A lake for tests: a bucket, a source in it, and an independent computation of what its table must have."""
+"""A lake for tests: a bucket, a source in it, and an independent computation of the rows that the source's table must
+have.
+"""
 
 import json
 from collections import Counter
@@ -47,7 +49,7 @@ def _named(settings: dict[str, Any]) -> dict[str, Any]:
 
 @dataclass(kw_only=True)
 class Lake:
-    """One source on a real server. `store` writes and reads by boto3, not by the code under test."""
+    """One source on a real server. `store` writes and reads by boto3, and not by the code under test."""
 
     spark: SparkSession
     source: Source
@@ -97,7 +99,7 @@ class Lake:
         when_reading: Callable[[], object] = lambda: None,
         **arguments: Any,
     ) -> BatchResult:
-        """Does one run over all slots; calls `when_reading` between its first plan and the reading."""
+        """Does one run over all slots. Calls `when_reading` after the first plan, before the run reads objects."""
         waiting = [when_reading]
 
         def progress(message: str) -> None:
@@ -127,7 +129,7 @@ class Lake:
         return sorted(rows, key=lambda row: (row["_key"], row["_offset"]))
 
     def snapshot(self) -> Snapshot:
-        """The newest version. It is checked first."""
+        """The newest table version, after a check."""
         table = self.source.table()
         found = table.newest()
         assert isinstance(found, Snapshot)
@@ -135,7 +137,7 @@ class Lake:
         return found
 
     def states(self, slot: Slot, *, version: int | None = None) -> dict[str, ObjectState]:
-        """The states of a slot's objects, as of the newest version or as of this one."""
+        """The states of a slot's objects, as of the table version `version`; by default the newest."""
         table = self.source.table()
         found = table.newest() if version is None else snapshot_of(table.reader, version)
         if isinstance(found, Absent):
@@ -144,7 +146,7 @@ class Lake:
         return states
 
     def is_committed(self, slot: Slot) -> bool:
-        """True if any version has changed the slot."""
+        """True if any table version has changed the slot."""
         found = self.source.table().newest()
         return isinstance(found, Snapshot) and found.manifest.slot(slot).generation > 0
 
@@ -154,7 +156,7 @@ class Lake:
         return None if isinstance(found, Absent) else schema_of(found.metadata)
 
     def history(self, slot: Slot) -> list[Event]:
-        """The versions that changed a slot, oldest first."""
+        """The table versions that changed a slot, oldest first."""
         events = [*history(self.source.table().reader)]
         return [each for each in reversed(events) if slot in each.body.note.get("slots", ())]
 
@@ -176,7 +178,7 @@ class Lake:
                 place += len(line) + 1
 
     def check(self) -> None:
-        """Checks the table: it must be consistent, and have exactly the rows of the bucket (JSON lines)."""
+        """Checks that the table is consistent, and has exactly the rows of the bucket (JSON Lines)."""
         self.snapshot()
         committed = Counter(
             (

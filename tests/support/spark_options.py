@@ -1,5 +1,5 @@
-"""Credentials given by names of environment variables, as Spark needs them. Also the options of the data source for a
-lake.
+"""Configurations with credentials by names of environment variables, as Spark needs them, and the data source's options
+for a lake.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""Objects in memory that are read split by split, and the results of reading."""
+"""Objects in memory, which are read split by split, and the rows and rejects that reading finds."""
 
 import io
 from collections.abc import Sequence
@@ -30,12 +30,12 @@ Found = list[tuple[Any, ...]]
 
 @dataclass
 class Remote:
-    """An object that is read in ranges. It counts the requests."""
+    """An object that is read in ranges, and counts these requests."""
 
     body: bytes
     asked: list[tuple[int, int]] = field(default_factory=list)
     fails: dict[int, Exception] = field(default_factory=dict)
-    """By number of the read, the exception to raise."""
+    """By the number of a request, the exception that the request raises."""
     _lock: Lock = field(default_factory=Lock)
 
     @property
@@ -72,7 +72,7 @@ def listed(parts: Sequence[Parsed], schema: pa.Schema) -> Found:
 
 
 def whole(body: bytes, fmt: str, schema: pa.Schema, *, inferred: bool = False) -> Found:
-    """The result if the whole object is parsed at once, not by splits."""
+    """The rows and rejects if the object is parsed as a whole, and not split by split."""
     target = Target(schema=schema, inferred=inferred)
     return listed(list(FORMATS[fmt].parse([("k", body)], target)), schema)
 
@@ -95,7 +95,7 @@ def read(
 
 
 def cut(body: bytes, places: Sequence[int], fmt: str, key: str = "k") -> list[Split]:
-    """Splits of an object at these places. They may be read separately.
+    """Splits of an object at these places. Each split may be read alone.
 
     If quotes matter in the format (CSV), there is a single split.
     """
@@ -109,7 +109,9 @@ def cut(body: bytes, places: Sequence[int], fmt: str, key: str = "k") -> list[Sp
 def in_turn(
     form: Format, body: bytes, places: Sequence[int], target: Target, *, limits: Limits = TINY, key: str = "k"
 ) -> list[Parsed]:
-    """The results of splits that end at these places. Each split is read from where the split before it ended."""
+    """The rows and rejects of splits that end at these places. Each split is read from the offset where the split
+    before it ended.
+    """
     of, start, found = version(body, key), 0, list[Parsed]()
     for place in (*sorted({place % (len(body) + 1) for place in places}), len(body)):
         if place < start or (place == start and start):

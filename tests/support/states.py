@@ -1,4 +1,4 @@
-"""State files in memory. Reads are recorded."""
+"""State files in memory, which record all reads."""
 
 from collections import Counter
 from itertools import count
@@ -37,7 +37,7 @@ class MemoryRanges:
 
 
 class Site:
-    """A table's states: the newest set, and all that is needed to make and read the next set."""
+    """The newest states of a table, and all that is needed to write and read the next states."""
 
     def __init__(self, *, slots=1000, cache=None):
         self.ranges = MemoryRanges()
@@ -69,7 +69,7 @@ class Site:
         return found
 
     def write(self, states, *, merged=True):
-        """Commits these states, and a merge if one is due."""
+        """Commits these states, and merges state files if a merge is due."""
         planned = plan_merge(self.states) if merged else None
         done = merge(self.reader, planned, name=self.name) if planned else None
         upcoming = self.states.after(self.changes(states), name=self.name, merge=done)

@@ -1,8 +1,9 @@
-"""A streaming query as Spark runs it, but in one process: offset log, sink, commit log, source. It can be killed at any
-point.
+"""A streaming query as Spark runs it, but in one process, with offset log, sink, commit log and source. A test can kill
+the query at any point.
 
-The order is that of Spark's MicroBatchExecution. An offset is logged before its batch runs. The batch is committed in
-the log after the sink has it, and then the source is informed. If a batch was logged and not committed, it runs again.
+The order of steps is that of Spark's MicroBatchExecution. An offset is logged before its batch runs. After the sink has
+written the batch, the batch is committed in the commit log. Then the source is informed. A batch that was logged and
+not committed runs again.
 """
 
 import json
@@ -124,7 +125,9 @@ class Query:
         return [row["a"] for rows in self.drain() for row in rows]
 
     def check(self, rows: list[Row]) -> None:
-        """Checks that the sink has these rows of the table, and other rows only for keys that the table lacks."""
+        """Checks that the sink has these rows of the table. If the query returns only added rows, the sink may also
+        have rows of other keys.
+        """
         expected: dict[str, dict[tuple[str, int], Row]] = {}
         for row in rows:
             expected.setdefault(row["_key"], {})[row["_etag"], row["_offset"]] = row

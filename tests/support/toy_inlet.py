@@ -1,4 +1,4 @@
-"""An inlet for an imaginary service. A contributor would add such an inlet by this file, and a line in
+"""An inlet for an imaginary service. To add a real inlet, a contributor writes such a file, and an entry in
 `channels.registry`.
 """
 

@@ -1,4 +1,6 @@
-"""An example of a mirror. A contributor would add it by this file, and an entry in `table.mirrors.MIRRORS`."""
+"""An example of a mirror. To add a real mirror, a contributor writes such a file, and an entry in
+`table.mirrors.MIRRORS`.
+"""
 
 from typing import ClassVar
 

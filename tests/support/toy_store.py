@@ -1,4 +1,4 @@
-"""An example of a kind of store. A contributor would add it by this file, and an item in `stores.kinds`."""
+"""An example of a kind of store. A contributor adds a real kind by such a file, and an entry in `stores.kinds`."""
 
 from functools import cache
 

@@ -1,4 +1,4 @@
-"""The Rust crate vnotify itself, in a process. The program is built once, and controlled by lines of JSON."""
+"""The Rust crate vnotify itself, in a separate process. The program is built once, and lines of JSON control it."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""A code location with a source, which real workers load. It has a slot asset, whose action is in a file."""
+"""A code location that real workers load. It has a source with a slot asset; a file says what this asset does."""
 
 import json
 import os
@@ -13,8 +13,8 @@ from s3notify_platform.kernel.clock import SYSTEM_CLOCK
 from s3notify_platform.orchestration import S3NotifyComponent, s3_slot_asset
 
 PLACE = "S3NOTIFY_TEST_WARM"
-"""The environment variable that says where the source is. `ATTRIBUTES` does not say this. The variable `DEED` has the
-path of the action's file.
+"""The environment variable that says where the source is, because `ATTRIBUTES` does not. The variable `DEED` has the
+path of the file for the slot asset.
 """
 
 DEED = "S3NOTIFY_TEST_DEED"
@@ -32,7 +32,9 @@ ATTRIBUTES: Final[dict[str, Any]] = {
 
 @s3_slot_asset(source="orders")
 def derived(orders: DataFrame) -> DataFrame:
-    """All rows. The next run must not see what this run leaves in the session."""
+    """Returns all rows, after the action of the file. The action may change the Spark session, but the next run must
+    not see the change.
+    """
     print("derived says so", flush=True)
     session = orders.sparkSession
     assert not session.catalog.tableExists("left_behind")

@@ -52,14 +52,14 @@ class XorAckPeer:
         self._ask(op="create", tag=tag, stamp=stamp.hex())
 
     def stamp(self, tag: str, stamp: bytes) -> bool:
-        """Makes one stamp. Returns True if it acks the chain."""
+        """Makes one stamp. Returns True if the stamp acks the chain."""
         return self._ask(op="stamp", tag=tag, stamp=stamp.hex())["acked"]
 
     def delete(self, tag: str) -> None:
         self._ask(op="delete", tag=tag)
 
     def stamp_all(self, tag: str, stamps: Sequence[bytes]) -> dict:
-        """Makes all stamps at the same time; each is repeated until it is not stale.
+        """Makes all stamps at the same time. Each stamp is repeated until it is not stale.
 
         Returns `attempts`, `acked` (the number of acks) and `seconds`.
         """
@@ -85,7 +85,7 @@ class XorAckPeer:
 
 @contextmanager
 def running(folder: Path, config: DynamoConfig, partition_key: str = "tagID") -> Iterator[XorAckPeer]:
-    """A running peer on a table. `folder`: where `install` has put the SDK."""
+    """A running peer on a table. `folder`: the folder in which `install` has put the SDK."""
     environment = {
         **os.environ,
         "NODE_PATH": str(folder / "node_modules"),

@@ -56,10 +56,10 @@ class Supervised:
 
 @dataclass(slots=True, kw_only=True)
 class Killer:
-    """Kills processes by a plan that is drawn from a seed.
+    """Kills processes by a plan, which is drawn from a seed.
 
-    A kill comes after a share of the work, so the plan does not depend on the clock. There is not always a run, so the
-    killer waits for one, and kills it after a delay.
+    Each kill comes after a certain share of the work, so the plan does not depend on the clock. To kill a Dagster run,
+    the killer waits until a run exists, and then for a random delay.
     """
 
     seed: int
@@ -74,7 +74,7 @@ class Killer:
     def __post_init__(self) -> None:
         draw = random.Random(f"kills {self.seed}")
         victims = [*self.services, "run"]
-        # First, each process once. Then random choices.
+        # Each process is killed once. More victims are chosen at random.
         names = [*victims, *draw.choices(victims, k=max(0, self.count - len(victims)))]
         draw.shuffle(names)
         self._plan = sorted((draw.uniform(0.05, 1), name) for name in names if name != "run")

@@ -1,5 +1,5 @@
-"""The objects of the fuzz over formats, drawn from a seed. They have every format and compression. Each record has
-another id, also across objects. Some records are malformed on purpose, and have a mark.
+"""The objects of the fuzz test over formats, drawn from a seed. The objects have all formats and compressions. No two
+records have the same id, even in different objects. Some records are malformed on purpose, and have a mark.
 """
 
 import bz2
@@ -33,7 +33,7 @@ SCHEMA = pa.schema(
 SCHEMA_DDL = "id bigint, note string, amount decimal(12,2), at timestamp"
 
 MAGIC = {"parquet": b"PAR1", "orc": b"ORC", "avro": b"Obj\x01"}
-"""The formats that must be read as whole files, with their first bytes."""
+"""The formats whose objects must be read whole, with the first bytes of their files."""
 
 AVRO_SCHEMA = {
     "type": "record",
@@ -57,7 +57,7 @@ def no_file(magic: bytes, mark: str) -> bytes:
 
 
 def repeated(mark: str) -> pa.Table:
-    """The same text in so many rows that the object exceeds its limit."""
+    """A table with the same text in so many rows that the object exceeds its limit."""
     return pa.table({"note": pa.array([mark + "x" * 290]).take(pa.array([0] * 1_000_000))})
 
 
@@ -136,11 +136,11 @@ class Drawn:
             return earlier + self.dice.randbytes(count * 40)
         text = self._records(fmt, count, header=not earlier)
         if earlier:
-            # The new part is a separate compressed member after the earlier ones, as an appending writer makes it.
+            # As an appending writer does, the new data become a separate compressed member after the earlier members.
             text = b"\n" + text
         elif self.dice.random() < 0.2 and not text.endswith(b"\r\n"):
             text = text.removesuffix(b"\n")
-        # The object may be compressed in another way than its name says: the content decides.
+        # The compression may differ from the suffix of the name, because the content decides.
         if packing in ("", ".gz") and not earlier and self.dice.random() < 0.05:
             packing = self.dice.choice(("", ".gz", ".zst"))
         elif earlier:

@@ -1,5 +1,5 @@
-"""The operations of the fuzz run's writers, and the journal of a writer. Operations are drawn from a seed, so that the
-check can draw the same ones.
+"""The operations of the writers in the fuzz test, and the journal of a writer. Operations are drawn from a seed, so
+that the check at the end can draw the same operations.
 """
 
 import hashlib
@@ -33,7 +33,7 @@ class Operation:
     key: str
     body: bytes | None
     twice: bool
-    """True: the change is reported twice."""
+    """True if the change is reported twice."""
 
     @property
     def etag(self) -> str | None:
@@ -43,7 +43,7 @@ class Operation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Phase:
-    """The operations `first` to `last` (exclusive) of each writer. Only these `ways` of writing are used."""
+    """The operations `first` to `last` (exclusive) of each writer. A writer uses only these `ways` of writing."""
 
     seed: int
     first: int
@@ -77,7 +77,7 @@ class Phase:
 
 
 class Journal:
-    """The journal of a writer: its next operation and its completed ones.
+    """The journal of a writer, with its next operation and its completed operations.
 
     Each line is on disk before the writer continues. `begin` is written before an operation, and `done` after its
     confirmation. `doubt` means that the reconciler resolves the outcome.

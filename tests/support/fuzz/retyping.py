@@ -1,8 +1,8 @@
-"""Changes the types of columns while everything else continues. Also the model: which values a JSON row may have in
-these columns.
+"""Changes the types of columns while all other processes continue. The module also has the model of the values that a
+JSON row may have in these columns.
 
-When all work is done, a row exists if the types of its columns can hold the values in its object. Until then, a value
-may be null, because an earlier type could not hold it and the object was not read again yet.
+After all work is done, a row exists if the types of its columns can hold the values in its object. Before that, a value
+may be null: an earlier type could not hold it, and the object was not read again yet.
 """
 
 import os
@@ -26,8 +26,8 @@ KINDS: Final = {
     "order_id": ("bigint", "int", "decimal(20,2)"),
     "amount": ("decimal(12,2)", "decimal(20,4)", "string"),
 }
-"""The possible types of each column; the first one is the type at the beginning. One column has JSON numbers, the other
-JSON strings."""
+"""The possible types of each column, beginning with its initial type. The first column has JSON numbers. The second
+column has JSON strings."""
 
 _ARROW: Final[Mapping[str, pa.DataType]] = {
     "int": pa.int32(),
@@ -75,14 +75,14 @@ def is_whole(values: Values, kinds: Mapping[str, str]) -> bool:
 
 
 def is_wide(values: Values) -> bool:
-    """True if some possible type cannot hold all values. The row may then be missing for a while, or have nulls."""
+    """True if some possible type cannot hold all values. Then the row may be missing for some time, or have nulls."""
     return not all(
         fits(value, kind) for name, value in zip(KINDS, values, strict=True) for kind in KINDS[name]
     )
 
 
 def may_be(shown: Values, values: Values, kinds: Mapping[str, str]) -> bool:
-    """True if a row may have the values `shown` at some time. `values`: those of its object.
+    """True if a row may have the values `shown` at some time. `values`: the values in its object.
 
     `kinds`: the types of the columns.
     """
@@ -96,7 +96,9 @@ def may_be(shown: Values, values: Values, kinds: Mapping[str, str]) -> bool:
 
 
 def mixture(table: LogTable, found: Snapshot) -> str:
-    """A file of this version in which a column has another type than in the version's schema; "" if there is none."""
+    """The name of a file of this version with a column whose type differs from the version's schema; "" if there is
+    none.
+    """
     columns = arrow_schema(found.metadata.schema)
     for pack in found.packs.values():
         for each in table.data.opened(pack).schema:
@@ -115,8 +117,8 @@ def kinds_of(found: Snapshot) -> dict[str, str]:
 class Retyping:
     """Gives one column after another a new type by `s3notify schema set`, which is sometimes killed.
 
-    A command that was killed, or has failed, is repeated until it succeeds. `declare`: makes the source declare these
-    types, before or after the command.
+    A command that was killed or has failed is repeated until it succeeds. `declare`: changes the declared types of the
+    source, before or after the command.
     """
 
     dice: random.Random
@@ -141,7 +143,7 @@ class Retyping:
         self._thread.start()
 
     def stop(self) -> None:
-        """Stops, after the present change was made, or has failed (`wrong`)."""
+        """Stops the thread after its present change has succeeded, or has failed (`wrong`)."""
         self._stop.set()
         if self._thread is not None:
             self._thread.join()

@@ -38,7 +38,7 @@ Version = tuple[str, str]
 
 
 class Outage:
-    """A replacement for `FaultProxy.faults`: while it is `on`, every request is answered with 503."""
+    """A replacement for `FaultProxy.faults`. While an outage is `on`, every request is answered with 503."""
 
     on = False
 
@@ -50,7 +50,7 @@ class Outage:
 
 
 def _in_jsonl() -> dict[str, bytes]:
-    """Bad objects in JSON lines, with the columns of the table."""
+    """Bad objects in the JSON Lines format, with the columns of the table."""
     return {
         "misfits.jsonl": b'{"order_id": "not a number"}\n' * 50,
         "lists.jsonl": b"".join(b'{"order_id": [%d]}\n' % n for n in range(500)),
@@ -69,7 +69,8 @@ POISON: Final = {**_in_jsonl(), **corpus(heavy=False)}
 
 @cache
 def poison_rows(name: str) -> tuple[Mapping[int, Values], bool]:
-    """The rows that a bad object gives if it is read alone, by offset; and True if it also gives rejects.
+    """The rows of a bad object by offset, if the object is read alone. The second value is True if the object also
+    gives rejects.
 
     The result is the same for all types of the columns: its numbers are small, and its other values fit no type.
     """
@@ -94,7 +95,9 @@ def bad_name(key: str) -> str:
 
 @dataclass
 class Writer:
-    """Writes objects through the publisher, including bad ones. Knows every version that it began to write."""
+    """Writes objects through the publisher, including bad objects. The writer records every object version that it
+    began to write.
+    """
 
     publisher: QueuedPublisher
     prefix: str
@@ -103,7 +106,7 @@ class Writer:
     rows: dict[Version, Mapping[int, Values]] = field(default_factory=dict)
     """The rows of each version, by offset."""
     live: dict[str, str | None] = field(default_factory=dict)
-    """The ETag of each key's object, once its write is confirmed."""
+    """The ETag of each key's object, after its write is confirmed."""
     number: int = 0
     poisoned: set[str] = field(default_factory=set)
     """Names of the bad objects that were written."""
@@ -140,7 +143,7 @@ class Writer:
         }
 
     def expected(self, key: str, etag: str, kinds: Mapping[str, str]) -> dict[int, Values]:
-        """The rows that a version has after it was read with these types."""
+        """The rows that an object version has after it was read with these types."""
         rows = self.rows[key, etag].items()
         return {offset: values for offset, values in rows if is_whole(values, kinds)}
 
@@ -174,9 +177,9 @@ class Writer:
 class Snapshots:
     """Reads the table repeatedly, and checks each snapshot.
 
-    In a snapshot, no row may occur twice, no object may have two versions, and no version may be unknown or incomplete.
-    All files must have the same type for a column. The values must be those of the object, except for nulls
-    (`retyping`).
+    In a snapshot, no row may occur twice, and no object may have two object versions. No object version may be unknown
+    or incomplete. All files must have the same type for a column. The values must be those of the object, except for
+    nulls (`retyping`).
     """
 
     source: Source
@@ -300,12 +303,12 @@ class Drift:
         return said
 
     def run(self) -> None:
-        """Runs them until `stop`."""
+        """Runs all ingests again and again, until `stop`."""
         while not self._stop.wait(5):
             self.once()
 
     def stop(self) -> None:
-        """Ends `run`, after its present command."""
+        """Ends `run` after its present command."""
         self._stop.set()
 
 

@@ -65,7 +65,9 @@ class Writer:
         self.secret = os.environ[SECRET_ENV]
 
     def apply(self, operation: Operation) -> bool:
-        """Applies the operation. Returns True if it is confirmed, False if the reconciler must resolve its outcome."""
+        """Applies the operation. Returns True if the operation is confirmed, and False if the reconciler must resolve
+        its outcome.
+        """
         if operation.way == QUEUED:
             return self.by_queue(operation)
         if operation.way == PLAIN:
@@ -84,7 +86,9 @@ class Writer:
         return through.put(operation.key, operation.body)
 
     def until_done(self, change):
-        """Makes a change as an unqueued writer does: repeats it after a failure, and if the outcome is in doubt."""
+        """Makes a change as an unqueued writer does. The change is repeated after a failure, and if its outcome is in
+        doubt.
+        """
         while True:
             try:
                 if isinstance(change(), Written):
@@ -125,7 +129,7 @@ class Writer:
                 return
 
     def by_http(self, operation, sequencer):
-        # Ceph sends keys unchanged; MinIO encodes them. Each of the two sends the secret in another way.
+        # Ceph sends keys unchanged; MinIO encodes keys. Ceph and MinIO also send the secret in different ways.
         if operation.number % 2:
             body = message(operation, sequencer, "ceph:s3", operation.key)
             authorization = "Basic " + base64.b64encode(f"any:{self.secret}".encode()).decode()

@@ -1,4 +1,4 @@
-"""Generates bad objects, by file name. They are of the kinds that attackers and faulty programs write."""
+"""Generates bad objects by file name: the kinds of objects that attackers and faulty programs write."""
 
 import pyarrow as pa
 
@@ -20,7 +20,7 @@ GOOD = {
         [{"name": "id", "type": "long"}, {"name": "name", "type": "string"}],
     ),
 }
-"""Good objects with two records each. They must be ingested although bad objects are beside them."""
+"""Good objects with two records each, which must be ingested although bad objects are in the same bucket."""
 
 SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])
 

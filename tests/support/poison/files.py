@@ -32,7 +32,9 @@ def one_long_value(rows: int, size: int, **how: Any) -> bytes:
 
 
 def harmless_first(rows: int, size: int) -> bytes:
-    """A file with two row groups: one has a hundred different names, the other repeats a long value `rows` times."""
+    """A file with two row groups. The first row group has a hundred different names. The second row group repeats a
+    long value `rows` times.
+    """
     sink = io.BytesIO()
     long_ones = pa.DictionaryArray.from_arrays(
         pa.nulls(rows, pa.int32()).fill_null(0), pa.array(["x" * size])
@@ -102,7 +104,7 @@ def orc(table: pa.Table, times: int = 1, **how: Any) -> bytes:
 def orc_with_blocks_of(size: int) -> bytes:
     """A file whose postscript says that each compressed block has this size.
 
-    For snappy, a reader allocates as many bytes.
+    For snappy, a reader allocates a buffer of this size.
     """
     body = orc(pa.table({"id": [1]}), compression="snappy")
     post = body[-1 - body[-1] : -1]

@@ -16,7 +16,7 @@ def deep(levels: int, opening: str = '{"a":', closing: str = "}") -> bytes:
 
 
 def new_keys(lines: int) -> bytes:
-    """Lines of which each has a new key."""
+    """Lines, each of which has a new key."""
     return b"".join(b'{"user%d":1}\n' % n for n in range(lines))
 
 

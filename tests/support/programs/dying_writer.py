@@ -1,4 +1,4 @@
-"""Writers that are killed. They are forked by a separate process.
+"""Writers that are killed. A separate process forks them.
 
     python -m tests.support.programs.dying_writer steps      one writer after another, each killed one store call later
     python -m tests.support.programs.dying_writer streams    as steps, with streams that are uploaded
@@ -67,7 +67,9 @@ def publisher_of(store, calls=None, parallelism=16):
 
 
 def persistent(publisher, changes):
-    """Publishes again until all changes are written, because on a slow machine some may be too late."""
+    """Publishes again until all changes are written. On a slow machine, the publisher may refuse changes that are too
+    late.
+    """
     while changes:
         outcomes = publisher.publish(changes)
         changes = [c for c, outcome in zip(changes, outcomes, strict=True) if isinstance(outcome, Refused)]
@@ -86,12 +88,12 @@ def batch(publisher, calls):
 
 
 def upload(publisher, calls):
-    uploads.PART_BYTES = 4  # then the body has only one part: all parts except the last one have 5 MiB
+    uploads.PART_BYTES = 4  # so the body has only one part, because all parts except the last need 5 MiB
     assert isinstance(publisher.put_stream(f"raw/{calls}", io.BytesIO(b"%04d" % calls)), Written)
 
 
 def put_file(publisher, calls):
-    """Puts a file. The file has no name in a folder, because no process is left to remove it."""
+    """Puts a file. The file has no name in a folder, because after a kill no process would remove it."""
     with tempfile.TemporaryFile() as file:
         file.write(b"%04d" % calls)
         file.truncate(uploads.PART_BYTES + 1)
@@ -109,7 +111,7 @@ def copy_parts(publisher, calls):
 
 
 def steps(config, act):
-    """Forks one writer after another until one succeeds. Prints the number of killed ones."""
+    """Forks one writer after another, until a writer succeeds. Prints the number of killed writers."""
     # The store is made only once, because this takes long. No connection is open when a child is forked.
     store = FastObjectStore(config)
     assert store.store.client

@@ -1,9 +1,9 @@
-"""A driver that stays alive between runs: `python -m tests.support.programs.ingest BUCKET`. A test can kill it.
+"""A driver that stays alive between runs: `python -m tests.support.programs.ingest BUCKET`. A test can kill the driver.
 
-BUCKET is JSON: the bucket's configuration without credentials. These are in the environment. Each line of stdin is a
-run, `{"source": {…}, "batch": …, "listing": …}`. The answer is lines of progress, `{"progress": …}`, and then a line
-`{"complete": …, "failed": …}` or `error`. If `endpoint_url` is given, the source is read from there. Entries are
-removed as in the platform's own runs.
+BUCKET is JSON: the bucket's configuration without credentials. The credentials are in the environment. Each line of
+stdin is a run, `{"source": {…}, "batch": …, "listing": …}`. The answer is lines of progress, `{"progress": …}`, and
+then a line `{"complete": …, "failed": …}` or `error`. If `endpoint_url` is given, the source is read from there.
+Entries are removed as in the platform's own runs.
 """
 
 import json

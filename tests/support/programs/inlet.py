@@ -1,4 +1,4 @@
-"""An inlet as a separate process: `python -m … JSON`. It sends itself SIGKILL at a given call.
+"""An inlet as a separate process: `python -m … JSON`. The process sends itself SIGKILL at a given call.
 
 Calls of the record store, of the keyspace and of SQS are counted together. If the given number is odd, the process dies
 before this call; if even, after the call was applied.

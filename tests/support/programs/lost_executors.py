@@ -1,6 +1,4 @@
-"""A program whose executors are killed, and whose tasks run twice, if a test wants this: `python -m`, with JSON on
-stdin.
-"""
+"""A program whose executors are killed, or whose tasks run twice, as a test asks: `python -m`, with JSON on stdin."""
 
 import json
 import sys
@@ -39,7 +37,7 @@ class Steps:
         self.lake.store.put(f"arm/{how}", b"")
 
     def check(self, rows: Iterable[dict[str, Any]]) -> None:
-        """Checks that these are exactly the rows of the bucket, each once."""
+        """Checks that `rows` are exactly the rows of the bucket, each once."""
         found = Counter((r["_slot"], r["_key"], r["_etag"], r["_offset"], r["id"]) for r in rows)
         expected = Counter(
             (slot, key, etag, offset, json.loads(row)["id"])

@@ -23,7 +23,7 @@ from s3notify_platform.stores.open_store import queue_records
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """Where a queue is: its bucket, and a DynamoDB table if its records are not in the bucket."""
+    """The place of a queue: its bucket, and a DynamoDB table if the queue's records are not in the bucket."""
 
     bucket: S3Config
     table: DynamoConfig | None = None
@@ -39,7 +39,7 @@ def endpoint(url: str) -> str:
 
 @contextlib.contextmanager
 def delivering(place: Place) -> Iterator[subprocess.Popen[str]]:
-    """A process that delivers from the place's queue. If it still runs at the end, it is killed."""
+    """A process that delivers from the place's queue. At the end of the block, a running process is killed."""
     command = [sys.executable, "-m", "tests.support.programs.outlet"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdin is not None

@@ -1,9 +1,8 @@
-"""A streaming query: `python -m … FOLDER CHECKPOINT OPTIONS`. It writes a file for each micro-batch.
+"""A streaming query that writes a file for each micro-batch: `python -m … FOLDER CHECKPOINT OPTIONS`.
 
-OPTIONS is JSON with the data source's options. If Spark repeats a micro-batch, its file is replaced. So the files
-together are like an idempotent sink. If the feed cannot continue because a column got new values, the program does what
-the error says: it removes its files and its checkpoint, so that it begins again after a restart. Credentials are in the
-environment.
+OPTIONS is JSON with the data source's options. If Spark repeats a micro-batch, its file is replaced. So the files are
+an idempotent sink. If the feed cannot continue because a column got new values, the program follows the error's advice.
+It removes its files and its checkpoint, and begins again after a restart. Credentials are in the environment.
 """
 
 import json
