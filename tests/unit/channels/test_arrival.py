@@ -36,7 +36,7 @@ class Reporting(HandClock):
 
 
 class Bucket(MemoryObjectStore):
-    """A bucket that reports objects below `raw/` after `late` seconds; never if `late` is None."""
+    """A bucket that reports objects below `raw/` after `late` seconds, or never if `late` is None."""
 
     def __init__(self, clock: Reporting, late: float | None) -> None:
         super().__init__(clock=clock)

@@ -95,7 +95,7 @@ def test_show_prints_reasons_offsets_and_bytes(quarantine):
 
 
 def test_retry_requests_the_objects(quarantine):
-    """The request is a version with the keys, then a signal. A dry run writes nothing."""
+    """A request is a table version that has the keys, followed by a signal. A dry run writes nothing."""
     before = quarantine.writer.snapshot.version
     result = quarantine("retry", "--slot", str(SLOT), "--dry-run")
     counts = "1 failing objects, 3 rejected records of 1 objects, in 1 slots"

@@ -93,7 +93,9 @@ def test_ingest_still_has_an_option_for_every_setting() -> None:
 
 @pytest.mark.parametrize("flag", ["--help", HELP_ALL])
 def test_connection_options_stand_last(flag: str) -> None:
-    """Options for the connection stand under their own heading, after all options that differ between two calls."""
+    """Options for the connection are listed under their own heading, after all options that differ between
+    two calls.
+    """
     found = page(("ingest",), flag)
     headings = [line.removesuffix(":") for line in found if line.removesuffix(":") in HEADINGS]
     assert headings == [heading for heading in HEADINGS if heading in headings]
@@ -140,7 +142,7 @@ def test_arguments_have_one_order_and_one_word() -> None:
 
 
 def test_every_command_says_what_it_does() -> None:
-    """The list of commands must have one sentence for each command, which is not cut off."""
+    """The list of commands must have one sentence for each command, and must show it completely."""
     for path, command in ALL.items():
         if path:
             text = command.get_short_help_str(200)

@@ -302,8 +302,8 @@ def test_init_reports_missing_arguments(arguments, reason):
 
 
 def test_runs_and_sweeps_may_write_the_records_of_tables():
-    """Without the right, a run could not write its table's record to the known bucket. With a records table the right
-    is not needed, so it must not be granted.
+    """Without the right, a run could not write its table's record to the known bucket. With a records table, a run does
+    not need this right, so the right must not be granted.
     """
     bare = replace(PLACES, tables=Tables())
     for known in ("orders", "orders.2e*"):

@@ -142,7 +142,7 @@ def test_a_late_round_is_not_committed(place: Place, process: Any) -> None:
 
 
 def test_an_object_overwritten_and_read_by_another_run_is_not_lost(place: Place, process: Any) -> None:
-    """Also in this case, the object's row is not duplicated."""
+    """The object must have one row, of its newest version."""
     one, other = process(), process()
     place.put("a", 0)
     one.run()

@@ -153,7 +153,7 @@ def test_a_version_delayed_by_other_writers_is_found(place):
 
 
 def test_a_version_removed_by_vacuum_is_given_with_doubt(place):
-    """After vacuum has removed the version, only the version is known that the object was planned for."""
+    """If vacuum has removed the table version, only the version for which the object was planned is known."""
     place.put()
     place.commit(place.state())
     other = ObjectState(key="raw/other", etag="x", size=1)

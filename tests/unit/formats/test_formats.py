@@ -185,7 +185,7 @@ class TestCsv:
         assert [r.raw for r in rejects] == [b'1,"x']
 
     def test_empty_fields_and_na_are_null(self) -> None:
-        """But in string columns, empty fields and NA are texts."""
+        """In string columns, however, empty fields and NA are texts."""
         assert values([b'a,b\n,\nNA,NA\n"",""\n1,null'], AB, "csv") == [
             {"a": None, "b": ""},
             {"a": None, "b": "NA"},
@@ -413,7 +413,7 @@ def test_csv_written_by_another_is_read_back(contents: list[list[tuple[int, str]
 def test_csv_rows_and_rejects_cover_every_byte(bodies: list[bytes]) -> None:
     """Only line ends may be between the records that are found.
 
-    This holds for any bytes, and for objects parsed alone or with others.
+    The objects have any bytes, and are parsed alone and with other objects.
     """
     objects = [b"a,b\n" + body for body in bodies]
     rows, rejects = take(objects, AB, "csv")

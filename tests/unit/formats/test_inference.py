@@ -69,7 +69,7 @@ def test_columns_of_parquet_get_the_types_of_their_values() -> None:
 
 
 def test_the_first_of_contradicting_types_wins() -> None:
-    """Values that do not fit this type are rejected later, and no person has to act."""
+    """Values that do not fit the first type are rejected later, so that no person has to act."""
     found = infer([("jsonl", b'{"a":1}'), ("jsonl", b'{"a":"x"}'), ("jsonl", b'{"a":[1]}')])
     assert found == pa.schema([("a", pa.int64())])
 

@@ -81,7 +81,7 @@ def test_splits_give_each_record_once(made: tuple[str, bytes], at: list[int], li
 def test_a_later_split_goes_on_where_one_ended(
     made: tuple[str, bytes], at: list[int], limits: Limits
 ) -> None:
-    """A record begins where the earlier split ended, even if values are quoted."""
+    """A record must begin where the earlier split ended, even if values are quoted."""
     fmt, body = made
     middle = min(len(body), 1 + at[0] % (len(body) + 1)) if at else len(body)
     first = Split(version=version(body), start=0, end=middle)
@@ -197,7 +197,8 @@ def test_damage_is_one_reject_behind_the_intact_records(
     split = Split(version=version(body[:at], key), start=0, end=at, by_record=True)
     found, end = read(Remote(body[:at]), split, "text", SCHEMAS["text"], limits=limits)
     behind = at - len(COMPRESS[key](text[:150]))
-    if behind == 0 or (key == "k.sz" and behind == 10):  # behind a member, or the identifier of the next
+    # The cut is behind a whole member, or behind the next member's identifier.
+    if behind == 0 or (key == "k.sz" and behind == 10):
         return
     *rows, (offset, reason, raw) = found
     assert rows == whole(text, "text", SCHEMAS["text"])[: len(rows)]

@@ -1,4 +1,6 @@
-"""Erases an object for good, on a real server: afterwards no object of the platform contains its mark."""
+"""The erasure of an object, on a real server: afterwards no object of the platform contains the erased
+object's mark.
+"""
 
 from contextlib import suppress
 from dataclasses import replace
@@ -50,7 +52,9 @@ def newest(place: Place, asset: str | None = None) -> Snapshot:
 
 
 def prepared(server: S3Server) -> Place:
-    """Commits versions of the object in one slot, among other objects. Its traces are in all possible places."""
+    """Commits versions of the object in one slot, among other objects. The erased object's traces are in all possible
+    places.
+    """
     place = Place(server, slots=1)
     queue = place.source.location.queue()
     bucket = place.source.input.bucket.bucket
@@ -127,8 +131,8 @@ def test_erase_removes_every_trace_of_an_object(ministack: S3Server) -> None:
 
 
 def test_rebuilt_slot_asset_does_not_require_a_repetition(ministack: S3Server) -> None:
-    """The asset's rows do not name their object, so each erasure removes the rebuilt slot again. If it also asked for a
-    repetition, the repetitions would never end.
+    """The asset's rows do not name their object, so each erasure removes the rebuilt slot again. If the erasure also
+    asked for a repetition, the repetitions would never end.
     """
     place = prepared(ministack)
     erased(place)

@@ -49,7 +49,7 @@ def prepared(server: S3Server, **settings: Any) -> tuple[Place, dict[str, str]]:
 
 
 def objects(place: Place) -> dict[str, str]:
-    """All objects except remains of a killed probe of the store. Before, a scan of the topics deletes tombstones."""
+    """Scans the topics, which deletes tombstones. Returns all objects except remains of a killed probe of the store."""
     place.source.location.queue().topics.all()
     return {key: etag for key, etag in place.objects().items() if ".probe-" not in key}
 

@@ -1,4 +1,4 @@
-"""The facts about a run that a sensor decides by: statuses that may last, and a launch that failed."""
+"""The facts about a run on which a sensor bases its decisions: statuses that may last, and a launch that failed."""
 
 from dataclasses import replace
 from datetime import UTC, datetime

@@ -27,7 +27,9 @@ NAMES = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 
 
 class LossyStore(CountingStore):
-    """A store that loses the next PUTs and DELETEs: `request` means not applied, `response` applied."""
+    """A store that loses the next PUTs and DELETEs. With `request`, the call is not applied; with `response`, it is
+    applied.
+    """
 
     def __init__(self, store):
         super().__init__(store)
@@ -53,7 +55,7 @@ class LossyStore(CountingStore):
 
 
 def begun(records):
-    """The same records, after they have tested the store's conditions on DELETE."""
+    """Returns the same records, after they have tested the store's conditions on DELETE."""
     records.remove("p", "begun", expected=Version(records.create("p", "begun", b"").etag))
     return records
 

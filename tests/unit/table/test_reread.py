@@ -30,7 +30,7 @@ class Backfills(Place):
         return backfill(table or self.table, [SLOT], signals, **options)
 
     def backfill_by(self, run):
-        """Request a backfill as a run that reads the slot itself."""
+        """Requests a backfill, like a run that reads the slot itself."""
         return backfill(self.table, [SLOT], None, batch=run)
 
     def signal(self):

@@ -27,7 +27,7 @@ def etag(number):
 
 
 def filled(rounds, count=6):
-    """Objects of two slots, in one pack."""
+    """Commits objects of two slots, in one pack."""
     bucket = {f"{letter}{n}": (etag(n), (1, 2, 3, 4 + n)) for letter in "ab" for n in range(count)}
     process = rounds()
     assert isinstance(process.commit(process.planned(bucket)), Committed)

@@ -121,7 +121,7 @@ def test_an_expired_object_that_came_back_stays_in_quarantine(
 ) -> None:
     """The object has the same bytes as before, and is refused.
 
-    Its read is tried until the last attempt, and not again after each listing.
+    The object is read until its last attempt, and is not read again after each listing.
     """
     with FaultProxy(ministack.endpoint_url) as proxy:
         site = Site(ministack, proxy, on_delete="keep_expired")

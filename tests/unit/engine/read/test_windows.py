@@ -99,7 +99,7 @@ def test_an_object_cut_in_its_csv_header_is_a_reject(config: S3Config, suffix: s
 def test_objects_of_all_compressions_are_parsed_together(
     config: S3Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The parser is called only once for all of them."""
+    """The parser is called only once for all objects."""
     calls: list[int] = []
     parse = FORMATS["jsonl"].parse
 

@@ -19,7 +19,7 @@ SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])
 
 
 def found(body: bytes, path: str = "", key: str = "k") -> tuple[list[tuple[int, int]], list[str]]:
-    """Ids with their offsets, and reasons.
+    """Returns the ids of rows with their offsets, and the reasons of rejects.
 
     Checks that an object in memory gives the same result as an object that is read by ranges.
     """

@@ -53,7 +53,7 @@ class Running:
         return run
 
     def ended(self, run: str) -> tuple[DagsterRunStatus, str]:
-        """The status and the message with which a run was reported."""
+        """Returns the status and the message with which a run was reported."""
         until(lambda: self.instance.get_run_by_id(run).is_finished, why=lambda: str(self.lines))
         until(lambda: self.home.claimant(run) is None)
         (event,) = [e.dagster_event for e in self.instance.all_logs(run) if e.dagster_event.is_job_event]
@@ -174,7 +174,7 @@ def test_waiting_runs_move_to_the_worker_of_reloaded_code(instance: dg.DagsterIn
 
 
 def test_runs_whose_worker_cannot_start_are_reported(instance: dg.DagsterInstance) -> None:
-    """Nobody else reports them: without this report, they would wait forever."""
+    """Only the supervisor reports such runs. Without its report, they would wait forever."""
     with supervised(instance) as it:
         it.handed_over("waits", backfill="b")
         waits = it.new_run()
@@ -249,7 +249,7 @@ def test_a_worker_is_replaced_at_its_limits(instance: dg.DagsterInstance, job: s
         it.handed_over(job)
         old, *_ = [
             int(line.split()[1]) for line in it.lines if line.endswith("starts")
-        ]  # its successor may start
+        ]  # the successor of the worker may start
         until(lambda: not command_of(old))
         it.handed_over(job)
 

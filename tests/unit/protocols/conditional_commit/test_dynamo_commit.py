@@ -81,7 +81,7 @@ def test_create_delete_create_waits_for_nobody(store, leases, commit, clock):
         assert commit.delete_if_match(PATH, made.etag) == Written(etag=None)
     assert clock.now == began
     created = [lease.generation for lease, _ in leases.puts if lease.etag == "*" and lease.timeout_ms]
-    assert created == [0, 0, 2, 0, 4]  # later ones are refused as generation 0, then replace the done lease
+    assert created == [0, 0, 2, 0, 4]  # later leases are refused as 0, then replace the done lease
     assert leases.leases.read(PATH, "*").generation == 5
 
 
@@ -220,7 +220,7 @@ def test_an_old_head_does_not_count(store, leases, commit, clock):
     """
 
     def asleep():
-        clock.sleep(10_000)  # meanwhile another writer committed, and its lease expired
+        clock.sleep(10_000)  # meanwhile, another writer committed, and that writer's lease expired
         store.store.put(PATH, b"other")
 
     store.after = on("head", asleep)

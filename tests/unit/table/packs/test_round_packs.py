@@ -76,7 +76,7 @@ def test_big_slot_is_divided_into_packs_of_the_target_size() -> None:
 
 
 def test_pack_ends_after_many_rows_that_compress_well() -> None:
-    """Otherwise the withdrawal of one such row would rewrite millions of rows."""
+    """Otherwise the withdrawal of one row would rewrite millions of rows."""
     rows = rows_of([(slot, "k", "e", n) for slot in range(8) for n in range(100)])
     sizes = PackSizes(target=20_000, smallest=1_500, group=4_000)
     assert len([*write([rows], sizes)]) == 1

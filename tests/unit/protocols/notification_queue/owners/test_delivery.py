@@ -204,7 +204,7 @@ def test_requests_of_a_worker_and_a_consumer(clock):
     taken = []
     assert cost(lambda: taken.extend(consumer.take(5))) == {"scan": 1, "replace": 1, "read": 1}
     assert cost(lambda: consumer.done(taken)) == {"remove": 1, "add": 2}
-    consumer.take(5)  # the end of the first round
+    consumer.take(5)  # this ends the first pass over the entries
     assert cost(lambda: consumer.take(5)) == {"scan": 1}
     push(queue, "f")
     (entry,) = consumer.take(5)
