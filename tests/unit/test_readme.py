@@ -177,7 +177,7 @@ def test_protocols_work_alone(place: Place) -> None:
 
 @pytest.mark.server
 def test_publishing(place: Place) -> None:
-    """After the guide's block has run, all its objects are written, and the signals of their slots have moved."""
+    """After the guide's block has run, all objects are written, and the signals of their slots have moved."""
     (place.folder / "big.parquet").write_bytes(b"large" * 1000)
     names: dict[str, object] = {}
     exec(block("publishing"), names)

@@ -160,7 +160,7 @@ def test_doctor_names_a_missing_part(project: Project, damage: Callable[[Project
 @pytest.mark.server
 def test_doctor_accepts_an_inlet_that_does_not_run(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     """Users run `doctor` before the inlet's first start. If the bucket sends no events, `doctor` names the command that
-    sets them up.
+    sets up events.
     """
     answer = project.run("doctor", "orders")
     assert "events: not set up; `s3notify init orders --events`" in answer.output

@@ -240,7 +240,9 @@ def test_wrong_values_are_refused(queue: NotificationQueue, arguments: list[str]
 
 
 def test_a_topic_of_a_source_gets_slots_and_signals(queue: NotificationQueue, tmp_path: Path) -> None:
-    """Slots and signals come from the YAML of this source, not of other sources. The command line overrides them."""
+    """Slots and signals come from the YAML of this source, not of other sources. Options of the command line override
+    both values.
+    """
     for name, slots, signals in (("orders", 40, "root"), ("clicks", 7, "slots")):
         (tmp_path / name).mkdir()
         attributes = {"name": name, "bucket": "b", "slots": slots, "signals": signals}

@@ -105,8 +105,8 @@ def test_connection_options_stand_last(flag: str) -> None:
 
 
 def test_a_name_in_the_yaml_says_the_connection() -> None:
-    """Commands that take NAME or KEY show no options for the connection. `doctor` and `ingest` show them, because both
-    also run without a YAML.
+    """Commands that take NAME or KEY show no options for the connection. `doctor` and `ingest` show these options,
+    because both commands also run without a YAML.
     """
     for path, command in ALL.items():
         arguments = {p.name for p in command.params if isinstance(p, click.Argument)}

@@ -197,7 +197,7 @@ def test_a_writer_may_read_tables_if_another_policy_permits_it(prefix):
 @pytest.mark.parametrize("role", ["writer", "publisher"])
 def test_writers_may_not_delete_versions_or_abort_uploads_of_the_platform(role):
     """Otherwise another policy could permit a writer to delete old versions of table files, or to abort uploads of
-    them.
+    table files.
     """
     for places in layouts((*PLATFORM, "_s3notify/")):
         granted = policy(role, places)
@@ -214,7 +214,7 @@ def test_writers_may_not_delete_versions_or_abort_uploads_of_the_platform(role):
 @pytest.mark.parametrize("role", ["writer", "publisher"])
 def test_names_of_the_platform_are_free_in_another_bucket(role):
     """Otherwise a writer could not write such keys to its own bucket, although the platform uses them only in another
-    one.
+    bucket.
     """
     for places in layouts(("of/ours/",)):
         if places.prefix == "" and places.bucket != places.platform_bucket:

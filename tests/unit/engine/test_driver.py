@@ -1,4 +1,6 @@
-"""The engine in one process, against a real server, without Spark: each round decides which slots the next one has."""
+"""The engine in one process, against a real server, without Spark: each round decides which slots the next
+round has.
+"""
 
 import re
 from collections import Counter

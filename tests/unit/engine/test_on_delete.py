@@ -55,7 +55,7 @@ class Landing(Place):
     "name", [AWS, "LifecycleExpiration:DeleteMarkerCreated", "ObjectLifecycle:Expiration:Current"]
 )
 def test_rows_of_expired_objects_stay(ministack: S3Server, name: str) -> None:
-    """A later listing keeps these rows, too. They leave if a new object with the same key is deleted."""
+    """A later listing keeps these rows, too. These rows leave if a new object with the same key is deleted."""
     place = Landing(ministack, on_delete="keep_expired")
     place.write("a", 1, 2)
     place.write("b", 3)
@@ -169,7 +169,9 @@ def test_the_deletion_of_an_old_version_is_not_of_the_object(ministack: S3Server
 @pytest.mark.parametrize("on_delete", ["keep", "keep_expired"])
 @pytest.mark.parametrize("listing", [False, True])
 def test_rows_of_excluded_objects_leave(ministack: S3Server, on_delete: str, listing: bool) -> None:
-    """This holds even for objects that no longer exist: otherwise, nothing could remove their rows from the table."""
+    """Rows of objects that no longer exist must leave, too. Otherwise, nothing could remove these rows from
+    the table.
+    """
     place = Landing(ministack, on_delete=on_delete)
     for number, key in enumerate(["a", "b", "bad/a", "bad/b"]):
         place.write(key, number)

@@ -74,7 +74,9 @@ class TestJsonLines:
         assert all(reason in r.reason for r in rejects), rejects[0].reason
 
     def test_records_over_several_lines_are_rejected(self) -> None:
-        """Otherwise, the next line could complete such a record, and both would be hidden. So each line is rejected."""
+        """Otherwise, the next line could complete such a record, and both records would be hidden. So each line is
+        rejected.
+        """
         rows, rejects = take([b'{"a":\n1}\n{"a":2}\n{"b":"x}\n{"b":"y}\n{"a":3,"b":"{}"}'], AB, "jsonl")
         assert [row["a"] for _, _, row in rows] == [2, 3]
         assert [r.raw for r in rejects] == [b'{"a":', b"1}", b'{"b":"x}', b'{"b":"y}']
@@ -104,7 +106,7 @@ class TestJsonLines:
     def test_unknown_fields_are_dropped_or_rejected(self) -> None:
         """With a given schema, fields that it does not name are dropped.
 
-        With an inferred schema, their records are rejected with the reason.
+        With an inferred schema, records with such fields are rejected with the reason.
         """
         assert values([b'{"a":1,"z":2}'], AB, "jsonl") == [{"a": 1, "b": None}]
         found = reject(b'{"a":1,"z":2}', AB, "jsonl", inferred=True)

@@ -1,4 +1,4 @@
-"""Schemas inferred from samples: such a schema fits its samples."""
+"""A schema that is inferred from samples fits these samples."""
 
 import json
 from typing import Any

@@ -59,7 +59,7 @@ def parse(form: Format, objects: Sequence[tuple[str, bytes]], target: Target) ->
 @pytest.mark.parametrize("inferred", [False, True])
 @pytest.mark.parametrize("name", CORPUS)
 def test_good_neighbours_are_unchanged(name: str, inferred: bool, rescue: bool) -> None:
-    """Good objects give the same rows as alone, whichever object is parsed with them."""
+    """A good object must give the same rows alone and together with any other object."""
     form = form_of(name)
     good = good_of(form)
     target = Target(schema=SCHEMA, inferred=inferred, rescue=rescue)

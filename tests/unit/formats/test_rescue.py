@@ -1,4 +1,4 @@
-"""Rescue: a record keeps the values that fit, and `_rescued` has the others. No value is lost, for any record."""
+"""Rescue: a record keeps the values that fit, and `_rescued` has the other values. No value is lost, for any record."""
 
 import csv
 import io

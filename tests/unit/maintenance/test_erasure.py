@@ -39,7 +39,7 @@ def times(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def marked(place: Place) -> set[str]:
-    """The platform's objects that contain the mark, in their key or in their rows."""
+    """Returns the platform's objects that contain the mark, in the key or in the body."""
     return {key for key in holding(place.store, MARK, NUMBER) if key.startswith("_s3notify")}
 
 

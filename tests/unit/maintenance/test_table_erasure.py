@@ -188,8 +188,8 @@ def packs(store):
 
 
 def test_repetition_removes_files_that_a_run_writes_late(rounds, store, clock):
-    """The run was planned before the erasure, and writes its files after the erasure. It commits without the erased
-    slot.
+    """The run was planned before the erasure, and writes its files after the erasure. The run commits without the
+    erased slot.
     """
     bucket = filled(rounds, clock)
     with_it = {**bucket, KEY: ("etag4711-c", (471147114711, 471147114712)), "c1": ("x", (1, 2))}

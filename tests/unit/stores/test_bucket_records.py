@@ -177,7 +177,7 @@ def test_an_add_followed_by_too_many_others_is_unknown(store):
 
 
 def test_a_cached_counter_is_read_before_a_refusal(records, store):
-    """Otherwise room would be refused because of an old cached total, although others have given room back."""
+    """Otherwise room would be refused because of an old cached total, although other processes have given room back."""
     assert records.add("p", "n", 5, ceiling=5) == 5
     ObjectRecordStore(store, "r/").add("p", "n", -3)
     assert records.add("p", "n", 3, ceiling=5) == 5
@@ -253,7 +253,7 @@ def test_impossible_names_are_refused_before_a_request(records, partition, key):
 
 
 def test_an_add_ends_if_the_counter_keeps_changing(records, store):
-    """Otherwise a very busy counter would hold a writer for ever, or leave it in doubt."""
+    """Otherwise a very busy counter would hold a writer for ever, or leave the writer in doubt."""
 
     class Busy(LossyStore):
         def put(self, key, body, *, precondition=None, metadata=None):

@@ -389,7 +389,7 @@ def emptied(store, *numbers):
 
 
 def test_number_of_an_erased_version_is_not_used_again(store):
-    """Otherwise a writer with an old snapshot would create a version in place of an erased one, and readers would not
+    """Otherwise a writer with an old snapshot would create a version in place of an erased version, and no reader would
     see it.
     """
     table = Table(store=store)

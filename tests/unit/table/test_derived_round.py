@@ -1,4 +1,6 @@
-"""A round of a derived table on top of another writer's version: each row of the table in `table.derived_round`."""
+"""A round of a derived table on top of another writer's version. The docstring of `table/derived_round.py` has the
+cases.
+"""
 
 import json
 import random

@@ -88,7 +88,7 @@ def test_changes_during_a_backfill_are_ingested():
 
 
 def test_failing_object_keeps_its_rows_and_its_request():
-    """Otherwise one unreadable object would lose its rows, or stop the others."""
+    """Otherwise one unreadable object would lose its rows, or stop the other objects."""
     place = place_of(3)
     place.backfill()
     place.committed(unreadable={"1": 0})

@@ -1,4 +1,6 @@
-"""One version gives columns other types, while other writers commit: each row of the table in `table.retype`."""
+"""One version gives columns other types, while other writers commit. The docstring of `table/retype.py` has
+the cases.
+"""
 
 import datetime as dt
 from decimal import Decimal

@@ -1,4 +1,6 @@
-"""A round on top of versions that another writer has committed meanwhile: each row of the table in `table.round`."""
+"""A round on top of versions that another writer has committed meanwhile. The docstring of `table/round.py` has the
+cases.
+"""
 
 import json
 from dataclasses import replace

@@ -288,7 +288,7 @@ def test_filters_distinguish_kinds_of_deletions(front: Front) -> None:
     ],
 )
 def test_invalid_configurations_are_refused(front: Front, configuration: dict[str, Any], code: str) -> None:
-    """Otherwise a put with one invalid configuration would still change the others."""
+    """Otherwise a put with one invalid configuration would still change the other configurations."""
     good = {"Id": "n", "TopicArn": topic(front), "Events": ["s3:ObjectCreated:Put"]}
     configured(front, good)
     with pytest.raises(ClientError) as error:

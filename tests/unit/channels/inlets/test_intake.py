@@ -124,7 +124,9 @@ def test_the_memory_of_events_is_bounded():
 
 
 def test_a_full_topic_does_not_delay_another():
-    """Otherwise one full topic would stop all others, or each retry would add another entry to the other topics."""
+    """Otherwise one full topic would stop all other topics, or each retry would add another entry to the
+    other topics.
+    """
     site = Site(full=TopicSettings(capacity=1, shards=1), orders=TopicSettings())
     site.intake.accept([event("first")])
     accepted = site.intake.accept([event()])

@@ -105,7 +105,7 @@ def test_a_slot_in_flight_is_not_requested_again_and_its_change_is_kept() -> Non
 
 
 def test_open_batches_are_disjoint_when_several_are_allowed() -> None:
-    """With `max_open=2`, the second batch has no slot of the first one."""
+    """With `max_open=2`, the second batch has no slot of the first batch."""
     world = settled(max_open=2)
     world.publish(1, 2)
     world.tick()

@@ -159,7 +159,7 @@ def test_a_slot_with_unknown_fields_waits_for_a_schema_that_has_them():
 
 
 def test_more_unforeseen_errors_than_the_limit_are_not_quarantined():
-    """So many errors show a defect of the code, not of the objects."""
+    """More errors than the limit show a defect of the code, not of the objects."""
     outcomes = {f"k{n:04}": failed(trace="Traceback") for n in range(MAX_UNFORESEEN + 2)}
     found = settled(planned(), outcomes, LAST)
     assert len(found.result.quarantined) == MAX_UNFORESEEN

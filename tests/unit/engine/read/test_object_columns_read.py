@@ -177,7 +177,7 @@ RESCUED = [(1, {"dt": "a%20b"}), (None, {"a": "x", "dt": "a%20b"})]
 def test_a_key_that_does_not_fit_is_rescued(ministack: S3Server) -> None:
     """The column is null.
 
-    `_rescued` has the text from the key, in addition to the record's own values. Each value is counted.
+    `_rescued` has the text from the key, in addition to the record's own values. Each rescued value is counted.
     """
     place = Place(ministack, partition_columns=PARTS, mismatches="rescue", slots=1, metadata_columns="_size")
     place.store.put("raw/dt=a%20b/a", b'{"a":1}\n{"a":"x"}\n')

@@ -96,7 +96,7 @@ def site(ministack: S3Server) -> Iterator[Site]:
 def test_one_refused_key_affects_no_other_object(
     site: Site, status: int, code: str, message: bytes, listing: bool
 ) -> None:
-    """The store refuses HEAD and GET of the key. All other objects are committed, even those in the same slot.
+    """The store refuses HEAD and GET of the key. All other objects are committed, even objects in the same slot.
 
     The refused object goes to quarantine on the last attempt.
     """
@@ -182,7 +182,9 @@ def test_an_outage_of_one_object_does_not_quarantine_it(
 
 
 def test_an_object_that_waits_for_the_store_does_not_block_others(ministack: S3Server) -> None:
-    """A round reads only one object of a slot. If the first object is unavailable, the next rounds read the others."""
+    """A round reads only one object of a slot. If the first object is unavailable, the next rounds read the other
+    objects.
+    """
     with FaultProxy(ministack.endpoint_url) as proxy:
         site = Site(ministack, proxy, max_objects=SLOTS)
         first = site.good[0]

@@ -96,7 +96,7 @@ def test_rows_in_any_order_are_sorted() -> None:
     )
 )
 def test_rows_are_in_the_order_of_keys_in_utf8(places: list[tuple[int, str, int]]) -> None:
-    """This is also the order in which the store lists keys."""
+    """The store lists keys in the same order."""
     if places:
         found = in_order(pa.Table.from_batches([rows(*places)])).to_pylist()
         assert [(row["_slot"], row["_key"], row["_offset"]) for row in found] == sorted(places)

@@ -105,8 +105,8 @@ def test_a_ready_worker_takes_a_run(instance: dg.DagsterInstance) -> None:
 
 
 def test_runs_of_a_backfill_wait_for_its_busy_worker(instance: dg.DagsterInstance) -> None:
-    """Only runs of the same backfill may wait. They must be executed one after another, and it must be possible to
-    terminate a waiting run.
+    """Only runs of the same backfill may wait. Such runs must be executed one after another, and a waiting run can be
+    terminated.
     """
     with supervised(instance, Limits(terminate_seconds=0.3)) as it:
         first = it.handed_over("waits", backfill="b")
@@ -120,7 +120,8 @@ def test_runs_of_a_backfill_wait_for_its_busy_worker(instance: dg.DagsterInstanc
         assert it.ended(runs[3])[0] is DagsterRunStatus.CANCELED
         assert not it.ask("look", runs[3])
         assert {it.home.claimant(run) for run in runs[:3]} == {"warm"}
-        assert it.ask("terminate", first)  # the worker of this run ends, and the next worker gets the others
+        # The worker of this run ends, and the next worker gets the other runs.
+        assert it.ask("terminate", first)
         for run in runs[:3]:
             until(lambda run=run: it.home.claimant(run) is None, why=lambda: str(it.lines))
         assert len([line for line in it.lines if line.endswith("starts")]) == 2
@@ -130,7 +131,7 @@ def test_runs_of_a_backfill_wait_for_its_busy_worker(instance: dg.DagsterInstanc
 def test_runs_that_wait_for_long_get_another_worker(
     instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Otherwise a stuck run would block its backfill. The limit of workers still holds."""
+    """Otherwise a stuck run would block its backfill. The limit of workers also applies to the new worker."""
     monkeypatch.setattr(supervisor, "WAIT_SECONDS", 0.0)
     with supervised(instance, Limits(workers=2)) as it:
         it.handed_over("stuck", backfill="b")
@@ -310,7 +311,7 @@ def test_a_home_may_have_a_long_path(tmp_path: Path) -> None:
 
 
 def test_a_run_has_one_claimant(tmp_path: Path) -> None:
-    """Several processes may claim a run at the same moment. If two of them succeeded, the run would start twice."""
+    """Several processes may claim a run at the same moment. If two processes succeeded, the run would start twice."""
     home, together = Home(tmp_path), threading.Barrier(8)
     home.make()
     won: list[int] = []

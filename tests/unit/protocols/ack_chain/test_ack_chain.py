@@ -322,7 +322,7 @@ def test_a_chain_that_begins_while_a_purge_looks_is_spared():
 
 @pytest.mark.parametrize("value", [b"", b"{}", b'{"v":1,"status":"open"}', b"[1]", b"\xff"])
 def test_corrupt_records_raise_corrupt_error(chains, records, value):
-    """Otherwise a corrupt record would be mistaken for a missing chain, or for an open one."""
+    """Otherwise a corrupt record would be mistaken for a missing chain, or for an open chain."""
     records.create("ack", head_key("t"), value)
     with pytest.raises(CorruptError):
         chains.state("t")

@@ -127,7 +127,7 @@ def test_a_reuse_in_doubt_creates_one_chain(kind, records, fault, method):
 
 
 def test_unknown_and_finished_tags_are_distinguished(chains):
-    """Otherwise a caller could not tell a finished chain (`AlreadyAcked`) from an unknown one (`TagNotFound`)."""
+    """Otherwise a caller could not tell a finished chain (`AlreadyAcked`) from an unknown tag (`TagNotFound`)."""
     for call in (
         lambda: chains.stamp("t", A),
         lambda: chains.stamp_children("t", ["1"]),

@@ -45,7 +45,7 @@ def test_an_uncontended_commit_takes_a_head_a_write_and_two_lease_requests(store
 
 
 def test_a_loser_pays_one_head(store, leases, commit):
-    """Otherwise a writer whose precondition fails would put a lease, for which others would have to wait."""
+    """Otherwise a writer whose precondition fails would put a lease, for which other writers would have to wait."""
     store.put(PATH, b"there")
     assert commit.put_if_absent(PATH, b"1") == Conflict()
     assert commit.put_if_match(PATH, b"1", ETag("gone")) == Conflict()

@@ -104,7 +104,7 @@ def test_a_large_reservation_has_several_segments(queue):
 
 
 def test_threads_that_share_a_segment_do_not_wait_for_each_other(queue):
-    """Otherwise a thread that settles its reservation would change the reservations of others."""
+    """Otherwise a thread that settles its reservation would change the reservations of other threads."""
     first, second, third = queue.reserve_many("t", events(3))
     assert queue.settle([first.wrote(etag="e")], [second]) == (EntryCommitted(),)
     assert keys(all_entries(queue)) == ["k0"]

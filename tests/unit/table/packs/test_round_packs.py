@@ -259,7 +259,7 @@ def test_no_row_is_lost_or_duplicated_and_files_are_bounded(
             [key for key in gone if key not in changed],
         )
         assert table.live() == table.rows
-    # Rewritten packs may be smaller than expected. Later rounds merge them further.
+    # Rewritten packs may be smaller than expected. Later rounds merge these packs further.
     for _ in range(3):
         table.round({})
     assert table.live() == table.rows
