@@ -97,7 +97,7 @@ def test_a_store_without_conditions_needs_tables(doctor, ministack, weak):
 
 @pytest.mark.server
 def test_a_user_may_choose_leases(doctor, ministack):
-    """Leases also work on a store that has conditions."""
+    """Leases must also work on a store that has conditions."""
     leases = ministack.table_config()
     create_lease_table(leases)
     good = ["--bucket", ministack.make_bucket(), "--endpoint-url", ministack.endpoint_url]

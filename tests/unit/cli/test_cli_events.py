@@ -284,7 +284,7 @@ def test_templates_are_only_printed(project: Project) -> None:
 def test_the_policy_of_the_inlet_covers_the_queue_in_the_yaml(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The policy's queue name and account come from the queue's URL."""
+    """The policy must have the queue's name and account, which come from the queue's URL."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("S3NOTIFY_DEFS", raising=False)
     file = tmp_path / "defs" / "orders" / "defs.yaml"

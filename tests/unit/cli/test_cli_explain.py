@@ -110,7 +110,7 @@ def test_an_object_that_the_source_skips_is_settled(ask):
 
 @pytest.mark.server
 def test_explain_reads_records_in_dynamodb(ministack, monkeypatch):
-    """Queue, rescan backlog and ack chains are in a table; objects, signals and commits are on the bucket."""
+    """Queue, rescan backlog and ack chains are in a DynamoDB table. Objects, signals and commits are on the bucket."""
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
     monkeypatch.delenv("DAGSTER_HOME", raising=False)

@@ -54,7 +54,7 @@ def quarantine(ministack, monkeypatch):
 
 
 def test_list_counts_by_slot_and_reason(quarantine):
-    """The last line has the sums."""
+    """The last line of the output must have the sums."""
     result = quarantine("list")
     assert result.exit_code == 0, result.output
     assert "1 failing objects, 3 rejected records, in 1 slots" in result.stdout

@@ -74,7 +74,7 @@ def reasons(place: Place) -> set[str]:
 
 
 def test_a_reject_names_the_command_that_accepts_it(place: Place, run: Run) -> None:
-    """The command then accepts the rejected records, as its plan says. A dry run changes nothing."""
+    """The named command must accept the rejected records, as its plan says. A dry run changes nothing."""
     assert reasons(place) == {
         "a: 'x' does not fit int64; if it is text: `s3notify schema set orders 'a string'`",
         "a: '1.25' does not fit int64; if it is text: `s3notify schema set orders 'a string'`",

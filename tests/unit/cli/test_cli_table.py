@@ -99,7 +99,7 @@ def test_rows_of_a_table_or_a_slot(run: Run) -> None:
 
 
 def test_changes_of_an_overwritten_object(run: Run) -> None:
-    """The old rows are deleted, and the new rows inserted."""
+    """The command must show the old rows as deleted, and the new rows as inserted."""
     answer = run("changes", "orders", "--since", "1")
     assert answer.exit_code == 0, answer.output
     found = [json.loads(line) for line in answer.stdout.splitlines()]
@@ -169,7 +169,7 @@ def test_check_finds_a_lost_pack(place: Place, run: Run) -> None:
 
 
 def test_compact_merges_what_its_plan_names(place: Place, run: Run) -> None:
-    """The rows stay the same."""
+    """The rows of the table must stay the same."""
     for number in range(3):
         place.put(f"c{number}", number)
         place.run(str(number))

@@ -135,7 +135,7 @@ def test_create_does_not_change_an_existing_topic(queue: NotificationQueue) -> N
 
 
 def test_show_prints_the_shards(queue: NotificationQueue) -> None:
-    """Each shard has its worker, depth and oldest age."""
+    """For each shard, the command must print worker, depth and oldest age."""
     done("create", "t", "--shards", "2", "--capacity", "10", "--url", "https://hooks.example.com/")
     worker = Worker(queue, name="w")
     worker.balance()

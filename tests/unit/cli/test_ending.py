@@ -92,7 +92,7 @@ def test_leave_skips_the_teardown():
 
 @pytest.mark.parametrize("code", [0, 2])
 def test_exit_codes_of_click_are_kept(code):
-    """`--help` ends with 0, an unknown option with 2."""
+    """`--help` must end with exit code 0, and an unknown option with exit code 2."""
     more = ["--help"] if not code else ["--no-such"]
     ran = subprocess.run(
         [sys.executable, "-m", "s3notify_platform.cli", *more], capture_output=True, text=True, check=False

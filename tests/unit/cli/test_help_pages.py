@@ -181,7 +181,7 @@ def test_a_wrong_value_is_refused_with_the_name_of_its_option(given: list[str], 
     ],
 )
 def test_a_flag_overrides_the_yaml(tmp_path: Folder, in_yaml: str, flags: list[str], pays: bool) -> None:
-    """The text "false" in a YAML means false."""
+    """The text "false" in the YAML must not count as true."""
     (tmp_path / "orders").mkdir()
     (tmp_path / "orders" / "defs.yaml").write_text(
         "type: s3notify_platform.S3NotifyComponent\n"

@@ -91,7 +91,7 @@ def test_no_schema_is_inferred_from_nothing() -> None:
 
 @pytest.mark.parametrize("name", ["_key", "_KEY", "_rescued", ""])
 def test_reserved_names_are_not_inferred(name: str) -> None:
-    """A record with such a field is a reject, and the source goes on."""
+    """A record with such a field is a reject, and the source continues."""
     body = json.dumps({"a": 1}).encode() + b"\n" + json.dumps({name: 1}).encode() + b"\n"
     found = infer([("jsonl", body)])
     assert found == pa.schema([("a", pa.int64())])

@@ -95,7 +95,7 @@ def test_a_notation_applies_by_column(fmt: str) -> None:
 @pytest.mark.parametrize("count", [3, 200])
 @pytest.mark.parametrize("fmt", FMTS)
 def test_a_value_in_another_notation_does_not_fit(fmt: str, count: int) -> None:
-    """The value is rescued, or its record is a reject that names the notation.
+    """A value in another notation is rescued, or its record is a reject that names the notation.
 
     The records next to it become rows, with any block size.
     """

@@ -67,7 +67,7 @@ def one(body: bytes, kind: pa.DataType, fmt: str) -> Any:
     ],
 )
 def test_numbers_are_exact_or_do_not_fit(text: str, kind: pa.DataType, value: object) -> None:
-    """JSON and CSV give the same numbers."""
+    """JSON and CSV must give the same numbers."""
     assert one(b'{"v":%s}' % text.encode(), kind, "jsonl") == value
     assert one(b"v\n%s\n" % text.encode(), kind, "csv") == value
 

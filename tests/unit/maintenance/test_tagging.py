@@ -160,7 +160,7 @@ def test_bucket_without_versioning_is_refused(world, status):
 
 @pytest.mark.parametrize("shown", ["null", None], ids=["as AWS", "as Ceph"])
 def test_object_older_than_the_versioning_is_counted(world, monkeypatch, shown):
-    """Other objects are still tagged."""
+    """Other objects must still be tagged."""
     head = world.store.head
     before = {key: world.put(key) for key in ("raw/a", "raw/b")}
     world.commit(*before)

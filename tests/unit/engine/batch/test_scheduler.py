@@ -319,7 +319,7 @@ def test_a_table_that_was_forgotten_is_compared_from_the_beginning() -> None:
 
 
 def test_a_lost_topic_is_reported_while_nothing_changes() -> None:
-    """A tick reports the loss within `TOPIC_SECONDS`, and everything is compared again, once."""
+    """A tick reports the loss within `TOPIC_SECONDS`, and all slots are compared again, once."""
     world = settled()
     world.clock.sleep(TOPIC_SECONDS)
     assert world.tick().note == "nothing changed"

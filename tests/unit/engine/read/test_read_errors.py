@@ -214,7 +214,7 @@ def test_an_outage_of_all_objects_fails_the_run(site: Site, status: int, code: s
 
 
 def test_an_outage_that_ends_while_the_run_waits_costs_only_time(site: Site) -> None:
-    """The plan waits for the store in the same way."""
+    """Not only the reads of a run, but also its plan must wait for the store."""
     site.proxy.outage = lambda: site.clock.now < 1000 + OUTAGE_SECONDS / 2
     result = site.ingest(last_attempt=ALL)
     assert all(each.ok and not each.quarantined for each in result.slots.values())

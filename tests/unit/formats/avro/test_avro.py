@@ -33,7 +33,7 @@ def rows_of(count: int) -> list[dict[str, Any]]:
 @pytest.mark.parametrize("codec", CODECS)
 @given(rows=st.integers(0, 120), at=places)
 def test_splits_give_each_record_once(codec: str, rows: int, at: list[int]) -> None:
-    """Any splits give the same records as the whole file, and a later split continues where an earlier one ended."""
+    """Any splits give the same records as the whole file, and a later split continues where an earlier split ended."""
     body = file_of(rows_of(rows), codec=codec)
     expected = whole(body, "avro", AB)
     assert [values for _, values in expected] == rows_of(rows)

@@ -139,7 +139,7 @@ def test_a_time_that_pyarrow_cannot_read_rejects_its_stripe() -> None:
 @given(changes=st.lists(st.tuples(st.integers(0, 1 << 20), st.integers(0, 255)), min_size=1, max_size=3))
 @example(changes=[(193, 128)])
 def test_damage_is_never_silent(codec: str, changes: list[tuple[int, int]]) -> None:
-    """The read ends, and missing rows are in a reject."""
+    """The read of a damaged file must end, and missing rows must be in a reject."""
     body = bytearray(striped(codec))
     for place, octet in changes:
         body[-(place % min(len(body), 5000)) - 1] = octet

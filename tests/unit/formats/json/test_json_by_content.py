@@ -89,7 +89,7 @@ def test_the_decoded_content_decides(body: bytes, encode: Any, key: str) -> None
 
 
 def test_objects_of_both_kinds_are_parsed_together() -> None:
-    """Each row and each reject has the number of its object."""
+    """Each row and each reject must have the number of its own object."""
     bodies = [LINES, DOCUMENTS["indented"], b"", b'[{"a":"x"},{"a":7}]', b'{"a":"x"}\n{"a":8}\n']
     found = list(JsonByContent().parse([(f"{n}.json", body) for n, body in enumerate(bodies)], TARGET))
     rows = [
