@@ -46,7 +46,8 @@ def test_new_code_alone_reads_nothing_again(ministack: S3Server) -> None:
     assert (done.made_by == "two") == (slot not in slots.values())
     assert stale(place, "two") == {*slots.values()}
     assert {s for s, n in place.generations().items() if n != before.get(s)} == {slot}
-    for key in "abc":  # overwritten one after the other
+    # The objects are overwritten one after the other.
+    for key in "abc":
         place.put(key, 8)
     assert {each.made_by for each in place.run("last", code="two").slots.values()} == {"two"}
     assert stale(place, "two") == set()

@@ -188,7 +188,8 @@ def borders_of(fmt: str, codec: str, body: bytes) -> set[int]:
     elif codec == "k.snappy":
         while place < len(body):
             missing, place = int.from_bytes(body[place : place + 4]), place + 4
-            while missing > 0:  # parts of 24 bytes
+            # The compressor of this test writes parts of 24 bytes.
+            while missing > 0:
                 place += 4 + int.from_bytes(body[place : place + 4])
                 missing -= 24
             found.add(place)

@@ -129,7 +129,8 @@ compressions = st.sampled_from(sorted(COMPRESS))
     st.booleans(),
     tiny,
 )
-@example(("jsonl", b"\0"), "utf-16", 0, False, Limits())  # begins like UTF-32
+# These bytes begin like a text in UTF-32.
+@example(("jsonl", b"\0"), "utf-16", 0, False, Limits())
 def test_reading_by_record_resumes_exactly(
     made: tuple[str, bytes], how: str, limit_bytes: int, known: bool, limits: Limits
 ) -> None:
@@ -175,7 +176,9 @@ def test_a_step_ends_with_the_record_that_reaches_its_limit() -> None:
 
 @pytest.mark.parametrize("fmt", ["jsonl", "csv", "text"])
 def test_only_the_first_split_reads_a_compressed_object(fmt: str) -> None:
-    """Only the content of the object shows that it is compressed."""
+    """Only an object's content shows that the object is compressed. So the other splits must notice this, and return no
+    rows.
+    """
     text = b'a,b\n{"a":1}\n' * 20
     body = gzip.compress(text)
     splits = [Split(version=version(body), start=at, end=at + 10) for at in range(0, len(body), 10)]

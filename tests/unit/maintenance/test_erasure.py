@@ -62,12 +62,14 @@ def prepared(server: S3Server) -> Place:
         queue.topics.create(topic, TopicSettings(bucket=bucket, prefix="raw/", slots=1))
     place.put("other", 1)
     place.run("1")
-    body = b'{"a":%d}\n{"a": %s}\n' % (NUMBER, MARK.encode())  # one row, one reject
+    # The object has one row and one reject.
+    body = b'{"a":%d}\n{"a": %s}\n' % (NUMBER, MARK.encode())
     place.store.put(f"raw/{KEY}", body)
     place.run("2")
     place.put("third", 3)
     place.store.put(f"raw/{KEY}", body * 2)
-    next(iter(place.rounds()))  # staged, but never committed
+    # This round is staged, but never committed.
+    next(iter(place.rounds()))
     place.run("3")
     made_from = {SLOT: newest(place).manifest.slot(SLOT).generation}
     rows = {"_slot": pa.array([0, 0], pa.int32()), "_key": ["raw/other", f"raw/{KEY}"], "text": ["x", MARK]}

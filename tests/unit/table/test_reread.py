@@ -171,7 +171,8 @@ def test_all_slots_are_requested_in_one_version():
     slots = [SLOT, *(other.slot for other in others)]
     found = backfill(place.table, slots, Publisher(place.store, prefix="signals/"))
     assert (len(found.slots), found.objects, found.rows) == (21, 22, 24)
-    assert place.store.counts["PUT"] == 3 + 21 + 1  # manifest, version, known
+    # Manifest, version and `known` take 3 PUTs. The signals of 21 slots and of the root take the others.
+    assert place.store.counts["PUT"] == 3 + 21 + 1
     assert place.writer.snapshot.version == before + 1
 
 

@@ -355,7 +355,8 @@ def test_requests_of_a_turn(clock):
     delivery.turn()
     assert delivery.shards
     records.counts.clear()
-    delivery.turn()  # scans for expired entries, which happens every 30 s
+    # This turn scans for expired entries, which is due every 30 s.
+    delivery.turn()
     records.counts.clear()
     for _ in range(5):
         delivery.turn()

@@ -122,7 +122,8 @@ def test_a_topic_that_is_lost_after_a_dead_tick_is_noticed() -> None:
     assert world.evaluate() is None
     tick = world.evaluate()
     assert tick is not None
-    world.launch(tick)  # and the tick dies before its cursor is stored
+    # The run starts, and the tick dies before the tick's cursor is stored.
+    world.launch(tick)
     (run,) = world.active()
     world.finish(run)
     world.publish(5)

@@ -35,7 +35,8 @@ def test_an_uncontended_commit_takes_a_head_a_write_and_two_lease_requests(store
     """Otherwise a commit would cost more, or its lease would have another generation or timeout than object_store's."""
     made: ConditionalCommit = commit
     assert made.put_if_absent(PATH, b"1", metadata={"m": "v"}) == Written(etag=etag_of(store, PATH))
-    assert store.counts == {"HEAD": 2, "PUT": 1}  # one HEAD is made by the line above
+    # One of the HEADs is a request of this test, in `etag_of`.
+    assert store.counts == {"HEAD": 2, "PUT": 1}
     (lease, seen), (done, of) = leases.puts
     assert (seen, lease.path, lease.etag, lease.generation) == (None, PATH, "*", 0)
     assert (lease.timeout_ms, lease.writer) == (20_000, store.head(PATH).metadata[WRITER])

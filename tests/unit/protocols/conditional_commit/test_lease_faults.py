@@ -243,7 +243,8 @@ def crash_points():
         for call in range(calls):
             for fault in (Fault.CRASH_BEFORE, Fault.CRASH_AFTER):
                 yield operation, "objects", call, fault
-        for call in range(3):  # create; read and replace
+        # A commit creates one record, reads it and replaces it.
+        for call in range(3):
             for fault in (Fault.CRASH_BEFORE, Fault.CRASH_AFTER):
                 yield operation, "records", call, fault
 
