@@ -35,7 +35,7 @@ _LINK = re.compile(r"\]\(([^)#]+)\)")
 
 
 def typed() -> Iterator[tuple[str, str]]:
-    """Each `s3notify` command in a document, with the document."""
+    """Yields each `s3notify` command in the documents, with the document's name."""
     for name, text in documents().items():
         for command in _COMMAND.findall(text):
             yield name, " ".join(command.split())
@@ -56,7 +56,7 @@ def landing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
 
 @pytest.fixture
 def place(landing: Place, monkeypatch: pytest.MonkeyPatch) -> Place:
-    """The place of the documents. The process has its environment, and works in its folder."""
+    """The place of the documents. The test's process has the environment of this place, and works in its folder."""
     for name, value in landing.environment.items():
         monkeypatch.setenv(name, value)
     monkeypatch.chdir(landing.folder)
@@ -64,7 +64,7 @@ def place(landing: Place, monkeypatch: pytest.MonkeyPatch) -> Place:
 
 
 def test_each_name_of_a_block_is_known() -> None:
-    """Without this, no test would run a block whose name is misspelled."""
+    """Otherwise no test would run a block whose name is misspelled."""
     named = {each.name for text in documents().values() for each in blocks(text)} - {""}
     assert named == NAMED
 
@@ -139,8 +139,8 @@ def test_tables_of_options_are_those_of_the_code() -> None:
 
 
 def test_the_guide_is_shown_by_its_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The command shows the topics, each with a sentence; the Markdown of a page; and for an unknown topic, the topics
-    that exist.
+    """Without a topic, `s3notify guide` lists the topics, each with a sentence. For a topic it prints the page, and for
+    an unknown topic the existing topics.
     """
     monkeypatch.chdir(tmp_path)
     listed = CliRunner().invoke(main, ["guide"]).output
@@ -155,7 +155,7 @@ def test_the_guide_is_shown_by_its_command(tmp_path: Path, monkeypatch: pytest.M
 
 @pytest.mark.server
 def test_protocols_work_alone(place: Place) -> None:
-    """These are tested: ack chains, chains in the npm package's table, and the cache."""
+    """The guide's block runs ack chains, chains in the npm package's table, and the causal cache."""
     place.client("dynamodb").create_table(
         TableName="acks",
         KeySchema=[{"AttributeName": "tagID", "KeyType": "HASH"}],
@@ -177,7 +177,7 @@ def test_protocols_work_alone(place: Place) -> None:
 
 @pytest.mark.server
 def test_publishing(place: Place) -> None:
-    """Afterwards all objects are written, and the signals of their slots have moved."""
+    """After the guide's block has run, all objects are written, and the signals of their slots have moved."""
     (place.folder / "big.parquet").write_bytes(b"large" * 1000)
     names: dict[str, object] = {}
     exec(block("publishing"), names)

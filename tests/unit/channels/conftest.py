@@ -1,4 +1,4 @@
-"""One bucket whose queue has one topic."""
+"""A fixture for the tests of channels: a bucket in memory, whose queue has one topic."""
 
 import pytest
 

@@ -20,7 +20,7 @@ SIGNALS = "_s3notify/orders/keyspace/"
 
 
 class Reporting(HandClock):
-    """A clock whose sleeps report written objects to an intake once they are due."""
+    """A clock whose sleeps report written objects to an intake, as soon as the reports are due."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -36,7 +36,7 @@ class Reporting(HandClock):
 
 
 class Bucket(MemoryObjectStore):
-    """A bucket that reports objects below `raw/` after `late` seconds; never if `late` is None."""
+    """A bucket that reports objects below `raw/` after `late` seconds, or never if `late` is None."""
 
     def __init__(self, clock: Reporting, late: float | None) -> None:
         super().__init__(clock=clock)

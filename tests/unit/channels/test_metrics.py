@@ -1,4 +1,4 @@
-"""`/metrics`: a service's counts, the queue's fill level, requests; and the address that serves them."""
+"""`/metrics`: a service's counts, the queue's fill level, requests, and the HTTP server of the page."""
 
 import urllib.request
 from collections.abc import Iterator, Mapping
@@ -27,7 +27,7 @@ from tests.support.waiting import until
 
 
 def page(metrics: Metrics) -> Mapping[tuple[str, ...], float]:
-    """The samples of the page: the value by name and by the values of labels."""
+    """Returns the samples of the page: each value by the metric's name and the values of its labels."""
     (port,) = free_ports(1, SYSTEM_CLOCK)
     with (
         served(f"127.0.0.1:{port}", metrics),

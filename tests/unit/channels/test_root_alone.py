@@ -127,7 +127,8 @@ def test_the_reconciler_does_not_repeat_a_signal_of_the_root(world, reconciler):
     for _ in range(3):
         reconciler.reconcile()
         world.clock.now += UNSIGNALLED_SECONDS / 2
-    # An entry from before the first pass may lack its signal. The consumer finds it once the root moves for any reason.
+    # An entry from before the first pass may lack its signal. The consumer finds this entry when the root moves for any
+    # reason.
     assert signals(world) == {"_"}
 
 

@@ -1,4 +1,4 @@
-"""Shared fixtures."""
+"""A fixture of all tests of commands."""
 
 import pytest
 

@@ -53,7 +53,7 @@ def test_a_dry_run_writes_nothing_and_a_backfill_gives_new_rows(backfill):
 
 
 def test_stale_selects_slots_of_another_transform(backfill, tmp_path, monkeypatch):
-    """The transform is in a module beside the YAML."""
+    """The command must find the transform in a module beside the YAML."""
     (tmp_path / "defs" / "orders").mkdir(parents=True)
     file = tmp_path / "defs" / "orders" / "defs.yaml"
     file.write_text("attributes: {name: orders, bucket: b, transform: stale_jobs.clean}")

@@ -21,7 +21,7 @@ def doctor(monkeypatch):
 
 @pytest.mark.server
 def test_a_good_store_is_accepted(doctor, ministack):
-    """The output has the commit mode, and abilities that the store lacks."""
+    """The output names the commit mode, and the abilities that the store lacks."""
     bucket = ministack.make_bucket()
     result = doctor(
         "--bucket", bucket, "--endpoint-url", ministack.endpoint_url, "--platform-prefix", "scratch/"
@@ -70,7 +70,7 @@ def weak(ministack):
 
 @pytest.mark.server
 def test_a_store_without_conditions_needs_tables(doctor, ministack, weak):
-    """The output names the missing tables; with them, the store is accepted."""
+    """The output names the missing tables. With these tables, the store is accepted."""
     result = doctor(*weak)
     assert result.exit_code == 1
     assert "name a DynamoDB lease_table (for slot commits) and a records_table" in result.output
@@ -97,7 +97,7 @@ def test_a_store_without_conditions_needs_tables(doctor, ministack, weak):
 
 @pytest.mark.server
 def test_a_user_may_choose_leases(doctor, ministack):
-    """Leases also work on a store that has conditions."""
+    """Leases must also work on a store that has conditions."""
     leases = ministack.table_config()
     create_lease_table(leases)
     good = ["--bucket", ministack.make_bucket(), "--endpoint-url", ministack.endpoint_url]

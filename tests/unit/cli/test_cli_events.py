@@ -160,7 +160,7 @@ def test_doctor_names_a_missing_part(project: Project, damage: Callable[[Project
 @pytest.mark.server
 def test_doctor_accepts_an_inlet_that_does_not_run(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     """Users run `doctor` before the inlet's first start. If the bucket sends no events, `doctor` names the command that
-    sets them up.
+    sets up events.
     """
     answer = project.run("doctor", "orders")
     assert "events: not set up; `s3notify init orders --events`" in answer.output
@@ -202,7 +202,7 @@ class _Refusing(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, *_arguments: object) -> None:
-        """Log nothing."""
+        """Logs nothing."""
 
 
 @pytest.mark.server
@@ -224,7 +224,7 @@ def test_doctor_needs_no_permission_to_read_the_setup(project: Project) -> None:
 
 @pytest.mark.server
 def test_a_killed_removal_is_completed_by_a_repetition(project: Project) -> None:
-    """The line in the YAML is removed only after its queue is deleted. If the queue belongs to other people, its line
+    """The YAML's line with a queue is removed only after this queue is deleted. A line with a queue of other people
     stays.
     """
     before = project.file.read_text()
@@ -272,7 +272,7 @@ def test_an_overlapping_notification_is_named_first(project: Project) -> None:
 
 @pytest.mark.server
 def test_templates_are_only_printed(project: Project) -> None:
-    """CloudFormation cannot change an existing bucket; a message names the command for that part."""
+    """CloudFormation cannot change an existing bucket. A message names the command that changes the bucket."""
     found = json.loads(project.init("--print", "terraform").stdout)
     assert found["resource"]["aws_s3_bucket_notification"]["s3notify_events"]["bucket"] == project.bucket
     ran = project.init("--print", "cloudformation", "--by", "sns")
@@ -284,7 +284,7 @@ def test_templates_are_only_printed(project: Project) -> None:
 def test_the_policy_of_the_inlet_covers_the_queue_in_the_yaml(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Name and account come from the URL of the queue."""
+    """The policy must have the queue's name and account, which come from the queue's URL."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("S3NOTIFY_DEFS", raising=False)
     file = tmp_path / "defs" / "orders" / "defs.yaml"
@@ -303,8 +303,8 @@ def test_the_policy_of_the_inlet_covers_the_queue_in_the_yaml(
 def test_the_inlet_command_takes_settings_from_the_yaml(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """All sources of the bucket that configure the inlet must have the same settings for it. The command line overrides
-    them.
+    """All sources of the bucket that configure the inlet must have the same settings for it. Options of the command
+    line override these settings.
     """
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("S3NOTIFY_DEFS", raising=False)
@@ -362,7 +362,7 @@ class _Minio(BaseHTTPRequestHandler):
         self.end_headers()
 
     def log_message(self, *_arguments: object) -> None:
-        """Log nothing."""
+        """Logs nothing."""
 
 
 def test_commands_for_minio_are_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

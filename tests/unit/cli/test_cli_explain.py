@@ -79,7 +79,9 @@ def test_json_has_verdict_and_facts(ask):
 
 @pytest.mark.server
 def test_an_unknown_key_is_no_success(ask):
-    """An unknown key gets an answer, a key of another source an error; the exit code is 1 for both."""
+    """For an unknown key the command prints an answer, and for a key of another source an error. Both end with exit
+    code 1.
+    """
     result = ask("raw/nobody")
     assert result.exit_code == 1
     assert result.stdout.startswith("unknown: no object")
@@ -90,7 +92,7 @@ def test_an_unknown_key_is_no_success(ask):
 
 @pytest.mark.server
 def test_an_object_that_the_source_skips_is_settled(ask):
-    """The exit code is 0, unless the table has rows of the object."""
+    """The exit code is 0 if the table has no rows of the object."""
     key = next(key for n in range(9999) if slot_of(key := f"raw/_tmp/{n}") == slot_of(KEY))
     ask.objects.put(key, b"{}\n")
     reason = "not read by source 'orders': hidden_files is skip, and '_tmp' is hidden"
@@ -108,7 +110,7 @@ def test_an_object_that_the_source_skips_is_settled(ask):
 
 @pytest.mark.server
 def test_explain_reads_records_in_dynamodb(ministack, monkeypatch):
-    """Queue, rescan backlog and ack chains are in a table; objects, signals and commits are on the bucket."""
+    """Queue, rescan backlog and ack chains are in a DynamoDB table. Objects, signals and commits are on the bucket."""
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
     monkeypatch.delenv("DAGSTER_HOME", raising=False)
@@ -133,7 +135,7 @@ def test_explain_reads_records_in_dynamodb(ministack, monkeypatch):
 
 
 def test_the_command_loads_neither_spark_nor_dagster():
-    """Dagster is imported only for an existing instance."""
+    """The command imports Dagster only if a Dagster instance exists."""
     program = (
         "import sys, s3notify_platform.cli.explain, s3notify_platform.explain\n"
         "assert not {'pyspark', 'dagster'} & set(sys.modules)"

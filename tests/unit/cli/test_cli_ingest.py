@@ -32,7 +32,7 @@ class Anything:
 
 @pytest.fixture
 def started(moto_aws: None, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """The arguments of the engine; `keeper` is the stand-in for the engine."""
+    """The arguments that the engine gets. `keeper` is the stand-in for the engine."""
     for bucket in ("landing", "own"):
         boto3.client("s3", region_name="us-east-1").create_bucket(Bucket=bucket)
     seen: dict[str, Any] = {"keeper": Anything()}

@@ -54,7 +54,7 @@ def quarantine(ministack, monkeypatch):
 
 
 def test_list_counts_by_slot_and_reason(quarantine):
-    """The last line has the sums."""
+    """The last line of the output must have the sums."""
     result = quarantine("list")
     assert result.exit_code == 0, result.output
     assert "1 failing objects, 3 rejected records, in 1 slots" in result.stdout
@@ -95,7 +95,7 @@ def test_show_prints_reasons_offsets_and_bytes(quarantine):
 
 
 def test_retry_requests_the_objects(quarantine):
-    """The request is a version with the keys, then a signal. A dry run writes nothing."""
+    """A request is a table version that has the keys, followed by a signal. A dry run writes nothing."""
     before = quarantine.writer.snapshot.version
     result = quarantine("retry", "--slot", str(SLOT), "--dry-run")
     counts = "1 failing objects, 3 rejected records of 1 objects, in 1 slots"

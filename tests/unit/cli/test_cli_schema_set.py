@@ -51,7 +51,7 @@ def run(place: Place) -> Run:
 
 
 def batch(place: Place, kind: pa.DataType) -> BatchResult:
-    """Run a batch over all slots that reads the column with this type."""
+    """Runs a batch over all slots, which reads the column with this type."""
     source = place.source
     jobs = LocalJobs(source=source, kind=kind, inferred=True)
     return Ingest(jobs=jobs, source=source).run(source.location.all_slots(), batch="b")
@@ -74,7 +74,7 @@ def reasons(place: Place) -> set[str]:
 
 
 def test_a_reject_names_the_command_that_accepts_it(place: Place, run: Run) -> None:
-    """The command then accepts the rejected records, as its plan says. A dry run changes nothing."""
+    """The named command must accept the rejected records, as its plan says. A dry run changes nothing."""
     assert reasons(place) == {
         "a: 'x' does not fit int64; if it is text: `s3notify schema set orders 'a string'`",
         "a: '1.25' does not fit int64; if it is text: `s3notify schema set orders 'a string'`",
@@ -193,7 +193,9 @@ def test_wrong_columns_are_refused(run: Run, columns: str, error: str) -> None:
 
 
 def test_the_types_of_a_slot_asset_can_change(place: Place, run: Run) -> None:
-    """Slots with values that do not fit are computed again; their slots of the source are signalled."""
+    """Slots with values that do not fit must be computed again. So the source's slots with the same numbers are
+    signalled.
+    """
     rows = pa.table({"_slot": pa.array([1, 2], pa.int32()), "a": [10**17, 1]})
     derive(place.source, "daily", rows, {Slot(1): 1, Slot(2): 1})
     watcher = Watcher(place.store, prefix=place.source.location.keyspace_prefix, slots=4)

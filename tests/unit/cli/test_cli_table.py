@@ -30,7 +30,9 @@ SLOT = slot_of("raw/a", 4)
 
 @pytest.fixture(params=[False, True], ids=["bucket", "table"])
 def place(ministack: S3Server, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Place:
-    """A source with two versions, once with all records on the bucket and once with a records table."""
+    """A source whose table has two versions. Each test runs with all records on the bucket, and with a
+    records table.
+    """
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.setenv(name, "test")
     records = ministack.table_config() if request.param else None
@@ -97,7 +99,7 @@ def test_rows_of_a_table_or_a_slot(run: Run) -> None:
 
 
 def test_changes_of_an_overwritten_object(run: Run) -> None:
-    """The old rows are deleted, and the new rows inserted."""
+    """The command must show the old rows as deleted, and the new rows as inserted."""
     answer = run("changes", "orders", "--since", "1")
     assert answer.exit_code == 0, answer.output
     found = [json.loads(line) for line in answer.stdout.splitlines()]
@@ -148,7 +150,7 @@ def test_schema_show_and_rollback(place: Place, run: Run) -> None:
 
 
 def test_check_finds_a_lost_pack(place: Place, run: Run) -> None:
-    """`s3notify doctor --deep` finds it too."""
+    """`s3notify doctor --deep` must find the lost pack, too."""
     good = run("table", "check", "orders")
     assert (good.exit_code, "0 problems" in good.output) == (0, True), good.output
     assert of(run("table", "check", "orders", "--json"))["ok"]
@@ -167,7 +169,7 @@ def test_check_finds_a_lost_pack(place: Place, run: Run) -> None:
 
 
 def test_compact_merges_what_its_plan_names(place: Place, run: Run) -> None:
-    """The rows stay the same."""
+    """The rows of the table must stay the same."""
     for number in range(3):
         place.put(f"c{number}", number)
         place.run(str(number))
@@ -184,7 +186,9 @@ def test_compact_merges_what_its_plan_names(place: Place, run: Run) -> None:
 
 
 def test_rollback_to_a_version_or_a_time(place: Place, run: Run) -> None:
-    """A dry run prints the plan. Both options at once, and deleted versions, are refused."""
+    """A dry run prints the plan. The command refuses both options together, no option, and a version that does not
+    exist.
+    """
     before = place.objects()
     said = run("table", "rollback", "orders", "--to", "1", "--dry-run")
     assert said.exit_code == 0, said.output
@@ -212,7 +216,9 @@ def test_put_back_without_replaced_versions_does_nothing(run: Run) -> None:
 
 
 def test_forget_continues_after_a_loss(place: Place, run: Run) -> None:
-    """First one version is lost, then the whole table. All slots are compared with the bucket afterwards."""
+    """First one version of the table is lost, and then the whole table. All slots are compared with the bucket
+    afterwards.
+    """
     layout, location = place.source.location.layout, place.source.location
     assert "nothing is missing" in run("table", "forget", "orders").output
     watcher = Watcher(place.store, prefix=location.keyspace_prefix)

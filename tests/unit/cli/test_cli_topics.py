@@ -135,7 +135,7 @@ def test_create_does_not_change_an_existing_topic(queue: NotificationQueue) -> N
 
 
 def test_show_prints_the_shards(queue: NotificationQueue) -> None:
-    """Each shard has its worker, depth and oldest age."""
+    """For each shard, the command must print worker, depth and oldest age."""
     done("create", "t", "--shards", "2", "--capacity", "10", "--url", "https://hooks.example.com/")
     worker = Worker(queue, name="w")
     worker.balance()
@@ -186,7 +186,7 @@ def test_dump_prints_lines_as_it_reads(queue: NotificationQueue, monkeypatch: py
 
 
 def test_pause_and_resume_may_be_repeated(queue: NotificationQueue) -> None:
-    """The state is stored with the topic. A topic without an endpoint has no delivery to pause."""
+    """The pause is stored with the topic. A topic without an endpoint has no delivery to pause."""
     done("create", "hooks", "--url", "https://hooks.example.com/")
     for command, paused in (("pause", True), ("pause", True), ("resume", False), ("resume", False)):
         done(command, "hooks")
@@ -240,7 +240,9 @@ def test_wrong_values_are_refused(queue: NotificationQueue, arguments: list[str]
 
 
 def test_a_topic_of_a_source_gets_slots_and_signals(queue: NotificationQueue, tmp_path: Path) -> None:
-    """Slots and signals come from the YAML of this source, not of other sources. The command line overrides them."""
+    """Slots and signals come from the YAML of this source, not of other sources. Options of the command line override
+    both values.
+    """
     for name, slots, signals in (("orders", 40, "root"), ("clicks", 7, "slots")):
         (tmp_path / name).mkdir()
         attributes = {"name": name, "bucket": "b", "slots": slots, "signals": signals}
@@ -265,7 +267,7 @@ def test_a_topic_keeps_the_tables_that_it_serves(queue: NotificationQueue) -> No
 
 
 def test_deleting_a_topic_that_serves_tables_needs_a_flag(queue: NotificationQueue) -> None:
-    """`--yes` is not enough: the tables would lose entries. The error names the flag and the tables."""
+    """`--yes` is not enough, because the tables would lose entries. The error names the flag and the tables."""
     done("create", "orders", "--table", "one", "--table", "two")
     queue.push("orders", Event(key="a"))
     refused = run("delete", "orders", "--yes")
@@ -280,7 +282,7 @@ def test_deleting_a_topic_that_serves_tables_needs_a_flag(queue: NotificationQue
 
 
 def test_a_topic_without_tables_is_deleted(queue: NotificationQueue) -> None:
-    """`--served` is accepted and makes no difference."""
+    """For such a topic, `--served` is accepted and makes no difference."""
     for flags in ((), ("--served",)):
         done("create", "hooks")
         done("delete", "hooks", "--yes", *flags)
@@ -289,7 +291,7 @@ def test_a_topic_without_tables_is_deleted(queue: NotificationQueue) -> None:
 
 @pytest.mark.parametrize("command", [["topics"], ["deliver"]])
 def test_help_explains_the_order_of_delivery(command: list[str]) -> None:
-    """An endpoint that ignores it would apply an old event last."""
+    """An endpoint that ignores the order of events would apply an old event last."""
     shown = " ".join(CliRunner().invoke(main, [*command, "--help"]).output.split()).lower()
     for word in ("at least once", "unordered", "sequencer"):
         assert word in shown
@@ -327,7 +329,7 @@ def test_rules_that_can_never_match_are_refused(queue: NotificationQueue, rule: 
 
 
 def test_removing_all_rules_needs_a_confirmation(queue: NotificationQueue) -> None:
-    """The topic receives more changes then; the question names them. Other updates ask no question."""
+    """Without rules, the topic receives more changes, which the question names. Other updates ask no question."""
     done("create", "t", "--prefix", "raw/", "--rule", '{"suffix": ".csv"}')
     ran = run("update", "t", "--rule", "", given="n\n")
     assert ran.exit_code == 1

@@ -22,6 +22,6 @@ def test_version_is_the_version_of_the_package() -> None:
     ],
 )
 def test_commands_and_options_are_completed(words: list[str], begun: str, found: set[str]) -> None:
-    """This must work without a configured source. Options that only `--help-all` shows are completed too."""
+    """Completion must work without a configured source. Options that only `--help-all` shows are completed too."""
     complete = ShellComplete(main, {}, "s3notify", "_S3NOTIFY_COMPLETE")
     assert {item.value for item in complete.get_completions(words, begun)} == found

@@ -51,8 +51,8 @@ def run(*arguments: str) -> Result:
 
 @pytest.fixture
 def bucket(ministack: S3Server, project: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> S3Config:
-    """The bucket of a source `orders`. Its YAML names the environment variables with its keys; no other credentials are
-    set.
+    """The bucket of a source `orders`. The source's YAML names environment variables that have the access keys. No
+    other credentials are set.
     """
     config = ministack.config(ministack.make_bucket())
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
@@ -156,7 +156,7 @@ def test_a_key_identifies_one_of_several_sources(
 
 
 def test_missing_values_are_named_with_their_place(project: Callable[..., None], tmp_path: Path) -> None:
-    """This covers missing options, missing folders, and environment variables that are not set."""
+    """The test covers missing options, missing folders, and environment variables that are not set."""
     ran = run("explain", "raw/1")
     assert ran.exit_code == 2
     assert "Missing option '--name'" in ran.stderr
@@ -173,7 +173,7 @@ def test_missing_values_are_named_with_their_place(project: Callable[..., None],
 def test_only_what_a_command_needs_is_evaluated(
     project: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Expressions in other attributes, and empty attributes, do no harm."""
+    """Expressions in other attributes, and empty attributes, must not cause an error."""
     project("orders", 'bucket: b\nprefix: raw/\ndescription: "{{ mine.text }}"\nspark:\ns3:\nrunning: false')
     monkeypatch.setattr("s3notify_platform.cli.common.SourcePlace.location", lambda place: (_ for _ in ()).throw(
         UsageError(f"reached {place.bucket}")))  # fmt: skip
@@ -181,7 +181,7 @@ def test_only_what_a_command_needs_is_evaluated(
 
 
 def test_keys_without_a_common_source_are_refused(project: Callable[..., None]) -> None:
-    """A command works on one source. For keys of another source it would signal the wrong slots."""
+    """A command works on one source. For keys of another source, a command would signal the wrong slots."""
     project("orders", "bucket: b\nprefix: raw/")
     project("clicks", "bucket: b\nprefix: clicks/")
     for keys in (["elsewhere/1"], ["raw/1", "clicks/1"]):
@@ -293,7 +293,9 @@ def test_a_command_does_not_create_dagster_s_storage(tmp_path: Path, monkeypatch
 
 
 def test_a_source_does_not_read_objects_of_the_platform(project: Callable[..., None]) -> None:
-    """This covers the prefixes of all sources in the project, if they are in the same bucket."""
+    """A source must not read objects below the platform's prefixes of any source in the project that uses the same
+    bucket.
+    """
     project("whole", "bucket: b\nother_platform_prefixes: of/another/project/")
     project(
         "clicks",

@@ -92,7 +92,7 @@ def test_leave_skips_the_teardown():
 
 @pytest.mark.parametrize("code", [0, 2])
 def test_exit_codes_of_click_are_kept(code):
-    """`--help` ends with 0, an unknown option with 2."""
+    """`--help` must end with exit code 0, and an unknown option with exit code 2."""
     more = ["--help"] if not code else ["--no-such"]
     ran = subprocess.run(
         [sys.executable, "-m", "s3notify_platform.cli", *more], capture_output=True, text=True, check=False
@@ -115,7 +115,9 @@ leave(0)
 @pytest.mark.thorough
 @pytest.mark.parametrize("_share", range(6))
 def test_arrow_does_not_abort_a_finished_command(_share):
-    """Without `leave`, about one of ten processes ends with SIGABRT. Each share of the test runs 10 of 60."""
+    """Without `leave`, about one of ten processes ends with SIGABRT. Each share of the test starts 10 of 60
+    processes.
+    """
     ended = [subprocess.run([sys.executable, "-c", ARROW], check=False).returncode for _ in range(10)]
     assert ended == [0] * 10
 

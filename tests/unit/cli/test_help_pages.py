@@ -93,7 +93,9 @@ def test_ingest_still_has_an_option_for_every_setting() -> None:
 
 @pytest.mark.parametrize("flag", ["--help", HELP_ALL])
 def test_connection_options_stand_last(flag: str) -> None:
-    """Options for the connection stand under their own heading, after all options that differ between two calls."""
+    """Options for the connection are listed under their own heading, after all options that differ between
+    two calls.
+    """
     found = page(("ingest",), flag)
     headings = [line.removesuffix(":") for line in found if line.removesuffix(":") in HEADINGS]
     assert headings == [heading for heading in HEADINGS if heading in headings]
@@ -103,8 +105,8 @@ def test_connection_options_stand_last(flag: str) -> None:
 
 
 def test_a_name_in_the_yaml_says_the_connection() -> None:
-    """Commands that take NAME or KEY show no options for the connection. `doctor` and `ingest` show them, because both
-    also run without a YAML.
+    """Commands that take NAME or KEY show no options for the connection. `doctor` and `ingest` show these options,
+    because both commands also run without a YAML.
     """
     for path, command in ALL.items():
         arguments = {p.name for p in command.params if isinstance(p, click.Argument)}
@@ -140,7 +142,7 @@ def test_arguments_have_one_order_and_one_word() -> None:
 
 
 def test_every_command_says_what_it_does() -> None:
-    """The list of commands must have one sentence for each command, which is not cut off."""
+    """The list of commands must have one sentence for each command, and must show it completely."""
     for path, command in ALL.items():
         if path:
             text = command.get_short_help_str(200)
@@ -179,7 +181,7 @@ def test_a_wrong_value_is_refused_with_the_name_of_its_option(given: list[str], 
     ],
 )
 def test_a_flag_overrides_the_yaml(tmp_path: Folder, in_yaml: str, flags: list[str], pays: bool) -> None:
-    """The text "false" in a YAML means false."""
+    """The text "false" in the YAML must not count as true."""
     (tmp_path / "orders").mkdir()
     (tmp_path / "orders" / "defs.yaml").write_text(
         "type: s3notify_platform.S3NotifyComponent\n"

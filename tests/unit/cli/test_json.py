@@ -1,4 +1,6 @@
-"""`--json`: every reading command has it, and prints one JSON document, or one on each line. On a real server."""
+"""`--json`, on a real server: every reading command has this option, and prints one JSON document, or one on
+each line.
+"""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -58,7 +60,7 @@ def commands(group: click.Group, at: tuple[str, ...] = ()) -> Iterator[tuple[str
 
 
 def test_every_command_is_listed_here() -> None:
-    """A new command goes to `READING`, and takes --json, or to `OTHERS`."""
+    """A new command must be added to `READING` if it takes --json, and to `OTHERS` if it does not."""
     assert {" ".join(command) for command in commands(main)} == OTHERS | {" ".join(c) for c in READING}
 
 

@@ -34,7 +34,7 @@ def test_tables_are_escaped(capsys, monkeypatch):
 
 
 def test_escaped_json_stays_json(capsys):
-    """Documents and lines can still be parsed."""
+    """Escaped documents and lines must still be valid JSON."""
     printing.print_json({"key": HOSTILE})
     printing.say(json.dumps({"key": HOSTILE}, ensure_ascii=False))
     document, _, line = capsys.readouterr().out.partition("\n}\n")
@@ -43,7 +43,7 @@ def test_escaped_json_stays_json(capsys):
 
 
 def test_a_pipe_gets_a_message_unchanged(capfd, monkeypatch):
-    """A terminal gets the message escaped."""
+    """Only a terminal gets the message escaped."""
     printing.say_as_received(b"\x1b[2J\n")
     assert capfd.readouterr().out == "\x1b[2J\n"
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)

@@ -19,7 +19,7 @@ def bar(monkeypatch: pytest.MonkeyPatch) -> Progress:
 
 
 def follow(shown: ReadingBar, *shares: float) -> None:
-    """Makes the bar look once for each of these shares."""
+    """Makes the bar read each of these shares once."""
     ended, found = Event(), iter(shares)
 
     def share() -> float:

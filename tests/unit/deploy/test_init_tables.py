@@ -191,8 +191,8 @@ def test_roles_of_the_queue_may_use_it_in_a_table_or_on_a_bucket():
 @pytest.mark.parametrize("prefix", ["", "raw/", "_s3", "_s3notify/orders/"])
 @pytest.mark.parametrize("own", ["_s3notify/orders/", "elsewhere/of/ours/"])
 def test_writers_may_not_change_the_platforms_objects(role, prefix, own):
-    """Otherwise a writer could change tables by writing their objects. Its own objects, signals and queue must stay
-    permitted.
+    """Otherwise a writer could change tables by writing their objects. The writer's own objects, signals and queue must
+    stay permitted.
     """
     places = Places(
         bucket="b", prefix=prefix, platform_bucket="b", platform_prefix=own, keyspace_prefix=f"{own}keyspace/",
@@ -302,8 +302,8 @@ def test_init_reports_missing_arguments(arguments, reason):
 
 
 def test_runs_and_sweeps_may_write_the_records_of_tables():
-    """Without the right, a run could not write its table's record to the known bucket. With a records table the right
-    is not needed, so it must not be granted.
+    """Without the right, a run could not write its table's record to the known bucket. With a records table, a run does
+    not need this right, so the right must not be granted.
     """
     bare = replace(PLACES, tables=Tables())
     for known in ("orders", "orders.2e*"):

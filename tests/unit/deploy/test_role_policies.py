@@ -133,7 +133,8 @@ def test_each_role_has_exactly_the_needed_permissions(role):
         for kind, bucket, key in objects(places):
             expected = set(EXPECTED[role].get(kind, ""))
             if kind == "signals" and nested and {"P", "D"} <= set(EXPECTED[role].get("own", "")):
-                expected = set("PDG")  # granted with everything below the platform's prefix
+                # The signals are below the platform's prefix, and the role may read, write and delete everything there.
+                expected = set("PDG")
             if role == "run" and bucket == places.bucket and key.startswith(places.prefix):
                 expected |= {"G"}
             found = {
@@ -197,7 +198,7 @@ def test_a_writer_may_read_tables_if_another_policy_permits_it(prefix):
 @pytest.mark.parametrize("role", ["writer", "publisher"])
 def test_writers_may_not_delete_versions_or_abort_uploads_of_the_platform(role):
     """Otherwise another policy could permit a writer to delete old versions of table files, or to abort uploads of
-    them.
+    table files.
     """
     for places in layouts((*PLATFORM, "_s3notify/")):
         granted = policy(role, places)
@@ -214,7 +215,7 @@ def test_writers_may_not_delete_versions_or_abort_uploads_of_the_platform(role):
 @pytest.mark.parametrize("role", ["writer", "publisher"])
 def test_names_of_the_platform_are_free_in_another_bucket(role):
     """Otherwise a writer could not write such keys to its own bucket, although the platform uses them only in another
-    one.
+    bucket.
     """
     for places in layouts(("of/ours/",)):
         if places.prefix == "" and places.bucket != places.platform_bucket:

@@ -13,7 +13,9 @@ pytestmark = pytest.mark.server
 
 
 def filled(server: S3Server, **settings: str) -> tuple[Place, Mapping[str, Slot]]:
-    """Three objects in at least two slots, which code `one` has read; and the slot of each object."""
+    """Makes three objects in at least two slots, which code `one` reads. Returns the place, and the slot of each
+    object.
+    """
     place = Place(server, **settings)
     for value, key in enumerate("abc"):
         place.put(key, value)
@@ -24,7 +26,7 @@ def filled(server: S3Server, **settings: str) -> tuple[Place, Mapping[str, Slot]
 
 
 def stale(place: Place, code: str) -> set[Slot]:
-    """The slots made by other code. Checks that the table's facts agree with the slots' states."""
+    """Returns the slots that other code made. Checks that the table's facts agree with the slots' states."""
     place.snapshot()
     return set(stale_slots(place.source.table(), code))
 
@@ -44,7 +46,8 @@ def test_new_code_alone_reads_nothing_again(ministack: S3Server) -> None:
     assert (done.made_by == "two") == (slot not in slots.values())
     assert stale(place, "two") == {*slots.values()}
     assert {s for s, n in place.generations().items() if n != before.get(s)} == {slot}
-    for key in "abc":  # overwritten one after the other
+    # The objects are overwritten one after the other.
+    for key in "abc":
         place.put(key, 8)
     assert {each.made_by for each in place.run("last", code="two").slots.values()} == {"two"}
     assert stale(place, "two") == set()
@@ -79,7 +82,7 @@ def test_a_declared_version_reads_slots_again(ministack: S3Server) -> None:
 
 
 def test_a_declared_version_reads_each_object_once(ministack: S3Server) -> None:
-    """A round may be limited to any number of objects."""
+    """This must hold for any limit of objects in a round."""
     place, _ = filled(ministack)
     for number in range(9):
         place.put(f"d{number}", number)

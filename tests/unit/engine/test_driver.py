@@ -1,4 +1,6 @@
-"""The engine in one process, against a real server, without Spark: each round decides which slots the next one has."""
+"""The engine in one process, against a real server, without Spark: each round decides which slots the next
+round has.
+"""
 
 import re
 from collections import Counter
@@ -147,9 +149,9 @@ def test_a_round_that_nobody_commits_leaves_nothing(ministack: S3Server) -> None
 
 @pytest.mark.parametrize("lost", ["_s3notify/orders/", "_s3notify/", "_s3notify/orders/table/"])
 def test_an_emptied_table_is_refused_until_it_is_forgotten(ministack: S3Server, lost: str) -> None:
-    """Until then, even a batch with one changed object loads and writes nothing.
+    """Until `s3notify table forget`, even a batch with one changed object loads and writes nothing.
 
-    Once the table is forgotten, everything is read again.
+    After the table is forgotten, all objects are read again.
     """
     place = Place(ministack)
     for number, key in enumerate("abcdef"):
@@ -169,7 +171,9 @@ def test_an_emptied_table_is_refused_until_it_is_forgotten(ministack: S3Server, 
 
 
 def test_a_table_without_its_newest_version_is_refused(ministack: S3Server) -> None:
-    """The table must not silently go back to an older version: it is refused until a person accepts what is left."""
+    """The table must not silently go back to an older version: runs refuse it until a person accepts the
+    older version.
+    """
     place = Place(ministack)
     for number in (1, 2):
         place.put("a", number)

@@ -42,7 +42,9 @@ def test_only_entries_of_completely_read_slots_leave_the_queue() -> None:
 
 
 def test_removed_entries_free_their_space() -> None:
-    """The space of removed entries is counted in the background; it is free once the thread pool has ended."""
+    """The space of removed entries is released in the background. After the thread pool has ended, the space is
+    available again.
+    """
     queue = NotificationQueue(MemoryRecordStore())
     queue.topics.create("t", TopicSettings(shards=1))
     for n in range(3):

@@ -41,7 +41,7 @@ class Landing(Place):
         self.queue.push("orders", event)
 
     def follow(self, *, listing: bool = False) -> Counter[int]:
-        """The values in the table after a run that follows the entries or, if so chosen, lists the bucket."""
+        """Runs a batch that follows the entries, or lists the bucket if `listing`; returns the values in the table."""
         self._ticks += 1
         slots = self.source.location.all_slots()
         result = self.ingest().run(slots, batch=f"b{self._ticks}", listing=listing)
@@ -55,7 +55,7 @@ class Landing(Place):
     "name", [AWS, "LifecycleExpiration:DeleteMarkerCreated", "ObjectLifecycle:Expiration:Current"]
 )
 def test_rows_of_expired_objects_stay(ministack: S3Server, name: str) -> None:
-    """A later listing keeps these rows, too. They leave if a new object with the same key is deleted."""
+    """A later listing keeps these rows, too. These rows leave if a new object with the same key is deleted."""
     place = Landing(ministack, on_delete="keep_expired")
     place.write("a", 1, 2)
     place.write("b", 3)
@@ -104,7 +104,7 @@ def test_a_missing_object_without_an_event_is_withdrawn(ministack: S3Server) -> 
 def test_the_other_settings_treat_expiry_and_deletion_alike(
     ministack: S3Server, on_delete: str, left: list[int]
 ) -> None:
-    """This holds for a batch with entries, and for a batch with a listing."""
+    """A batch with entries and a batch with a listing must give the same rows."""
     place = Landing(ministack, on_delete=on_delete)
     place.write("a", 1)
     place.write("b", 2)
@@ -169,7 +169,9 @@ def test_the_deletion_of_an_old_version_is_not_of_the_object(ministack: S3Server
 @pytest.mark.parametrize("on_delete", ["keep", "keep_expired"])
 @pytest.mark.parametrize("listing", [False, True])
 def test_rows_of_excluded_objects_leave(ministack: S3Server, on_delete: str, listing: bool) -> None:
-    """This holds even for objects that no longer exist: otherwise, nothing could remove their rows from the table."""
+    """Rows of objects that no longer exist must leave, too. Otherwise, nothing could remove these rows from
+    the table.
+    """
     place = Landing(ministack, on_delete=on_delete)
     for number, key in enumerate(["a", "b", "bad/a", "bad/b"]):
         place.write(key, number)
@@ -200,9 +202,9 @@ def test_rejects_of_expired_objects_are_not_retried(ministack: S3Server) -> None
 
 @pytest.mark.parametrize("on_delete", ["keep", "keep_expired"])
 def test_a_backfill_ends(ministack: S3Server, on_delete: str) -> None:
-    """The objects that come first cannot be read again, and a round reads only a few objects.
+    """The first objects of the slot cannot be read again, and a round reads only a few objects.
 
-    The others are read all the same.
+    The later objects must still be read.
     """
     place = Landing(ministack, on_delete=on_delete, slots=1, max_objects=2)
     for number in range(6):

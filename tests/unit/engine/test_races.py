@@ -28,7 +28,7 @@ def place(ministack: S3Server) -> Place:
 
 
 def ingest(place: Place, when_reading: Callable[[], object] = lambda: None) -> SlotResult:
-    """One run; `when_reading` is called between its first plan and the read."""
+    """Runs one ingest. `when_reading` is called between the run's first plan and its read."""
     waiting = [when_reading]
 
     def progress(message: str) -> None:
@@ -68,7 +68,9 @@ def test_a_run_overtaken_completely_commits_nothing(place: Place) -> None:
 
 
 def test_an_object_overwritten_before_it_is_read_keeps_its_rows(place: Place) -> None:
-    """The object's pinned read fails, and the other objects are committed. The new version has its own signal."""
+    """The object's pinned read fails, and the other objects are committed. The new object version has its own
+    signal.
+    """
     place.put("a", 1)
     ingest(place)
     place.put("a", 2)
@@ -113,7 +115,7 @@ def test_an_object_deleted_before_it_is_read_leaves(place: Place, odd: str) -> N
 
 
 def test_a_read_that_fails_does_not_block_others(ministack: S3Server) -> None:
-    """The object is reported. Further plans of this run leave it out, even if no other object is left.
+    """The object is reported. Further plans of this run omit the object, even if the plan is then empty.
 
     The next run reads the object.
     """
@@ -138,7 +140,7 @@ def test_lost_states_fail_their_slots(ministack: S3Server, monkeypatch: pytest.M
     """Otherwise, the slots could silently be ingested a second time."""
     monkeypatch.setattr(
         SHARED_CACHE, "page", lambda *_: None
-    )  # like in a process that has not written the states
+    )  # as in a process that has not written the states
     place = Place(ministack, slots=2)
     for n in range(300):
         place.put(f"{n}", 1)

@@ -90,7 +90,7 @@ def test_two_processes_see_each_others_commits(place: Place, process: Any) -> No
 
 
 def test_an_object_that_came_back_in_the_meantime_is_read(place: Place, process: Any) -> None:
-    """The object is the same as in the remembered snapshot, but another process has changed the table since."""
+    """The object is the same as in the remembered snapshot, but another process has changed the table in between."""
     one, other = process(), process()
     for process_, value in ((one, 1), (other, 2), (one, 1)):
         place.put("a", value)
@@ -110,7 +110,7 @@ def test_a_forgotten_table_is_noticed(place: Place, process: Any) -> None:
 
 @pytest.mark.parametrize("beyond_half", [True, False])
 def test_an_old_memory_follows_the_newest_version(place: Place, process: Any, *, beyond_half: bool) -> None:
-    """Vacuum may have removed the versions between the remembered one and the newest one."""
+    """Vacuum may have removed the versions between the remembered version and the newest version."""
     one, other = process(), process()
     place.put("a", 0)
     one.run()
@@ -142,7 +142,7 @@ def test_a_late_round_is_not_committed(place: Place, process: Any) -> None:
 
 
 def test_an_object_overwritten_and_read_by_another_run_is_not_lost(place: Place, process: Any) -> None:
-    """Also in this case, the object's row is not duplicated."""
+    """The object must have one row, of its newest version."""
     one, other = process(), process()
     place.put("a", 0)
     one.run()

@@ -139,7 +139,7 @@ def test_the_version_that_committed_the_object_is_found(place, before, after):
 
 
 def test_a_version_delayed_by_other_writers_is_found(place):
-    """A delayed version got a later number than it was planned for."""
+    """If other writers commit first, a version gets a later number than the number for which it was planned."""
     place.put()
     table = place.source.table(store=place.store, clock=place.clock)
     late = place.round(place.state(), batch="late")
@@ -153,7 +153,7 @@ def test_a_version_delayed_by_other_writers_is_found(place):
 
 
 def test_a_version_removed_by_vacuum_is_given_with_doubt(place):
-    """After vacuum has removed the version, only the version is known that the object was planned for."""
+    """If vacuum has removed the table version, only the version for which the object was planned is known."""
     place.put()
     place.commit(place.state())
     other = ObjectState(key="raw/other", etag="x", size=1)

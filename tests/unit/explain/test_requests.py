@@ -42,7 +42,9 @@ def test_an_object_that_changes_meanwhile_is_read_again(place):
 
 
 def test_explain_needs_only_read_permission(place):
-    """A tombstone, left by a removal that could not delete its object, must read as absent and stay."""
+    """A removal that cannot delete an object leaves a tombstone. `explain` must treat the tombstone as absent, and must
+    not delete it.
+    """
     place.put()
     path = next(meta.key for meta in place.store.list("_s3notify/queue/queue").objects)
     place.store.put(path, b"1 - token\n")

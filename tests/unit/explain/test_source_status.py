@@ -58,7 +58,7 @@ def source(ministack: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 
 def commit(source: Source, rows: int, etag: str = "1", code: str = "") -> None:
-    """Commits one more version of the slot, with its present signal."""
+    """Commits one more table version that changes the slot, with the slot's present signal."""
     store = S3ObjectStore(source.location.platform)
     signal = store.head(signal_key(source.location.keyspace_prefix, SLOT))
     writer = SlotRounds(store=store, source=source, slot=SLOT, name=f"b{etag}", code_version=code)
@@ -75,8 +75,8 @@ def run(*arguments: str, columns: int = 120) -> Result:
 
 @pytest.mark.server
 def test_status_shows_queue_batches_and_last_commit(source: Source) -> None:
-    """The status must show an empty source; then a queue, a batch in flight and a rescan; then a commit with its
-    latency.
+    """The status must show an empty source. Later it must show a queue, a batch in flight and a rescan, and at the end
+    a commit with its latency.
     """
     (nothing,) = json.loads(run("--json").stdout)
     assert (nothing["committed_slots"], nothing["queue"], nothing["last"]) == (0, None, None)
@@ -174,7 +174,7 @@ def test_requests_do_not_grow_with_the_number_of_slots(
 
 
 def pin(source: Source, schema: str, *, inferred: bool) -> None:
-    """Gives the table this schema, in one more version."""
+    """Commits one more table version, which gives the table this schema."""
     table = source.table()
     base = source.open_table().snapshot
     assert base is not None

@@ -73,7 +73,7 @@ def test_a_truncated_stream_has_an_error(key: str, text: bytes, data: st.DataObj
 @pytest.mark.parametrize("key", ["k.gz", "k.bz2", "k.zst", "k.sz"])
 @given(text=st.binary(min_size=50, max_size=400), data=st.data())
 def test_damage_is_detected_by_checksums(key: str, text: bytes, data: st.DataObject) -> None:
-    """If the text is wrong, an error follows."""
+    """A wrong text must be followed by an error."""
     body = bytearray(COMPRESS[key](b"a" + text))
     # Byte 10 of snappy is the kind of a frame, and frames of some kinds are skipped.
     at = data.draw(st.integers(11 if key == "k.sz" else 10, len(body) - 1))

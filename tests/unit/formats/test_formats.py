@@ -74,7 +74,9 @@ class TestJsonLines:
         assert all(reason in r.reason for r in rejects), rejects[0].reason
 
     def test_records_over_several_lines_are_rejected(self) -> None:
-        """Otherwise, the next line could complete such a record, and both would be hidden. So each line is rejected."""
+        """Otherwise, the next line could complete such a record, and both records would be hidden. So each line is
+        rejected.
+        """
         rows, rejects = take([b'{"a":\n1}\n{"a":2}\n{"b":"x}\n{"b":"y}\n{"a":3,"b":"{}"}'], AB, "jsonl")
         assert [row["a"] for _, _, row in rows] == [2, 3]
         assert [r.raw for r in rejects] == [b'{"a":', b"1}", b'{"b":"x}', b'{"b":"y}']
@@ -104,7 +106,7 @@ class TestJsonLines:
     def test_unknown_fields_are_dropped_or_rejected(self) -> None:
         """With a given schema, fields that it does not name are dropped.
 
-        With an inferred schema, their records are rejected with the reason.
+        With an inferred schema, records with such fields are rejected with the reason.
         """
         assert values([b'{"a":1,"z":2}'], AB, "jsonl") == [{"a": 1, "b": None}]
         found = reject(b'{"a":1,"z":2}', AB, "jsonl", inferred=True)
@@ -185,7 +187,7 @@ class TestCsv:
         assert [r.raw for r in rejects] == [b'1,"x']
 
     def test_empty_fields_and_na_are_null(self) -> None:
-        """But in string columns, empty fields and NA are texts."""
+        """In string columns, however, empty fields and NA are texts."""
         assert values([b'a,b\n,\nNA,NA\n"",""\n1,null'], AB, "csv") == [
             {"a": None, "b": ""},
             {"a": None, "b": "NA"},
@@ -413,7 +415,7 @@ def test_csv_written_by_another_is_read_back(contents: list[list[tuple[int, str]
 def test_csv_rows_and_rejects_cover_every_byte(bodies: list[bytes]) -> None:
     """Only line ends may be between the records that are found.
 
-    This holds for any bytes, and for objects parsed alone or with others.
+    The objects have any bytes, and are parsed alone and with other objects.
     """
     objects = [b"a,b\n" + body for body in bodies]
     rows, rejects = take(objects, AB, "csv")

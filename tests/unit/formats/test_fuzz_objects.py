@@ -1,4 +1,4 @@
-"""The fuzz test of the formats has poison files. Each of them becomes one reject, which has the file's mark."""
+"""The fuzz test of the formats has poison files. Each poison file becomes one reject, which has the file's mark."""
 
 from collections.abc import Callable
 

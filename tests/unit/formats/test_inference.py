@@ -1,4 +1,4 @@
-"""Schemas inferred from samples: such a schema fits its samples."""
+"""A schema that is inferred from samples fits these samples."""
 
 import json
 from typing import Any
@@ -69,7 +69,7 @@ def test_columns_of_parquet_get_the_types_of_their_values() -> None:
 
 
 def test_the_first_of_contradicting_types_wins() -> None:
-    """Values that do not fit this type are rejected later, and no person has to act."""
+    """Values that do not fit the first type are rejected later, so that no person has to act."""
     found = infer([("jsonl", b'{"a":1}'), ("jsonl", b'{"a":"x"}'), ("jsonl", b'{"a":[1]}')])
     assert found == pa.schema([("a", pa.int64())])
 
@@ -91,7 +91,7 @@ def test_no_schema_is_inferred_from_nothing() -> None:
 
 @pytest.mark.parametrize("name", ["_key", "_KEY", "_rescued", ""])
 def test_reserved_names_are_not_inferred(name: str) -> None:
-    """A record with such a field is a reject, and the source goes on."""
+    """A record with such a field is a reject, and the source continues."""
     body = json.dumps({"a": 1}).encode() + b"\n" + json.dumps({name: 1}).encode() + b"\n"
     found = infer([("jsonl", body)])
     assert found == pa.schema([("a", pa.int64())])

@@ -75,14 +75,16 @@ def test_a_json_line_that_parses_alone_parses_among_others(
 def test_a_csv_record_that_parses_alone_parses_among_others(
     inferred: bool, mismatches: Mismatches, objects: list[bytes]
 ) -> None:
-    """This holds among records of the same object, and of other objects."""
+    """The other records may be in the same object, or in other objects."""
     found = together(objects, "csv", inferred=inferred, mismatches=mismatches)
     assert set(alone(objects, "csv", inferred=inferred, mismatches=mismatches)) <= found
 
 
 @pytest.mark.parametrize("key", ["other", "id"])
 def test_a_key_that_occurs_twice_is_a_reject(key: str) -> None:
-    """This holds even if the schema does not name some values of other records, whose types contradict each other."""
+    """The reject must not depend on other records, even if these have fields that the schema lacks, with contradicting
+    types.
+    """
     body = b'{"other":1}\n{"other":[]}\n{"%b":0,"%b":1}\n' % (key.encode(), key.encode())
     rows, rejects = take([body], SCHEMA, "jsonl")
     assert [offset for _, offset, _ in rows] == [0, 12]

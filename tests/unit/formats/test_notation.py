@@ -95,7 +95,7 @@ def test_a_notation_applies_by_column(fmt: str) -> None:
 @pytest.mark.parametrize("count", [3, 200])
 @pytest.mark.parametrize("fmt", FMTS)
 def test_a_value_in_another_notation_does_not_fit(fmt: str, count: int) -> None:
-    """The value is rescued, or its record is a reject that names the notation.
+    """A value in another notation is rescued, or its record is a reject that names the notation.
 
     The records next to it become rows, with any block size.
     """
@@ -138,7 +138,8 @@ def test_a_value_in_another_notation_does_not_fit(fmt: str, count: int) -> None:
 def test_times_without_a_zone_are_in_the_set_zone(fmt: str) -> None:
     """The zone applies with and without a pattern.
 
-    A time that clocks show twice is the first of the two; a time that they never show does not fit.
+    A time that clocks show twice in autumn means the first of the two moments. A time that clocks skip in spring does
+    not fit.
     """
     texts = {
         "2026-01-31T12:00:00": datetime(2026, 1, 31, 11, tzinfo=UTC),
@@ -184,7 +185,7 @@ def test_a_null_stays_null_under_a_notation(fmt: str) -> None:
 
 
 def test_a_notation_applies_in_objects_and_lists_by_path() -> None:
-    """If several paths apply, the longest one counts, and the reason names its pattern."""
+    """If several paths apply, the longest path counts. The reason of a mismatch names the pattern of this path."""
     form = form_of(
         "jsonl", date_format="dd.MM.yyyy|o=yyyy/MM/dd|o.born=yyyyMMdd", decimal_comma="lines.amount|rates"
     )
@@ -286,7 +287,7 @@ def test_new_fields_have_the_type_of_the_notation(fmt: str, count: int) -> None:
 
 @pytest.mark.parametrize("fmt", FMTS)
 def test_without_settings_the_format_is_unchanged(fmt: str) -> None:
-    """Sources without such settings are read as before."""
+    """Without settings of a notation, values must be read as usual."""
     assert FORMATS[fmt].configured(FormatSettings()) is FORMATS[fmt]
     assert FORMATS[fmt].configured(FormatSettings(time_zone="UTC")) == FORMATS[fmt] or fmt in (
         "csv",

@@ -1,6 +1,6 @@
-"""Values that Python, or the data of a time zone, cannot hold.
+"""Values that Python, or the data of a time zone, cannot represent.
 
-Each becomes a row or a reject, and each row can be read.
+Each of these values becomes a row or a reject, and each row can be read.
 """
 
 import io
@@ -131,7 +131,7 @@ def _files(place: str, values: Mapping[str, pa.Array]) -> Iterator[tuple[str, st
             try:
                 yield name, fmt, write(WRAPPED[place](array))
             except (pa.ArrowException, ValueError):
-                continue  # this writer cannot write it
+                continue  # the writer of this format cannot write this value
     for name, (kind, value) in AVRO.items():
         if place != "map key" and name in values:
             yield name, "avro", avro(place, kind, value)
@@ -220,7 +220,7 @@ def test_odd_times_in_texts_affect_only_their_record(kind: pa.DataType) -> None:
 
 
 def test_odd_times_in_structs_and_lists_affect_only_their_record() -> None:
-    """This holds for JSON, and for a Parquet column of texts."""
+    """The odd times are in JSON, and in a Parquet column of texts."""
     inside = pa.schema([("s", pa.struct([("t", UTC)])), ("l", pa.list_(DAY)), ("t", UTC)])
     body = b'{"s":{"t":"0000-01-01"}}\n{"l":["0001-01-01","0000-01-01"]}\n{"s":{"t":"0001-01-01"},"l":[]}\n'
     rows, rejects = take([body], inside, "jsonl")

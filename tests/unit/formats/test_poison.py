@@ -59,7 +59,7 @@ def parse(form: Format, objects: Sequence[tuple[str, bytes]], target: Target) ->
 @pytest.mark.parametrize("inferred", [False, True])
 @pytest.mark.parametrize("name", CORPUS)
 def test_good_neighbours_are_unchanged(name: str, inferred: bool, rescue: bool) -> None:
-    """Good objects give the same rows as alone, whichever object is parsed with them."""
+    """A good object must give the same rows alone and together with any other object."""
     form = form_of(name)
     good = good_of(form)
     target = Target(schema=SCHEMA, inferred=inferred, rescue=rescue)
@@ -87,7 +87,7 @@ def test_inference_next_to_a_bad_object_works(name: str) -> None:
 
 @pytest.mark.parametrize("name", CORPUS)
 def test_a_bad_object_ends_as_a_big_object(name: str) -> None:
-    """Objects that are too big for memory are read piece by piece. Such a read must end, too."""
+    """Objects that are too big for memory are read piece by piece. The read in pieces must end, too."""
     body = CORPUS[name]
     target = Target(schema=SCHEMA, inferred=True)
     *_, end = form_of(name).read(Remote(body), whole_split(version(body, name)), target)
@@ -104,7 +104,7 @@ def test_rows_without_bytes_are_refused() -> None:
 
 @pytest.mark.parametrize("inferred", [False, True])
 def test_narrow_rows_in_a_wide_schema_are_parsed_in_small_tables(inferred: bool) -> None:
-    """The number of rows in a table is limited by the columns of the schema."""
+    """The more columns the schema has, the fewer rows an Arrow table may have."""
     wide = pa.schema([(f"c{n}", pa.int64()) for n in range(2000)])
     body = parquet(pa.table({"c7": list(range(20_000))}))
     lines = b"".join(b'{"c%d":%d}\n' % (7 + n % 3, n) for n in range(20_000))
@@ -189,11 +189,13 @@ def test_rows_before_the_bound_are_kept_and_the_reject_has_an_offset() -> None:
 
 
 def test_avro_rows_before_the_bound_are_kept() -> None:
-    """Avro's blocks are small, so only the rows beyond the bound are one reject, with the offset of the first one."""
+    """Avro's blocks are small. So only the rows beyond the bound are one reject, with the offset of the first
+    such row.
+    """
     records = (long(1 << 20) + b"x" * (1 << 20)) * 15
     schema = {"type": "record", "name": "r", "fields": [{"name": "name", "type": "string"}]}
     begin, one = header(schema, b"bzip2"), block(bz2.compress(records), 15)
-    given = MAX_DECODED_BYTES // len(records) & ~1  # two blocks become a table
+    given = MAX_DECODED_BYTES // len(records) & ~1  # two Avro blocks become one Arrow table
     parsed = [*FORMATS["avro"].parse([("a", begin + one * (given + 3))], Target(schema=SCHEMA))]
     assert sum(each.table.num_rows for each in parsed) == 15 * given
     (reject,) = (reject for each in parsed for reject in each.rejects)

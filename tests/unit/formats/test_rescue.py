@@ -1,4 +1,4 @@
-"""Rescue: a record keeps the values that fit, and `_rescued` has the others. No value is lost, for any record."""
+"""Rescue: a record keeps the values that fit, and `_rescued` has the other values. No value is lost, for any record."""
 
 import csv
 import io
@@ -107,7 +107,7 @@ class TestJsonLines:
         assert rejects[0].reason
 
     def test_fields_that_the_schema_lacks_are_rescued(self) -> None:
-        """They are rescued even if their values have contradicting types. Nulls are not rescued."""
+        """Such fields are rescued even if their values have contradicting types. Nulls are not rescued."""
         body = b'{"a":1,"z":2}\n{"a":2,"z":"x"}\n{"a":3,"z":null}\n{"z":[0.10]}\n'
         seen: list[Parsed] = []
         assert rescued([body, b'{"y":1}'], AB, "jsonl", seen=seen) == [
@@ -185,7 +185,9 @@ class TestCsv:
 
 class TestParquet:
     def test_values_that_do_not_fit_are_rescued(self) -> None:
-        """One by one. If the column's type cannot be cast, all its values are rescued as texts."""
+        """Values are cast and rescued one by one. If the column's type cannot be cast, all values of the column are
+        rescued as texts.
+        """
         table = pa.table(
             {
                 "a": pa.array([1, 2**63, None], pa.uint64()),
@@ -203,7 +205,7 @@ class TestParquet:
         assert total(seen, "mismatches") == {0: {"a": 1, "b": 2, "t": 1}}
 
     def test_columns_that_the_schema_lacks_are_rescued(self) -> None:
-        """Without this, a cast would silently drop such fields of structs and lists."""
+        """Without the rescue, a cast would silently drop fields of structs and lists."""
         table = pa.table(
             {
                 "a": [1, 2],
@@ -313,7 +315,9 @@ record = st.fixed_dictionaries(
 
 
 def accounted(found: Any, cell: Any, kind: pa.DataType | None, path: str, odd: dict[str, str]) -> None:
-    """Checks that a value of the input is in its column or in `odd`. If it is in `odd`, it is removed there."""
+    """Checks that a value of the input is in its column or in `odd`. A value that is found in `odd` is removed from
+    `odd`.
+    """
     if path in odd:
         assert cell is None
         text = odd.pop(path)
@@ -342,7 +346,7 @@ def accounted(found: Any, cell: Any, kind: pa.DataType | None, path: str, odd: d
 def test_no_json_value_is_lost_by_rescue(
     contents: list[dict[str, Any]], inferred: bool, together: int
 ) -> None:
-    """Every value is in its column or in `_rescued`, whatever the records are."""
+    """Whatever the records are, every value must be in its column or in `_rescued`."""
     body = b"".join(json.dumps(row, ensure_ascii=False).encode() + b"\n" for row in contents)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(conversion, "RECOVER_RECORDS", together)
@@ -370,7 +374,7 @@ texts = st.sampled_from(["", "1", "-7", "1.5", "x", '"', "a,b", "l\nm", "NA", "\
 @given(st.lists(st.lists(texts, min_size=1, max_size=5), max_size=6), st.booleans())
 @example([["", "NA", ""]], True)
 def test_no_csv_value_is_lost_by_rescue(contents: list[list[str]], inferred: bool) -> None:
-    """This holds for records with any number of values."""
+    """Records may have any number of values."""
     sink = io.StringIO()
     writer = csv.writer(sink, lineterminator="\n")
     writer.writerow(["a", "z", "b"])

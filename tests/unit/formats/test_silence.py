@@ -3,14 +3,14 @@
 First, each object is cut at each byte. If its codec or its format has an end mark (gzip, bz2, zstd, Parquet, ORC, JSON
 documents), each cut is an error or a reject. Plain text, snappy frames and Avro blocks have no end mark: an object that
 is cut at the end of a record, a frame or a block looks like a complete object. Then each record that begins before the
-cut is a row or a reject. An object that is only a header has neither.
+cut is a row or a reject. An object that is only a header has neither rows nor rejects.
 
 Second, each bit is changed (all bits in `poe thorough`, a sample in `poe check`). The result has at least as many rows
 as before, or an error, or a reject. For ORC, the process may also end: pyarrow's reader is native, and a damaged file
 sometimes crashes it (see `tests/spark/test_deaths.py`). With a checksum (gzip, bz2, zstd, framed snappy) the rows are
-unchanged. Without a checksum, values may be different, which cannot be detected. If any text is a record (`text`, plain
-or in Hadoop's snappy), a changed bit may turn a line end into a letter. Then two records become one; this is not
-tested.
+unchanged. Without a checksum, values may be different, which cannot be detected. If every line is a record (`text`,
+plain or in Hadoop's snappy), a changed bit may turn a line end into a letter. Then two records become one record, which
+is not tested.
 
 Third, objects have any bytes. Every object of at least one byte has rows or rejects. The exceptions are a header alone,
 an empty list, a file that declares no rows, blank JSON lines, and a complete stream without content.
@@ -114,7 +114,7 @@ class Outcome:
 
 
 def of_whole(fmt: str, codec: str, bodies: Sequence[bytes], *, inferred: bool = False) -> list[Outcome]:
-    """Parses all objects together, like a window."""
+    """Parses all objects together, as a task does."""
     target = target_of(fmt, inferred=inferred)
     objects = [(key_of(fmt, codec), body) for body in bodies]
     values: list[list[object]] = [[] for _ in bodies]
@@ -188,7 +188,8 @@ def borders_of(fmt: str, codec: str, body: bytes) -> set[int]:
     elif codec == "k.snappy":
         while place < len(body):
             missing, place = int.from_bytes(body[place : place + 4]), place + 4
-            while missing > 0:  # parts of 24 bytes
+            # The compressor of this test writes parts of 24 bytes.
+            while missing > 0:
                 place += 4 + int.from_bytes(body[place : place + 4])
                 missing -= 24
             found.add(place)
@@ -312,7 +313,9 @@ def apart() -> Iterator[Apart]:
 def check_flips(
     apart: Apart, fmt: str, codec: str, flips: Iterable[tuple[int, int]], *, inferred: bool
 ) -> None:
-    """Flips each of these bits in turn, and checks the object. `flips`: the place and the bit of each flip."""
+    """Flips each of these bits in turn, and checks the object. `flips` has the byte's place and the bit of
+    each flip.
+    """
     body = made(fmt, codec)
     (whole,) = of_whole(fmt, codec, [body], inferred=inferred)
     damaged = [(place, flipped(body, place, bit)) for place, bit in flips]
@@ -331,7 +334,9 @@ def check_flips(
 
 @every_case
 def test_some_flipped_bits_are_not_silent(apart: Apart, fmt: str, codec: str) -> None:
-    """Each run of the test flips the same bits. Some are at both ends of the file, where its metadata is."""
+    """Each run of the test flips the same bits. Some of these bits are at both ends of the file, where the file's
+    metadata is.
+    """
     size, draw = len(made(fmt, codec)), random.Random(f"{fmt} {codec}")
     ends = {*range(min(size, 20)), *range(max(0, size - 60), size)}
     places = ends | {*draw.sample(range(size), min(size, SAMPLE))}

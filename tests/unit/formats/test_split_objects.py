@@ -116,7 +116,9 @@ def test_parquet_splits_give_each_row_once(rows: int, group: int, at: list[int])
 
 
 def test_tiny_row_groups_are_read_once() -> None:
-    """If one row group is compressed a thousandfold, several others next to it have the same byte as their place."""
+    """A split has the row groups whose middle byte is in its range. Otherwise, several tiny row groups with the same
+    middle byte could be read twice.
+    """
     sink = io.BytesIO()
     table = pa.table({"a": pa.array([0] * 50_000, pa.int64()), "b": ["x"] * 50_000})
     with pq.ParquetWriter(sink, table.schema, compression="zstd", use_dictionary=False) as writer:

@@ -81,7 +81,7 @@ def test_splits_give_each_record_once(made: tuple[str, bytes], at: list[int], li
 def test_a_later_split_goes_on_where_one_ended(
     made: tuple[str, bytes], at: list[int], limits: Limits
 ) -> None:
-    """A record begins where the earlier split ended, even if values are quoted."""
+    """A record must begin where the earlier split ended, even if values are quoted."""
     fmt, body = made
     middle = min(len(body), 1 + at[0] % (len(body) + 1)) if at else len(body)
     first = Split(version=version(body), start=0, end=middle)
@@ -129,7 +129,8 @@ compressions = st.sampled_from(sorted(COMPRESS))
     st.booleans(),
     tiny,
 )
-@example(("jsonl", b"\0"), "utf-16", 0, False, Limits())  # begins like UTF-32
+# These bytes begin like a text in UTF-32.
+@example(("jsonl", b"\0"), "utf-16", 0, False, Limits())
 def test_reading_by_record_resumes_exactly(
     made: tuple[str, bytes], how: str, limit_bytes: int, known: bool, limits: Limits
 ) -> None:
@@ -175,7 +176,9 @@ def test_a_step_ends_with_the_record_that_reaches_its_limit() -> None:
 
 @pytest.mark.parametrize("fmt", ["jsonl", "csv", "text"])
 def test_only_the_first_split_reads_a_compressed_object(fmt: str) -> None:
-    """Only the content of the object shows that it is compressed."""
+    """Only an object's content shows that the object is compressed. So the other splits must notice this, and return no
+    rows.
+    """
     text = b'a,b\n{"a":1}\n' * 20
     body = gzip.compress(text)
     splits = [Split(version=version(body), start=at, end=at + 10) for at in range(0, len(body), 10)]
@@ -197,7 +200,8 @@ def test_damage_is_one_reject_behind_the_intact_records(
     split = Split(version=version(body[:at], key), start=0, end=at, by_record=True)
     found, end = read(Remote(body[:at]), split, "text", SCHEMAS["text"], limits=limits)
     behind = at - len(COMPRESS[key](text[:150]))
-    if behind == 0 or (key == "k.sz" and behind == 10):  # behind a member, or the identifier of the next
+    # The cut is behind a whole member, or behind the next member's identifier.
+    if behind == 0 or (key == "k.sz" and behind == 10):
         return
     *rows, (offset, reason, raw) = found
     assert rows == whole(text, "text", SCHEMAS["text"])[: len(rows)]

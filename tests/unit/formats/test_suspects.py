@@ -118,7 +118,7 @@ csv_lines = st.one_of(
 
 
 def outcome(body: bytes, fmt: str, mismatches: str, *, inferred: bool) -> tuple[Any, Any]:
-    """Rows, with NaN as text, and rejects."""
+    """Returns the rows as texts, so that NaN equals NaN, and the rejects."""
     rows, rejects = take([body], SCHEMA, fmt, mismatches=mismatches, inferred=inferred)
     return [repr(row) for row in rows], rejects
 
@@ -184,7 +184,7 @@ def test_bad_records_do_not_slow_down_the_others(
 @pytest.mark.parametrize("text", [*TEXTS, "NA", "nan", "1e999", " NaN ", "\t5", "True", "TRUE", " true"])
 @pytest.mark.parametrize("name", ["i", "f", "d", "day", "b"])
 def test_a_text_is_converted_like_by_the_csv_reader(name: str, text: str) -> None:
-    """This holds for a text that is converted with its whole column, and for a text among texts that do not fit."""
+    """A text must be converted equally with its whole column, and among texts that do not fit."""
     column = SCHEMA.field(name)
     values, mismatches = most_values(pa.array([text, "?"]), column, STANDARD)
     header, fields = ",".join(SCHEMA.names), ["" for _ in SCHEMA.names]

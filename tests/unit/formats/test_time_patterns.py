@@ -1,6 +1,6 @@
 """Patterns of dates and times: which texts they read, and which patterns are valid.
 
-`tests/spark` compares with Spark.
+Tests in `tests/spark` compare the patterns with those of Spark.
 """
 
 from datetime import UTC, date, datetime
@@ -19,7 +19,7 @@ UTC_TIME = pa.timestamp("us", tz="UTC")
 
 
 def at(pattern: str, text: str) -> datetime | None:
-    """The time that a text means; None if the text does not match the pattern."""
+    """Returns the time that a text means, or None if the text does not match the pattern."""
     try:
         (found,) = timestamps(time_pattern(pattern).iso(pa.array([text])), UTC_TIME).to_pylist()
     except pa.ArrowInvalid:
@@ -118,7 +118,7 @@ def test_an_invalid_pattern_is_refused(pattern: str, said: str) -> None:
 
 @given(st.datetimes(min_value=datetime(1, 1, 1), max_value=datetime(9999, 12, 31, 23, 59)))
 def test_written_times_are_read_back(time: datetime) -> None:
-    """This holds for any time that Python supports, written by its `strftime`."""
+    """Any time that Python supports, written by `strftime`, must be read back."""
     written = f"{time.day:02}.{time.month:02}.{time.year:04} {time:%H:%M:%S.%f}"
     assert at("dd.MM.yyyy HH:mm:ss.SSSSSS", written) == time.replace(tzinfo=UTC)
     twelve = f"{time.year:04}/{time.month}/{time.day} {time:%I:%M %p}"

@@ -19,7 +19,7 @@ NO = object()
 
 
 def one(body: bytes, kind: pa.DataType, fmt: str) -> Any:
-    """The value of column `v` of the only record; `NO` if only this value went to `_rescued`."""
+    """Returns the value of column `v` in the only record, or `NO` if this value is in `_rescued`."""
     rows, rejects = take([body], pa.schema([("v", kind)]), fmt, mismatches="rescue")
     assert rejects == []
     ((_, _, row),) = rows
@@ -45,7 +45,7 @@ def one(body: bytes, kind: pa.DataType, fmt: str) -> Any:
         ("-10000", MONEY, NO),
         ("1.555", MONEY, NO),
         ("1e4", MONEY, NO),
-        # Numbers.
+        # Numbers: exact, and only within the range of their type.
         ("9223372036854775807", INT, 2**63 - 1),
         ("-9223372036854775808", INT, -(2**63)),
         ("9223372036854775808", INT, NO),
@@ -67,7 +67,7 @@ def one(body: bytes, kind: pa.DataType, fmt: str) -> Any:
     ],
 )
 def test_numbers_are_exact_or_do_not_fit(text: str, kind: pa.DataType, value: object) -> None:
-    """JSON and CSV give the same numbers."""
+    """JSON and CSV must give the same numbers."""
     assert one(b'{"v":%s}' % text.encode(), kind, "jsonl") == value
     assert one(b"v\n%s\n" % text.encode(), kind, "csv") == value
 
@@ -81,7 +81,7 @@ def test_numbers_are_exact_or_do_not_fit(text: str, kind: pa.DataType, value: ob
     ],
 )
 def test_a_number_that_is_too_large_is_not_an_infinity(fmt: str, body: bytes, fitting: int) -> None:
-    """This holds whatever other values the record has."""
+    """The number must not become an infinity, whatever other values the record has."""
     one = [("v", pa.float32()), ("s", TEXT), ("l", pa.list_(pa.struct([("v", pa.float32())])))]
     names = ("v", "s") if fmt == "csv" else ("v", "s", "l")
     rows, rejects = take([body], pa.schema([part for part in one if part[0] in names]), fmt)
@@ -217,7 +217,9 @@ def test_json_nulls_are_null_at_any_depth() -> None:
 
 
 def test_numbers_in_string_columns_are_texts() -> None:
-    """The string is the number's source text, whatever else the record has. The same holds for true and false."""
+    """The string is the number's source text, whatever else the record has. The JSON values true and false become
+    texts, too.
+    """
     lines = (
         b'{"b":1}',
         b'{"b": -1.50e3 ,"a":7}',

@@ -26,13 +26,15 @@ def blocked(extras: str) -> list[str]:
 
 @pytest.fixture(params=["blocked", pytest.param("fresh", marks=[pytest.mark.thorough, pytest.mark.registry])])
 def python(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[str], list[str]]:
-    """The command that runs a module with some extras: other extras are blocked, or the environment is new."""
+    """Returns a command that runs a module with some extras. Other extras are blocked, or are missing in a new
+    environment.
+    """
 
     return blocked if request.param == "blocked" else lambda extras: fresh(tmp_path, extras)
 
 
 def fresh(tmp_path: Path, extras: str, program: str = sys.executable, how: Sequence[str] = ()) -> list[str]:
-    """The command that runs a module in a new environment with these extras."""
+    """Returns a command that runs a module in a new environment with these extras."""
     uv = [sys.executable, "-m", "uv", "--quiet"]
     folder = tmp_path / "environment"
     subprocess.run([*uv, "venv", "--python", program, str(folder)], check=True)
@@ -43,7 +45,8 @@ def fresh(tmp_path: Path, extras: str, program: str = sys.executable, how: Seque
 
 
 def run(command: Sequence[str], tmp_path: Path, given: str = "") -> subprocess.CompletedProcess[str]:
-    # With this path `tests` is found, and so is the package, which a new environment has installed from here.
+    # This path makes `tests` importable. It also has the package, which a new environment installed from the same
+    # folder.
     environment = {**os.environ, **KEYS, "PYTHONPATH": str(PROJECT.parent)}
     for name in ("DAGSTER_HOME", "PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"):
         environment.pop(name, None)
@@ -125,7 +128,7 @@ def test_errors_name_the_extra_that_installs_the_module() -> None:
 
 
 def newest_python() -> str | None:
-    """The newest interpreter on this machine that is newer than the running one; None if there is none."""
+    """Returns the newest Python on this machine, or None if no Python is newer than the running one."""
     for minor in (14, 13, 12):
         program = shutil.which(f"python3.{minor}")
         if program and minor > sys.version_info.minor:

@@ -1,4 +1,4 @@
-"""Concurrent threads that do the same kind of work share it."""
+"""Concurrent threads that have the same kind of work share its requests."""
 
 from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier, Event, Thread
@@ -104,7 +104,7 @@ def test_an_error_of_a_stage_is_raised_in_each_thread():
 
 
 def test_an_interrupted_leader_leaves_its_work_to_the_next_leader():
-    """Otherwise Ctrl-C in one thread would leave the others waiting for ever."""
+    """Otherwise Ctrl-C in one thread would leave other threads waiting for ever."""
     go, interrupted = Event(), []
 
     def work(items):
@@ -179,7 +179,9 @@ def test_a_wrong_number_of_results_is_an_error_of_every_job():
 
 
 class MetStore(DelegatingStore):
-    """A store whose PUTs of first objects wait for each other, so that all threads are at work from then on."""
+    """A store in which each thread's first PUT waits for those of all other threads. So all threads work at the same
+    time.
+    """
 
     def __init__(self, store, *, threads):
         super().__init__(store)

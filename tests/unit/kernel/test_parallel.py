@@ -84,7 +84,7 @@ def of_listings(store: Slow, _: pytest.MonkeyPatch) -> Iterator[Any]:
 
 
 def of_packs(store: Slow, patch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """Reads one pack three times: the third read is in flight when the first is yielded."""
+    """Reads one pack three times: the third read is in flight when the result of the first read is yielded."""
     patch.setattr(ranged_file, "ITEMS_AHEAD", 2)
     rounds = Rounds(store=store)
     done = rounds.commit(rounds.planned({"a": ("e", (1, 2))}))

@@ -274,7 +274,7 @@ def test_a_document_without_a_source_is_refused(project: Path, document: dict[st
 
 
 def test_other_components_may_have_their_own_keys(project: Path) -> None:
-    """In YAML of other components, only the keys that this package's component has too are checked."""
+    """In the YAML of another component, only keys that this package's component also has are checked."""
     write(project, PLACE).write_text(
         yaml.safe_dump({"type": "shop.Orders", "attributes": PLACE | {"shop": 7}})
     )

@@ -18,7 +18,7 @@ from tests.support.waiting import until
 
 
 class Watched(DagsterDev):
-    """Records, before it starts a process, the number of versions in each of Dagster's databases."""
+    """Before it starts a process, it notes the number of schema versions in each of Dagster's databases."""
 
     def _spawned(self, arguments, stdin):
         versions = []
@@ -30,7 +30,8 @@ class Watched(DagsterDev):
 
 
 def test_a_home_is_served_by_one_process(tmp_path):
-    """A second process is refused and names the first, which continues; later the home can be served again.
+    """A second process is refused, and its error names the first process, which continues. After the first process has
+    ended, the home can be served again.
 
     Only one process may create the storage, before the supervisor and Dagster open it.
     """

@@ -78,7 +78,7 @@ def test_the_import_checks_the_versions() -> None:
 
 
 def test_a_component_of_another_minor_names_the_line_to_type(tmp_path: Path) -> None:
-    """A project sees this message when its YAML is loaded."""
+    """A user sees this message when the project's YAML is loaded."""
     program = (
         "import dagster; dagster.__version__ = '1.14.2'\n"
         "try:\n    from s3notify_platform import S3NotifyComponent\n"

@@ -77,8 +77,8 @@ def test_hostile_expressions_are_refused(text, command):
 
 
 def test_lookups_of_variables_are_evaluated(monkeypatch):
-    """This covers one variable, a variable with a default, and variables within text. A value that looks like a number
-    becomes a number.
+    """The test covers one variable, a variable with a default, and variables within text. A value that looks like a
+    number becomes a number.
     """
     monkeypatch.setenv("SLOTS", "16")
     write(

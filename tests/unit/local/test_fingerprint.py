@@ -68,7 +68,7 @@ short = lambda df: df.limit(5)
 
 @pytest.fixture
 def of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
-    """The fingerprint of a function in a project of these files, each time in another folder."""
+    """Returns the fingerprint of a function in a project of these files. Each call uses another folder."""
     numbers = count()
 
     def found(files: Mapping[str, str], path: str = "proj.jobs.clean") -> str:
@@ -192,7 +192,7 @@ nothing = 1
 
 
 def test_no_transform_is_a_code_version_too() -> None:
-    """Rows made without a transform must become stale when one is added."""
+    """Rows made without a transform must become stale when a transform is added."""
     assert fingerprint(None) == fingerprint("") == NO_TRANSFORM
 
 

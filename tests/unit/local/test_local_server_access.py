@@ -87,7 +87,7 @@ def test_every_port_refuses_strangers(server):
     ports.
     """
     inner = state(server)
-    # A real chunk, whose id the master gives only with the key.
+    # This is the id of a real chunk, which the master gives only with the key.
     status, found = asked(inner["master_port"], "GET", "/dir/assign", tls=context(server))
     assert status == 200, "the master must answer with the key, else a refusal proves nothing"
     chunk = f"/{json.loads(found)['fid']}"
@@ -116,7 +116,7 @@ def test_every_port_refuses_strangers(server):
 @pytest.mark.server
 @needs_ss
 def test_every_port_refuses_grpc_without_a_certificate(server):
-    """The connections are plain text, and TLS without the server's certificate. With the server's own certificate,
+    """The test connects in plain text, and by TLS without the server's certificate. With the server's own certificate,
     three ports answer.
     """
     authority, key = ((server.folder / name).read_bytes() for name in ("inner.crt", "inner.key"))

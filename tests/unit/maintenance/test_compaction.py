@@ -1,5 +1,5 @@
-"""A compaction merges the files of a whole table to their target sizes, beside running batches. There is a test for
-each row of the table in the module's docstring.
+"""A compaction merges the files of a whole table to their target sizes, beside running batches. Each row of the table
+in the docstring of `maintenance/compaction.py` has a test.
 """
 
 import random
@@ -42,7 +42,7 @@ def committed(rounds, bucket, slots=None):
 
 
 def filled(rounds, count=9, seed=1):
-    """Commits small rounds; each overwrites and deletes some objects of earlier rounds."""
+    """Commits small rounds. Each round overwrites and deletes some objects of earlier rounds."""
     source, bucket = random.Random(seed), {}
     for turn in range(count):
         for _ in range(4):
@@ -131,7 +131,7 @@ def test_dry_run_reports_its_work_and_writes_nothing(rounds):
 
 
 def test_packs_with_many_hidden_rows_are_rewritten():
-    """Full packs are not merged with others, but are rewritten, too, if many of their rows are hidden."""
+    """Full packs are not merged with other packs. They are rewritten, however, if many of their rows are hidden."""
     process = Rounds(store=MemoryObjectStore(), vectors=True, more={"sizes": LAZY})
     bucket = {f"a{n}": ("e", tuple(random.Random(n).randbytes(9)[1:])) for n in range(300)}
     process.commit(process.planned(bucket))
@@ -148,7 +148,9 @@ def test_packs_with_many_hidden_rows_are_rewritten():
 
 
 def test_step_is_committed_after_others_changed_slots(rounds):
-    """A step is committed if its packs still exist; packs that others add meanwhile wait for the next compaction."""
+    """A step is committed if its packs still exist. Packs that other writers add meanwhile wait for the next
+    compaction.
+    """
     bucket = filled(rounds)
     turns = []
 

@@ -1,4 +1,6 @@
-"""Erases an object for good, on a real server: afterwards no object of the platform contains its mark."""
+"""The erasure of an object, on a real server: afterwards no object of the platform contains the erased
+object's mark.
+"""
 
 from contextlib import suppress
 from dataclasses import replace
@@ -37,7 +39,7 @@ def times(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def marked(place: Place) -> set[str]:
-    """The platform's objects that contain the mark, in their key or in their rows."""
+    """Returns the platform's objects that contain the mark, in the key or in the body."""
     return {key for key in holding(place.store, MARK, NUMBER) if key.startswith("_s3notify")}
 
 
@@ -50,7 +52,9 @@ def newest(place: Place, asset: str | None = None) -> Snapshot:
 
 
 def prepared(server: S3Server) -> Place:
-    """Commits versions of the object in one slot, among other objects. Its traces are in all possible places."""
+    """Commits versions of the object in one slot, among other objects. The erased object's traces are in all possible
+    places.
+    """
     place = Place(server, slots=1)
     queue = place.source.location.queue()
     bucket = place.source.input.bucket.bucket
@@ -58,12 +62,14 @@ def prepared(server: S3Server) -> Place:
         queue.topics.create(topic, TopicSettings(bucket=bucket, prefix="raw/", slots=1))
     place.put("other", 1)
     place.run("1")
-    body = b'{"a":%d}\n{"a": %s}\n' % (NUMBER, MARK.encode())  # one row, one reject
+    # The object has one row and one reject.
+    body = b'{"a":%d}\n{"a": %s}\n' % (NUMBER, MARK.encode())
     place.store.put(f"raw/{KEY}", body)
     place.run("2")
     place.put("third", 3)
     place.store.put(f"raw/{KEY}", body * 2)
-    next(iter(place.rounds()))  # staged, but never committed
+    # This round is staged, but never committed.
+    next(iter(place.rounds()))
     place.run("3")
     made_from = {SLOT: newest(place).manifest.slot(SLOT).generation}
     rows = {"_slot": pa.array([0, 0], pa.int32()), "_key": ["raw/other", f"raw/{KEY}"], "text": ["x", MARK]}
@@ -127,8 +133,8 @@ def test_erase_removes_every_trace_of_an_object(ministack: S3Server) -> None:
 
 
 def test_rebuilt_slot_asset_does_not_require_a_repetition(ministack: S3Server) -> None:
-    """The asset's rows do not name their object, so each erasure removes the rebuilt slot again. If it also asked for a
-    repetition, the repetitions would never end.
+    """The asset's rows do not name their object, so each erasure removes the rebuilt slot again. If the erasure also
+    asked for a repetition, the repetitions would never end.
     """
     place = prepared(ministack)
     erased(place)

@@ -92,13 +92,15 @@ def test_replaced_version_far_below_the_newest_is_restored(store):
 
 
 def test_versions_that_followed_a_replaced_one_are_removed(store):
-    """The late write happens before `known` names the version, and another writer commits on top of it."""
+    """The late write happens before `known` names the version. Another writer then plans its commit on top of the late
+    version.
+    """
     base = by_leases(store).opened()
     wakes = overrun(store, 1, 5)
 
     class Noting(DelegatingStore):
-        """Lets the sleeping writer write, and another one plan on its
-        version, between the commit and the update of `known`.
+        """Acts between the commit and the update of `known`: the sleeping writer writes, and another writer plans on
+        the late version.
         """
 
         planned = ()

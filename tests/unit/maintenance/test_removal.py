@@ -49,7 +49,7 @@ def prepared(server: S3Server, **settings: Any) -> tuple[Place, dict[str, str]]:
 
 
 def objects(place: Place) -> dict[str, str]:
-    """All objects except remains of a killed probe of the store. Before, a scan of the topics deletes tombstones."""
+    """Scans the topics, which deletes tombstones. Returns all objects except remains of a killed probe of the store."""
     place.source.location.queue().topics.all()
     return {key: etag for key, etag in place.objects().items() if ".probe-" not in key}
 
@@ -150,7 +150,7 @@ def test_removal_is_refused_if_the_source_is_below_the_platform_prefix(ministack
 
 
 def test_removal_of_a_whole_bucket_source_keeps_the_users_objects(ministack: S3Server) -> None:
-    """The platform's own objects in the bucket are recognised, and only they are removed."""
+    """The platform's own objects in the bucket are recognised, and only these objects are removed."""
     place = Place(ministack, prefix="")
     place.put("a", 1)
     before = place.objects()

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.server
 
 @pytest.fixture
 def place(ministack: S3Server) -> Place:
-    """Commits two objects. Then one of them is overwritten, and a third is added."""
+    """Commits two objects. Then one of the two objects is overwritten, and a third object is added."""
     made = Place(ministack)
     made.put("a", 1)
     made.put("b", 2)
@@ -31,7 +31,7 @@ def place(ministack: S3Server) -> Place:
 
 
 def test_plan_lists_the_changes_of_a_rollback(place: Place) -> None:
-    """The plan lists slots, counts, and the objects to be read again. It writes nothing."""
+    """The plan lists slots, counts, and the objects to be read again. The plan itself writes nothing."""
     first, last = 1, place.snapshot().version
     before = place.objects()
     planned = plan_rollback(place.source.location, first)
@@ -50,8 +50,8 @@ def test_plan_lists_columns_that_leave_the_schema(place: Place) -> None:
 
 
 def test_next_run_ingests_what_has_changed_since_the_version(place: Place) -> None:
-    """The rollback signals the changed slots, and the next listing compares them. So the next run reads the present
-    objects again.
+    """The rollback signals the changed slots, and the next listing compares these slots. So the next run reads the
+    present objects again.
     """
     location = place.source.location
     watcher = Watcher(place.store, prefix=location.keyspace_prefix)

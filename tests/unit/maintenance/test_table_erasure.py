@@ -1,4 +1,4 @@
-"""Erases an object from a table: no trace of it is left anywhere, and nothing else is lost."""
+"""The erasure of an object from a table: no trace of the object is left anywhere, and nothing else is lost."""
 
 from dataclasses import replace
 
@@ -58,8 +58,8 @@ def commit(process, bucket, **note):
 
 
 def filled(rounds, clock):
-    """Commits the object among others, in several versions. In between it is overwritten, and in the end it has left
-    the bucket.
+    """Commits the object among others, in several versions. In between, the object is overwritten. At the end, it has
+    left the bucket.
     """
     process = rounds()
     bucket = {f"a{n}": (f"e{n}", (1, 2, 3)) for n in range(4)}
@@ -78,7 +78,7 @@ def filled(rounds, clock):
 
 
 class Derived:
-    """A stand-in for one slot of a derived table in a round; it has only counts."""
+    """A stand-in for one slot of a derived table in a round. It has only counts."""
 
     def __init__(self, rows):
         self.changes, self.pairs, self.rows = {}, [], rows
@@ -188,7 +188,9 @@ def packs(store):
 
 
 def test_repetition_removes_files_that_a_run_writes_late(rounds, store, clock):
-    """The run was planned before the erasure, and writes its files after it. It commits without the erased slot."""
+    """The run was planned before the erasure, and writes its files after the erasure. The run commits without the
+    erased slot.
+    """
     bucket = filled(rounds, clock)
     with_it = {**bucket, KEY: ("etag4711-c", (471147114711, 471147114712)), "c1": ("x", (1, 2))}
     process, before = rounds(), {meta.key for meta in list_all(store, "")}

@@ -1,5 +1,5 @@
-"""A rollback to an earlier version. The tests cover each row of the table in the module's docstring, and versions of
-other engines that are undone.
+"""A rollback to an earlier version. The tests cover each row of the table in the docstring of
+`maintenance/table_rollback.py`, and the undoing of other engines' versions.
 """
 
 import json
@@ -98,8 +98,8 @@ def test_rollback_restores_the_schema(rounds):
 
 @pytest.mark.parametrize("slot", ["a", "b", "c"])
 def test_rollback_restarts_after_others_changed_a_slot(rounds, slot):
-    """Others change a slot that the rollback also changes, a slot that it leaves, or a slot that is new since the
-    version.
+    """Other writers change a slot that the rollback changes, a slot that the rollback leaves unchanged, or a slot that
+    is newer than the version.
     """
     first, at_first, second, _ = filled(rounds)
     process = rounds()

@@ -160,7 +160,7 @@ def test_bucket_without_versioning_is_refused(world, status):
 
 @pytest.mark.parametrize("shown", ["null", None], ids=["as AWS", "as Ceph"])
 def test_object_older_than_the_versioning_is_counted(world, monkeypatch, shown):
-    """Other objects are still tagged."""
+    """Other objects must still be tagged."""
     head = world.store.head
     before = {key: world.put(key) for key in ("raw/a", "raw/b")}
     world.commit(*before)
@@ -183,7 +183,7 @@ def test_object_with_too_many_tags_is_counted(world):
 
 
 def test_pass_after_an_outage_tags_the_rest(world, monkeypatch):
-    """Tags that were set before the outage stay, and the next pass sets the others."""
+    """Tags that were set before the outage stay, and the next pass sets the other tags."""
     keys = [f"raw/{n}" for n in range(3 * SLOTS_AT_ONCE)]
     versions = {key: world.put(key) for key in keys}
     world.commit(*keys)
@@ -198,7 +198,7 @@ def test_pass_after_an_outage_tags_the_rest(world, monkeypatch):
 
 
 def test_refused_pass_is_tried_again(world, monkeypatch):
-    """The store has refused all tags. A later pass sets them once the permission exists."""
+    """The store has refused all tags. A later pass sets the tags as soon as the permission exists."""
     version = world.put("raw/a")
     world.commit("raw/a")
     world.failing(monkeypatch, RefusedError("403 AccessDenied"))
@@ -212,7 +212,7 @@ def test_refused_pass_is_tried_again(world, monkeypatch):
 
 
 def test_refused_object_among_others_is_not_tried_again(world, monkeypatch):
-    """A bucket policy may deny tags for some keys; `tag_again` makes the next pass try them again."""
+    """A bucket policy may deny tags for some keys; `tag_again` makes the next pass try such keys again."""
     versions = {key: world.put(key) for key in ("raw/a", "raw/b")}
     world.commit(*versions)
     calls = world.failing(monkeypatch, RefusedError("403 AccessDenied"), "raw/a")
@@ -256,7 +256,7 @@ def test_forgotten_table_is_tagged_again(world):
 
 
 def test_pass_ends_when_its_time_is_over(world):
-    """A pass whose time is over finishes the present slot. Later passes tag the rest."""
+    """A pass whose time is over finishes the present slot. Later passes tag the other slots."""
     keys = [f"raw/{n}" for n in range(3 * SLOTS_AT_ONCE)]
     for key in keys:
         world.put(key)

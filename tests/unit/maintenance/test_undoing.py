@@ -57,7 +57,7 @@ def seen_by_engines(store):
 @pytest.mark.parametrize("back", [0, 1])
 def test_rollback_undoes_a_refused_version(rounds, store, what, back):
     """The rollback goes to the version before the refused version, or to an earlier version. Readers with and without a
-    cache, and other engines, accept it.
+    cache, and other engines, accept the result.
     """
     first, at_first, second, at_second = filled(rounds)
     warm = rounds()

@@ -95,7 +95,7 @@ def test_log_is_cut_below_a_checkpoint_named_for_the_longest_run(table, store, c
     for _ in range(2 * CHECKPOINT_EVERY + 1):
         commit(table, 1)
     clock.sleep(RETENTION + 1)
-    cleaned(table)  # leaves a mark
+    cleaned(table)  # vacuum leaves a mark
     assert len(versions(store)) >= 2 * CHECKPOINT_EVERY
     clock.sleep(RUN + 1)
     commit(table, 2)

@@ -58,7 +58,7 @@ def test_each_run_of_a_process_settles_from_the_declared_mode(monkeypatch):
     monkeypatch.setattr(SourceClients, "store", property(lambda _: ignoring))
     with pytest.raises(
         UsageError, match="name a DynamoDB lease_table"
-    ):  # a run that kept native would not ask for a lease table
+    ):  # a run that kept the mode `native` would not require a lease table
         io.settle_commit_mode()
 
 
@@ -145,8 +145,8 @@ def test_a_changed_commit_mode_is_refused(records, monkeypatch):
 
 
 def test_a_removed_lease_or_records_table_is_noticed(records, monkeypatch):
-    """The abilities of the store are read from `store.json`. The tables are not: a run whose settings lack a needed
-    table must be refused.
+    """The abilities of the store are read from `store.json`. The names of tables are not read from it, so a run whose
+    settings lack a needed table must be refused.
     """
     store = IgnoringStore(MemoryObjectStore(), ["create"])
     manager(monkeypatch, store, **TABLES).settle_commit_mode()

@@ -1,4 +1,4 @@
-"""Events of a development home are stored many at a time, with the same result as one by one."""
+"""Events of a development home are stored in groups, with the same result as if each event were stored alone."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""The facts about a run that a sensor decides by: statuses that may last, and a launch that failed."""
+"""The facts about a run on which a sensor bases its decisions: statuses that may last, and a launch that failed."""
 
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -34,7 +34,9 @@ def test_a_run_may_wait_only_in_some_statuses(status, batch_waits, service_waits
 
 
 def test_a_run_of_a_batch_whose_launch_failed_falls_silent():
-    """A run whose launch failed stays `NOT_STARTED`. If it did not fall silent, its slots would wait for it forever."""
+    """A run whose launch failed stays `NOT_STARTED`. If the run did not fall silent, the run's slots would wait
+    forever.
+    """
     now_ms = round(datetime.now(UTC).timestamp() * 1000)
     seconds = {"silence_seconds": 30.0, "startup_seconds": 180.0}
     run = view("NOT_STARTED")

@@ -55,7 +55,7 @@ class Holders:
 
 @pytest.fixture
 def holders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Holders]:
-    """A folder in which no place is taken, neither by another process nor by this one."""
+    """A folder in which no place is taken, neither by another process nor by this process."""
     taken: list[object] = []
     monkeypatch.setattr(session_places, "_TAKEN", taken)
     found = Holders(tmp_path / "places")

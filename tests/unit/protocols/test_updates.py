@@ -31,7 +31,9 @@ def test_a_write_in_doubt_is_recognised_once_it_is_stored(records, doubt, lookin
 
 @pytest.mark.parametrize("doubt", DOUBTS)
 def test_a_removal_in_doubt_is_reported_as_in_doubt(records, doubt):
-    """Otherwise a caller would be told that it removed a record that another client may have removed."""
+    """Otherwise the outcome would say that the caller removed the record, although another client may have
+    removed it.
+    """
     version = records.create("p", "a", b"1").etag
     outcome = writes(records, [doubt]).remove("p", "a", expected=version)
     assert records.read("p", "a") is None
@@ -42,7 +44,7 @@ def test_a_removal_in_doubt_is_reported_as_in_doubt(records, doubt):
 
 
 def test_a_conflict_returns_the_stored_record(records):
-    """Otherwise a caller would need another read, or be told that its own attempt is in doubt."""
+    """Otherwise a caller would need another read, or its own attempt would count as in doubt."""
     records.create("p", "a", b"other")
     outcome = writes(records, []).create("p", "a", b"1")
     assert (outcome.record.value, outcome.in_doubt) == (b"other", False)
@@ -63,7 +65,7 @@ def test_a_creation_sent_once_is_not_repeated(records, doubt):
 
 
 def test_a_store_that_never_answers_is_given_up(records):
-    """Otherwise a caller would retry for ever, or could not tell a write that was not applied from one in doubt."""
+    """Otherwise a caller would retry for ever, or could not tell a write that was not applied from a write in doubt."""
     with pytest.raises(UnavailableError):
         writes(records, [Fault.THROTTLED] * 100).create("p", "a", b"1")
     faulty = FaultyStore(records, lambda call: Fault.REFUSED)
@@ -91,7 +93,7 @@ def test_a_change_that_removes_returns_only_its_own_result(records, doubt):
 
 
 def test_a_change_begins_with_the_known_record(records):
-    """Otherwise a change of a known record would cost a read, or overwrite a newer version."""
+    """Otherwise a change of a known record would cost a read, or overwrite a newer state of the record."""
     known = Record(key="a", value=b"1", version=records.create("p", "a", b"1").etag)
     faulty = FaultyStore(records)
     updates = Updates(faulty, HandClock())

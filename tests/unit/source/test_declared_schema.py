@@ -1,4 +1,4 @@
-"""Declared schemas checked without Spark. `tests/spark/test_schema.py` compares the results with Spark's."""
+"""Declared schemas are checked without Spark. `tests/spark/test_schema.py` compares the results with Spark's."""
 
 import pytest
 

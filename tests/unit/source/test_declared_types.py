@@ -1,4 +1,4 @@
-"""Differences between declared types and the table's types, found without running anything."""
+"""Differences between declared types and the table's types are found without a run."""
 
 import json
 from typing import Any

@@ -81,6 +81,6 @@ def test_settings_that_contradict_the_format_or_schema_are_refused(
     ],
 )  # fmt: skip
 def test_settings_that_only_data_or_spark_can_check_are_accepted(settings: dict[str, Any]) -> None:
-    """It must also be possible to pickle the input, because it travels to Spark's tasks."""
+    """It must also be possible to pickle the input, because it is sent to Spark's tasks."""
     given = input_of(**settings)
     assert pickle.loads(pickle.dumps(given)) == given

@@ -26,7 +26,7 @@ def input_of(**settings: Any) -> Input:
 
 
 def value_of(declared: str, key: str) -> Any:
-    """The value of the only column, and the texts that do not fit."""
+    """Returns the value of the only column, and the texts that do not fit."""
     origin = ObjectColumns.of(declared, "")
     (column,) = origin.values([(key, None)])
     return column[0].as_py(), dict(origin.mismatched(key))
@@ -181,6 +181,6 @@ def test_hints_accept_the_type_names_of_spark() -> None:
 
 
 def test_object_columns_pickle() -> None:
-    """Sources travel to Spark's tasks."""
+    """Sources must be pickled, because they are sent to Spark's tasks."""
     given = input_of(partition_columns="dt date", metadata_columns="_size")
     assert pickle.loads(pickle.dumps(given)).object_columns == given.object_columns

@@ -99,7 +99,7 @@ def ids(settings: Any) -> Any:
 
 @ids([*OF_COMPONENT, *settings_of(S3Settings, DynamoSettings)])
 def test_every_setting_has_a_description_and_a_valid_default(setting: Setting) -> None:
-    """A number must also have a unit."""
+    """The description of a number must also have a unit."""
     assert setting.about.description[0].isupper() or setting.name == "commit"
     assert setting.about.unit or setting.number is None
     if setting.default is dataclasses.MISSING:
@@ -171,7 +171,7 @@ GROUPS: dict[str, dict[str, Any]] = {
 
 
 def write(folder: Path, attributes: dict[str, Any]) -> ConfiguredSource:
-    """The YAML of a source, as commands read it."""
+    """Writes the YAML of a source; returns the source as commands read it."""
     document = {"type": "s3notify_platform.S3NotifyComponent", "attributes": attributes}
     (folder / "orders").mkdir(exist_ok=True)
     (folder / "orders" / "defs.yaml").write_text(json.dumps(document))
@@ -180,7 +180,7 @@ def write(folder: Path, attributes: dict[str, Any]) -> ConfiguredSource:
 
 
 def of_flags(given: dict[str, Any]) -> Source:
-    """The source that `s3notify ingest` builds from flags. Errors name the setting in place of its option."""
+    """Returns the source that `s3notify ingest` builds from flags. Errors name the setting in place of its option."""
     command = main.get_command(click.Context(main), "ingest")
     assert command is not None
     arguments = [str(given["name"])]
@@ -206,7 +206,8 @@ def of_flags(given: dict[str, Any]) -> Source:
 def test_a_setting_has_the_same_effect_from_everywhere(without: tuple[str, ...], tmp_path: Path) -> None:
     """Component, IO manager, data source, flags and file must make the same source.
 
-    All settings have values other than their defaults. Of two settings that exclude each other, one is left out.
+    All settings have values other than their defaults. Of two settings that exclude each other, one setting is left
+    out.
     """
     given = {setting.name: other(setting) for setting in OWN if setting.name not in without}
     source, flat = S3NotifyComponent(**given, **GROUPS).assets().io.source, ungrouped(given | GROUPS)
@@ -281,7 +282,7 @@ LEASES = LeaseSettings(**{name.removeprefix("lease_"): value for name, value in 
 
 
 def test_lease_times_have_the_same_effect_from_everywhere(tmp_path: Path) -> None:
-    """Component, data source, flags and YAML must set the same times, all other than the defaults."""
+    """Component, data source, flags and YAML must set the same times, which differ from the defaults."""
     assert all(getattr(LEASES, field.name) != field.default for field in dataclasses.fields(LEASES))
     place = {"name": "orders", "bucket": "b", "prefix": "raw/", "commit": "dynamodb"}
     tables = {"lease_table": "leases", **TIMES}
@@ -348,7 +349,7 @@ def test_numbers_below_their_minimum_are_refused_on_load(setting: str, value: in
 
 @pytest.fixture
 def records(monkeypatch: pytest.MonkeyPatch) -> MemoryRecordStore:
-    """The records of every source's queue."""
+    """The record store of every source's queue."""
     records = MemoryRecordStore()
     monkeypatch.setattr("s3notify_platform.source.location.queue_records", lambda *_, **__: records)
     return records

@@ -27,7 +27,9 @@ NAMES = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 
 
 class LossyStore(CountingStore):
-    """A store that loses the next PUTs and DELETEs: `request` means not applied, `response` applied."""
+    """A store that loses the next PUTs and DELETEs. With `request`, the call is not applied; with `response`, it is
+    applied.
+    """
 
     def __init__(self, store):
         super().__init__(store)
@@ -53,7 +55,7 @@ class LossyStore(CountingStore):
 
 
 def begun(records):
-    """The same records, after they have tested the store's conditions on DELETE."""
+    """Returns the same records, after they have tested the store's conditions on DELETE."""
     records.remove("p", "begun", expected=Version(records.create("p", "begun", b"").etag))
     return records
 
@@ -175,7 +177,7 @@ def test_an_add_followed_by_too_many_others_is_unknown(store):
 
 
 def test_a_cached_counter_is_read_before_a_refusal(records, store):
-    """Otherwise room would be refused because of an old cached total, although others have given room back."""
+    """Otherwise room would be refused because of an old cached total, although other processes have given room back."""
     assert records.add("p", "n", 5, ceiling=5) == 5
     ObjectRecordStore(store, "r/").add("p", "n", -3)
     assert records.add("p", "n", 3, ceiling=5) == 5
@@ -251,7 +253,7 @@ def test_impossible_names_are_refused_before_a_request(records, partition, key):
 
 
 def test_an_add_ends_if_the_counter_keeps_changing(records, store):
-    """Otherwise a very busy counter would hold a writer for ever, or leave it in doubt."""
+    """Otherwise a very busy counter would hold a writer for ever, or leave the writer in doubt."""
 
     class Busy(LossyStore):
         def put(self, key, body, *, precondition=None, metadata=None):

@@ -19,7 +19,7 @@ def profile(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 
 
 def test_the_default_region_is_the_one_of_aws_tools(profile: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Otherwise requests would be signed for another region than those of AWS's tools on the same machine."""
+    """Otherwise requests would be signed for another region than the requests of AWS's tools on the same machine."""
     assert default_region() == "us-east-1"
     other = profile.with_name("other")
     other.write_text("[default]\nregion = eu-south-1\n")

@@ -124,7 +124,7 @@ def test_a_missing_profile_is_reported(profile):
 
 @pytest.mark.server
 def test_both_clients_sign_with_the_named_keys(seaweed, monkeypatch):
-    """Otherwise one of the clients would be refused, or sign with other keys than the other."""
+    """Otherwise one of the clients would be refused, or sign with other keys than the other client."""
     keys = seaweed.config("")
     monkeypatch.setenv("MY_KEY", keys.access_key_id)
     monkeypatch.setenv("MY_SECRET", keys.secret_access_key)

@@ -38,7 +38,7 @@ def test_a_good_store_gets_native_commits():
     ],
 )
 def test_an_ignored_condition_is_found(ignored, lacking, refusal):
-    """The store answers as if it honoured the condition. If the probe does not find this, commits overwrite
+    """The store answers as if it honoured the condition. Without this finding of the probe, commits would overwrite
     each other.
     """
     found = probe(IgnoringStore(MemoryObjectStore(), {ignored}), "")
@@ -73,7 +73,7 @@ NO_MATCH = Capabilities(**USABLE, create_if_absent=True)
     ],
 )
 def test_the_commit_fits_the_store_and_the_setting(found, wanted, tables, commit, reason):
-    """Otherwise an unsafe commit would be chosen, or a safe one would be chosen without telling the user why."""
+    """Otherwise an unsafe commit mode would be chosen, or the user would not learn the reason for the chosen mode."""
     decision = choose_commit(
         found, wanted, has_lease_table="lease" in tables, has_records_table="records" in tables
     )

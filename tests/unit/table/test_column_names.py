@@ -93,7 +93,9 @@ def test_name_of_a_column_never_changes() -> None:
 
 
 def test_two_fields_of_one_name_contradict_each_other() -> None:
-    """Otherwise two writers that give the same name to different fields would mix the values of both in one column."""
+    """Otherwise two writers that give the same name to different fields would mix the values of both fields in one
+    column.
+    """
     one, other = (table_names(schema_of({name: "long"}), safe=True) for name in ("a b", "a-b"))
     assert united(one, other) is None
     assert united(one, one) is not None

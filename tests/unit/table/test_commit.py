@@ -162,7 +162,7 @@ def test_throttled_attempt_is_not_committed_and_can_be_repeated(store):
 
 
 def test_refusal_of_a_repeated_request_is_not_a_conflict(store):
-    """The network may deliver a request twice; the writer then sees only the refusal of the second one."""
+    """The network may deliver a request twice; the writer then sees only the refusal of the second request."""
 
     class Twice(DelegatingStore):
         def put(self, key, body, **given):
@@ -307,7 +307,9 @@ def foreign(store, version, *, adds=(), removes=(), **given):
 
 
 def optimized(base, more=0, **given):
-    """Another engine's version like OPTIMIZE, which merges all packs into one. `more`: the number of added rows."""
+    """Returns the actions of another engine's OPTIMIZE, which merges all packs into one pack. `more` is the number of
+    added rows.
+    """
     rows = sum(each.rows for each in base.packs.values()) + more
     one = replace(pack("theirs", 0, rows, label=0, data_change=False), since=0, until=2**63 - 1, **given)
     return {
@@ -381,13 +383,13 @@ def test_two_writers_create_one_table(store):
 
 
 def emptied(store, *numbers):
-    """Empty the objects of these versions, as `erase` does."""
+    """Empties the objects of these versions, as `erase` does."""
     for number in numbers:
         store.put(LAYOUT.version(number), b"")
 
 
 def test_number_of_an_erased_version_is_not_used_again(store):
-    """Otherwise a writer with an old snapshot would create a version in place of an erased one, and readers would not
+    """Otherwise a writer with an old snapshot would create a version in place of an erased version, and no reader would
     see it.
     """
     table = Table(store=store)
@@ -434,7 +436,7 @@ def test_checkpoint_in_doubt_is_not_named(store):
 
 
 def test_waiting_changes_read_files_of_earlier_ones(store):
-    """Otherwise a second change that replaces new rows of the first would not find the file."""
+    """Otherwise a second change that replaces new rows of the first change would not find the file."""
 
     class Reads(Counts):
         def onto(self, base):

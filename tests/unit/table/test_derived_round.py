@@ -1,4 +1,6 @@
-"""A round of a derived table on top of another writer's version: each row of the table in `table.derived_round`."""
+"""A round of a derived table on top of another writer's version. The docstring of `table/derived_round.py` has the
+cases.
+"""
 
 import json
 import random
@@ -34,7 +36,7 @@ def values(slot, name, count=5):
 
 
 def filled(derived, slots=(A, B, C), count=5):
-    """Slots that share one pack, made from version 1 of the source's table."""
+    """Commits slots that share one pack, made from version 1 of the source's table."""
     held = {slot: values(slot, "first", count) for slot in slots}
     process = derived()
     assert isinstance(process.commit(process.planned(held)), Committed)
@@ -282,7 +284,7 @@ def test_replacing_one_slot_writes_few_rows_of_others(derived, seed):
 
 
 def test_batch_of_half_the_slots_writes_at_most_twice_its_rows(derived):
-    """Otherwise such a batch would rewrite more rows of other slots than it has rows of its own."""
+    """Otherwise a batch of half the slots would rewrite more rows of other slots than it has rows of its own."""
     source, sizes = random.Random(5), scaled()
     process, slots = derived(sizes=sizes), range(100)
 

@@ -1,5 +1,5 @@
 """The changes of versions. If they are applied to the states of an earlier version, the result is the states of a later
-one.
+version.
 """
 
 from dataclasses import replace
@@ -28,7 +28,7 @@ ALL = set(map(Slot, range(26)))
 
 
 def labels_in(process, snapshot):
-    """The ETag and the labels of each object, from its state."""
+    """Returns the ETag and the labels of each object, from the object's state."""
     return {
         (slot, key): Labels(etag=state.etag, since=state.since, until=state.until)
         for slot, states in process.states.of_slots(snapshot.manifest.states, ALL)
@@ -53,8 +53,8 @@ def changes_in(process, since, until):
 
 @given(steps=steps)
 def test_changes_lead_from_any_version_to_any_later_one(steps):
-    """Otherwise a consumer would miss changes of some rounds: on top of other rounds, committed in part, or several in
-    one version.
+    """Otherwise a consumer would miss changes of rounds that are on top of other rounds, are committed in part, or
+    share one version.
     """
     process = committed(steps)
     newest = process.table.opened()

@@ -1,4 +1,4 @@
-"""Several writers advance a table that follows another one. Each step counts once, and the table never goes back."""
+"""Several writers advance a derived table. Each step counts once, and the table never goes back."""
 
 from dataclasses import replace
 
@@ -41,7 +41,7 @@ def is_in_step(name, source):
 
 
 def led_to(name, source):
-    """For each version of the table, the version of the source that it was made from."""
+    """Returns, for each version of the table, the version of the source's table from which it was made."""
     table = following(name, source).table
     snapshots = [snapshot_of(table.reader, number) for number in range(1, table.newest().version + 1)]
     return [snapshot.manifest.follows.version for snapshot in snapshots]

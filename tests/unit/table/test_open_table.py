@@ -169,7 +169,7 @@ def test_confirmation_holds_for_the_newest_version(store):
 
 @pytest.mark.parametrize("beyond", [1, 2, 3])
 def test_table_goes_on_under_a_new_id_after_an_accepted_loss(store, beyond):
-    """Otherwise rows of versions before the loss would be lost, or versions after it would stay."""
+    """Otherwise rows of versions before the loss would be lost, or versions after the loss would stay."""
     for _ in range(4):
         commit(store, 1, 2)
     was, noted = record(store).table, []

@@ -61,7 +61,7 @@ class TestPinned:
         assert schema_of(described(NO_SCHEMA, created_ms=1)[0]) is None
 
     def test_two_concurrent_inferences_parse_the_fields_of_both(self) -> None:
-        """Otherwise one of two writers that infer at the same time would stop reading the other one's fields."""
+        """Otherwise one of two writers that infer at the same time would stop reading the other writer's fields."""
         theirs = {SOURCE: spark_schema(a="long"), "x": "theirs", "y": "theirs"}
         mine = {SOURCE: spark_schema(a="double", b="string"), "x": "mine"}
         both = both_sources(theirs, mine)

@@ -1,5 +1,5 @@
-"""Quarantine, with a store in memory. Objects enter it, and are examined and retried. Then some leave it, and some
-stay.
+"""Quarantine, with a store in memory. Objects enter the quarantine, are examined, and are retried. Some objects then
+leave the quarantine, and some stay.
 """
 
 from dataclasses import replace
@@ -37,7 +37,7 @@ class Quarantine(Place):
         return retry(table or self.table, [SLOT], signals, choice, **options)
 
     def send_again(self):
-        """After a fix, retry all objects in quarantine, and run a batch."""
+        """Makes all objects readable, retries the objects in quarantine, and runs a batch."""
         self.unreadable = {}
         self.retry()
         return self.run()
@@ -83,7 +83,7 @@ def test_object_is_not_quarantined_before_the_last_attempt():
 
 
 def test_rows_of_an_earlier_version_leave():
-    """Otherwise readers would see rows of an object version that was overwritten by an unreadable one."""
+    """Otherwise readers would see rows of an object version that was overwritten by an unreadable version."""
     place = Quarantine(a=Body(etag="1", rows=2, rejects=1))
     place.run()
     place.bucket["a"] = Body(etag="2", rows=1)
@@ -259,7 +259,7 @@ def test_repetition_sends_a_lost_signal_again():
 
 
 def test_pending_objects_stay_pending():
-    """Otherwise a second retry would cancel an earlier one for other keys."""
+    """Otherwise a second retry would cancel an earlier retry of other keys."""
     place = Quarantine(a=Body(etag="1", rows=1, rejects=1), b=Body(etag="1", rows=1, rejects=1))
     place.run()
     place.retry(Choice(keys=frozenset({"a"})))
@@ -401,7 +401,9 @@ def test_earlier_round_is_planned_again():
 
 
 def test_pending_objects_are_limited(monkeypatch):
-    """Otherwise a batch would hold too many states in memory, or the user would not learn that objects were left."""
+    """Otherwise a batch would hold too many states in memory, or the user would not learn that some objects were not
+    requested.
+    """
     monkeypatch.setattr(quarantine, "WAITING_MAX", 2)
     place = Quarantine(**{f"{n}": Body(etag="1", rows=1, rejects=1) for n in range(5)})
     place.run()
@@ -414,7 +416,7 @@ def test_pending_objects_are_limited(monkeypatch):
 
 
 def test_failing_objects_are_limited(monkeypatch):
-    """Otherwise a slot would get more failing objects than the limit. Beyond it, the slot itself fails instead."""
+    """Otherwise a slot would get more failing objects than the limit. Beyond the limit, the slot itself must fail."""
     monkeypatch.setattr(settle, "FAILING_MAX", 2)
     place = Quarantine(**{f"{n}": Body(etag="1", rows=1) for n in range(3)})
     place.quarantine(**dict.fromkeys(place.bucket, 0))

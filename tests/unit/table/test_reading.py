@@ -80,7 +80,7 @@ BIG = pa.schema([*SCHEMA, pa.field("body", pa.binary()), pa.field("last", pa.int
 
 
 def big_pack(store, *, slots, rows, name="big", size=1000, group=100_000, first=0):
-    """A pack of `slots` slots with `rows` rows each."""
+    """Makes a pack of `slots` slots with `rows` rows each."""
     dice = np.random.default_rng(1)
     count = slots * rows
     columns = [

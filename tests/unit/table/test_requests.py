@@ -1,5 +1,5 @@
-"""The requests of a warm round on a table with 1000 slots, counted by kind. They are the table's part of the request
-budget.
+"""The requests of a warm round on a table with 1000 slots, counted by kind. These requests are the table's share of a
+round's requests.
 """
 
 from collections import Counter
@@ -66,7 +66,7 @@ class Process:
         self.table.opened()
 
     def round(self, keys, etag):
-        """Commit new or overwritten objects, each with two rows. Returns the requests."""
+        """Commits new or overwritten objects, each with two rows. Returns the requests."""
         self.store.counts.clear()
         base = self.whole.newest()
         assert isinstance(base, Snapshot)

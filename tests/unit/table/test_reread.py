@@ -30,7 +30,7 @@ class Backfills(Place):
         return backfill(table or self.table, [SLOT], signals, **options)
 
     def backfill_by(self, run):
-        """Request a backfill as a run that reads the slot itself."""
+        """Requests a backfill, like a run that reads the slot itself."""
         return backfill(self.table, [SLOT], None, batch=run)
 
     def signal(self):
@@ -88,7 +88,7 @@ def test_changes_during_a_backfill_are_ingested():
 
 
 def test_failing_object_keeps_its_rows_and_its_request():
-    """Otherwise one unreadable object would lose its rows, or stop the others."""
+    """Otherwise one unreadable object would lose its rows, or stop the other objects."""
     place = place_of(3)
     place.backfill()
     place.committed(unreadable={"1": 0})
@@ -171,7 +171,8 @@ def test_all_slots_are_requested_in_one_version():
     slots = [SLOT, *(other.slot for other in others)]
     found = backfill(place.table, slots, Publisher(place.store, prefix="signals/"))
     assert (len(found.slots), found.objects, found.rows) == (21, 22, 24)
-    assert place.store.counts["PUT"] == 3 + 21 + 1  # manifest, version, known
+    # Manifest, version and `known` take 3 PUTs. The signals of 21 slots and of the root take the others.
+    assert place.store.counts["PUT"] == 3 + 21 + 1
     assert place.writer.snapshot.version == before + 1
 
 

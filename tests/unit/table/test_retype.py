@@ -1,4 +1,6 @@
-"""One version gives columns other types, while other writers commit: each row of the table in `table.retype`."""
+"""One version gives columns other types, while other writers commit. The docstring of `table/retype.py` has
+the cases.
+"""
 
 import datetime as dt
 from decimal import Decimal
@@ -43,7 +45,7 @@ def change(site: RetypeSite, want: Wanted, others: Any = ()) -> Retype:
 def test_exact_change_is_no_change_of_data(site: RetypeSite) -> None:
     """Otherwise readers of changes would see all rows again.
 
-    Files with withdrawn rows are included; a vector may hide these.
+    The table of this test has files with withdrawn rows, which a vector may hide.
     """
     for turn in range(5):
         site.commit("a1", INT, n=[turn, None])

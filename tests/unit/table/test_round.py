@@ -1,4 +1,6 @@
-"""A round on top of versions that another writer has committed meanwhile: each row of the table in `table.round`."""
+"""A round on top of versions that another writer has committed meanwhile. The docstring of `table/round.py` has the
+cases.
+"""
 
 import json
 from dataclasses import replace
@@ -27,7 +29,7 @@ def etag(number):
 
 
 def filled(rounds, count=6):
-    """Objects of two slots, in one pack."""
+    """Commits objects of two slots, in one pack."""
     bucket = {f"{letter}{n}": (etag(n), (1, 2, 3, 4 + n)) for letter in "ab" for n in range(count)}
     process = rounds()
     assert isinstance(process.commit(process.planned(bucket)), Committed)

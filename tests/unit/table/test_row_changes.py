@@ -1,5 +1,5 @@
-"""Rows that were added or left between two versions: each occurs once, with the version that did it, despite later
-rewrites.
+"""Rows that were added or left between two versions. Each row occurs once, with the version of the change, despite
+later rewrites.
 """
 
 import pyarrow as pa
@@ -35,13 +35,13 @@ def read_all(process, shares, output=OUTPUT):
 
 
 def came(process, since, until):
-    """Key, ETag and number of each row, in the order of versions."""
+    """Returns key, ETag and number of each added row, in the order of versions."""
     found = row_changes(process.table.reader, since, until, deletes=False).inserts()
     return [(row["_key"], row["_etag"], row["n"]) for row in read_all(process, found, SCHEMA)]
 
 
 def changed(process, since, until, slots=None, tasks=1):
-    """For each change: its type, version and reason, and the key, ETag and number of its row."""
+    """Returns, for each change, its type, version and reason, and the key, ETag and number of its row."""
     found = row_changes(process.table.reader, since, until)
     shares = [*found.deletes(slots, tasks=tasks), *found.inserts(slots, tasks=tasks)]
     names = ("_change_type", "_commit_version", "_reason", "_key", "_etag", "n")
@@ -49,7 +49,7 @@ def changed(process, since, until, slots=None, tasks=1):
 
 
 def expected(history, since, until):
-    """The expected changes, computed from the contents of each version."""
+    """Returns the expected changes, computed from the contents of each version."""
     found = []
     for n in range(since + 1, until + 1):
         before, now = history[n - 1], history[n]
@@ -67,7 +67,7 @@ def expected(history, since, until):
 
 
 def _always(history, key, first, last):
-    """The object if it is the same in all of these versions; None if it changes."""
+    """Returns the object if it is the same in all of these versions, or None if it changes."""
     (found, *others) = {
         str(history[n].get(key)): history[n].get(key) for n in range(first, last + 1)
     }.values()
@@ -77,7 +77,7 @@ def _always(history, key, first, last):
 @pytest.mark.parametrize("vectors", [False, True])
 @given(steps=steps)
 def test_changes_between_any_two_versions_are_complete(vectors, steps):
-    """Otherwise a reader would miss rows of some rounds: on top of other rounds, committed in part, or several in one
+    """Otherwise a reader would miss rows of rounds that are on top of other rounds, are committed in part, or share one
     version.
     """
     process = committed(steps, vectors=vectors)
@@ -226,7 +226,7 @@ def test_sizes_count_objects_and_bytes():
 
 
 def test_rollback_ends_the_feed():
-    """Otherwise a reader that goes on would not notice that some rows have left and earlier ones are back."""
+    """Otherwise a reader that goes on would not notice that some rows have left and earlier rows are back."""
     process = Rounds(store=MemoryObjectStore())
     process.commit(process.planned({"a1": ("e1", (1,))}))
     process.commit(process.planned({"a1": ("e2", (2,))}))

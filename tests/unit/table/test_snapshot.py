@@ -13,7 +13,7 @@ from tests.support.log_tables import LAYOUT, Counts, Table
 
 @pytest.fixture
 def store():
-    """A table with two checkpoints, and two versions after the second one."""
+    """A table with two checkpoints, and two versions after the second checkpoint."""
     made = MemoryObjectStore()
     grow(made, 2 * CHECKPOINT_EVERY + 2)
     return made

@@ -1,4 +1,6 @@
-"""The manifest says which code made a slot's rows. This is compared with the code that really read the objects."""
+"""The manifest says which code made a slot's rows. The tests compare this code with the code that really read the
+objects.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -59,7 +61,9 @@ class Made:
         raise AssertionError(how)
 
     def of_other_code(self, code: str) -> int:
-        """The number of objects that a backfill by this code would change."""
+        """Returns the number of objects that other code has read, at least in part. Unreadable and expired objects do
+        not count.
+        """
         return sum(
             self.codes[key] != {code}
             for key, each in self.states.items()

@@ -1,4 +1,4 @@
-"""A pushed topic in memory."""
+"""A fixture for the tests of delivery: a queue in memory, with one topic that is pushed to an endpoint."""
 
 import pytest
 

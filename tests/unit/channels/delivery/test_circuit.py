@@ -57,8 +57,8 @@ def test_a_released_probe_can_be_sent_by_another_shard(circuit, clock):
 
 
 def test_answers_to_requests_in_flight_do_not_lengthen_the_wait(circuit, clock):
-    """Otherwise the failures of 30 parallel requests would count as 30 outages. The endpoint's `Retry-After` is
-    honoured, too.
+    """Otherwise the failures of 30 parallel requests would count as 30 outages. An endpoint's `Retry-After` must
+    lengthen the wait.
     """
     for _ in range(30):
         circuit.note(SILENT, "a")
@@ -73,7 +73,7 @@ def test_answers_to_requests_in_flight_do_not_lengthen_the_wait(circuit, clock):
 
 
 def test_refusals_open_the_circuit_only_without_acceptances_in_between(circuit):
-    """Otherwise one bad event, or many bad ones among good ones, would stop the delivery of all events."""
+    """Otherwise one bad event, or many bad events among good events, would stop the delivery of all events."""
     for _ in range(3 * REFUSED_MAX):
         circuit.note(Rejected(error="x"), "bad")
     for n in range(3 * REFUSED_MAX):

@@ -44,8 +44,8 @@ def test_entries_are_delivered_once_in_batches_of_the_endpoints_size(queue):
 
 
 def test_a_refused_event_is_isolated_in_one_turn(queue):
-    """Otherwise one bad event would delay the other events of its batch. The others are delivered in the same turn, for
-    about 2 log2(n) requests.
+    """Otherwise one bad event would delay the other events of its batch. The good events of the batch are delivered in
+    the same turn, for about 2 log2(n) requests.
     """
     push(queue, 8)
     hook = FakePush(refusing("k002"))
@@ -110,8 +110,8 @@ def test_an_outage_costs_the_backlog_no_attempts(queue, clock, answer):
 
 
 def test_only_attempts_that_reached_the_endpoint_count(queue, clock):
-    """Otherwise entries would become dead letters after hours without a connection. After hours of status 500
-    they do.
+    """Otherwise entries would become dead letters after hours without a connection. After hours of status 500, entries
+    become dead letters, since the endpoint was reached.
     """
     queue.topics.update("t", TopicSettings(capacity=200, shards=1, endpoint=ENDPOINT, max_attempts=3))
     push(queue, 1)
@@ -168,7 +168,9 @@ def test_a_bad_endpoint_does_not_affect_other_topics(queue, clock):
 
 
 def test_a_changed_endpoint_is_used_from_the_next_beat(queue, clock):
-    """Otherwise entries would still be sent to the old endpoint, or would wait while its circuit is open."""
+    """Otherwise entries would still be sent to the old endpoint, or would wait while the old endpoint's circuit is
+    open.
+    """
     old, new = FakePush(lambda _: GONE), FakePush()
     urls = {"https://hooks.example.com/": old, "https://new.example/": new}
     push(queue, 5)
@@ -201,7 +203,7 @@ def test_busy_shards_move_to_a_new_worker(queue, clock):
     first, second = SteppedDelivery(queue, hook), SteppedDelivery(queue, hook)
     first.beat()
     for shard in first.shards.values():
-        shard.turning.acquire()  # beats see a turn in progress
+        shard.turning.acquire()  # this makes a heartbeat see a turn in progress
     second.beat()
     first.beat()
     assert len(first.shards) == 5
@@ -216,8 +218,8 @@ def test_busy_shards_move_to_a_new_worker(queue, clock):
 
 
 def test_entries_of_a_failed_turn_are_taken_again(queue, clock):
-    """Otherwise, after an unexpected error, the entries in hand would stay undelivered until the worker is
-    restarted.
+    """Otherwise, after an unexpected error, the entries of the failed turn would stay undelivered until a restart of
+    the worker.
     """
     push(queue, 3)
     broken = [True]
@@ -251,7 +253,7 @@ def test_a_lapsed_lease_stops_the_posts(queue, clock):
     hook = FakePush(answer)
     delivery = SteppedDelivery(queue, hook)
     delivery.step()
-    assert len(hook.delivered) == 16  # one wave
+    assert len(hook.delivered) == 16  # one wave of requests was sent
     run_for(delivery, clock, 10)
     assert len(hook.delivered) == 64
     assert set(hook.delivered.values()) == {1}
@@ -259,11 +261,12 @@ def test_a_lapsed_lease_stops_the_posts(queue, clock):
 
 
 def tried_once(delivery, clock, mood, hook):
-    """Makes each entry fail once, so that each is sent alone from now on; then lets their backoff end."""
+    """Makes each entry fail once, and lets its backoff end. From then on, each entry is sent alone."""
     mood[0] = SILENT
     delivery.step()
     mood[0] = Delivered()
-    delivery.shards["t", 0]._target().circuit.note(Delivered(), "")  # like an answer to another shard
+    # This is the same as a delivery by another shard.
+    delivery.shards["t", 0]._target().circuit.note(Delivered(), "")
     hook.sizes.clear()
     clock.now += 3
     delivery.beat()
@@ -352,7 +355,8 @@ def test_requests_of_a_turn(clock):
     delivery.turn()
     assert delivery.shards
     records.counts.clear()
-    delivery.turn()  # scans for expired entries, which happens every 30 s
+    # This turn scans for expired entries, which is due every 30 s.
+    delivery.turn()
     records.counts.clear()
     for _ in range(5):
         delivery.turn()

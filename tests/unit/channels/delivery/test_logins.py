@@ -1,4 +1,4 @@
-"""Logins: sent only to the host that the operator has named, and never shown."""
+"""Logins are sent only to the host that the operator has named, and are never shown."""
 
 import json
 import socket
@@ -89,8 +89,8 @@ def test_cloudevents_are_one_json_batch():
 
 
 def test_binary_cloudevents_have_their_attributes_in_headers():
-    """Otherwise receivers that expect Ceph's CloudEvents could not parse a request. A request has one event, and the S3
-    record as its body.
+    """Otherwise receivers that expect Ceph's CloudEvents could not parse a request. The body of a request is the S3
+    record of one event.
     """
     one = entry(1)
     odd = replace(one, event=replace(one.event, key='a "b" é%20.csv'))
@@ -164,7 +164,7 @@ def test_unknown_ack_levels_are_refused(url):
 
 
 def test_each_broker_must_be_permitted_by_the_operator():
-    """Otherwise a topic could reach any host by naming it as its second broker."""
+    """Otherwise a topic could make the worker connect to any host, given as the second broker of an endpoint."""
     endpoint = Endpoint(url="kafka://one.example/t?brokers=Two.example:99,[::1]")
     assert endpoint.brokers == ("one.example:9092", "Two.example:99", "[::1]:9092")
     with pytest.raises(UsageError, match=r"--allow-kafka two\.example"):

@@ -31,8 +31,8 @@ def test_entries_survive_a_pause_longer_than_their_lifetime(queue, clock):
 
 
 def test_failed_entries_survive_a_pause(queue, clock):
-    """Otherwise an entry with a failed attempt would become a dead letter after a pause, even if its shard keeps its
-    owner.
+    """Otherwise an entry with a failed attempt would become a dead letter after a pause, even if the shard's owner does
+    not change.
     """
     queue.topics.delete("t")
     create(queue, ttl_seconds=TTL)

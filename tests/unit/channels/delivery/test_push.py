@@ -147,7 +147,7 @@ def test_the_deadline_covers_the_tls_handshake():
     ],
 )
 def test_malformed_answers_count_as_an_attempt(said):
-    """Otherwise a malformed answer would end the worker, or cause endless attempts."""
+    """Otherwise a malformed answer would end the worker, or would be followed by attempts without end."""
 
     def behave(connection):
         read_request(connection)

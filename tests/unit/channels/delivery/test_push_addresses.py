@@ -18,7 +18,7 @@ from tests.support.pushing import LOOPBACK, entry, post, pusher
 
 @pytest.fixture
 def lookups(monkeypatch):
-    """Sets the addresses of names in this process; a list gives one answer after the other."""
+    """Sets the addresses of host names in this process. If the value is a list, each lookup takes the next item."""
     table, asked = {}, []
     real = socket.getaddrinfo
 
@@ -135,8 +135,8 @@ def test_tls_is_verified_for_the_name(host, lookups, tmp_path):
 
 
 def test_a_certificate_for_another_name_is_refused(lookups, tmp_path):
-    """Otherwise any holder of a certificate of the same CA could receive the events. With `verify=False` this is
-    accepted.
+    """Otherwise any holder of a certificate of the same CA could receive the events. With `verify=False`, the
+    certificate is accepted.
     """
     ca_file, context = certificate(tmp_path, "other.example")
     lookups["hooks.example"] = ("127.0.0.1",)

@@ -1,4 +1,4 @@
-"""A front with one key; boto3 gets models with Ceph's filters."""
+"""Fixtures: a front that accepts one key, and boto3 models with Ceph's filters."""
 
 from collections.abc import Iterator
 from pathlib import Path

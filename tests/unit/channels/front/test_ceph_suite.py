@@ -1,8 +1,8 @@
 """Ceph's own tests of bucket notifications, as far as they concern the REST front, through boto3.
 
 Source: ceph/ceph, src/test/rgw/bucket_notification/test_bn.py. The names below are names of its tests, which start an
-RGW and a receiver, and write objects. This file has their requests and expectations, rewritten. An inlet reports the
-objects in place of RGW, and the topics' records are read from the queue.
+RGW and a receiver, and write objects. This file has the requests and expectations of Ceph's tests, rewritten. An inlet
+reports the objects in place of RGW, and the topics' records are read from the queue.
 
 Adopted:
 
@@ -33,8 +33,8 @@ Not applicable, with the reason:
 - test_persistent_cleanup, _reload, _topic_dump, _gateways_*, *_sharded_topic_*, test_1K_topics: they test RGW's queue.
   Our queue is tested in tests/unit/protocols/notification_queue and tests/simulation, and shown by `s3notify topics
   stats` and `dump`.
-- test_list_topics_migration, _v1, *_v2_*migration: they test RGW's formats of topics. One of these tests has 110
-  configurations of a bucket; the front allows 100, as S3 does.
+- test_list_topics_migration, _v1, *_v2_*migration: they test RGW's formats of topics. One of these tests puts 110
+  configurations on a bucket. The front allows 100, as S3 does.
 - test_topic_permissions_*, test_topic_no_permissions, …_account, tenants, `Policy`: they test RGW's users; the front
   gives each key all permissions.
 - test_topic_with_secret and some other tests have no body in Ceph's file.
@@ -45,7 +45,7 @@ Differences:
 - GetTopic, ListTopics and ?notification=ID are signed with version 4; the front refuses version 2.
 - If two configurations of one topic take the same change, RGW sends two records. The front sends one record, with the
   first id.
-- RGW allows a tag's name with two values; S3 refuses it.
+- RGW allows two values for the name of one tag, which S3 refuses.
 - All topics are persistent.
 """
 
@@ -172,8 +172,8 @@ def test_configurations_are_put_shown_and_deleted(front: Front) -> None:
 
 
 def test_an_empty_put_removes_all_configurations(front: Front) -> None:
-    """In Ceph, a put with configurations only adds them. Without the empty put, its clients could not remove all with
-    one request.
+    """In Ceph, a put with configurations only adds them. Without the empty put, Ceph's clients could not remove all
+    configurations with one request.
     """
     configured(front, {"Id": "n_1", "TopicArn": topic(front), "Events": []})
     assert [each["Id"] for each in found(front)] == ["n_1"]
@@ -230,7 +230,7 @@ def test_filters_select_changes_by_key_and_metadata() -> None:
 
 
 def test_filters_by_tags_and_metadata_apply_to_deletions(front: Front) -> None:
-    """Otherwise such filters would miss deletions. RGW reports tags and metadata for deletions, too."""
+    """Otherwise filters by tags or metadata would miss deletions. RGW reports tags and metadata for deletions, too."""
     arn = topic(front)
     tags = [{"Name": "hello", "Value": "world"}, {"Name": "ka", "Value": "boom"}]
     meta = [{"Name": "x-amz-meta-meta1", "Value": "This is my metadata value"}]
@@ -288,7 +288,7 @@ def test_filters_distinguish_kinds_of_deletions(front: Front) -> None:
     ],
 )
 def test_invalid_configurations_are_refused(front: Front, configuration: dict[str, Any], code: str) -> None:
-    """Otherwise a put with one invalid configuration would still change the others."""
+    """Otherwise a put with one invalid configuration would still change the other configurations."""
     good = {"Id": "n", "TopicArn": topic(front), "Events": ["s3:ObjectCreated:Put"]}
     configured(front, good)
     with pytest.raises(ClientError) as error:

@@ -138,7 +138,7 @@ def test_rules_that_the_front_did_not_make_stay(topic: Front) -> None:
 
 
 def test_too_many_rules_of_one_topic_are_refused(topic: Front) -> None:
-    """Otherwise some topics would be changed before the put fails. Rules of other buckets count towards the
+    """Otherwise some topics would be changed before the put fails. Rules of other buckets count towards the topic's
     limit, too.
     """
     topic.client("sns").create_topic(Name="a")
@@ -150,8 +150,8 @@ def test_too_many_rules_of_one_topic_are_refused(topic: Front) -> None:
 
 
 def test_a_change_waits_until_writers_know_it(front: Front) -> None:
-    """Otherwise a write after the put's answer might not be announced. A change of two topics must not take longer than
-    of one.
+    """Otherwise a write after the put's answer might not be announced. A change of two topics must not wait longer than
+    a change of one topic.
     """
     for name in ("a", "b"):
         front.client("sns").create_topic(Name=name)

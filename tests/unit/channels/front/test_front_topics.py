@@ -320,8 +320,8 @@ def test_errors_that_only_an_operator_can_fix_are_answered_500(
 
 
 def test_a_deleted_topic_loses_its_notifications_and_entries() -> None:
-    """Otherwise a new topic with the same name would deliver entries of the deleted topic. SNS does not deliver them
-    either.
+    """Otherwise a new topic with the same name would deliver entries of the deleted topic. SNS does not deliver entries
+    of a deleted topic either.
     """
     with running_front() as front:
         sns, s3 = front.client("sns"), front.client("s3")

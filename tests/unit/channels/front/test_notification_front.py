@@ -121,7 +121,7 @@ def test_health_needs_no_key(front: Front) -> None:
 
 
 def raw(front: Front, *parts: bytes) -> bytes:
-    """Sends bytes; returns the answer until the connection ends."""
+    """Sends bytes; returns all bytes that arrive until the connection ends."""
     with socket.create_connection(front.front.address, timeout=20) as peer:
         for part in parts:
             peer.sendall(part)
@@ -235,7 +235,7 @@ def test_keys_are_read_from_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     ],
 )
 def test_invalid_keys_files_are_refused(tmp_path: Path, content: str | None, mode: int, why: str) -> None:
-    """Otherwise the front would start with keys that other users can read. No error may show a secret."""
+    """Otherwise the front would start with keys that other users can read. The error must not show a secret."""
     file = tmp_path / "keys"
     if content is not None:
         file.write_text(content)

@@ -1,4 +1,6 @@
-"""Signature verification: requests that botocore signs are accepted, in time, by header or presigned URL."""
+"""Signature verification: requests signed by botocore, in a header or a presigned URL, are accepted until
+they expire.
+"""
 
 import hashlib
 from collections.abc import Callable
@@ -88,8 +90,8 @@ def test_presigned_urls_are_accepted_until_they_expire() -> None:
 
 
 def test_a_vector_of_the_aws_test_suite_is_accepted() -> None:
-    """The vector is `get-vanilla`, with another service. Without it, an error that botocore and this code share would
-    not be found.
+    """The vector is `get-vanilla`, with S3 as the service. Without a vector of AWS, an error that botocore and this
+    code share would not be found.
     """
     stamp, date = "20150830T123600Z", "20150830"
     canonical = "GET\n/\n\nhost:example.amazonaws.com\nx-amz-date:20150830T123600Z\n\nhost;x-amz-date\n"
@@ -148,7 +150,7 @@ def test_a_changed_body_is_refused() -> None:
 
 @pytest.mark.parametrize("claimed", ["UNSIGNED-PAYLOAD", "STREAMING-AWS4-HMAC-SHA256-PAYLOAD", "x"])
 def test_an_unsigned_body_is_refused(claimed: str) -> None:
-    """Otherwise a client could declare in a header that the body is not signed here, and send any body."""
+    """Otherwise a client could declare in a header that the body is unsigned, and could send any body."""
     head = head_of(auth=SigV4Auth, headers={"x-amz-content-sha256": claimed})
     assert denied(head) == "body"
 

@@ -48,7 +48,7 @@ def basic(user, password):
     ],
 )
 def test_the_secret_is_accepted_in_each_form(headers):
-    """Otherwise Ceph or MinIO could not authenticate with the form that it has."""
+    """Otherwise Ceph or MinIO could not authenticate, since each of them sends the secret in another form."""
     site = Site()
     with running(site) as receiver:
         assert post(receiver, ceph("a"), headers)[0] == 200
@@ -70,7 +70,9 @@ def test_the_secret_is_accepted_in_each_form(headers):
     ],
 )
 def test_a_missing_or_wrong_secret_is_refused(headers):
-    """Otherwise a stranger could queue changes, fill the poison, or learn the secret from an answer."""
+    """Otherwise a stranger could queue changes, fill the store of poison messages, or learn the secret from
+    an answer.
+    """
     site = Site()
     with running(site) as receiver:
         status, text, answer = post(receiver, ceph("a"), headers)

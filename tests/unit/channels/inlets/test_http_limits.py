@@ -31,7 +31,7 @@ def test_a_body_over_the_limit_is_refused():
 
 
 def test_a_refused_sender_gets_no_100_continue():
-    """Otherwise a refused sender would upload its body, and a permitted one would wait for 100 Continue."""
+    """Otherwise a refused sender would upload its body, and a permitted sender would wait for 100 Continue."""
     expect = b"content-length: 5\r\nexpect: 100-continue\r\n\r\n"
     with running(Site(), limits=QUICK) as receiver:
         answer, _ = raw(receiver, b"POST / HTTP/1.1\r\nhost: x\r\n" + expect)
@@ -75,7 +75,7 @@ def test_slow_clients_are_disconnected_at_the_deadline():
 
 
 def opened(receiver, stack, number, sent=b""):
-    """Opens this many connections; each has sent `sent`, and waits."""
+    """Opens this many connections. Each connection sends `sent`, and then stays open."""
     peers = [stack.enter_context(socket.create_connection(receiver.address, 60)) for _ in range(number)]
     for peer in peers:
         peer.sendall(sent)
@@ -93,7 +93,7 @@ def test_slow_clients_do_not_delay_others():
             peer.setblocking(False)
             with pytest.raises(BlockingIOError):  # the peer still waits
                 peer.recv(1)
-        # The connection of the post may have ended already, so the first of these two may get its place.
+        # If the connection of the post has ended already, the first of these two connections is accepted in its place.
         *_, turned_away = opened(receiver, stack, 2)
         assert turned_away.recv(100).startswith(b"HTTP/1.1 503 ")
     assert site.keys() == ["a"]
@@ -105,7 +105,8 @@ def test_connections_of_slow_clients_are_available_after_their_deadline():
         for peer in opened(receiver, stack, QUICK.connections, HEAD):
             while peer.recv(100):
                 pass
-        # A place is free a moment after its peer has seen the end; on a slow machine this post may time out, too.
+        # The inlet accepts a new connection a moment after a peer has seen its end. On a slow machine, this post may
+        # time out, too.
         status = 503
         while status in (408, 503):
             with contextlib.suppress(OSError):

@@ -37,7 +37,7 @@ PATIENT = Limits(connections=12, strangers=3, stranger_seconds=60)
         ({"forwarded": 'for=198.51.100.1;host="a, for=203.0.113.9"'}, "198.51.100.1"),
         ({"forwarded": r'for="198.51.100.\1"'}, "198.51.100.1"),
         ({"forwarded": "for=198.51.100.1", "x-forwarded-for": "198.51.100.1"}, "198.51.100.1"),
-        # Malformed, hidden, or two headers that disagree: the proxy itself counts.
+        # If a header is malformed or hides the client, or if two headers disagree, the proxy's own address counts.
         ({"forwarded": "for=203.0.113.9", "x-forwarded-for": "198.51.100.1"}, "10.0.0.1"),
         ({"forwarded": "garbage", "x-forwarded-for": "198.51.100.1"}, "10.0.0.1"),
         ({"x-forwarded-for": ""}, "10.0.0.1"),
@@ -56,7 +56,7 @@ PATIENT = Limits(connections=12, strangers=3, stranger_seconds=60)
     ],
 )
 def test_the_last_address_that_is_not_a_proxys_counts(headers, client):
-    """Otherwise a client could count as another client by sending the header itself."""
+    """Otherwise a client could count as another client by sending such a header itself."""
     assert PROXIES.client("10.0.0.1", headers) == client
 
 
@@ -116,8 +116,8 @@ def test_a_stranger_behind_the_proxy_does_not_block_others(header):
 
 
 def test_a_connection_of_the_proxy_counts_for_its_last_client():
-    """A proxy uses one connection for many clients, and may send several headers. Without this, one client would count
-    for others.
+    """A proxy uses one connection for many clients, and may send several headers. Without this rule, a request would
+    count for an earlier client of the connection.
     """
     with (
         running(Site(), limits=PATIENT, trusted_proxies=["127.0.0.1"]) as receiver,

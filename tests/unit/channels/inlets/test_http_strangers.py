@@ -18,7 +18,7 @@ PATIENT = Limits(connections=8, strangers=2, stranger_seconds=20, request_second
 
 @contextlib.contextmanager
 def held(receiver, number, sent=b""):
-    """Opens this many connections; each has sent `sent`, and waits."""
+    """Opens this many connections. Each connection sends `sent`, and then stays open."""
     with contextlib.ExitStack() as open_:
         peers = [open_.enter_context(socket.create_connection(receiver.address, 20)) for _ in range(number)]
         for peer in peers:
@@ -32,7 +32,7 @@ def is_turned_away(receiver):
 
 
 def test_strangers_of_one_address_get_only_their_share():
-    """Otherwise clients without the secret could keep senders out, at their own address or at another one."""
+    """Otherwise clients without the secret could keep senders out, at the same address or at another address."""
     with running(Site(), limits=PATIENT) as receiver, connect(receiver) as friend:
         assert ask(friend, ceph("a"))[0] == 200
         with held(receiver, 2, HEAD):
@@ -105,7 +105,7 @@ def test_a_post_that_waits_too_long_is_dropped(monkeypatch):
 
 
 def test_the_log_does_not_grow_with_failed_posts(caplog):
-    """Otherwise senders could fill the disk with log lines. A later line says how many were left out."""
+    """Otherwise senders could fill the disk with log lines. A later line says how many lines were left out."""
     site = Site()
     site.intake.accept = lambda *a, **k: 1 / 0
     with running(site) as receiver:

@@ -65,7 +65,9 @@ def test_changes_of_the_platforms_own_objects_are_ignored():
 
 
 def test_each_keyspace_is_signalled_for_its_keys():
-    """A bucket may have several sources. Each must be signalled for all of its own keys, and for no others."""
+    """A bucket may have several sources. Each source must be signalled for all of its own keys, and for no
+    other keys.
+    """
     site = Site(targets=(("raw/", "_1/"), ("", "_2/")))
     site.intake.accept([event("raw/a"), event("c")])
     assert site.signal("raw/a", "_1/")
@@ -111,10 +113,10 @@ def test_an_event_without_a_sequencer_is_never_a_duplicate():
 
 
 def test_the_memory_of_events_is_bounded():
-    """Otherwise the inlet's memory would grow with each event. If a forgotten event is reported again, it is only
-    queued again.
+    """Otherwise the inlet's memory would grow with each event. A forgotten event that is reported again is only queued
+    a second time.
     """
-    site = Site(memory=4)  # an entry and a signal each
+    site = Site(memory=4)  # enough for two events: each takes an entry and a signal
     site.intake.accept([event("a")])
     site.intake.accept([event("b"), event("c")])
     assert site.intake.accept([event("c")]).outcomes == ("duplicate",)
@@ -122,7 +124,9 @@ def test_the_memory_of_events_is_bounded():
 
 
 def test_a_full_topic_does_not_delay_another():
-    """Otherwise one full topic would stop all others, or each retry would add another entry to them."""
+    """Otherwise one full topic would stop all other topics, or each retry would add another entry to the
+    other topics.
+    """
     site = Site(full=TopicSettings(capacity=1, shards=1), orders=TopicSettings())
     site.intake.accept([event("first")])
     accepted = site.intake.accept([event()])
@@ -244,7 +248,7 @@ def test_a_deleted_topic_gets_no_entries():
     ],
 )
 def test_an_event_that_no_topic_can_hold_is_kept_as_poison(bad, reason):
-    """Otherwise one invalid event would block all later ones, or be lost without a reason."""
+    """Otherwise one invalid event would block all later events, or would be lost without a reason."""
     site = Site()
     assert site.intake.accept([event("a"), bad, event("b")], origin="test").outcomes == (
         "queued",
@@ -323,7 +327,9 @@ def test_two_inlets_count_the_same_poison_once():
 
 
 def test_long_poison_is_cut():
-    """Otherwise one large message could fill the storage. The original length of the message is kept."""
+    """Otherwise one large message could fill the storage. The original length of a message is kept with its
+    beginning.
+    """
     poison = quarantine()
     poison.keep(b"x" * 200_000, origin="test", reason="r" * 1000)
     (kept,) = poison.all()

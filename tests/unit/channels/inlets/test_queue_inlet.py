@@ -14,7 +14,9 @@ from tests.support.intake_site import Site, event
 
 
 class Queue:
-    """A message queue in memory; it records deleted messages, and hidden ones with their time."""
+    """A message queue in memory. `deleted` has the ids of deleted messages, and `hidden` the ids of hidden messages
+    with their time.
+    """
 
     batch_size = 10
 
@@ -170,7 +172,9 @@ def test_messages_stay_in_hand_while_the_store_is_down():
 
 
 def test_messages_for_a_full_topic_are_received_again_later():
-    """Otherwise such messages would be received all the time, or messages for other topics would wait for them."""
+    """Otherwise messages for a full topic would be received all the time, or messages for other topics would wait for
+    them.
+    """
     for receives, least in ((1, 5), (4, 40), (50, FULL_CEILING_SECONDS)):
         site = Site(small=TopicSettings(capacity=1, shards=1, prefix="s/"), orders=TopicSettings(prefix="o/"))
         site.intake.accept([event("s/first")])

@@ -1,6 +1,7 @@
 """A publisher relies on the topics that it knows: no change is missed, even if topics change meanwhile.
 
-Each topic has a consumer that lists the bucket once, as soon as its topic is served; later it reads only entries.
+Each topic has a consumer. As soon as the consumer's topic is served, it lists the bucket once; later it reads only
+entries.
 """
 
 from dataclasses import replace
@@ -26,7 +27,7 @@ class Consumers:
         self.listed = set()
 
     def dying(self, method, fault=Fault.CRASH_AFTER):
-        """The topics as seen by a process that is killed at its first call of this method."""
+        """Returns the topics of a process that is killed at its first call of `method`."""
         records = FaultyStore(self.world.records, at(method, fault))
         return NotificationQueue(records, clock=self.world.clock).topics
 
@@ -83,7 +84,9 @@ CHANGES = [
 
 
 def writer(world, act):
-    """A publisher that knows the topics, and writes `a` while `act` happens; its clock is as slow as allowed."""
+    """Returns a publisher that knows the topics. While the publisher writes `a`, `act` is called; its clock is as slow
+    as allowed.
+    """
     clock = SlowClock(world.clock)
     objects = FaultyStore(world.objects, meanwhile("a", act))
     queue = NotificationQueue(world.records, clock=clock, parallelism=1)

@@ -1,4 +1,4 @@
-"""A publisher made from names."""
+"""Publishers that `open_publisher` opens by the names of source and bucket."""
 
 from typing import Any
 

@@ -30,7 +30,9 @@ from tests.support.queued_publisher import KS, meanwhile
 
 
 def test_a_put_is_in_the_queue_before_its_signal(world):
-    """Without these names and marks, the reconciler could not resolve the write, or the consumer would list."""
+    """Without the writer's id in entry and object, the reconciler could not resolve the write. Without the mark in the
+    signal, the consumer would list.
+    """
     written = world.publisher().put("a", b"12345", precondition=ABSENT, metadata={"mine": "1"})
     (entry,) = world.queue.entries("t", [slot_of("a")])
     found = world.objects.head("a")
@@ -46,7 +48,7 @@ def test_a_put_is_in_the_queue_before_its_signal(world):
 
 
 def test_a_delete_is_announced(world):
-    """Otherwise a deletion would not be announced. The writer's id is only in the entry of the deletion."""
+    """Otherwise a deletion would not be announced. Only the entry of a deletion has the writer's id."""
     etag = world.objects.put("a", b"1").etag
     assert world.publisher().delete("a", precondition=IfMatch(etag=etag)) == Written(etag=None)
     (entry,) = world.queue.entries("t", [slot_of("a")])
@@ -82,7 +84,9 @@ def test_a_conflict_leaves_nothing(world):
 
 
 def test_a_full_queue_refuses_before_anything_is_written(world):
-    """Otherwise the object would be written without an entry, or other topics would keep a reservation for it."""
+    """Otherwise the object would be written without an entry, or other topics would keep a reservation for
+    the object.
+    """
     world.topic("a-wide")
     world.topic("small", capacity=2, shards=1)
     publisher = world.publisher()

@@ -89,8 +89,8 @@ def test_an_object_of_another_writer_proves_nothing(world, change):
 
 
 def test_a_long_write_in_doubt_is_reserved_again(world):
-    """The first reservation may be resolved before the write arrives. Without a second one, the change would never be
-    announced.
+    """The first reservation may be resolved before the write arrives. Without a second reservation, the change would
+    never be announced.
     """
 
     def resolve():
@@ -104,8 +104,8 @@ def test_a_long_write_in_doubt_is_reserved_again(world):
 
 
 def test_a_change_whose_reservation_was_aborted_is_pushed_again(world):
-    """The reconciler took a slow write for a write that never happened. Without a push, its change would not be
-    announced.
+    """The reconciler took a slow write for a write that never happened. Without a second entry, which is pushed after
+    the write, the change would not be announced.
     """
     written = world.publisher(objects=meanwhile("a", world.resolve)).put("a", b"1")
     assert world.announced() == [("put", "a", written.etag)]

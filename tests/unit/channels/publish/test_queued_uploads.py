@@ -59,7 +59,7 @@ def reconciler(world):
 
 
 def resolve(world):
-    """Reconciles as often as it takes to resolve the work of killed writers."""
+    """Runs the reconciler until the work of killed writers is resolved."""
     service = reconciler(world)
     service.reconcile()
     world.clock.now += STALE_SECONDS + 1
@@ -244,8 +244,8 @@ def test_a_writer_killed_at_any_call_leaves_no_upload(world, size):
 
 
 def test_an_upload_without_a_known_id_is_aborted(world):
-    """If the answer with the upload's id is lost, the upload is found by its key. Without this, it would stay
-    for ever.
+    """If the answer with the upload's id is lost, the upload is found by its key. Without this search, the upload would
+    stay for ever.
     """
 
     def schedule(call):
@@ -276,7 +276,7 @@ def test_uploads_of_others_are_not_aborted(world):
         return Fault.NONE
 
     schedule.done = False
-    # The writer's clock does not advance, so the reconciler takes it for dead, too.
+    # The writer's clock does not advance, so the reconciler takes this writer for dead, too.
     with pytest.raises(UnavailableError, match="aborted by another"):
         put(world, schedule)
     assert list(world.objects._uploads) == [("k", stranger)]
@@ -338,7 +338,9 @@ def test_a_copy_in_doubt_is_found_by_head(world, fault):
 
 
 def test_announce_reaches_topics_of_uploads(world):
-    """Otherwise a topic for uploads would miss objects that `announce` reports: their original event is unknown."""
+    """Otherwise a topic for uploads would miss objects that `announce` reports, since the original event of such
+    objects is unknown.
+    """
     rule = Rule(events=("ObjectCreated:CompleteMultipartUpload",))
     world.queue.topics.create("uploads", TopicSettings(capacity=100, shards=1, rules=(rule,)))
     etag = world.objects.put("k", BODY).etag
@@ -347,7 +349,9 @@ def test_announce_reaches_topics_of_uploads(world):
 
 
 def test_a_copy_does_not_begin_after_its_reservation_is_stale(world):
-    """A reconciler may have aborted the stale reservation. If the copy began then, it would never be announced."""
+    """A reconciler may have aborted the stale reservation. A copy that begins after such an abort would never be
+    announced.
+    """
     world.objects.put("source", BODY)
 
     def sleeps(call):

@@ -29,7 +29,9 @@ class World:
         self.queue.topics.create(name, TopicSettings(**{"capacity": 10, "shards": 1} | settings))
 
     def put(self, key, meanwhile, *, dies=True, metadata=None):
-        """A writer that is killed after its write; `meanwhile` is called between its reservations and the write."""
+        """Runs a writer that is killed after its write. `meanwhile` is called between its reservations and
+        the write.
+        """
 
         def schedule(call):
             if (call.method, call.key) != ("put", key):
@@ -48,7 +50,7 @@ class World:
         return None
 
     def reconciler(self):
-        """A reconciler whose next pass resolves the current reservations."""
+        """Returns a reconciler whose next pass resolves the current reservations."""
         queue = NotificationQueue(self.records, clock=self.clock, parallelism=1)
         reconciler = ReconcilerService(queue, self.objects, [Keyspace(publisher=self.publisher)], bucket="b")
         reconciler.reconcile()
@@ -79,7 +81,9 @@ def test_a_younger_topic_gets_the_entry(world):
 
 
 def test_a_younger_topic_with_a_rule_by_metadata_gets_the_entry(world):
-    """Otherwise such a rule would not apply. The reconciler reads the metadata with its HEAD."""
+    """Otherwise a rule by metadata would not apply to changes of killed writers. The reconciler reads the metadata with
+    its HEAD.
+    """
 
     def meanwhile():
         for team in ("sales", "other"):
@@ -152,7 +156,7 @@ def test_a_killed_reconciler_leaves_no_deadlock(world):
 
 
 def test_a_full_topic_does_not_cause_entries_in_others(world):
-    """Otherwise each pass that finds one topic full would add an entry to the others."""
+    """Otherwise each pass that finds one topic full would add an entry to the other topics."""
 
     def make():
         world.topic("early")

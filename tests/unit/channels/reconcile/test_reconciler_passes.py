@@ -55,7 +55,7 @@ def world():
 
 
 def passes(world, reconciler, *waits):
-    """Number of slots that each pass signals. `waits`: seconds before each pass."""
+    """Returns the number of slots that each pass signals. `waits` has the seconds before each pass."""
     signalled = []
     for seconds in waits:
         world.clock.now += seconds
@@ -89,8 +89,8 @@ def test_an_unsignalled_entry_is_signalled_later(world):
 
 
 def test_a_signalled_entry_is_not_signalled_again_soon(world):
-    """Otherwise a slow consumer would get a signal in each pass. One more is sent after 300 s, in case the consumer
-    missed the first.
+    """Otherwise a slow consumer would get a signal in each pass. One more signal is sent after 300 s, in case the
+    consumer missed the first signal.
     """
     reconciler = world.reconciler()
     reconciler.reconcile()
@@ -147,8 +147,8 @@ def test_reservations_of_other_buckets_are_not_resolved(world):
 
 
 def test_each_keyspace_is_signalled_for_its_own_keys(world):
-    """Otherwise one of two sources on a bucket would miss its changes, or would be signalled for changes of
-    the other.
+    """Otherwise one of two sources on a bucket would miss its changes, or would be signalled for changes of the other
+    source.
     """
     other = Publisher(world.counting, prefix="other/", clock=world.clock, parallelism=1)
     reconciler = world.reconciler(

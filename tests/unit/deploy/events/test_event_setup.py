@@ -40,7 +40,9 @@ def proxy(strict: S3Server) -> Iterator[FaultProxy]:
 
 
 class Account:
-    """An account with a bucket; its services are behind the proxy. `client` makes boto3 clients without the proxy."""
+    """An account with a bucket. The tested code reaches the account's services through the proxy; clients of `client`
+    do not.
+    """
 
     def __init__(self, server: S3Server, proxy: FaultProxy) -> None:
         self.server = server
@@ -74,7 +76,7 @@ class Account:
         S3ObjectStore(replace(self.bucket, endpoint_url=self.server.endpoint_url)).put(key, b"1")
 
     def announce(self, *others: Notification) -> None:
-        """Set these notifications, as another user would."""
+        """Sets these notifications of the bucket, like another user."""
         wanted = BucketNotifications()
         for one in others:
             wanted = wanted.having(one)
@@ -83,7 +85,7 @@ class Account:
         )
 
     def queue(self, name: str, *, allow: bool = True) -> str:
-        """Make another user's queue, to which anybody may send; returns its ARN."""
+        """Makes another user's queue, to which anybody may send if `allow`; returns its ARN."""
         arn = f"arn:aws:sqs:us-east-1:{ACCOUNT}:{name}"
         statement = {"Sid": "theirs", "Effect": "Allow", "Principal": "*", "Action": "sqs:*", "Resource": arn}
         policy = json.dumps({"Version": "2012-10-17", "Statement": [statement]})
@@ -91,7 +93,7 @@ class Account:
         return arn
 
     def received(self, setup: EventSetup) -> set[tuple[str, str]]:
-        """The changes in the queue; their messages are deleted."""
+        """Returns the changes in the queue, and deletes their messages."""
         sqs, url, found = self.client("sqs"), setup.queue.url(), set()
         for message in sqs.receive_message(QueueUrl=url, MaxNumberOfMessages=10).get("Messages", ()):
             found |= {(event.op, event.key) for event in decode_events(message["Body"]).events}
@@ -109,7 +111,7 @@ class Account:
         return until(came)
 
     def state(self) -> dict[str, Any]:
-        """Everything in the account that concerns events."""
+        """Returns everything in the account that concerns events."""
         s3, sqs, sns, events = map(self.client, ("s3", "sqs", "sns", "events"))
         stored = s3.get_bucket_notification_configuration(Bucket=self.bucket.bucket)
         stored.pop("ResponseMetadata")
@@ -170,7 +172,7 @@ def test_events_are_set_up_and_removed_without_a_trace(account: Account, way: Wa
 
     remove(setup, way)
     after = account.state()
-    if way == "eventbridge":  # others may rely on EventBridge by now
+    if way == "eventbridge":  # other users may rely on EventBridge by now
         assert after["bucket"].pop("EventBridgeConfiguration") == {}
     assert after == before
     remove(setup, way)
@@ -235,7 +237,7 @@ def test_the_queue_accepts_only_its_sender(account: Account, way: Way) -> None:
     if way == "sqs":
         assert statement["Condition"]["StringEquals"] == {"aws:SourceAccount": ACCOUNT}
     other = Account(account.server, account.proxy)
-    with pytest.raises(RefusedError, match="Unable to validate"):  # another bucket may not send to it
+    with pytest.raises(RefusedError, match="Unable to validate"):  # another bucket may not send to the queue
         other.setup().bucket.change(
             lambda found: found.having(setup.site.notification("queue", setup.site.queue_arn))
         )
@@ -263,7 +265,7 @@ def test_an_overlapping_notification_is_reported_before_any_write(account: Accou
 
 def test_an_existing_topic_with_these_events_is_used(account: Account) -> None:
     """Otherwise a second environment could not get the same events, or its removal would delete the topic of the first
-    one.
+    environment.
     """
     first, second = account.setup(), account.setup(platform_prefix="_s3notify/dev/orders/")
     make(first, "sns")

@@ -40,7 +40,7 @@ def resolved(text: str) -> Any:
 
 
 def statements(way: Way) -> list[Any]:
-    """The statements that the command writes; no request."""
+    """Returns the policy statements that the command writes, without a request."""
     parts = EventSetup(site=SITE).parts_by(way, SITE.topic_arn)
     return [part.statement for part in parts if isinstance(part, StatementPart)]
 
@@ -58,7 +58,9 @@ def test_terraform_has_the_same_policies(way: Way) -> None:
 
 @pytest.mark.parametrize("way", WAYS)
 def test_terraform_keeps_existing_notifications(way: Way) -> None:
-    """Terraform's resource replaces all notifications. So the template must contain those of other users."""
+    """Terraform's resource replaces all notifications. So the template must contain the notifications of
+    other users.
+    """
     theirs = Notification(
         id="theirs", kind="function", arn="arn:l", events=frozenset({"s3:ObjectCreated:Put"}), suffix=".csv"
     )

@@ -24,7 +24,9 @@ def test_a_killed_run_is_not_shown_as_working():
 
 
 def test_a_heartbeat_of_another_version_never_moves():
-    """The sensor takes the run of such a heartbeat for dead, and no reader of heartbeats raises an error."""
+    """The sensor takes a run for dead if it cannot read the run's heartbeat. No reader of heartbeats raises
+    an error.
+    """
     records = MemoryRecordStore()
     for run, body in (("number", b"7"), ("more", b'{"number": 7, "mood": "good"}'), ("bytes", b"\xff")):
         records.create(HEARTBEATS, run, body)

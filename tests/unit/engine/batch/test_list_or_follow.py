@@ -30,14 +30,16 @@ def decided(
 
 
 def test_entries_are_followed_if_every_change_has_an_entry() -> None:
-    """Here, everything was compared since the topic was made, no slot waits for a rescan, and all writers queue."""
+    """In this test, all slots were compared since the topic was made, no slot waits for a rescan, and all writers
+    queue.
+    """
     decision = decided()
     assert (decision.how, decision.slots, decision.listing) == ("follow", frozenset(CHANGED), False)
 
 
 @pytest.mark.parametrize("enumerated", ["", "an earlier one"])
 def test_a_new_topic_has_everything_compared(enumerated: str) -> None:
-    """A new topic has no entries for earlier changes, so everything is compared without a wait."""
+    """A new topic has no entries for earlier changes, so all slots are compared without a wait."""
     waiting = Rescans(slots={Slot(7): 1}, unqueued_ms=NOW_MS)
     decision = decided(waiting, enumerated=enumerated, listed_ms=NOW_MS, list_seconds=10)
     assert (decision.everything, decision.listing, decision.wait_seconds) == (True, True, 0)
@@ -70,7 +72,7 @@ def test_rescans_are_list_seconds_apart() -> None:
 
 
 def test_a_clock_that_was_set_back_does_not_stop_rescans() -> None:
-    """After that, the last rescan seems to be in the future, but the wait is not longer than usual."""
+    """The last rescan then seems to be in the future. The wait must not be longer than usual."""
     decision = decided(topic="", enumerated="", listed_ms=NOW_MS + 3_600_000, list_seconds=10)
     assert decision.wait_seconds == 10
 
@@ -78,7 +80,7 @@ def test_a_clock_that_was_set_back_does_not_stop_rescans() -> None:
 @pytest.mark.parametrize(
     ("how", "topic", "noted"),
     [
-        ("follow", "t", False),  # only changes that entries name are looked at
+        ("follow", "t", False),  # this batch looks only at changes that entries name
         ("rescan", "t", True),  # a change without an entry
         ("rescan", "", False),  # without a topic no change has an entry
         ("everything", "t", False),  # changes before the topic have no entry

@@ -73,7 +73,7 @@ def test_a_changed_tick_is_one_head_one_list_and_one_put() -> None:
 def test_a_signal_of_an_unqueued_writer_causes_one_listing() -> None:
     """The LIST of the signals shows that the writer does not queue.
 
-    So the batch lists the bucket, once a listing is due.
+    So the batch lists the bucket as soon as a listing is due.
     """
     world = settled(list_seconds=10)
     world.clock.sleep(10)
@@ -105,7 +105,7 @@ def test_a_slot_in_flight_is_not_requested_again_and_its_change_is_kept() -> Non
 
 
 def test_open_batches_are_disjoint_when_several_are_allowed() -> None:
-    """With `max_open=2`, the second batch has no slot of the first one."""
+    """With `max_open=2`, the second batch has no slot of the first batch."""
     world = settled(max_open=2)
     world.publish(1, 2)
     world.tick()
@@ -117,12 +117,13 @@ def test_open_batches_are_disjoint_when_several_are_allowed() -> None:
 
 
 def test_a_topic_that_is_lost_after_a_dead_tick_is_noticed() -> None:
-    """The dead tick's batch listed the bucket before the topic was made again, so everything is listed once more."""
+    """The dead tick's batch listed the bucket before the topic was made again, so all slots must be listed again."""
     world = World()
     assert world.evaluate() is None
     tick = world.evaluate()
     assert tick is not None
-    world.launch(tick)  # and the tick dies before its cursor is stored
+    # The run starts, and the tick dies before the tick's cursor is stored.
+    world.launch(tick)
     (run,) = world.active()
     world.finish(run)
     world.publish(5)
@@ -247,7 +248,7 @@ def test_the_keyspace_is_listed_sometimes_although_the_root_does_not_move() -> N
 def test_a_slot_that_waits_for_the_next_listing_is_not_forgotten() -> None:
     """A slot is signalled before a listing is due.
 
-    It is requested once the listing is due, although no signal moves then.
+    The slot is requested as soon as the listing is due, although no signal moves then.
     """
     world = settled(list_seconds=60)
     world.backlog.add([Slot(7)])
@@ -319,7 +320,7 @@ def test_a_table_that_was_forgotten_is_compared_from_the_beginning() -> None:
 
 
 def test_a_lost_topic_is_reported_while_nothing_changes() -> None:
-    """A tick reports the loss within `TOPIC_SECONDS`, and everything is compared again, once."""
+    """A tick reports the loss within `TOPIC_SECONDS`, and all slots are compared again, once."""
     world = settled()
     world.clock.sleep(TOPIC_SECONDS)
     assert world.tick().note == "nothing changed"

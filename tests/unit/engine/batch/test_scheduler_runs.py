@@ -40,7 +40,7 @@ def test_a_silent_run_is_reported_even_if_another_part_still_waits_for_its_place
 
 
 def test_a_run_that_never_starts_fails_after_the_startup_time() -> None:
-    """Such a run was created and never launched, or requested and never created.
+    """The run was created and never launched, or was requested and never created.
 
     A run that waits in the queue is not failed.
     """

@@ -89,7 +89,7 @@ def test_a_lost_record_costs_a_look_at_all_slots() -> None:
 
 
 def test_entries_are_kept_too() -> None:
-    """The watcher's state has entries if the setting `signals` is `root`."""
+    """With `signals: root`, the watcher's state also has `entries`, which the cursor and its record must keep."""
     records = MemoryRecordStore()
     cursor = ShortCursor(records=records)
     watch = replace(WatcherState(slots=50), entries=bytes(range(200)) * 2, listed_root=ETag("l"))

@@ -95,7 +95,9 @@ def test_all_poisonous_slots_of_many_end_up_alone() -> None:
 
 
 def test_slots_that_fail_and_others_take_turns() -> None:
-    """Failed slots wait for at most one batch of other slots, and the reverse; and they are never in the same batch."""
+    """Batches of failed slots alternate with batches of other slots. Failed slots and other slots are never in the same
+    batch.
+    """
     world = settled(backoff_seconds=0, backoff_ceiling_seconds=0, parked_seconds=0)
     world.publish(1, 2, 3, 4)
     asked: list[tuple[int, ...]] = []
@@ -107,7 +109,7 @@ def test_slots_that_fail_and_others_take_turns() -> None:
 
 
 def test_the_last_attempt_is_marked() -> None:
-    """Only slots that are parked if they fail again are marked.
+    """A tick marks a slot only if the slot's next failure parks it.
 
     If a slot is committed in between, it has all its attempts again.
     """
@@ -130,7 +132,7 @@ def test_the_last_attempt_is_marked() -> None:
 
 
 def test_with_one_attempt_every_attempt_is_the_last() -> None:
-    """The batch of everything is an exception: if it fails, its slots are requested again one by one."""
+    """If the batch of everything fails, however, its slots are requested again one by one."""
     world = World(settings=BatchSettings(max_attempts=1))
     world.evaluate()
     assert last_attempt(world, world.tick()) == ()

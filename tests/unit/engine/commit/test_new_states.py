@@ -159,7 +159,7 @@ def test_a_slot_with_unknown_fields_waits_for_a_schema_that_has_them():
 
 
 def test_more_unforeseen_errors_than_the_limit_are_not_quarantined():
-    """So many errors mean that the code has a defect, not the objects."""
+    """More errors than the limit show a defect of the code, not of the objects."""
     outcomes = {f"k{n:04}": failed(trace="Traceback") for n in range(MAX_UNFORESEEN + 2)}
     found = settled(planned(), outcomes, LAST)
     assert len(found.result.quarantined) == MAX_UNFORESEEN
@@ -179,7 +179,7 @@ def test_a_backfill_is_over_once_all_of_the_slot_is_read():
 
 
 def test_the_code_version_of_a_read_is_noted():
-    """A round that reads no object of the slot does not note its code version."""
+    """A round that reads no object of the slot does not note the code version."""
     facts = replace(FACTS, code_version="2")
     found = settled(planned(HELD), {"k": read()}, facts).round
     assert (found.code_version, found.label) == ("2", FACTS.label)

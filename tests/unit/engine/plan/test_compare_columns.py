@@ -24,7 +24,9 @@ etags = st.sampled_from(["1", "2", ""])
 def test_columns_and_rows_give_the_same_changes(
     listed: list[dict[str, str]], held: dict[str, tuple[str, int, bool]], pending: set[str], whole: bool
 ) -> None:
-    """This holds for any committed states, and for a listing in any pieces, even with repeated objects."""
+    """Both comparisons must agree for any committed states, and for a listing in any pieces, even with repeated
+    objects.
+    """
     size = 9
     states = {
         key: ObjectState(key=key, etag=etag, size=size, offset=offset, reach_end=done)
@@ -47,7 +49,7 @@ def test_columns_and_rows_give_the_same_changes(
         )
         for piece in listed
     ]
-    # One of the other two slots has no changes, and all objects of the other one have left.
+    # There are two other slots: the object of `OTHER` is unchanged, and the object of `GONE` has left the bucket.
     others = {
         OTHER: {"other": ObjectState(key="other", etag="1", size=size)},
         GONE: {"gone": ObjectState(key="gone", etag="1", size=size)},

@@ -1,4 +1,4 @@
-"""A bucket on a server."""
+"""A fixture for the tests of reading: a new bucket on a real server."""
 
 import pytest
 
@@ -8,5 +8,5 @@ from tests.support.servers import S3Server
 
 @pytest.fixture
 def config(ministack: S3Server) -> S3Config:
-    """A new bucket."""
+    """The settings of a new bucket."""
     return ministack.config(ministack.make_bucket())

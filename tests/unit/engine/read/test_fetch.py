@@ -1,4 +1,6 @@
-"""The hot read path, against a real server: each object as it was enumerated, or the reason why it was not read."""
+"""Reads of small objects, against a real server: each object is returned as it was enumerated, or with the reason why
+not.
+"""
 
 import os
 from dataclasses import replace
@@ -26,7 +28,7 @@ def test_objects_are_fetched_in_order_and_completely(
 ) -> None:
     """Windows are limited by the number of objects and by bytes.
 
-    Some objects are empty, and some keys need the other client.
+    Some objects are empty, and some keys need boto3 in place of obstore.
     """
     monkeypatch.setattr(fetching, "WINDOW_OBJECTS", 3)
     monkeypatch.setattr(fetching, "WINDOW_BYTES", 100)

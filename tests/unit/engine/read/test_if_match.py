@@ -1,4 +1,4 @@
-"""A read returns the planned version, or nothing: every GET of an object's bytes is under its ETag."""
+"""A read returns the planned version, or nothing: every GET of an object's bytes requires the planned ETag."""
 
 from collections import Counter
 from collections.abc import Sequence

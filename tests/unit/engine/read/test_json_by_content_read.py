@@ -16,7 +16,7 @@ pytestmark = pytest.mark.server
     ids=["whole", "in parts", "over rounds"],
 )
 def test_each_record_is_one_row(ministack: S3Server, settings: dict[str, int]) -> None:
-    """Each row has its record's offset, and the schema is inferred from both kinds."""
+    """Each row has its record's offset, and the schema is inferred from both kinds of objects."""
     place = Place(ministack, format="auto", **settings)
     rows = [{"a": number, "text": "x" * 20} for number in range(40)]
     bodies = {

@@ -51,7 +51,9 @@ def stored_metadata(place: Place, key: str) -> tuple[Any, ...]:
 
 @pytest.mark.parametrize("key", ["a.jsonl", "a.jsonl.gz", "in//empty segments.jsonl"])
 def test_metadata_is_of_the_version_that_was_read(ministack: S3Server, key: str) -> None:
-    """The metadata is that of the stored object: if it is compressed or not, and if obstore or boto3 reads it."""
+    """The metadata of a row must be that of the object version that was read, compressed or not, by obstore or by
+    boto3.
+    """
     place = versioned(ministack, metadata_columns=ALL)
     body = b'{"a":1}\n{"a":22}\n'
     place.store.put(f"raw/{key}", gzip.compress(body) if key.endswith(".gz") else body)
@@ -119,7 +121,7 @@ PARTS = "dt date, region string"
 
 
 def test_parts_of_keys_are_columns(ministack: S3Server) -> None:
-    """The values have the declared types, and no escapes. A missing value is null.
+    """The columns have the declared types, and the key's escapes are decoded. A missing value is null.
 
     Objects that are parsed together keep their own values.
     """
@@ -175,7 +177,7 @@ RESCUED = [(1, {"dt": "a%20b"}), (None, {"a": "x", "dt": "a%20b"})]
 def test_a_key_that_does_not_fit_is_rescued(ministack: S3Server) -> None:
     """The column is null.
 
-    `_rescued` has the text from the key, in addition to the record's own values. Each value is counted.
+    `_rescued` has the text from the key, in addition to the record's own values. Each rescued value is counted.
     """
     place = Place(ministack, partition_columns=PARTS, mismatches="rescue", slots=1, metadata_columns="_size")
     place.store.put("raw/dt=a%20b/a", b'{"a":1}\n{"a":"x"}\n')

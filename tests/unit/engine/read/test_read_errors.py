@@ -96,7 +96,7 @@ def site(ministack: S3Server) -> Iterator[Site]:
 def test_one_refused_key_affects_no_other_object(
     site: Site, status: int, code: str, message: bytes, listing: bool
 ) -> None:
-    """The store refuses HEAD and GET of the key. All other objects are committed, even those in the same slot.
+    """The store refuses HEAD and GET of the key. All other objects are committed, even objects in the same slot.
 
     The refused object goes to quarantine on the last attempt.
     """
@@ -121,7 +121,7 @@ def test_an_expired_object_that_came_back_stays_in_quarantine(
 ) -> None:
     """The object has the same bytes as before, and is refused.
 
-    Its read is tried until the last attempt, and not again after each listing.
+    The object is read until its last attempt, and is not read again after each listing.
     """
     with FaultProxy(ministack.endpoint_url) as proxy:
         site = Site(ministack, proxy, on_delete="keep_expired")
@@ -182,7 +182,9 @@ def test_an_outage_of_one_object_does_not_quarantine_it(
 
 
 def test_an_object_that_waits_for_the_store_does_not_block_others(ministack: S3Server) -> None:
-    """A round reads only one object of a slot. If the first object is unavailable, the next rounds read the others."""
+    """A round reads only one object of a slot. If the first object is unavailable, the next rounds read the other
+    objects.
+    """
     with FaultProxy(ministack.endpoint_url) as proxy:
         site = Site(ministack, proxy, max_objects=SLOTS)
         first = site.good[0]
@@ -212,7 +214,7 @@ def test_an_outage_of_all_objects_fails_the_run(site: Site, status: int, code: s
 
 
 def test_an_outage_that_ends_while_the_run_waits_costs_only_time(site: Site) -> None:
-    """The plan waits for the store in the same way."""
+    """Not only the reads of a run, but also its plan must wait for the store."""
     site.proxy.outage = lambda: site.clock.now < 1000 + OUTAGE_SECONDS / 2
     result = site.ingest(last_attempt=ALL)
     assert all(each.ok and not each.quarantined for each in result.slots.values())

@@ -61,7 +61,7 @@ def test_csv_is_read_on_where_a_split_ended(config: S3Config, key: str) -> None:
 
 @pytest.mark.parametrize("key", ["plain", "odd//key"])
 def test_a_changed_or_deleted_object_ends_its_split(config: S3Config, key: str) -> None:
-    """The first read, or a later one, notices the change."""
+    """The next read of the split, or a later read, must notice the change."""
     old = put(config, key, CSV)
     (split,) = split_at(old, 1)
     reading = read_split(config, split, "csv")
@@ -75,7 +75,7 @@ def test_a_changed_or_deleted_object_ends_its_split(config: S3Config, key: str) 
 def test_a_split_ends_if_its_object_is_overwritten_in_mid_read(
     config: S3Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The remaining bytes belong to another version, and are not read."""
+    """The remaining bytes belong to another object version, and must not be read."""
     monkeypatch.setattr(object_bytes.chunks_on, "__kwdefaults__", {"chunk_bytes": 8 << 20, "ahead": 1})
     body = b'{"a":1}\n' * (5 << 20)
     (split,) = split_at(put(config, "k", body), 1)

@@ -122,7 +122,7 @@ def test_the_log_has_a_traceback_once(site: Site) -> None:
 
 @pytest.mark.server
 def test_a_defect_does_not_quarantine_all_objects(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The number of all objects in quarantine has a limit. Beyond it, slots stay failed and are reported.
+    """The number of all objects in quarantine has a limit. Beyond this limit, slots stay failed and are reported.
 
     A retry brings all objects back.
     """
@@ -223,7 +223,7 @@ def test_an_outage_is_not_unforeseen() -> None:
 
 
 def test_tracebacks_are_bounded() -> None:
-    """The limit is in bytes, and both ends of the traceback stay."""
+    """A traceback is limited in bytes. Its beginning and its end must stay."""
     try:
         raise KeyError("é" * 100_000)
     except KeyError as error:

@@ -99,7 +99,7 @@ def test_an_object_cut_in_its_csv_header_is_a_reject(config: S3Config, suffix: s
 def test_objects_of_all_compressions_are_parsed_together(
     config: S3Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The parser is called only once for all of them."""
+    """The parser is called only once for all objects."""
     calls: list[int] = []
     parse = FORMATS["jsonl"].parse
 
@@ -174,7 +174,7 @@ def test_parquet_and_binary_are_never_decompressed(config: S3Config) -> None:
 
 
 def test_only_the_beginning_of_large_objects_is_sampled(config: S3Config) -> None:
-    """The limit applies to the decoded text of compressed objects."""
+    """For compressed objects, the limit must apply to the decoded text."""
     text = b'{"a":1,"b":"x"}\n' * 100_000
     versions = [
         put(config, "in/large.jsonl", text),

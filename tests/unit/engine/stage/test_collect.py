@@ -24,7 +24,9 @@ def part(start: int, offset: int, **fields: object) -> Outcome:
 
 
 def test_parts_of_an_object_are_joined() -> None:
-    """Parts may come in any order. Their rows are added up, and the next read continues behind the last part."""
+    """Parts may come in any order. The rows of all parts are added up, and the next read continues behind the last
+    part.
+    """
     found = joined(
         [part(50, 100, rows=2), part(0, 55, rows=1, rejects=1)],
         whole=False,

@@ -51,7 +51,7 @@ def stored(store: MemoryObjectStore, *batches: pa.RecordBatch) -> list[StagedPac
 
 
 def test_small_packs_are_sent_to_the_driver_and_big_packs_are_stored(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A pack that is sent is not in the store: the version's writer stores it."""
+    """A pack that is sent to the driver is not stored by the task. The writer of the table version stores it."""
     store = MemoryObjectStore()
     (small,) = written(store, rows((1, "a", 0)))
     monkeypatch.setattr(pack_set, "CARRIED_PACK_BYTES", 0)
@@ -96,7 +96,7 @@ def test_rows_in_any_order_are_sorted() -> None:
     )
 )
 def test_rows_are_in_the_order_of_keys_in_utf8(places: list[tuple[int, str, int]]) -> None:
-    """This is also the order in which the store lists keys."""
+    """The store lists keys in the same order."""
     if places:
         found = in_order(pa.Table.from_batches([rows(*places)])).to_pylist()
         assert [(row["_slot"], row["_key"], row["_offset"]) for row in found] == sorted(places)

@@ -60,7 +60,7 @@ def test_rows_round_trip(table: Rows[Any], rows: list[Any]) -> None:
 
 
 def test_a_message_with_invalid_text_is_escaped() -> None:
-    """These bytes may come from an error message that quotes an object."""
+    """Invalid bytes may come from an error message that quotes an object."""
     assert FailedSlot.of(Slot(3), CorruptError("why \ud800")).error == "CorruptError: why \\ud800"
     read = ReadObject(slot=Slot(3), key="k", outcome=Outcome.whole("failed", "e", 9, reason="why \ud800"))
     (found,) = STAGED.read([STAGED.batch([read])])

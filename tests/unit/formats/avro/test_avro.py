@@ -33,7 +33,7 @@ def rows_of(count: int) -> list[dict[str, Any]]:
 @pytest.mark.parametrize("codec", CODECS)
 @given(rows=st.integers(0, 120), at=places)
 def test_splits_give_each_record_once(codec: str, rows: int, at: list[int]) -> None:
-    """Any splits give the same records as the whole file, and a later split continues where an earlier one ended."""
+    """Any splits give the same records as the whole file, and a later split continues where an earlier split ended."""
     body = file_of(rows_of(rows), codec=codec)
     expected = whole(body, "avro", AB)
     assert [values for _, values in expected] == rows_of(rows)
@@ -105,7 +105,7 @@ def test_types_become_the_nearest_arrow_types() -> None:
 
 
 def _with_schema(body: bytes, schema: object) -> bytes:
-    """A file with the same blocks, but with another schema."""
+    """Returns a file that has the same blocks and another schema."""
     reader = fastavro.block_reader(io.BytesIO(body))
     sync = reader._header["sync"]
     start = body.index(sync) + 16
@@ -129,7 +129,7 @@ def test_a_value_that_does_not_fit_rejects_only_its_record() -> None:
 
 @pytest.mark.parametrize("count", [0, 1, 3])
 def test_a_block_with_a_wrong_record_count_loses_no_record(count: int) -> None:
-    """Missing or additional records are a reject with all remaining bytes."""
+    """If a block has more records or fewer records than it declares, its remaining bytes are one reject."""
     row = b"\x02\x02\x02\x02x"
     body = (
         header({"type": "record", "name": "r", "fields": AB_RECORD}) + block(row * 2, count) + block(row, 1)
@@ -140,7 +140,7 @@ def test_a_block_with_a_wrong_record_count_loses_no_record(count: int) -> None:
 
 
 def test_bytes_behind_the_records_are_a_reject() -> None:
-    """This holds even for bytes that look like further items of an array."""
+    """Such bytes are a reject even if they look like further items of an array."""
     schema = header({"type": "record", "name": "r", "fields": [{"name": "a", "type": "long"}]})
     rows, (one,) = take([schema + block(b"\x02" * 3, 1)], AB, "avro")
     assert [row["a"] for _, _, row in rows] == [1]
@@ -157,7 +157,7 @@ def test_many_records_that_do_not_fit_are_rejected_fast() -> None:
 
 
 def test_large_records_become_small_tables() -> None:
-    """The memory of a table is bounded by its bytes, not only by its number of records."""
+    """The memory of an Arrow table is bounded by its bytes, not only by its number of records."""
     body = file_of(
         [{"b": "x" * (4 << 20)} for _ in range(12)], [{"name": "b", "type": "string"}], codec="deflate"
     )
@@ -206,7 +206,9 @@ def test_a_hostile_file_is_one_reject(name: str) -> None:
 
 @given(st.binary(max_size=200))
 def test_a_good_block_behind_garbage_is_read(garbage: bytes) -> None:
-    """Garbage that happens to be the head of a block up to the good block's end takes it into its reject."""
+    """If the garbage looks like the head of a block that ends behind the good block, the good block's record may be in
+    a reject.
+    """
     good = header({"type": "record", "name": "r", "fields": AB_RECORD})
     row = b"\x02\x02\x02\x02x"
     rows, rejects = take([good + garbage + SYNC + block(row, 1)], AB, "avro")
@@ -250,7 +252,7 @@ def test_fields_without_bytes_cost_no_memory(rescue: bool) -> None:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="limits memory on Linux only")
 def test_a_block_that_exceeds_the_memory_is_a_reject() -> None:
-    """The block that follows is read."""
+    """The block behind the rejected block must be read."""
     program = """
 import sys, zlib
 from tests.support.avro import block

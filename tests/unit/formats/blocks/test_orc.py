@@ -35,7 +35,7 @@ def rows(count: int) -> pa.Table:
 
 @lru_cache
 def striped(codec: str) -> bytes:
-    """A file with several stripes."""
+    """Returns an ORC file with several stripes."""
     dice = random.Random(1)
     texts = [dice.randbytes(20).hex() for _ in range(COUNT)]
     body = orc(rows(COUNT).set_column(1, "b", pa.array(texts)), codec, stripe_size=8_000, batch_size=256)
@@ -46,7 +46,7 @@ def striped(codec: str) -> bytes:
 @pytest.mark.parametrize("codec", CODECS)
 @given(at=places)
 def test_splits_give_each_row_once(codec: str, at: list[int]) -> None:
-    """Any splits give the same rows as the whole file, and a later split continues where an earlier one ended."""
+    """Any splits give the same rows as the whole file, and a later split continues where an earlier split ended."""
     body = striped(codec)
     expected = whole(body, "orc", AB)
     assert [row["a"] for _, row in expected] == list(range(COUNT))
@@ -66,7 +66,7 @@ def test_splits_give_each_row_once(codec: str, at: list[int]) -> None:
 
 
 def test_types_are_read_and_inferred() -> None:
-    """They are also read with a given schema."""
+    """Each type must be read both with a given schema and with an inferred schema."""
     table = pa.table(
         {
             "i": pa.array([1, None], pa.int32()),
@@ -139,7 +139,7 @@ def test_a_time_that_pyarrow_cannot_read_rejects_its_stripe() -> None:
 @given(changes=st.lists(st.tuples(st.integers(0, 1 << 20), st.integers(0, 255)), min_size=1, max_size=3))
 @example(changes=[(193, 128)])
 def test_damage_is_never_silent(codec: str, changes: list[tuple[int, int]]) -> None:
-    """The read ends, and missing rows are in a reject."""
+    """The read of a damaged file must end, and missing rows must be in a reject."""
     body = bytearray(striped(codec))
     for place, octet in changes:
         body[-(place % min(len(body), 5000)) - 1] = octet

@@ -25,7 +25,9 @@ Values = list[tuple[int | None, str | None]]
 
 
 def values(form: Csv, body: bytes, *, inferred: bool = False) -> tuple[Values, list[str]]:
-    """Rows and reasons of rejects: of a read as a whole object, and of a read piece by piece."""
+    """Returns rows, and the reasons of rejects. Checks that a read in pieces gives the same as a read of the whole
+    object.
+    """
     target = Target(schema=SCHEMA, inferred=inferred)
     parsed = list(form.parse([("k", body)], target))
     *pieces, end = form.read(BytesInMemory(body), whole_split(version(body)), target, limits=TINY)
@@ -68,7 +70,7 @@ def test_dialects_are_read(dialect: Dialect, body: bytes, rows: Values) -> None:
     ],
 )
 def test_a_text_without_a_header_is_one_reject(dialect: Dialect, body: bytes) -> None:
-    """This holds for texts of any length."""
+    """A text without a header is one reject, whatever its length."""
     form, target = Csv(dialect), Target(schema=SCHEMA)
     for key, stored in (("k", body), ("k.gz", gzip.compress(body, 1))):
         *pieces, _ = form.read(BytesInMemory(stored), whole_split(version(stored, key)), target)
@@ -142,7 +144,7 @@ def test_a_declared_schema_may_have_a_column_like_a_value() -> None:
 
 
 def test_the_suffix_tsv_means_tabs() -> None:
-    """For such objects, another delimiter may be set."""
+    """For objects with this suffix, another delimiter may be set."""
     bucket = S3Config(bucket="b", region="us-east-1")
     assert format_of("a/b.TSV.gz", "auto") is FORMATS["tsv"]
     form = format_for("k.tsv", Input(bucket=bucket))

@@ -1,4 +1,6 @@
-"""CSV with any line ends, even different ones in one object: each record is a correct row, or is in a reject."""
+"""CSV with any line ends, even with different line ends in one object: each record is a correct row, or is in
+a reject.
+"""
 
 import gzip
 from collections.abc import Iterator
@@ -134,6 +136,6 @@ def test_a_lone_carriage_return_is_a_reject(body: bytes, rows: Rows, raws: list[
 def test_lines_that_are_not_records_may_end_with_a_carriage_return(
     dialect: Dialect, body: bytes, rows: Rows
 ) -> None:
-    """The record behind such a line is not read as a part of the line."""
+    """The record behind a comment or a skipped line must not be read as a part of that line."""
     for parts in ways(body, "k.csv", dialect, []):
         assert outcome(parts) == (rows, [])

@@ -1,4 +1,4 @@
-"""Objects `.json`: lists of records, or JSON lines, by their content."""
+"""The content of a `.json` object decides whether the object is a list of records, or JSON lines."""
 
 import bz2
 import gzip
@@ -40,12 +40,12 @@ def parsed(body: bytes, key: str = "k.json", encoding: str = "utf-8") -> Found:
 
 
 def values(found: Found) -> list[Any]:
-    """Rows, and the reasons of rejects."""
+    """Returns the rows, and the reasons of rejects, without their offsets."""
     return [row[1] for row in found]
 
 
 def in_parts(form: Format, body: bytes, at: list[int], key: str = "k.json") -> tuple[Found, list[SplitEnd]]:
-    """The rows and rejects of all parts, each read by itself, and the end of each part."""
+    """Reads each part of the object by itself. Returns the rows and rejects of all parts, and the end of each part."""
     borders = [0, *sorted({place % (len(body) + 1) for place in at} - {0, len(body)}), len(body)]
     pieces, ends = list[Parsed](), list[SplitEnd]()
     for start, end in pairwise(borders):
@@ -60,7 +60,7 @@ def in_parts(form: Format, body: bytes, at: list[int], key: str = "k.json") -> t
 
 @pytest.mark.parametrize("body", DOCUMENTS.values(), ids=DOCUMENTS.keys())
 def test_a_list_and_lines_give_the_same_records(body: bytes) -> None:
-    """This holds for a list in any format: on one line, or on many."""
+    """The list may be on one line, or on many lines."""
     assert values(parsed(body)) == values(parsed(LINES)) == ROWS
 
 
@@ -77,7 +77,7 @@ def test_a_list_and_lines_give_the_same_records(body: bytes) -> None:
 )
 @pytest.mark.parametrize("body", [LINES, DOCUMENTS["indented"]], ids=["lines", "list"])
 def test_the_decoded_content_decides(body: bytes, encode: Any, key: str) -> None:
-    """This holds for an object in memory, and for an object that is read by ranges."""
+    """The decision is the same for an object in memory and for an object that is read by ranges."""
     encoded = encode(body)
     assert values(parsed(encoded, key)) == ROWS
     found, _ = in_parts(JsonByContent(), encoded, [], key)
@@ -89,7 +89,7 @@ def test_the_decoded_content_decides(body: bytes, encode: Any, key: str) -> None
 
 
 def test_objects_of_both_kinds_are_parsed_together() -> None:
-    """Each row and each reject has the number of its object."""
+    """Each row and each reject must have the number of its own object."""
     bodies = [LINES, DOCUMENTS["indented"], b"", b'[{"a":"x"},{"a":7}]', b'{"a":"x"}\n{"a":8}\n']
     found = list(JsonByContent().parse([(f"{n}.json", body) for n, body in enumerate(bodies)], TARGET))
     rows = [
@@ -159,7 +159,7 @@ def test_an_object_that_begins_otherwise_has_lines(body: bytes, rejects: int) ->
     ids=["empty", "blank", "cut"],
 )
 def test_a_list_without_records_is_empty(body: bytes, reasons: list[str]) -> None:
-    """But a list without an end is a reject."""
+    """A list without an end, however, is a reject."""
     found = parsed(body)
     assert found == in_parts(JsonByContent(), body, [])[0]
     assert [row[1] for row in found] == reasons

@@ -19,7 +19,7 @@ SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])
 
 
 def found(body: bytes, path: str = "", key: str = "k") -> tuple[list[tuple[int, int]], list[str]]:
-    """Ids with their offsets, and reasons.
+    """Returns the ids of rows with their offsets, and the reasons of rejects.
 
     Checks that an object in memory gives the same result as an object that is read by ranges.
     """
@@ -76,7 +76,7 @@ def test_a_text_that_is_not_a_document_is_one_reject(body: bytes, path: str, rea
 
 
 def test_a_bad_record_does_not_stop_others() -> None:
-    """The reject has the record's text, unchanged from the document."""
+    """The reject must have the bad record's text, unchanged from the document."""
     body = b'[{"id":1}, 3, {"id":\n"x"}, {"id":2}]'
     assert found(body)[0] == [(1, 1), (27, 2)]
     (parsed,) = JsonDocument().parse([("k", body)], Target(schema=SCHEMA))

@@ -1,4 +1,4 @@
-"""Runs bypass the queue only if they may be warm, the queue is empty, and its limits allow it."""
+"""Runs bypass the queue only if they may be warm, the queue is empty, and the queue's limits allow another run."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,4 +1,6 @@
-"""The launcher hands some runs over, and each run is started once, with or without an answer."""
+"""The launcher hands some runs over to the supervisor. Each run is started once, even if the supervisor does not
+answer.
+"""
 
 import threading
 from collections.abc import Iterator
@@ -153,7 +155,9 @@ def test_runs_of_slot_assets_are_handed_over(site: Site, cold: list[str], given:
 def test_a_run_that_the_supervisor_declines_starts_cold(
     site: Site, cold: list[str], given: dict[str, Any], do: str
 ) -> None:
-    """All workers may be busy. For a run that reads everything, only a worker for later runs is prepared."""
+    """All workers may be busy. A run that reads everything is not offered to a worker, but makes the supervisor prepare
+    a worker for later runs.
+    """
     run = site.run(**given)
     with site.answering({"yes": False}):
         site.launch(run)

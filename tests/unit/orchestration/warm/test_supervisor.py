@@ -53,7 +53,7 @@ class Running:
         return run
 
     def ended(self, run: str) -> tuple[DagsterRunStatus, str]:
-        """The status and the message with which a run was reported."""
+        """Returns the status and the message with which a run was reported."""
         until(lambda: self.instance.get_run_by_id(run).is_finished, why=lambda: str(self.lines))
         until(lambda: self.home.claimant(run) is None)
         (event,) = [e.dagster_event for e in self.instance.all_logs(run) if e.dagster_event.is_job_event]
@@ -105,8 +105,8 @@ def test_a_ready_worker_takes_a_run(instance: dg.DagsterInstance) -> None:
 
 
 def test_runs_of_a_backfill_wait_for_its_busy_worker(instance: dg.DagsterInstance) -> None:
-    """Only runs of the same backfill may wait. They must be executed one after another, and it must be possible to
-    terminate a waiting run.
+    """Only runs of the same backfill may wait. Such runs must be executed one after another, and a waiting run can be
+    terminated.
     """
     with supervised(instance, Limits(terminate_seconds=0.3)) as it:
         first = it.handed_over("waits", backfill="b")
@@ -120,7 +120,8 @@ def test_runs_of_a_backfill_wait_for_its_busy_worker(instance: dg.DagsterInstanc
         assert it.ended(runs[3])[0] is DagsterRunStatus.CANCELED
         assert not it.ask("look", runs[3])
         assert {it.home.claimant(run) for run in runs[:3]} == {"warm"}
-        assert it.ask("terminate", first)  # the worker of this run ends, and the next worker gets the others
+        # The worker of this run ends, and the next worker gets the other runs.
+        assert it.ask("terminate", first)
         for run in runs[:3]:
             until(lambda run=run: it.home.claimant(run) is None, why=lambda: str(it.lines))
         assert len([line for line in it.lines if line.endswith("starts")]) == 2
@@ -130,7 +131,7 @@ def test_runs_of_a_backfill_wait_for_its_busy_worker(instance: dg.DagsterInstanc
 def test_runs_that_wait_for_long_get_another_worker(
     instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Otherwise a stuck run would block its backfill. The limit of workers still holds."""
+    """Otherwise a stuck run would block its backfill. The limit of workers also applies to the new worker."""
     monkeypatch.setattr(supervisor, "WAIT_SECONDS", 0.0)
     with supervised(instance, Limits(workers=2)) as it:
         it.handed_over("stuck", backfill="b")
@@ -174,7 +175,7 @@ def test_waiting_runs_move_to_the_worker_of_reloaded_code(instance: dg.DagsterIn
 
 
 def test_runs_whose_worker_cannot_start_are_reported(instance: dg.DagsterInstance) -> None:
-    """Nobody else reports them: without this report, they would wait forever."""
+    """Only the supervisor reports such runs. Without its report, they would wait forever."""
     with supervised(instance) as it:
         it.handed_over("waits", backfill="b")
         waits = it.new_run()
@@ -249,7 +250,7 @@ def test_a_worker_is_replaced_at_its_limits(instance: dg.DagsterInstance, job: s
         it.handed_over(job)
         old, *_ = [
             int(line.split()[1]) for line in it.lines if line.endswith("starts")
-        ]  # its successor may start
+        ]  # the successor of the worker may start
         until(lambda: not command_of(old))
         it.handed_over(job)
 
@@ -310,7 +311,7 @@ def test_a_home_may_have_a_long_path(tmp_path: Path) -> None:
 
 
 def test_a_run_has_one_claimant(tmp_path: Path) -> None:
-    """Several processes may claim a run at the same moment. If two of them succeeded, the run would start twice."""
+    """Several processes may claim a run at the same moment. If two processes succeeded, the run would start twice."""
     home, together = Home(tmp_path), threading.Barrier(8)
     home.make()
     won: list[int] = []

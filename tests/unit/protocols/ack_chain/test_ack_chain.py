@@ -57,7 +57,9 @@ def methods(faulty):
 
 
 def test_a_parents_end_and_its_childrens_starts_go_into_one_stamp(chains):
-    """Otherwise the chain would look done in between, or a repeated stamp would begin the children twice."""
+    """Otherwise the chain would look done between the two stamps, or a repeated stamp would begin the
+    children twice.
+    """
     chains.open_batch("t", ["1"])
     for _ in range(2):
         assert chains.stamp_children("t", ["1"], starts=["1/a", "1/b"]) == Stamped(missing=2)
@@ -320,7 +322,7 @@ def test_a_chain_that_begins_while_a_purge_looks_is_spared():
 
 @pytest.mark.parametrize("value", [b"", b"{}", b'{"v":1,"status":"open"}', b"[1]", b"\xff"])
 def test_corrupt_records_raise_corrupt_error(chains, records, value):
-    """Otherwise a corrupt record would be mistaken for a missing chain, or for an open one."""
+    """Otherwise a corrupt record would be mistaken for a missing chain, or for an open chain."""
     records.create("ack", head_key("t"), value)
     with pytest.raises(CorruptError):
         chains.state("t")
@@ -375,7 +377,7 @@ def test_a_stamp_repeated_after_a_crash_is_applied_once(records, fault, method):
 @pytest.mark.parametrize("fault", [Fault.LOST, Fault.REFUSED, Fault.LATE])
 @pytest.mark.parametrize("nth", [0, 1])
 def test_a_deletion_in_doubt_is_reported_as_done(records, fault, nth):
-    """Otherwise the chain would stay, or the purge would not find the rest of it."""
+    """Otherwise the chain would stay, or the purge would not find the rest of the chain."""
     chains, faulty = over(records, at("remove", fault, nth=nth))
     chains.open_batch("t", ["1", "2"])
     chains.stamp_children("t", ["1"])

@@ -77,8 +77,8 @@ def test_a_tag_in_use_is_refused(chains):
 
 
 def test_a_stamp_returns_the_xor(chains):
-    """Otherwise a user of the npm package's `stamp` would get another XOR; or outcomes would differ only by
-    their XOR.
+    """Otherwise a user of the npm package's `stamp` would get another XOR, or outcomes with another XOR would be
+    unequal.
     """
     chains.create("t", xor(A, B, C))
     assert chains.stamp("t", A, operation_id="a").xor == xor(B, C)
@@ -92,7 +92,7 @@ def test_a_stamp_returns_the_xor(chains):
 
 @pytest.mark.parametrize("how", ["acked", "failed"])
 def test_reuse_replaces_a_chain_that_has_ended(chains, how):
-    """Otherwise a caller could not use its tag again at once, or an open chain would be replaced."""
+    """Otherwise a caller could not use its tag again at once, or an open chain with this tag would be replaced."""
     chains.create("t", A, payload="1", reuse=True)
     for number in range(2, 5):
         with pytest.raises(TagExists):
@@ -127,7 +127,7 @@ def test_a_reuse_in_doubt_creates_one_chain(kind, records, fault, method):
 
 
 def test_unknown_and_finished_tags_are_distinguished(chains):
-    """Otherwise a caller could not tell a finished chain (`AlreadyAcked`) from an unknown one (`TagNotFound`)."""
+    """Otherwise a caller could not tell a finished chain (`AlreadyAcked`) from an unknown tag (`TagNotFound`)."""
     for call in (
         lambda: chains.stamp("t", A),
         lambda: chains.stamp_children("t", ["1"]),

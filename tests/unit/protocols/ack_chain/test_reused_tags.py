@@ -33,13 +33,13 @@ def test_a_holder_of_the_former_chain_gets_tag_not_found(records):
 
 
 def test_requests_of_a_reused_tag():
-    """Otherwise reuse would cost more requests than documented, even if no such chain exists."""
+    """Otherwise `reuse` would cost more requests than documented, with or without a former chain of the tag."""
     objects = CountingStore(MemoryObjectStore())
     chains = AckChains(ObjectRecordStore(objects, "r/"))
     old = chains.open_batch("t", ["1"], reuse=True)
     assert objects.counts == {"PUT": 1}
     chains.finish(old)
-    # The store tries out conditional DELETE once; that must not count below.
+    # The store tries out conditional DELETE once. The requests of this test must not count below.
     chains.finish(chains.open_batch("t", ["2"], reuse=True))
     objects.counts.clear()
     chains.open_batch("t", ["3"], reuse=True)

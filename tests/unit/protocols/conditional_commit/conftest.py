@@ -1,4 +1,4 @@
-"""A commit by leases, over a store without conditions."""
+"""Fixtures: a commit by leases, over a store without conditions."""
 
 import pytest
 

@@ -76,8 +76,8 @@ def test_an_unapplied_write_in_doubt_is_sent_again(store):
 
 @pytest.mark.parametrize("late_by", [1, 2, 3])
 def test_an_attempt_that_is_applied_late_is_recognised(store, late_by):
-    """Otherwise an attempt that is applied late (before the look, before the retry or after it) would be committed
-    twice.
+    """Otherwise an attempt that is applied late (before the HEAD, before the retry or after the retry) would be
+    committed twice.
     """
     faulty = FaultyStore(store, at("put", Fault.LATE), late_by_calls=late_by)
     outcome = NativeCommit(faulty, clock=HurriedClock()).put_if_absent(PATH, b"1")
@@ -86,14 +86,14 @@ def test_an_attempt_that_is_applied_late_is_recognised(store, late_by):
 
 
 def test_a_write_in_doubt_loses_against_an_earlier_create(store):
-    """Otherwise a writer would report an unknown outcome although only one write can meet the precondition."""
+    """Otherwise a writer would report an unknown outcome although the precondition can hold for only one write."""
     NativeCommit(store).put_if_absent(PATH, b"other")
     commit, _ = commit_over(store, at("put", Fault.LOST))
     assert commit.put_if_absent(PATH, b"1") == Conflict()
 
 
 def test_a_write_in_doubt_loses_against_an_earlier_update(store):
-    """Otherwise a writer would report an unknown outcome although only one update can meet the precondition."""
+    """Otherwise a writer would report an unknown outcome although the precondition can hold for only one update."""
     etag = NativeCommit(store).put_if_absent(PATH, b"0").etag
     NativeCommit(store).put_if_match(PATH, b"other", etag)
     commit, _ = commit_over(store, at("put", Fault.REFUSED))
@@ -119,7 +119,7 @@ def test_a_write_that_was_applied_and_replaced_is_unknown(store):
 
 
 def test_a_foreign_object_after_a_write_in_doubt_is_unknown(store):
-    """A plain write may have replaced ours, so the outcome `Conflict` would be a guess."""
+    """A plain write may have replaced our write, so the outcome `Conflict` would be a guess."""
     store.put(PATH, b"foreign")
     commit, _ = commit_over(store, at("put", Fault.REFUSED))
     with pytest.raises(UnknownOutcomeError):
@@ -166,8 +166,9 @@ def test_failed_heads_are_retried(store):
 
 
 def test_an_error_before_any_write_is_raised_unchanged(store):
-    """Otherwise the caller would not learn that nothing was applied; in a later round, it would take a write in doubt
-    for lost."""
+    """Otherwise the caller would not learn that nothing was applied. After an attempt in doubt, however, the outcome
+    must be unknown.
+    """
 
     class Down(MemoryObjectStore):
         def put(self, *args, **kwargs):
@@ -203,7 +204,7 @@ def test_a_copy_carries_this_calls_writer_id(store):
 
 
 def test_a_copy_in_doubt_is_recognised_by_its_writer_id(store):
-    """Otherwise another writer's copy of the same source would be mistaken for ours."""
+    """Otherwise another writer's copy of the same source would be mistaken for our copy."""
     store.put("source", b"1")
     commit, faulty = commit_over(store, at("copy", Fault.LOST))
     assert commit.copy_if_absent("source", PATH) == Written(etag=store.head(PATH).etag)
@@ -247,7 +248,9 @@ def test_a_delete_removes_only_the_expected_version(store):
 
 
 def test_a_delete_in_doubt_is_unknown_once_the_object_is_gone(store):
-    """Otherwise a caller would be told that it deleted a version that another client may have deleted."""
+    """Otherwise the outcome would say that the caller deleted the object, although another client may have
+    deleted it.
+    """
     etag = NativeCommit(store).put_if_absent(PATH, b"1").etag
     commit, faulty = commit_over(store, at("delete", Fault.LOST))
     with pytest.raises(UnknownOutcomeError, match="in doubt"):

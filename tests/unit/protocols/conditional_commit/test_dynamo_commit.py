@@ -35,7 +35,8 @@ def test_an_uncontended_commit_takes_a_head_a_write_and_two_lease_requests(store
     """Otherwise a commit would cost more, or its lease would have another generation or timeout than object_store's."""
     made: ConditionalCommit = commit
     assert made.put_if_absent(PATH, b"1", metadata={"m": "v"}) == Written(etag=etag_of(store, PATH))
-    assert store.counts == {"HEAD": 2, "PUT": 1}  # one HEAD is made by the line above
+    # One of the HEADs is a request of this test, in `etag_of`.
+    assert store.counts == {"HEAD": 2, "PUT": 1}
     (lease, seen), (done, of) = leases.puts
     assert (seen, lease.path, lease.etag, lease.generation) == (None, PATH, "*", 0)
     assert (lease.timeout_ms, lease.writer) == (20_000, store.head(PATH).metadata[WRITER])
@@ -45,7 +46,7 @@ def test_an_uncontended_commit_takes_a_head_a_write_and_two_lease_requests(store
 
 
 def test_a_loser_pays_one_head(store, leases, commit):
-    """Otherwise a writer whose precondition fails would put a lease, for which others would have to wait."""
+    """Otherwise a writer whose precondition fails would put a lease, for which other writers would have to wait."""
     store.put(PATH, b"there")
     assert commit.put_if_absent(PATH, b"1") == Conflict()
     assert commit.put_if_match(PATH, b"1", ETag("gone")) == Conflict()
@@ -81,7 +82,7 @@ def test_create_delete_create_waits_for_nobody(store, leases, commit, clock):
         assert commit.delete_if_match(PATH, made.etag) == Written(etag=None)
     assert clock.now == began
     created = [lease.generation for lease, _ in leases.puts if lease.etag == "*" and lease.timeout_ms]
-    assert created == [0, 0, 2, 0, 4]  # later ones are refused as generation 0, then replace the done lease
+    assert created == [0, 0, 2, 0, 4]  # later leases are refused as 0, then replace the done lease
     assert leases.leases.read(PATH, "*").generation == 5
 
 
@@ -220,7 +221,7 @@ def test_an_old_head_does_not_count(store, leases, commit, clock):
     """
 
     def asleep():
-        clock.sleep(10_000)  # meanwhile another writer committed, and its lease expired
+        clock.sleep(10_000)  # meanwhile, another writer committed, and that writer's lease expired
         store.store.put(PATH, b"other")
 
     store.after = on("head", asleep)

@@ -124,7 +124,9 @@ def test_a_refused_write_ends_its_lease(store, leases, commit, clock):
 
 
 def test_a_write_refused_after_an_attempt_in_doubt_is_unknown(leases, clock):
-    """The first attempt may have been applied, or may still be: the refusal would hide it."""
+    """The first attempt may have been applied, or may be applied later. The refusal of the second attempt would hide
+    this.
+    """
     store = MemoryObjectStore()
     store.put("source", b"1")
     faulty = FaultyStore(store, at("copy", Fault.REFUSED))
@@ -241,15 +243,16 @@ def crash_points():
         for call in range(calls):
             for fault in (Fault.CRASH_BEFORE, Fault.CRASH_AFTER):
                 yield operation, "objects", call, fault
-        for call in range(3):  # create; read and replace
+        # A commit creates one record, reads it and replaces it.
+        for call in range(3):
             for fault in (Fault.CRASH_BEFORE, Fault.CRASH_AFTER):
                 yield operation, "records", call, fault
 
 
 @pytest.mark.parametrize(("operation", "side", "call", "fault"), list(crash_points()))
 def test_a_crash_between_any_two_calls_blocks_no_other_writer(clock, operation, side, call, fault):
-    """Otherwise the next writer with the same precondition could neither commit nor learn that the crashed
-    writer has.
+    """Otherwise the next writer with the same precondition could neither commit nor learn that the crashed writer has
+    committed.
     """
     objects, records = MemoryObjectStore(), MemoryRecordStore()
     etag = objects.put("source", b"0").etag

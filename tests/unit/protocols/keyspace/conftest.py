@@ -1,4 +1,4 @@
-"""A publisher of one keyspace in memory."""
+"""A fixture: a publisher of one keyspace in memory."""
 
 import pytest
 

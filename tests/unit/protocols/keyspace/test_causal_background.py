@@ -173,7 +173,9 @@ def test_hits_are_served_up_to_the_limit_while_polls_fail(make, clock, store, pu
 
 @pytest.mark.parametrize("method", ["get", "head"])
 def test_an_entry_that_could_not_be_read_again_is_not_served(make, store, publisher, method):
-    """Otherwise a reader would get a version that has changed, or a new version without the second poll."""
+    """Otherwise a reader would get an object version that was replaced, or a new object version without the second
+    poll.
+    """
     faulty = FaultyStore(store)
     cache = make(faulty)
     publisher.put("a", b"1")
@@ -240,7 +242,7 @@ def test_an_eviction_or_a_put_during_a_tick_is_not_undone(make, store, publisher
 
 
 def test_only_hot_entries_are_read_again(make, clock, counting, publisher):
-    """Otherwise the background would read entries that nobody uses, or more than `revalidate_max` of them."""
+    """Otherwise the background thread would read entries that nobody uses, or more than `revalidate_max` of them."""
     cache = make(counting, revalidate_max=2, serve_stale_seconds=1000)
     for key in "abcd":
         publisher.put(key, b"1")
@@ -333,7 +335,7 @@ def test_the_thread_polls_until_the_cache_is_closed(store, publisher):
 
 
 def test_the_thread_survives_an_outage(store, publisher, caplog):
-    """Otherwise the background would end at the first error, or log a warning for each failed poll."""
+    """Otherwise the background thread would end at the first error, or log a warning for each failed poll."""
     failed = [0]
 
     def fails(call):

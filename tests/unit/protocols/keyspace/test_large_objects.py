@@ -116,7 +116,7 @@ def test_the_precondition_is_checked_at_the_end(body):
 def test_requests_with_lost_answers_are_repeated_or_checked(body, method, fault, precondition):
     """Otherwise a lost answer would fail the upload, or its outcome would be guessed."""
     if method == "abort_upload":
-        # Nothing is aborted unless the upload failed.
+        # An upload is aborted only if it failed.
         site = Site(at(method, fault))
         site.there.put("k", b"old")
         assert site.publisher.put_stream("k", io.BytesIO(body), precondition=ABSENT) == Conflict()

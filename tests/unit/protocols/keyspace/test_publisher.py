@@ -191,7 +191,7 @@ def test_a_plain_write_that_failed_is_signalled_and_raised(store):
 
 
 def test_a_failed_write_in_a_batch_is_unknown_and_stops_no_other(store):
-    """Otherwise one unavailable object would hide the outcomes or signals of the rest."""
+    """Otherwise one unavailable object would hide the outcomes or signals of the other objects."""
     faulty = FaultyStore(store, at("put", Fault.LOST, key="b"))
     outcomes = Publisher(faulty, prefix=KS).publish([Put(key=key, body=b"") for key in "abc"])
     assert [type(outcome) for outcome in outcomes] == [Written, Unknown, Written]
@@ -232,7 +232,9 @@ def test_write_and_signal_are_the_halves_of_publish(store, publisher):
 
 
 def test_signal_slots_moves_each_slot_and_the_root() -> None:
-    """Otherwise a slot that must be read again would stay unread, or an error in one slot would stop the others."""
+    """Otherwise a slot that must be read again would stay unread, or an error in one slot would stop the signals of
+    other slots.
+    """
     store = MemoryObjectStore()
     publisher = Publisher(store, prefix="k/", queued=True)
     publisher.signal_slots([Slot(3), Slot(7), Slot(3)])

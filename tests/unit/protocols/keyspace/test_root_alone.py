@@ -143,7 +143,7 @@ def test_a_poll_that_cannot_read_the_queue_remembers_nothing(publisher, queue, s
 
 
 def test_slots_not_advanced_are_polled_again(publisher, queue, watcher):
-    """Otherwise a sensor that advances one slot of two would never see the other again."""
+    """Otherwise a sensor that advances one slot of two would never see the other slot again."""
     put(publisher, queue, A, "1")
     put(publisher, queue, B, "2")
     poll = watcher.observe(watcher.state)

@@ -1,4 +1,4 @@
-"""A topic with one shard, on each kind of record store."""
+"""A fixture: a topic with one shard, on each kind of record store."""
 
 import pytest
 

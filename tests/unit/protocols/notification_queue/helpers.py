@@ -14,17 +14,17 @@ ONE_SHARD = TopicSettings(capacity=3, shards=1)
 
 
 def over(records, clock, schedule=never, **kwargs):
-    """A queue whose records fail on schedule."""
+    """Returns a queue whose record store fails on schedule."""
     return NotificationQueue(FaultyStore(records, schedule), clock=clock, parallelism=1, **kwargs)
 
 
 def room(queue, topic="t"):
-    """The number of further reservations that are granted."""
+    """Returns the number of further reservations that are granted."""
     return sum(isinstance(item, Reservation) for item in queue.reserve_many(topic, events(50, "room")))
 
 
 def recount(queue, clock, topic="t", head=lambda _: None):
-    """Recounts a topic: begins a new quota and, after the wait, counts the entries of the former one."""
+    """Recounts a topic: begins a new quota and, after the wait, counts the entries of the former quota."""
     reconciler = Reconciler(queue, leak_seconds=0)
     reconciled = reconciler.resolve_stale(topic, head)
     clock.now += queue.topics.outdated_seconds
@@ -45,7 +45,7 @@ def all_entries(queue, topic="t"):
 
 
 def once(method, key, action):
-    """A schedule that runs `action` right before the first call of a method, on one key or on any key."""
+    """Returns a schedule that runs `action` right before the first call of a method, on one key or on any key."""
     done = []
 
     def schedule(call):

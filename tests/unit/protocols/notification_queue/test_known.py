@@ -264,7 +264,7 @@ def test_an_outage_costs_no_spare_room(large):
 
 
 def test_idle_room_is_left_to_its_holder_while_the_counter_moves(large, clock):
-    """Otherwise processes would lose spare room that keeps nobody out; or room of ended processes would never come
+    """Otherwise processes would lose spare room that no other writer needs, or room of ended processes would never come
     back.
     """
     for number in range(4):
@@ -275,7 +275,7 @@ def test_idle_room_is_left_to_its_holder_while_the_counter_moves(large, clock):
         return reconciler.resolve_stale("large", lambda _: None).recounted
 
     def passes(seconds, *, moving):
-        """The number of recounts in passes 15 s apart."""
+        """Returns the number of recounts in passes that are 15 s apart."""
         found = 0
         for _ in range(int(seconds / 15)):
             if moving:

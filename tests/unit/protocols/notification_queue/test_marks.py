@@ -1,4 +1,4 @@
-"""Marks: the slots that have entries, by the names of segments, so that each new entry is visible."""
+"""Marks say which slots have entries. They come from the names of segments, so each new entry changes a mark."""
 
 import pytest
 

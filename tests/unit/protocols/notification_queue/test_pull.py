@@ -68,7 +68,7 @@ def test_removal_is_by_entry_and_idempotent(queue):
 
 
 def test_a_segment_that_changed_since_the_read_is_read_again(queue):
-    """Otherwise a removal of a whole segment would free room for entries that others have removed."""
+    """Otherwise a removal of a whole segment would free room for entries that other processes have removed."""
     queue.push_many("t", events(3))
     entries = all_entries(queue)
     assert queue.remove(entries[:1]) == 1

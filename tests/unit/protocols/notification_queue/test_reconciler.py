@@ -32,7 +32,7 @@ REPLACE = Event(key="k", writer="w", precondition=IfMatch(etag="old"))
             PUT,
             meta("other", writer="x"),
             True,
-        ),  # overwritten, or never written: announced, because it is harmless to announce a change twice
+        ),  # The write was replaced, or never applied. It is announced, because a needless announcement does no harm.
         (REPLACE, meta("old"), False),
         (REPLACE, meta("new"), True),
         (REPLACE, meta("old", writer="w"), True),  # an equal body restores the ETag
@@ -50,7 +50,7 @@ def test_resolve_describes_the_object_found(event, found, happened):
 
 def test_a_change_of_a_killed_writer_is_committed(queue, clock):
     """Otherwise a change would be lost if its writer died after the PUT, or room would be lost if the writer died
-    before it.
+    before the PUT.
     """
     objects = MemoryObjectStore()
     queue.reserve_many("t", [Event(key="written"), Event(key="not written")])

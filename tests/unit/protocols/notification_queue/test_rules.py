@@ -69,7 +69,7 @@ def test_a_topic_receives_changes_that_match_a_rule(queue):
         "narrow", TopicSettings(capacity=3, shards=1, bucket="b", prefix="raw/1", rules=rules[:2])
     )
     queue.topics.create("elsewhere", TopicSettings(capacity=3, shards=1, rules=rules[2:]))
-    assert queue.topics.get("ruled").settings.rules == rules  # as stored
+    assert queue.topics.get("ruled").settings.rules == rules  # read from the store
     assert taken(queue, key="raw/a.csv") == ["ruled", "t"]
     assert taken(queue, key="raw/1.csv") == ["narrow", "ruled", "t"]
     assert taken(queue, key="raw/a.csv", op="delete") == ["t"]

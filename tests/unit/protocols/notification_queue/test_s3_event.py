@@ -243,7 +243,8 @@ def test_eventbridge_reasons_become_event_names(kind, detail, name):
 def test_records_that_are_no_changes_are_ignored():
     """Otherwise a restore, a tag or the test event of S3 would count as a change, or fail the message."""
     assert decode_events(message("ObjectTagging:Put", "a")).ignored == 1
-    assert decode_events(message("s3:ObjectCreated:PutTagging", "a")).ignored == 1  # MinIO's name
+    # MinIO also sends this name.
+    assert decode_events(message("s3:ObjectCreated:PutTagging", "a")).ignored == 1
     assert decode_events(message("ObjectLifecycle:Expiration:NonCurrent", "a")).ignored == 1
     assert decode_events(eventbridge("Object Tags Added", key="a")).ignored == 1
     assert decode_events(eventbridge("Object Created", source="aws.ec2")).ignored == 1
@@ -289,7 +290,8 @@ def test_an_unreadable_time_becomes_zero():
 @pytest.mark.parametrize(
     ("source", "sent", "expected"),
     [
-        ("ceph:s3", "E380016B41AAB438", "6B0180E338B4AA41"),  # a real one; the next was sent 28 s later
+        # The first two sequencers are real. The second was sent 28 s after the first.
+        ("ceph:s3", "E380016B41AAB438", "6B0180E338B4AA41"),
         ("ceph:s3", "FF80016B065ADB0D", "6B0180FF0DDB5A06"),
         ("ceph:s3", "", ""),
         ("ceph:s3", "E380", "E380"),

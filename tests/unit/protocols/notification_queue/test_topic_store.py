@@ -169,7 +169,7 @@ def test_a_slow_deleter_leaves_the_next_topic_unchanged(queue, records, clock):
 
 
 def test_a_reconciler_with_an_old_topic_sweeps_no_new_entries(queue, records, clock):
-    """Otherwise a reconciler that read the old topic would remove entries of the new one."""
+    """Otherwise a reconciler that read the old topic would remove entries of the new topic."""
 
     def overtake():
         queue.topics.delete("t")

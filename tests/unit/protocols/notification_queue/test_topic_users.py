@@ -77,7 +77,7 @@ def test_a_deletion_respects_a_table_that_has_just_claimed_the_topic() -> None:
 
 
 def test_named_tables_share_a_topic(queue: NotificationQueue) -> None:
-    """Otherwise the removal of one source would delete the topic of another."""
+    """Otherwise the removal of one source would delete the topic of another source."""
     queue.topics.update("orders", TopicSettings(), tables=("prod", "dev"))
     assert len(queue.entries("orders", EVERY, user=DEV)) == 1
     queue.topics.delete("orders", user=DEV)

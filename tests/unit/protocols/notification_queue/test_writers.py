@@ -60,7 +60,7 @@ def test_a_full_shard_refuses_before_any_write(queue, records):
 
 
 def test_a_batch_gets_the_available_room(queue):
-    """Otherwise a batch would be refused as a whole although there is room for some of it."""
+    """Otherwise a batch would be refused as a whole although there is room for some of its changes."""
     outcomes = queue.reserve_many("t", events(5))
     assert [isinstance(item, Reservation) for item in outcomes] == [True] * 3 + [False] * 2
     assert [item.entry.event.key for item in outcomes[:3]] == ["k0", "k1", "k2"]
@@ -104,7 +104,7 @@ def test_a_large_reservation_has_several_segments(queue):
 
 
 def test_threads_that_share_a_segment_do_not_wait_for_each_other(queue):
-    """Otherwise a thread that settles its reservation would change the reservations of others."""
+    """Otherwise a thread that settles its reservation would change the reservations of other threads."""
     first, second, third = queue.reserve_many("t", events(3))
     assert queue.settle([first.wrote(etag="e")], [second]) == (EntryCommitted(),)
     assert keys(all_entries(queue)) == ["k0"]
@@ -205,7 +205,7 @@ def test_a_reservation_resolved_during_its_creation_does_not_return(queue, recor
         if call.method == "create":
             return Fault.LOST if calls.count("create") == 1 else Fault.NONE
         if call.method == "read" and calls.count("create") == 1 and calls[-2] == "create":
-            # The writer sleeps before it looks, until it is considered ended.
+            # Before this read, the writer sleeps until the reconciler considers it dead.
             other.resolve_stale("t", lambda _: None)
             clock.now += STALE_SECONDS + 1
             other.resolve_stale("t", lambda _: None)

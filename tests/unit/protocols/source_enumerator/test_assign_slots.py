@@ -30,13 +30,13 @@ def loads_of(found: Assignment, bytes_of: dict[Slot, int] | None) -> list[int]:
 
 
 def moved_from(found: Assignment, previous: Assignment) -> int:
-    """The number of slots that had another reader before."""
+    """Returns the number of slots that had another reader before."""
     before = previous.reader_of()
     return sum(before.get(slot, reader) != reader for slot, reader in found.reader_of().items())
 
 
 def every_assignment(slots: set[Slot], readers: int) -> list[Assignment]:
-    """All assignments that are contiguous, complete and disjoint, without a reader that is idle unnecessarily."""
+    """Yields all assignments that are contiguous, complete and disjoint, and leave no reader idle without need."""
     line = sorted(slots)
     count = min(readers, len(line))
     found = []
@@ -162,7 +162,9 @@ def test_a_heavy_slot_has_its_own_reader() -> None:
 
 
 def test_impossible_assignments_are_refused() -> None:
-    """Otherwise a caller would get an assignment without readers, or one based on ranges that are not contiguous."""
+    """Otherwise a caller would get an assignment without readers, or an assignment based on ranges that are not
+    contiguous.
+    """
     with pytest.raises(UsageError, match="readers=0"):
         assign_slots([Slot(1)], 0)
     torn = Assignment(ranges=((Slot(0), Slot(2)), (Slot(1),)))

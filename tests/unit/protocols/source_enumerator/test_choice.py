@@ -119,7 +119,7 @@ def test_an_invalid_time_is_refused(text: str) -> None:
 
 
 def test_a_source_of_a_whole_bucket_skips_the_platforms_objects() -> None:
-    """Otherwise a source would read its own table, or that of another source, as input."""
+    """Otherwise a source would read its own table, or the table of another source, as input."""
     bucket = S3Config(bucket="b", region="us-east-1")
     source = source_of(
         bucket=bucket, name="all", hidden_files="read", platform_prefix="mine/", keyspace_prefix="keys/"

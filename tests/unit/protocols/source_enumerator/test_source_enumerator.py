@@ -1,4 +1,6 @@
-"""The work of a batch, from listing and state, and its assignment to tasks. Pure functions, and one listing."""
+"""The work of a batch, from listing and state, and its assignment to tasks. Most of the tests call pure functions, and
+one test lists a bucket.
+"""
 
 from dataclasses import replace
 from itertools import pairwise
@@ -146,7 +148,7 @@ etags = st.dictionaries(st.text(max_size=3), st.sampled_from("12"), max_size=12)
 
 @given(etags, etags, st.integers(1, 5))
 def test_bounded_plans_reach_the_bucket(bucket: dict[str, str], state: dict[str, str], limit: int) -> None:
-    """Otherwise a bounded plan would never reach the bucket's content, or report too early that it has."""
+    """Otherwise bounded plans would never include all objects of the bucket, or would report too early that they do."""
     state = dict(state)
     for _ in range(40):
         found = changes_of_slot(SLOT, versions(bucket), states(state), max_objects=limit)

@@ -98,7 +98,7 @@ class Bucket:
         self.events = BucketEvents(self.config, clock=HurriedClock())
 
     def put(self, wanted: BucketNotifications) -> None:
-        """Overwrite the notifications, as another user would."""
+        """Overwrites the notifications, like another user."""
         self.s3.put_bucket_notification_configuration(
             Bucket=self.config.bucket, NotificationConfiguration=wanted.stored
         )
@@ -145,7 +145,7 @@ def test_a_change_undone_by_another_writer_is_made_again(bucket: Bucket) -> None
     def before(method: str, path: str, _headers: object) -> None:
         nonlocal looks
         looks += method == "GET"
-        if method == "GET" and looks == 3:  # the second look after our write
+        if method == "GET" and looks == 3:  # the second GET after our write
             bucket.put(BucketNotifications().having(bucket.theirs).having(late))
 
     bucket.proxy.before = before

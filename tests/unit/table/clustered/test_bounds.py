@@ -1,4 +1,4 @@
-"""Finds the files that may hold a row: each file that holds the row, and as few other files as the statistics allow."""
+"""The search for a row finds each file that has the row, and as few other files as the statistics allow."""
 
 from datetime import UTC, date, datetime
 from decimal import Decimal
@@ -28,7 +28,7 @@ VALUES: dict[pa.DataType, Any] = {
 
 
 def add(values: list[Any], kind: pa.DataType, path: str = "f") -> Add:
-    """A file with these values in its columns."""
+    """Returns the log's entry of a file whose column has these values."""
     table = pa.table({"v": pa.array(values, kind)})
     sink = pa.BufferOutputStream()
     pq.write_table(table, sink)
@@ -64,7 +64,7 @@ def test_file_with_the_row_is_always_found(kind: pa.DataType, data: st.DataObjec
     ids=str,
 )  # fmt: skip
 def test_files_without_the_row_are_left_out(kind: pa.DataType, low: Any, within: Any, high: Any) -> None:
-    """Otherwise the search for a row would read files whose bounds exclude its value, or files without nulls if its
+    """Otherwise the search would read files whose bounds exclude the row's value, or files without nulls if the row's
     value is null.
     """
     packs = [

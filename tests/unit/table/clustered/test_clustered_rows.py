@@ -54,7 +54,8 @@ def test_small_files_become_large_ones(source):
 
 def test_row_that_left_is_searched_only_where_it_may_be(source):
     """Otherwise a withdrawal would read all files, even files whose bounds exclude the row."""
-    bucket = {f"a{n}": ("e", tuple(k for k in NUMBERS if k % 4 == n)) for n in range(4)}  # a key each
+    # Each object has the rows of one key.
+    bucket = {f"a{n}": ("e", tuple(k for k in NUMBERS if k % 4 == n)) for n in range(4)}
     order = Clustered(columns=("id",), file_bytes=1)
     followed(source, bucket, clustered=order)
     assert len(files(source)) >= 4

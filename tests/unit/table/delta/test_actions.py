@@ -109,7 +109,7 @@ def test_version_is_read_as_it_was_written(version: LogVersion) -> None:
 def test_note_with_a_lone_surrogate_leaves_the_log_readable() -> None:
     """A note may quote any key of an event.
 
-    Without this, a key with a lone surrogate would make the version unreadable for engines.
+    Unless the surrogate is replaced, a key with a lone surrogate would make the version unreadable for engines.
     """
     body = LogVersion(number=1, table="t", note={"key": "a\ud800b"}).dumps()
     assert LogVersion.loads(body, where="v").note == {"key": "a?b"}

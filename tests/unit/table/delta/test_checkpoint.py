@@ -80,7 +80,9 @@ def test_checkpoint_is_read_as_it_was_written(state: Checkpoint) -> None:
 
 
 def test_many_files_take_little_room() -> None:
-    """Otherwise a checkpoint of a table with ten thousand files would be large. Their statistics are similar."""
+    """Otherwise a checkpoint of a table with ten thousand files would be large. The statistics of these files are
+    similar.
+    """
     state = Checkpoint(
         protocol=Protocol(), metadata=METADATA, adds=tuple(add(f"data/{n}") for n in range(10_000))
     )
@@ -92,7 +94,7 @@ def test_many_files_take_little_room() -> None:
 def test_checkpoint_of_another_engine_is_read(tmp_path: Path) -> None:
     """Otherwise a table would not open after another engine wrote a checkpoint.
 
-    This one has applications and removed files.
+    The checkpoint of this test names applications and removed files.
     """
     for app in ("a", "b"):
         deltalake.write_deltalake(

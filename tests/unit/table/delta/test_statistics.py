@@ -211,7 +211,7 @@ def test_nested_columns_have_nested_statistics() -> None:
 
 
 def test_first_columns_and_lineage_have_statistics() -> None:
-    """Otherwise packs could not be found by slot and key in a table whose first columns do not include these two."""
+    """Otherwise packs could not be found by slot and key in a table whose first columns are other columns."""
     names = [*(f"c{n}" for n in range(50)), "_slot", "_key"]
     rows = pa.table({name: ["a" * 500] for name in names})
     found = stats(rows)

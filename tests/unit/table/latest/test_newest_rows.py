@@ -20,7 +20,7 @@ from tests.support.log_rounds import slot_of_key
 
 
 def row(key, at, *, gone=False):
-    """The number of a row with these values."""
+    """Returns the number of a row with these values."""
     return next(
         n
         for n in range(1, 5000)
@@ -39,7 +39,7 @@ def commit(source, bucket):
 
 
 def followed(source, bucket, **more):
-    """Commit a bucket, check that the newest rows equal a window over all rows, and return them."""
+    """Commits a bucket, checks that the newest rows equal a window over all rows, and returns these rows."""
     commit(source, bucket)
     newest = following(NEWEST, source, **more)
     done = newest.follow()
@@ -223,7 +223,7 @@ def test_round_killed_at_any_write_can_be_repeated(source):
 
 
 def after_writes(number):
-    """The process crashes after `number` writes."""
+    """Returns a schedule that crashes the process after `number` writes."""
     seen = 0
 
     def schedule(call):

@@ -61,7 +61,7 @@ def ranks(order, modified=None, keys=None, offsets=None):
     ("kind", "values"), VALUES, ids=lambda each: str(each) if isinstance(each, pa.DataType) else ""
 )
 def test_ranks_sort_like_values(kind, values):
-    """Otherwise a wrong row would be the newest one. Columns that are slices of longer columns are tested, too."""
+    """Otherwise a wrong row would be the newest row. Columns that are slices of longer columns are tested, too."""
     check_order("at", kind)
     found = ranks(pa.array(values, kind))
     assert found == sorted(found)

@@ -21,7 +21,7 @@ def pack(path: str, size: int, label: int, **more: object) -> Add:
 
 
 def after(packs: Sequence[Add], merges: Sequence[Merge], sizes: PackSizes = SIZES) -> list[Add]:
-    """The packs after these merges. Merged packs are divided as the writer divides them."""
+    """Returns the packs after these merges. Merged packs are divided as the writer divides them."""
     by_path = {each.path: each for each in packs}
     gone = Counter(path for merge in merges for path in merge.paths)
     assert set(gone.values()) <= {1}
@@ -54,7 +54,8 @@ def test_files_are_bounded_after_any_number_of_batches(found: list[list[int]]) -
         assert full <= sum(each.size for each in packs) / SIZES.target
         assert len(packs) <= sum(each.size for each in packs) / SIZES.target + CLASSES * SIZES.in_class
         packs += [pack(f"{label}.{n}", size, label) for n, size in enumerate(sizes)]
-    assert sum(map(sum, found)) - sum(each.size for each in packs) <= 200 * len(found)  # by rounding
+    # Rounding causes a small difference.
+    assert sum(map(sum, found)) - sum(each.size for each in packs) <= 200 * len(found)
 
 
 @given(batches, st.integers(0, 300_000))
@@ -84,7 +85,7 @@ def test_each_row_is_rewritten_about_once_for_each_class() -> None:
 
 
 def test_rows_that_compress_well_count_as_rows() -> None:
-    """Otherwise a round that counts only bytes would merge many such packs, and decode gigabytes."""
+    """Otherwise a round that counts only bytes would merge many packs of such rows, and decode gigabytes."""
     sizes = replace(SIZES, row=10)
     full = [pack(f"{n}", 500, n, rows=6_400) for n in range(50)]
     assert compaction(full, sizes) == []

@@ -76,7 +76,7 @@ def test_big_slot_is_divided_into_packs_of_the_target_size() -> None:
 
 
 def test_pack_ends_after_many_rows_that_compress_well() -> None:
-    """Otherwise the withdrawal of one such row would rewrite millions of rows."""
+    """Otherwise the withdrawal of one row would rewrite millions of rows."""
     rows = rows_of([(slot, "k", "e", n) for slot in range(8) for n in range(100)])
     sizes = PackSizes(target=20_000, smallest=1_500, group=4_000)
     assert len([*write([rows], sizes)]) == 1
@@ -259,7 +259,7 @@ def test_no_row_is_lost_or_duplicated_and_files_are_bounded(
             [key for key in gone if key not in changed],
         )
         assert table.live() == table.rows
-    # Rewritten packs may be smaller than expected. Later rounds merge them further.
+    # Rewritten packs may be smaller than expected. Later rounds merge these packs further.
     for _ in range(3):
         table.round({})
     assert table.live() == table.rows

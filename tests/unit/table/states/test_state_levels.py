@@ -178,7 +178,7 @@ def test_failing_and_pending_objects_are_found_by_their_pages(large):
     assert {k for some in found[0].values() for k in some} == {failing, again}
     assert {k for some in reader.pending(site.states, slots).values() for k in some} == {waiting, again}
     assert not reader.failing(site.states, [site.slot(waiting)])
-    # Newer states override older ones, and the page is not read again.
+    # Newer states override older states, and the page is not read again.
     site.write([state(failing), gone(again), state(keys(1)[0], reach_end=False)])
     assert reader.failing(site.states, slots) == {}
     pending = reader.pending(site.states, slots)

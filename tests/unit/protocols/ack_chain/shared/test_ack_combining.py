@@ -128,13 +128,15 @@ def spawn(work, *args):
 
 
 def waiting(commit):
-    """The number of threads that wait behind a leader."""
+    """Returns the number of threads that wait behind a leader."""
     with commit.changed:
         return sum(len(group.waiting) for group in commit._groups.values())
 
 
 def crowd(records, count, work):
-    """Runs `count` threads and returns their results. One is held in its first read until all others wait."""
+    """Runs `count` threads and returns their results. One thread is held in its first read until all other threads
+    wait.
+    """
     gate = Gate(records)
     chains = SharedChains(gate)
     first = spawn(work, chains, 0)

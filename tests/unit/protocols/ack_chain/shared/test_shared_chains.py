@@ -244,7 +244,7 @@ def test_an_error_before_any_write_is_raised_unchanged(records):
 
 
 def test_contention_is_bounded_and_typed(records):
-    """Otherwise a stamper would retry for ever if others are always faster, or if the store never answers."""
+    """Otherwise a stamper would retry for ever if other stampers are always faster, or if the store never answers."""
     SharedChains(records).open_batch("t", ["1", "2"])
     chains, faulty = over(records)
     reading = records.read

@@ -1,4 +1,4 @@
-"""A pushed topic with one shard, in memory."""
+"""A fixture: a topic in memory that is pushed to an endpoint, with one shard."""
 
 import pytest
 

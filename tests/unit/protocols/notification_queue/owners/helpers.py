@@ -7,7 +7,7 @@ PUSHED = TopicSettings(capacity=20, shards=1, max_attempts=3, endpoint="{}")
 
 
 def owner(queue, **kwargs):
-    """A worker that owns the only shard, and its consumer."""
+    """Returns a worker that owns the only shard, and the worker's consumer."""
     worker = Worker(queue, **kwargs)
     (lease,) = worker.balance()
     return worker, ShardConsumer(worker, lease)
@@ -22,7 +22,9 @@ def shards_of(*workers):
 
 
 def succeed(queue, clock, *, beats=8):
-    """A second worker, which takes over once the first has been silent for long enough."""
+    """Returns a second worker, which takes over when the first worker has been silent for long enough, and its
+    consumer.
+    """
     second = Worker(queue)
     for _ in range(beats):
         if leases := second.balance():

@@ -204,7 +204,8 @@ def test_requests_of_a_worker_and_a_consumer(clock):
     taken = []
     assert cost(lambda: taken.extend(consumer.take(5))) == {"scan": 1, "replace": 1, "read": 1}
     assert cost(lambda: consumer.done(taken)) == {"remove": 1, "add": 2}
-    consumer.take(5)  # the end of the first round
+    # This call ends the first pass over the entries.
+    consumer.take(5)
     assert cost(lambda: consumer.take(5)) == {"scan": 1}
     push(queue, "f")
     (entry,) = consumer.take(5)
@@ -225,7 +226,8 @@ def test_deliveries_and_failures_of_a_segment_are_one_write(clock):
     outcomes = []
     failures = [Failure(entries=(second,), error="no"), Failure(entries=(third,), error="down", begun=False)]
     cost = records.cost(lambda: outcomes.extend(consumer.settle([first], failures)))
-    assert cost == {"replace": 2, "read": 1, "add": 3}  # one conflict
+    # One conflict costs a second `replace` and the `read`.
+    assert cost == {"replace": 2, "read": 1, "add": 3}
     assert all(isinstance(outcome, WillRetry) for outcome in outcomes)
     found = {entry.event.key: (entry.attempts, entry.last_error) for entry in queue.entries("t", range(1000))}
     assert found == {"b": (1, "no"), "c": (0, "down"), "d": (0, "")}

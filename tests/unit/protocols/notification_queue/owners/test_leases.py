@@ -19,7 +19,7 @@ def test_shares_are_fair(shards, workers):
     shares = [fair_share(name, held, shards) for name in held]
     assert sum(shares) == shards
     assert max(shares) - min(shares) <= 1
-    assert shares == sorted(shares)  # workers that hold more get the larger shares
+    assert shares == sorted(shares)  # workers that own more shards get the larger shares
 
 
 def test_shards_spread_over_the_running_workers(records, clock):
@@ -72,7 +72,7 @@ def test_a_late_worker_is_not_considered_ended(queue, clock):
 
 
 def test_workers_may_have_different_heartbeats(queue, clock):
-    """Otherwise a worker with a slow heartbeat would lose its shards to a worker with a quick one."""
+    """Otherwise a worker with a slow heartbeat would lose its shards to a worker with a quick heartbeat."""
     slow, quick = Worker(queue, lease_seconds=25, expiry_seconds=50), Worker(queue)
     slow.balance()
     for _ in range(3):
@@ -125,7 +125,7 @@ def test_a_worker_that_cannot_renew_stops_delivering(queue, records, clock):
 
 
 def test_a_lease_counts_from_before_its_renewal(records, clock, queue):
-    """Otherwise a worker whose renewal was answered late would still deliver when others already take over."""
+    """Otherwise a worker whose renewal was answered late would still deliver when other workers already take over."""
     late = []
 
     def schedule(call):
