@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from s3notify_platform.cli.help_pages import HELP_ALL, PagedCommand
+from s3notify_platform.cli.printing import printable
 from s3notify_platform.kernel.errors import UsageError
 from s3notify_platform.local.project import PLACES, ConfiguredSource, sources_of
 from s3notify_platform.source.settings import DEFS_VARIABLE
@@ -78,7 +79,11 @@ class ConfiguredCommand(PagedCommand):
         """See `click.Command`."""
         if not self._configurable or ctx.resilient_parsing or {"-h", "--help", HELP_ALL} & {*args}:
             return super().parse_args(ctx, args)
-        given, _, _ = self.make_parser(ctx).parse_args(list(args))
+        given, more, _ = self.make_parser(ctx).parse_args(list(args))
+        if more:  # click would say so only after it has looked for missing options
+            ctx.fail(
+                f"Got unexpected extra argument{'s' * (len(more) > 1)} ({' '.join(map(printable, more))})"
+            )
         folder = given.get("defs")
         sources = sources_of(folder if isinstance(folder, str) else None)
         found = _chosen(sources, given, one=self._one)

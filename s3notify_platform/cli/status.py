@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from s3notify_platform.source.source import Source
 
 REASONS_SHOWN = 5
+NAME_WIDTH = 24
+"""Columns of the screen that a source's name gets, if it needs them, before other cells."""
 
 
 @command(short_help="Show the state of the sources.")
@@ -131,6 +133,7 @@ def _screen(found: "Sequence[SourceStatus]") -> "Iterator[RenderableType]":
 
     names = ("Source", "Slots", "Rows", "Waiting", "In flight", "Last commit", "Rejects", "Failing")
     table = Table(*(Column(name, overflow="fold") for name in names))
+    table.columns[0].min_width = min(NAME_WIDTH, max((len(one.name) for one in found), default=0))
     for one in found:
         table.add_row(*(Text(printable(cell)) for cell in _cells(one)))
     yield table
@@ -162,7 +165,7 @@ def _cells(one: "SourceStatus") -> Sequence[str]:
         waiting.append(f"{one.rescan} slots to list")
     batches = [
         f"{'all' if batch.slots is None else batch.slots} slots, {batch.acked} of {batch.children} done, "
-        f"{_age(batch.age_seconds)}{''.join(f': {what}' for what in batch.doing)}"
+        f"{_age(batch.age_seconds)}"
         for batch in one.batches
     ]
     failing = [f"{len(one.failures)} slots"] if one.failures else []
@@ -190,6 +193,8 @@ def _details(one: "SourceStatus", *, alone: bool) -> Iterator[str]:
         yield f"{one.name} is paused: no batch begins until `s3notify resume {one.name}`"
     if alone:
         yield f"{shown(one.place)}; table {one.table or 'not begun'}"
+    for what in (what for batch in one.batches for what in batch.doing):
+        yield f"{one.name}, now: {what}"
     if one.schema is not None and one.schema.warning:
         yield f"{one.name}: {one.schema.warning}"
     if one.without_records:

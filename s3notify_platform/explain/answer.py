@@ -249,7 +249,7 @@ def _taken_in(found: Answer, held: CommittedVersion) -> Verdict:
         text += "; the slot's next batch continues"
         return Verdict("reading", text)
     if not held.rejects:
-        read = f"{held.rows} records"
+        read = f"{held.rows} record{'s' * (held.rows != 1)}"
         if not held.rows:
             read = f"{held.read}, 0 rows, 0 rejects: {held.emptiness or 'nothing to read'}"
         return Verdict("committed", f"committed in {when}: {read}")

@@ -60,7 +60,7 @@ def test_a_change_is_explained_from_the_queue_to_the_table(site: Site) -> None:
     verdict, text = asked(site, key)
     assert verdict == "committed"
     assert "committed in version 1, " in text
-    assert "1 records" in text
+    assert ": 1 record\n" in text
     assert "data file: _s3notify/orders/table/data/" in text
     assert ", seen by the sensor" in text
     events = [line.split("  ")[-1] for line in text.splitlines() if " s  " in line]

@@ -180,6 +180,16 @@ def test_only_what_a_command_needs_is_evaluated(
     assert "reached b" in run("history", "--slot", "1").stderr
 
 
+def test_a_surplus_argument_is_named(project: Callable[..., None]) -> None:
+    """Otherwise a NAME before the KEY would be searched as a key, and the error would not say what is wrong."""
+    for name in ("orders", "returns"):
+        project(name, f"bucket: b\nprefix: raw/{name}/")
+    done = run("quarantine", "show", "orders", "raw/orders/1")
+    assert (done.exit_code, "unexpected extra argument (raw/orders/1)" in done.output) == (2, True), (
+        done.output
+    )
+
+
 def test_keys_without_a_common_source_are_refused(project: Callable[..., None]) -> None:
     """A command works on one source. For keys of another source, a command would signal the wrong slots."""
     project("orders", "bucket: b\nprefix: raw/")
