@@ -21,7 +21,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from threading import Event
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 import pytest
@@ -41,10 +41,14 @@ from s3notify_platform.source.build import build
 from s3notify_platform.source.settings import SETTINGS, DynamoSettings, S3Settings
 from s3notify_platform.source.source import Source
 from s3notify_platform.spark.continuous import ContinuousIngest
-from s3notify_platform.spark.session import prepare_environment, session_conf
+from s3notify_platform.spark.load import load_slots, newest
+from s3notify_platform.spark.session import prepare_environment, session_conf, ship_package
 from s3notify_platform.table.arrow_schema import REJECT_SCHEMA, arrow_schema
 from s3notify_platform.table.reading import read_slots
 from s3notify_platform.table.snapshot import Snapshot
+
+if TYPE_CHECKING:
+    from s3notify_platform.orchestration.changes_input import Changes
 
 KEY_VARIABLE, SECRET_VARIABLE = "S3NOTIFY_TESTING_KEY", "S3NOTIFY_TESTING_SECRET"
 """Environment variables with the server's credentials, which Spark's processes read."""
@@ -110,6 +114,20 @@ class SourceInTest:
         rows = pa.Table.from_batches(batches, columns)
         order = [name for name in ("_key", "_offset") if name in columns.names]
         return rows.sort_by([(name, "ascending") for name in order]) if order else rows
+
+    def frame(self) -> DataFrame:
+        """The rows of the source's table as a DataFrame, for a slot asset's function or another asset's function."""
+        return load_slots(self.spark, self.source, None)
+
+    def changes(self, since: int | None = None) -> "Changes":
+        """The changes after the table version `since`, for the function of an asset that is given `Changes`.
+
+        None: all rows, as insertions. The result's `until` is the `since` of the next call.
+        """
+        from s3notify_platform.orchestration.changes_input import changes_of
+
+        ship_package(self.spark)
+        return changes_of(self.source, self.spark, newest(self.source), since=since)
 
     def quarantine(self) -> list[dict[str, Any]]:
         """The rejected records, each with `_key`, `_offset`, `reason` and `raw`."""

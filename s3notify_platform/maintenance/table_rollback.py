@@ -9,9 +9,8 @@ reads everything that has changed after the earlier version.
 
 | another writer, since the rollback was planned | the rollback |
 |---|---|
-| changed any slot, removed packs, let the schema grow, merged packs | restarts on top of that version, and drops the
-other writer's changes | | began a vacuum | restarts; it fails if the vacuum may be removing files of the earlier
-version |
+| changed any slot, removed packs, let the schema grow, merged packs | starts again on that version, drops its changes |
+| began a vacuum | restarts; it fails if the vacuum may be removing files of the earlier version |
 | rolled back, too | continues from there; if the table is already as wanted, nothing is left to do |
 | began the table again, under another id | fails with an error |
 | is another engine whose version is adopted, or refused | undoes that version, too |

@@ -144,6 +144,17 @@ def test_assets_of_the_dagster_page_get_rows_and_changes(place: Place) -> None:
     assert "insert new raw/orders/1.jsonl" in said
 
 
+def test_assets_are_tested_as_the_testing_page_says(place: Place) -> None:
+    """Otherwise the calls of the page's test would not fit the assets of the Dagster page."""
+    with ExitStack() as stack:
+        for each in blocks((GUIDE / "dagster.md").read_text()):
+            if not each.name and each.language == "python":
+                run(place, each, stack)
+    (place.folder / "conftest.py").write_text('pytest_plugins = ["s3notify_platform.testing"]\n')
+    (place.folder / "test_assets.py").write_text(block("test of assets"))
+    ok(place, "pytest -q test_assets.py")
+
+
 def test_spark_reads_table_and_streams(place: Place) -> None:
     """The table, the stream of new rows, and the stream of changes must each have exactly the committed rows."""
     ok(place, "s3notify topics create orders --prefix raw/orders/")

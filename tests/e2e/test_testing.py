@@ -29,14 +29,27 @@ attributes:
 """
 
 ASSETS: Final = """\
+import dagster as dg
 from pyspark.sql import functions as F
+
+from s3notify_platform import Changes, s3_slot_asset
 
 def clean(orders):
     return orders.withColumn("amount", F.when(F.col("state") != "cancelled", F.col("amount")))
+
+@s3_slot_asset(source="orders")
+def paid_orders(orders):
+    return orders.where("amount > 0")
+
+@dg.asset
+def audit(orders: Changes) -> list:
+    return sorted((row["_change_type"], row["id"]) for row in orders.rows.toLocalIterator())
 """
 
 TESTS: Final = """\
 import pytest
+
+from defs.orders.assets import audit, paid_orders
 
 def test_cancelled_orders_have_no_amount(s3notify_source):
     orders = s3notify_source("orders")
@@ -51,6 +64,18 @@ def test_cancelled_orders_have_no_amount(s3notify_source):
     orders.delete("raw/orders/2.jsonl")
     orders.commit()
     assert orders.rows("orders_latest")["amount"].to_pylist() == [None]
+
+def test_assets_of_the_project(s3notify_source):
+    orders = s3notify_source("orders")
+    orders.put("raw/orders/1.jsonl", '{"id": 1, "state": "new", "amount": 5, "at": 1}')
+    orders.put("raw/orders/2.jsonl", '{"id": 2, "state": "new", "amount": 0, "at": 1}')
+    orders.commit()
+    assert [row["id"] for row in paid_orders.function(orders.frame()).collect()] == [1]
+    first = orders.changes()
+    assert audit(first) == [("insert", 1), ("insert", 2)]
+    orders.delete("raw/orders/2.jsonl")
+    orders.commit()
+    assert audit(orders.changes(first.until)) == [("delete", 2)]
 
 def test_another_source(s3notify_source):
     clicks = s3notify_source("clicks", prefix="raw/", format="csv", expect="a > 0")
@@ -105,7 +130,7 @@ def test_fixtures_work_in_a_project_and_in_the_demo(tmp_path: Path) -> None:
         file = tmp_path / "project" / name
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text)
-    assert "3 passed" in passed(tmp_path / "project")
+    assert "4 passed" in passed(tmp_path / "project")
     demo = tmp_path / "demo"
     demo.mkdir()
     (demo / "conftest.py").write_text(CONFTEST)

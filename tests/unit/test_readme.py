@@ -31,7 +31,7 @@ from tests.support.servers import running_ministack
 LINES_OF_README = 140
 
 _COMMAND = re.compile(r"`(s3notify [^`]*)`")
-_LINK = re.compile(r"\]\(([^)#]+)\)")
+_LINK = re.compile(r"\]\(([^)#]+)(?:#([^)]+))?\)")
 
 
 def typed() -> Iterator[tuple[str, str]]:
@@ -123,15 +123,21 @@ def _texts(package: Path) -> Iterator[str]:
 
 def test_links_lead_to_files() -> None:
     for name, text in documents().items():
-        for target in _LINK.findall(text):
+        for target, heading in _LINK.findall(text):
             if not target.startswith("http"):
-                assert ((PROJECT.parent / name).parent / target).exists(), (name, target)
+                page = (PROJECT.parent / name).parent / target
+                assert page.exists(), (name, target)
+                headings = re.findall(r"^#+ (.+)$", page.read_text(), re.MULTILINE) if heading else []
+                slugs = {re.sub(r"[^\w -]", "", each).lower().replace(" ", "-") for each in headings}
+                assert {heading} - {""} <= slugs, (name, target, heading)
 
 
 def test_the_readme_is_short_and_links_each_page() -> None:
     readme = documents()["README.md"]
     assert len(readme.splitlines()) <= LINES_OF_README
-    assert {f"s3notify_platform/guide/{topic}.md" for topic in pages()} <= {*_LINK.findall(readme)}
+    assert {f"s3notify_platform/guide/{topic}.md" for topic in pages()} <= {
+        target for target, _ in _LINK.findall(readme)
+    }
 
 
 def test_tables_of_options_are_those_of_the_code() -> None:
