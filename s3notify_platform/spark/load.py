@@ -44,7 +44,7 @@ def load_slots(
     table has no commit yet. Cost: the requests of `LogTable.newest`, and of `reading.read` in tasks.
     """
     ship_package(spark)
-    pickle.dumps(source)  # `UsageError` for keys given by value
+    pickle.dumps(source)  # raises `UsageError` for access keys that are given by value
     found = snapshot if snapshot is not None else newest(source, asset)
     wanted = None if slots is None else sorted(set(slots))
     shares = all_rows(found, wanted, tasks=2 * parallelism(spark))

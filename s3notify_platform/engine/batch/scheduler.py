@@ -128,7 +128,7 @@ class BatchPlanner:
         if poll.listed:
             state = replace(state, listed_ms=now_ms)
         if poll.changed:
-            # A parked slot whose signal has changed gets all attempts again, without a wait, but is still
+            # A parked slot whose signal has changed gets all its attempts again, without a wait. The slot is still
             # requested alone.
             again = {
                 slot: replace(item, attempts=0, not_before_ms=now_ms, parked=False)
@@ -348,7 +348,7 @@ class BatchPlanner:
     def _pulse(
         self, batch: OpenBatch, runs: Sequence[RunView], now_ms: int
     ) -> tuple[OpenBatch, bool, Sequence[str]]:
-        """Returns the batch with the progress of its runs, whether any run is alive, and the silent runs."""
+        """Returns the batch with the progress of its runs, true if a run is alive or awaited, and the silent runs."""
         startup_ms = self.settings.startup_seconds * 1000
         found = pulse_of(
             runs,
@@ -371,8 +371,8 @@ class BatchPlanner:
         middle = 0 if EVERYTHING in batch.slots else len(ordered) // 2
         for group in filter(None, (ordered[:middle], ordered[middle:])):
             for slot in group:
-                # A batch of all slots does not count as an attempt for each slot, because it cannot
-                # quarantine objects.
+                # A batch of all slots counts as no attempt for any single slot, because such a batch cannot quarantine
+                # objects.
                 attempts = (failing[slot].attempts if slot in failing else 0) + (slot in batch.slots)
                 parked = alone and attempts >= self.settings.max_attempts and slot != EVERYTHING
                 # Only a slot that failed alone gets a growing backoff: most slots of a group are not at fault.

@@ -256,7 +256,7 @@ class Packs:
                 self.stored[-WRITES_IN_FLIGHT - 1].result()
 
     def written(self, *, of_rejects: bool, split: Split | None) -> list[WrittenPack]:
-        """Returns all packs, after the packs that are not sent to the driver are stored."""
+        """Stores the packs that are not sent to the driver, and then returns all packs."""
         self.flush()
         key, start = (split.version.key, split.start) if split else ("", 0)
         return [

@@ -41,8 +41,9 @@ class SlotResult:
     keys of objects whose read failed and that are in quarantine now. `unavailable`: keys that cannot be read because of
     an outage of the store; `outage`: an outage concerns the whole slot. `traces`: the tracebacks of unforeseen errors,
     by key; `trace`: the traceback of the slot's own error. `made_by`: the version of the code that made the slot's rows
-    (`SlotFacts.made_by`). `source`: for a slot of a derived table, the generation of the source's slot from which it
-    was made. `complete`: true if the run had enough time to read all of the slot; if false, request the slot again.
+    (`SlotFacts.made_by`). `source`: for a slot of a derived table, the generation of the source's slot from which the
+    derived slot was made. `complete`: true if the run had enough time to read all of the slot; if false, request the
+    slot again.
     """
 
     slot: Slot
@@ -182,7 +183,9 @@ class Run:
 
     @property
     def skip(self) -> frozenset[str]:
-        """Keys that cannot be read in this run, or not now. The run continues without these keys."""
+        """Keys that must not be read now: reads of these keys failed in this run, or are postponed. The run continues
+        without these keys.
+        """
         failed = (key for result in self.result.slots.values() for key in result.failed_objects)
         return frozenset(self.postponed.union(failed))
 
