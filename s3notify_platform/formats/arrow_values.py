@@ -46,7 +46,8 @@ def _has_items(kind: pa.DataType) -> bool:
 def unnamed_columns(table: pa.Table, schema: pa.Schema) -> tuple[dict[str, Places], pa.Schema | None]:
     """Finds the fields that `schema` lacks, at any depth.
 
-    Returns the row numbers of each field, by path, and the columns that have such fields.
+    Returns, by the field's path, the numbers of the rows in which the field has a value. Also returns the columns that
+    contain such a field, or None.
     """
     rows = np.arange(table.num_rows)
     named = {*schema.names}

@@ -76,7 +76,7 @@ class Format(ABC):
     """The value of a source's setting `format`."""
 
     suffixes: ClassVar[frozenset[str]] = frozenset()
-    """Suffixes of keys, in lower case. A compression suffix behind them is ignored."""
+    """Suffixes of keys, in lower case. A compression suffix behind such a suffix is ignored."""
 
     fixed_schema: ClassVar[pa.Schema | None] = None
     """The columns of all objects, for a format with fixed columns."""

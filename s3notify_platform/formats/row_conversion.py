@@ -123,7 +123,7 @@ class _Rows:
             count(tally, index, [path], values)
 
     def _reject_mismatches(self, numbers: Offsets, found: Converted) -> None:
-        """Rejects records with mismatches. The reason shows the first value of the record that does not fit."""
+        """Rejects records with mismatches. The reason shows the first mismatch of the record."""
         seen = np.zeros(len(numbers), bool)
         for one in found.mismatches:
             first = ~seen[one.places]

@@ -107,7 +107,7 @@ def check_cells(text: bytes, columns: int | None = None) -> None:
 
 
 def value_end(text: str, start: int) -> int:
-    """Returns where the JSON object or list that begins at `start` ends, at any depth.
+    """Returns the end of the JSON object or list that begins at `start`, with any depth of nesting.
 
     Raises `ValueError` if the end is missing.
     """

@@ -59,7 +59,7 @@ def probably_fit(
 ) -> npt.NDArray[np.bool_]:
     """Returns, for each JSON text, true if the text probably is a value of this type at `path`.
 
-    A text of None counts as true.
+    The result for None is true.
     """
     value = _Values(notation=notation, commas=True).value(kind, path)
     return _matching(pa.array(texts, pa.large_string()), rf"^{_W}(?:{value}|null){_W}$")

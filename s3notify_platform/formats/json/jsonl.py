@@ -232,7 +232,7 @@ class JsonLines(Parser):
         return self._reader.noted(joined, found.schema)
 
     def _new_fields(self, records: Records, rescued: Sequence[Rescued | None]) -> list[pa.Schema]:
-        """Returns the fields that an inferred schema lacks and that recovered records have."""
+        """Returns the fields that were found in recovered records and are missing from an inferred schema."""
         found = []
         for number, one in enumerate(rescued):
             if one is None or not one.unnamed or not self.target.inferred:
@@ -311,7 +311,7 @@ class JsonLines(Parser):
     ) -> pa.Array:
         """Converts JSON texts to `kind`; each text is at a path of a record.
 
-        A text that does not fit is null, and a mismatch of its record.
+        A text that does not fit becomes null, and counts as a mismatch of the text's record.
         """
 
         def single(number: int) -> pa.Array:
