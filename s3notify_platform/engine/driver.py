@@ -63,7 +63,7 @@ class Ingest:
     code_version: str = ""
     """The fingerprint of the transform, noted for committed slots if the source declares no version."""
     opened: OpenTable | None = None
-    """The source's table. If it is None, the first round opens the table."""
+    """The source's table. If the value is None, the first round opens the table."""
     state: Run = field(init=False)
     _waits: int = field(default=0, init=False)
     _waited_seconds: float = field(default=0.0, init=False)

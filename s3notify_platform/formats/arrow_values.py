@@ -1,6 +1,7 @@
 """Operations on Arrow columns.
 
-They convert texts to timestamps. They also find values that readers cannot represent, and fields that a schema lacks.
+Some operations convert texts to timestamps. Others find values that readers cannot represent, or fields that a schema
+lacks.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -153,7 +154,8 @@ _ZONED: Final = r"[T ].*(Z|[+-]\d\d(:?\d\d)?)$"
 
 
 def timestamps(column: pa.Array, kind: pa.DataType, zone: str = "") -> pa.Array:
-    """Strings as timestamps, cut to microseconds, the precision of Spark. Times without a zone are in `zone`, or UTC.
+    """Converts strings to timestamps, cut to microseconds, the precision of Spark. Times without a zone are in `zone`,
+    or UTC.
 
     A local time that occurs twice in `zone` (when clocks go back) means the first occurrence. A local time that never
     occurs is refused.

@@ -91,7 +91,7 @@ class Format(ABC):
     """True if the format's values are texts, so that a `Notation` may describe how they are written."""
 
     quoted: bool = False
-    """True if quoted values may contain line ends. If so, each split must begin where the previous split has ended."""
+    """True if quoted values may contain line ends. Each split must then begin where the previous split has ended."""
 
     def configured(self, settings: Any) -> "Format":
         """Returns the format, configured by a source's settings (`source.format_settings`).

@@ -176,8 +176,8 @@ class Location(LocationSettings):
     def open_table(self, store: ObjectStore | None = None, *, expected: str = "") -> OpenTable:
         """Opens the table, for callers that do not know the table's bucket and prefix settings.
 
-        The function `open_table` lists the tables that are refused. Raises `UsageError` if the table has another number
-        of slots. Cost: the requests of `LogTable.newest`.
+        The docstring of the function `open_table` says which tables are refused. Raises `UsageError` if the table has
+        another number of slots. Cost: the requests of `LogTable.newest`.
         """
         table = open_table(self.table(store=store), self.table_name, None, expected=expected)
         self._check_slots(table.known.identity)

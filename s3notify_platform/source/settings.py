@@ -297,7 +297,7 @@ TopicSizeSettings: Final = make_dataclass(
     frozen=True,
     kw_only=True,
 )
-"""Settings for creating the source's topic. `s3notify topics update` changes them later."""
+"""Settings for creating the source's topic. `s3notify topics update` changes these settings later."""
 
 
 _Region = Annotated[str | None, About("Region, like eu-west-1; default: AWS_REGION, or the profile's")]

@@ -146,7 +146,7 @@ class Input(InputSettings):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """One source: its input, the places of its own objects, and the commit mode of its tables. It can be pickled.
+    """One source: its input, the places of its own objects, and the commit mode of its tables. A source can be pickled.
 
     The platform's own objects never count as source objects, wherever they are in the bucket.
     """

@@ -82,9 +82,10 @@ class Tick:
 class BatchPlanner:
     """Evaluates ticks of one source.
 
-    `topic_epoch` returns the epoch of the source's topic. It creates a missing topic, and makes the topic serve the
-    given table (`Topics.serve`). `backlog`: the source's rescan backlog. `table` opens the source's table, which must
-    have the id in the cursor (`Source.open_table`). `claim` notes which sensor works on the table (`open_table.claim`).
+    `topic_epoch` returns the epoch of the source's topic. The function creates a missing topic, and makes the topic
+    serve the given table (`Topics.serve`). `backlog`: the source's rescan backlog. `table` opens the source's table,
+    which must have the id in the cursor (`Source.open_table`). `claim` notes which sensor works on the table
+    (`open_table.claim`).
 
     Cost of a tick: 1 HEAD, and 1 LIST if the root has changed. Cost of each open batch: 1 LIST of its chain, 1 GET for
     each of its runs, and 1 GET when it has ended. Cost of the end of a batch that listed, or that did not commit all
@@ -158,8 +159,8 @@ class BatchPlanner:
     def _look_at_topic(self, state: SensorState, now_ms: int) -> tuple[SensorState, tuple[str, ...]]:
         """Reads the topic again every `TOPIC_SECONDS`.
 
-        If a new topic has replaced the one of the last complete comparison, all slots must be compared again. Cost: 1
-        request.
+        If another topic has replaced the topic of the last complete comparison, all slots must be compared again. Cost:
+        1 request.
         """
         if not state.enumerated or now_ms - state.topic_ms < TOPIC_SECONDS * 1000:
             return state, ()

@@ -1,6 +1,6 @@
 """Reads splits in a Spark task: fetches objects, or parts of objects, and parses them to Arrow.
 
-Rows come with their lineage columns first. Rejects are in separate batches. The outcome of an object, or of a part,
+The lineage columns come first in the rows. Rejects are in separate batches. The outcome of an object, or of a part,
 follows the rows and rejects of the object or part.
 """
 

@@ -90,7 +90,8 @@ def _staged(
 def reading_task(source: Source, reader: SplitReader, label: int) -> Callable[[Batches], Batches]:
     """Returns the function that each task calls before a transform.
 
-    The function reads splits and writes rejects to packs. It yields the rows, and then the outcomes for the driver.
+    The function reads splits and writes rejects to packs. The function yields the rows, and then the outcomes for the
+    driver.
     """
     output = pa.schema([*reader.output, (STAGED_COLUMN, pa.binary())])
 

@@ -164,7 +164,7 @@ class Run:
     topic: str = ""
     """Epoch of the topic whose entries the batch uses; "" if the batch uses no topic."""
     segments: Sequence[Segment] | None = None
-    """Segments of the topic that were read before the first round, which uses them."""
+    """Segments of the topic that were read before the first round; the first round uses these segments."""
     seen_ms: int = 0
     code_version: str = ""
     """The version of the code that makes the run's rows; "" if it is unknown."""
@@ -196,7 +196,7 @@ def without_key(text: str, key: str) -> str:
 
 
 def added_result(earlier: SlotResult | None, later: SlotResult) -> SlotResult:
-    """Adds the results of a slot in two rounds of one run."""
+    """Joins the results of a slot from two rounds of one run."""
     if earlier is None:
         return later
     failed = {**earlier.failed_objects, **later.failed_objects}

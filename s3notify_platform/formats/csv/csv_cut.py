@@ -103,16 +103,12 @@ class Dialect:
 
     @cached_property
     def before(self) -> Marks:
-        """True for each byte that may stand before an opening quote: a separator, or the first of two
-        doubled quotes.
-        """
+        """True for each byte that may precede an opening quote: a separator, or the first of two doubled quotes."""
         return np.isin(np.arange(256), [ord(self.delimiter), NEWLINE, self.quote_byte])
 
     @cached_property
     def behind(self) -> Marks:
-        """True for each byte that may stand behind a closing quote: a separator, or the second of two
-        doubled quotes.
-        """
+        """True for each byte that may follow a closing quote: a separator, or the second of two doubled quotes."""
         return np.isin(np.arange(256), [ord(self.delimiter), NEWLINE, RETURN, self.quote_byte])
 
     def record_end(self, body: bytes, start: int, end: int) -> int:

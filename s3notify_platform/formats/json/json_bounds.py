@@ -1,5 +1,5 @@
-"""Finds out, without a parser, how deep and how large parsed JSON will be. This is necessary because pyarrow 26 has no
-limits.
+"""Finds out, without a parser, how deep and how large parsed JSON will be. The check is necessary because pyarrow 26
+has no limits.
 
 Deep nesting crashes the process. Many objects with different keys become a table with a row for each object, and a
 column for each key.

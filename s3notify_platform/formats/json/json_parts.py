@@ -96,7 +96,7 @@ escape.
 
 
 class ObjectSplitter:
-    """Does the same as `split_object`. It is faster for objects that have the same keys in the same order."""
+    """Does the same as `split_object`. The splitter is faster for objects that have the same keys in the same order."""
 
     def __init__(self) -> None:
         self._patterns: dict[tuple[str, ...], re.Pattern[str]] = {}

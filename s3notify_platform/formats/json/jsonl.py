@@ -3,7 +3,7 @@
 A line is a reject if one of its JSON objects has the same key twice, because the intended value is unknown. NaN and
 infinities are accepted in floating point columns, because many writers use them. Fractions of a second are cut to
 microseconds. String columns also accept numbers, true and false. The string is then the value's JSON text, as in
-RisingWave and Spark. Records with such a value in a string column are parsed twice.
+RisingWave and Spark. Records with a number, true or false in a string column are parsed twice.
 """
 
 import re

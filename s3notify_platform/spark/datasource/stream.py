@@ -15,9 +15,9 @@ null, the stream has returned only the rows of slots below `slots` in this table
 because another table can have the same version numbers. The checkpoint is the stream's only state.
 
 Guarantees
-    - Each row of the table is returned once, after the commit of its table version, in the order of table versions.
-      This includes rows of new and overwritten objects, of objects that were read again (backfill, retry), and of parts
-      of big objects.
+    - Each row of the table is returned once, after the commit of its table version, in the order of table versions. The
+      guarantee includes rows of new and overwritten objects, of objects that were read again (backfill, retry), and of
+      parts of big objects.
     - With `read="changes"`, if a row that the stream has returned is removed, the stream returns one deletion of this
       row. To bring a copy of the table to the next table version, apply the deletions first, and then the insertions.
     - A micro-batch that Spark repeats, after a failed sink or a restart, has the same rows.
