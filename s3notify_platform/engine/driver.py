@@ -63,7 +63,7 @@ class Ingest:
     code_version: str = ""
     """The fingerprint of the transform, noted for committed slots if the source declares no version."""
     opened: OpenTable | None = None
-    """The source's table. If it is None, the first round opens the table."""
+    """The source's table. If the value is None, the first round opens the table."""
     state: Run = field(init=False)
     _waits: int = field(default=0, init=False)
     _waited_seconds: float = field(default=0.0, init=False)
@@ -175,7 +175,7 @@ class Ingest:
         return self.opened
 
     def base(self, store: CountingStore) -> Base:
-        """Returns the table through `store`, and its newest snapshot. Cost: `LogTable.newest`, except at first."""
+        """Returns the table through `store`, and its newest snapshot. Cost of later rounds: `LogTable.newest`."""
         table = self.source.table(store=store, clock=self.clock)
         fresh, self._fresh = self._fresh, None
         # The snapshot `fresh` is used unless this process has committed in the meantime.
@@ -356,8 +356,8 @@ class _Round:
     def _keep_within_limit(self, done: StagedRound) -> None:
         """Keeps at most `MAX_UNFORESEEN` objects in quarantine for unforeseen errors.
 
-        If there are more such objects, their slots stay failed: they are settled again, as if on an earlier attempt.
-        Cost of a round with an unforeseen error: the requests of `StateReader.failing`.
+        If there are more such objects, the slots of these objects stay failed: the slots are settled again, as if on an
+        earlier attempt. Cost of a round with an unforeseen error: the requests of `StateReader.failing`.
         """
         ingest, state, base = self.ingest, self.ingest.state, self._base
         wanted = {

@@ -29,11 +29,11 @@ class Jobs(Protocol):
     ) -> Plan:
         """Compares bucket and committed states for `slots`, without the keys in `skip`.
 
-        `entries`: the entries of these slots, which contain the keys of all possible changes. Cost with `entries`: at
-        most 1 HEAD for each key. If `entries` is None, the bucket is listed, with 1 LIST for each 1000 objects of the
-        source prefix (`listing_chains` has the other requests). The states are read by `StateReader.lookup` or
-        `StateReader.columns`. `user`: the table as a user of its topic; a listing needs it if entries are removed after
-        the commit.
+        `entries`: the entries of these slots. Each key that may have changed is in one of these entries. Cost with
+        `entries`: at most 1 HEAD for each key. If `entries` is None, the bucket is listed, with 1 LIST for each 1000
+        objects of the source prefix (`listing_chains` has the other requests). The states are read by
+        `StateReader.lookup` or `StateReader.columns`. `user`: the table as a user of its topic; a listing needs it if
+        entries are removed after the commit.
         """
 
     def choose_schema(self, busy: Sequence[SlotPlan], run: Run, known: TableSchema | None) -> TableSchema:

@@ -35,7 +35,7 @@ class Round:
 
     `entries`: the entries of each finished slot; they were in the queue before the bucket was looked at. `unannounced`
     counts changes that a listing found and no entry names. `results`: for each table, the results of the finished
-    slots. They are complete after the commit of all tables.
+    slots. The results are complete after the commit of all tables.
     """
 
     tables: Iterator[StagedTable]
@@ -45,7 +45,9 @@ class Round:
 
     @property
     def _first(self) -> Results:
-        """The results of the source's table: a failure in a derived table never delays a slot of the source."""
+        """The results of the source's table. Only these results count here, because a failure in a derived table never
+        delays a slot of the source.
+        """
         return next(iter(self.results.values()), {})
 
     def bad(self) -> list[Slot]:
@@ -103,12 +105,13 @@ def commit_rounds(
 
     After the commit of a round, its rows are visible, and `known` has the table version. Then the function calls
     `report`, removes the round's entries from the queue, and calls `ask_again` with the slots that were not read
-    completely. At last it calls `settle`, which settles the rescan backlog and stamps the batch's chain.
+    completely. The last step calls `settle`, which settles the rescan backlog and stamps the batch's chain.
 
     A crash at any step loses nothing: the batch stays open, and its slots are requested again, found unchanged, and
     reported. With the reverse order, a crash could leave a committed slot unreported forever.
 
-    `beside` runs a background task, which nobody waits for: it returns the space of the removed entries to the queue.
+    `beside` runs a task in the background, which returns the space of the removed entries to the queue. No step waits
+    for this task.
 
     Cost of a round: the requests of `commit_round`, of `NotificationQueue.remove` for the entries, and of the given
     functions.

@@ -1,6 +1,7 @@
 """Operations on Arrow columns.
 
-They convert texts to timestamps. They also find values that readers cannot represent, and fields that a schema lacks.
+Some operations convert texts to timestamps. Others find values that readers cannot represent, or fields that a schema
+lacks.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -46,7 +47,8 @@ def _has_items(kind: pa.DataType) -> bool:
 def unnamed_columns(table: pa.Table, schema: pa.Schema) -> tuple[dict[str, Places], pa.Schema | None]:
     """Finds the fields that `schema` lacks, at any depth.
 
-    Returns the row numbers of each field, by path, and the columns that have such fields.
+    Returns, by the field's path, the numbers of the rows in which the field has a value. Also returns the columns that
+    contain such a field, or None.
     """
     rows = np.arange(table.num_rows)
     named = {*schema.names}
@@ -152,7 +154,8 @@ _ZONED: Final = r"[T ].*(Z|[+-]\d\d(:?\d\d)?)$"
 
 
 def timestamps(column: pa.Array, kind: pa.DataType, zone: str = "") -> pa.Array:
-    """Strings as timestamps, cut to microseconds, the precision of Spark. Times without a zone are in `zone`, or UTC.
+    """Converts strings to timestamps, cut to microseconds, the precision of Spark. Times without a zone are in `zone`,
+    or UTC.
 
     A local time that occurs twice in `zone` (when clocks go back) means the first occurrence. A local time that never
     occurs is refused.

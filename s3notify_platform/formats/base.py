@@ -76,7 +76,7 @@ class Format(ABC):
     """The value of a source's setting `format`."""
 
     suffixes: ClassVar[frozenset[str]] = frozenset()
-    """Suffixes of keys, in lower case. A compression suffix behind them is ignored."""
+    """Suffixes of keys, in lower case. A compression suffix behind such a suffix is ignored."""
 
     fixed_schema: ClassVar[pa.Schema | None] = None
     """The columns of all objects, for a format with fixed columns."""
@@ -91,7 +91,7 @@ class Format(ABC):
     """True if the format's values are texts, so that a `Notation` may describe how they are written."""
 
     quoted: bool = False
-    """True if quoted values may contain line ends. If so, each split must begin where the previous split has ended."""
+    """True if quoted values may contain line ends. Each split must then begin where the previous split has ended."""
 
     def configured(self, settings: Any) -> "Format":
         """Returns the format, configured by a source's settings (`source.format_settings`).

@@ -114,7 +114,7 @@ def regrouped(text: Iterable[bytes], size: int) -> Iterator[bytes]:
 
 
 def pieces(text: Iterable[bytes], cut: Cut, *, place: int = 0, limit: int = RECORD_BYTES) -> Iterator[Piece]:
-    """Yields the records of a text, whose first chunk begins with a record, at `place`.
+    """Yields the records of a text that begins with a record. `place`: where the text begins.
 
     If the text ends in `CorruptError`, the bytes behind the last complete record are one reject.
     """
@@ -139,7 +139,8 @@ def pieces(text: Iterable[bytes], cut: Cut, *, place: int = 0, limit: int = RECO
         left = body[whole:]
         place += whole
         if len(left) > limit + len(BOM) + 1:
-            # Now the record is too long even if its last byte is a carriage return, which does not count.
+            # A byte order mark and a last carriage return do not count. The record is too long even without these
+            # bytes.
             mark = len(BOM) if place == 0 and left.startswith(BOM) else 0
             too_long, begin = _too_long(left[mark:], place + mark, limit), place
             place += len(left)
@@ -149,7 +150,7 @@ def pieces(text: Iterable[bytes], cut: Cut, *, place: int = 0, limit: int = RECO
 def _with_end(text: Iterable[bytes]) -> Iterator[tuple[bytes, str | None]]:
     """Yields each chunk with None.
 
-    At the end, yields an empty chunk with the reason if damage has ended the text, else with "".
+    The last item is an empty chunk, with the reason if damage has ended the text, else with "".
     """
     try:
         for chunk in text:

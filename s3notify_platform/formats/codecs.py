@@ -6,9 +6,9 @@ after the other, and zeros between members are skipped. A truncated or damaged s
 damage, then raises `CorruptError` with the reason. Bytes that the encoding does not allow damage only their record:
 such bytes become invalid UTF-8, which every format rejects.
 
-The compression and encoding of an object are found in this way. The object's content decides first: gzip, bz2, zstd and
-framed snappy begin with bytes that no text begins with, and so does a byte order mark. Hadoop's snappy blocks have no
-such bytes: an object with the suffix `.snappy` is read as Hadoop's blocks. Without a byte order mark, the source's
+The compression and encoding of an object are found in this way. The object's content decides first. A byte order mark
+shows the encoding. No text begins with the first bytes of gzip, bz2, zstd or framed snappy. Hadoop's snappy blocks have
+no such bytes: an object with the suffix `.snappy` is read as Hadoop's blocks. Without a byte order mark, the source's
 setting decides the encoding. An object with a suffix of compression, but without compressed content, is read unchanged.
 """
 
@@ -95,7 +95,7 @@ def without_suffix(name: str) -> str:
 def by_record(key: str, encoding: str) -> bool:
     """True if key and encoding show that a text can only be read from its beginning. Pure.
 
-    For other objects, only the content may show this; then the reader of the first split finds out.
+    The content of any other object may have the same limitation, which only the reader of the first split finds.
     """
     return without_suffix(key) != key or not _is_utf8(encoding)
 
@@ -123,8 +123,8 @@ def compression_of(head: bytes, key: str) -> Compression | None:
 
 
 def _nearly(head: bytes, beginning: bytes) -> bool:
-    """True if `head` equals `beginning`, or is shorter and equals its first bytes, or differs from it in one damaged
-    byte.
+    """True if `head` begins with `beginning`, of which one byte may be damaged. A shorter `head` must equal the first
+    bytes of `beginning`.
     """
     differing = sum(one != other for one, other in zip(head, beginning, strict=False))
     return len(head) > 0 and differing <= (len(head) >= len(beginning))
@@ -239,7 +239,7 @@ def new_zstd() -> _Decompressor:
 def _members(chunks: Iterator[bytes], name: str, new: Callable[[], _Decompressor]) -> Iterator[bytes]:
     member: _Decompressor | None = None
     try:
-        # Slices are small because the end of a member makes a copy of its slice's remaining bytes.
+        # Slices are small because, at the end of a member, the remaining bytes of the slice are copied.
         for data in slices(chunks, _INPUT_BYTES):
             left = data
             while left:
@@ -307,7 +307,7 @@ def _snappy_frames(chunks: Iterator[bytes]) -> Iterator[bytes]:
         if kind == 0xFF and head + body != _SNAPPY_MAGIC:
             raise CorruptError("snappy: a wrong stream identifier")
         if kind <= 0x01:
-            # Each frame is decompressed as a stream of its own, which verifies its checksum.
+            # Each frame is decompressed as a separate stream, which verifies the frame's checksum.
             yield _snappy(cramjam.snappy.decompress, _SNAPPY_MAGIC + head + body)
         elif kind != 0xFF and any(_is_data(of, head[1:] + body) for of in (b"\x00", b"\x01")):
             raise CorruptError(f"snappy: a frame of data is marked as one to skip, {kind:#x}")
@@ -373,7 +373,7 @@ def _encoding_of(head: bytes, declared: str) -> str | None:
     """Returns the encoding of a text that begins with `head`; None for UTF-8. A byte order mark takes precedence."""
     if head.startswith(codecs.BOM_UTF8):
         return None
-    # The byte order mark of UTF-32 equals the mark of UTF-16 and a NUL behind it.
+    # The byte order mark of UTF-32 also means, in UTF-16, a byte order mark and one NUL character.
     two_bytes = codecs.lookup(declared).name.startswith("utf-16")
     for mark, name in _MARKS:
         if head.startswith(mark) and not (two_bytes and name == "utf-32-le"):

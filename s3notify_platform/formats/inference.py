@@ -20,8 +20,8 @@ def infer(samples: Iterable[tuple[Format, pa.Schema]], taken: Iterable[str] = ()
     The type of a column is the widest of its types in the samples. If two types have no common type,
     `Format.common_type` decides, and values that do not fit are rejected later. Types that Spark lacks become their
     nearest wider type; columns that are always null become strings. A column is left out if its name is not allowed
-    (`registry.is_name`), or is in `taken`, regardless of case. Records that have a column that was left out are
-    rejected, or rescued, later.
+    (`registry.is_name`), or is in `taken`, regardless of case. Records with a value in such a column are rejected or
+    rescued later.
     """
     return _in_spark_types(_widest(samples, taken))
 
@@ -31,8 +31,8 @@ def new_fields(
 ) -> pa.Schema | None:
     """Returns the fields by which a schema must be widened, with types as in `infer`.
 
-    `schemas` have the fields that objects have and the schema lacks. Returns None if there is no field with an allowed
-    name. `form`: the objects' format; None for any format.
+    `schemas`: the fields that were found in objects and are missing from the table's schema. Returns None if there is
+    no field with an allowed name. `form`: the objects' format; None for any format.
     """
     return _in_spark_types(_widest(((form, schema) for schema in schemas), taken))
 

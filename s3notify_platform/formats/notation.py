@@ -111,9 +111,10 @@ class Notation:
         return found.note if found else ""
 
     def kind_of(self, path: str, texts: pa.Array, found: pa.DataType) -> pa.DataType:
-        """Returns the type of an inferred column: the type of this notation if all texts of the column have it,
-        otherwise `found`. If a setting names the column, the notation is tried whatever `found` is. Otherwise, the
-        notation is tried for dates, times and texts, and for numbers if at least one number has a comma.
+        """Returns the type of an inferred column: the notation's type if all texts of the column have this notation.
+        Otherwise, returns `found`, or string if a value of type `found` has another form in this notation. If a setting
+        names the column, the notation is tried whatever `found` is. Otherwise, the notation is tried for dates, times
+        and texts, and for numbers if at least one number has a comma.
         """
         texts = texts.drop_null()
         if not len(texts):

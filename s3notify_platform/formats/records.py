@@ -51,8 +51,9 @@ class Target:
     """Describes the rows to make of records: rows with the columns of `schema`.
 
     `inferred`: `schema` was inferred, so no field that the schema lacks may be dropped. `rescue`: a value that does not
-    fit goes to `_rescued`, the last column; without `rescue`, the record is a reject. `size`: the numbers of columns
-    and of bytes of the stored schema; both are limited. `name`: the source's name, if its schema was inferred.
+    fit goes to `_rescued`, the last column; without `rescue`, the record is a reject. `size`: the number of columns and
+    the number of bytes of the stored schema; both numbers are limited. `name`: the source's name, if its schema was
+    inferred.
     """
 
     schema: pa.Schema
@@ -211,8 +212,8 @@ class Records:
         # pyarrow's readers skip.
         if bool(np.all(self.start[1:] - self.end[:-1] <= 2)):
             first, last = int(self.start[0]), int(self.end[-1])
-            # The line end that follows is included, if there is one. Thus, if the records are the whole body, it is not
-            # copied.
+            # The line end that follows is included, if there is one. Thus the body is not copied if these records are
+            # the whole body.
             for behind in (b"\n", b"\r\n"):
                 if self.body.startswith(behind, last):
                     return self.body[first : last + len(behind)]
@@ -304,7 +305,7 @@ def blocks(objects: Iterable[tuple[int, bytes]], ranges: Ranges) -> Iterator[Rec
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ColumnMismatches:
-    """The values at one path that do not fit: the texts of the values, and the row numbers in the Arrow table."""
+    """The mismatches at one path: the texts of these values, and the row numbers of the values in the Arrow table."""
 
     path: str
     places: Offsets

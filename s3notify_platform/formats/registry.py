@@ -1,4 +1,4 @@
-"""The formats by name, and the meaning of a source's setting `format` for a key and for a schema.
+"""The formats by name. The functions apply a source's setting `format` to a key or to a schema.
 
 A new format is one file and one entry here. The file has a subclass of `Format` or, for records in a text, of
 `TextFormat`. The shortest example is `text/plain_text.py`; `tests/unit/formats/test_registry.py` has an example with

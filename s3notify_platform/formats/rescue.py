@@ -3,7 +3,7 @@
 With `quarantine`, a record with such a value becomes a reject, whose reason has the column and the value. With
 `rescue`, the record becomes a row: a value that does not fit is null in its column, and `_rescued` has its text.
 `_rescued` is a JSON object of paths and texts; Spark reads it as `from_json(_rescued, 'map<string,string>')`. Paths are
-like `amount`, `customer.city`, `lines[2].sku`. The text is the value's unchanged text in the object. A JSON string is
+like `amount`, `customer.city`, `lines[2].sku`. The text of a value is the same as in the object. A JSON string is
 stored as its content, any other JSON value as its JSON text. A value of Parquet is stored as JSON.
 
 A ragged CSV record has more or fewer values than the header has columns. In `_rescued`, `_extra` has the surplus
@@ -41,7 +41,7 @@ Tally = dict[int, Counter[str]]
 
 @dataclass(slots=True, kw_only=True)
 class Rescued:
-    """The values of one record that its columns cannot store, by path.
+    """The values of one record that cannot be stored in the record's columns, by path.
 
     `mismatches`: texts of values that do not fit their column; `unnamed`: texts of values whose fields the schema
     lacks.
@@ -142,7 +142,8 @@ Read = Callable[[Any, pa.DataType], pa.Array]
 
 
 def fitted(values: Any, kind: pa.DataType, read: Read, single: Callable[[int], pa.Array]) -> pa.Array:
-    """Converts `values` to `kind` with `read`. If `read` raises, tries each half of the values separately, and so on.
+    """Converts `values` to `kind` with `read`. If `read` raises, converts each half of the values separately, down to
+    single values.
 
     If `read` raises for a single value, `single` receives the value's number and returns the replacement, an array of
     length one.
@@ -170,7 +171,7 @@ def fitted(values: Any, kind: pa.DataType, read: Read, single: Callable[[int], p
 
 
 def mismatch_reason(path: str, schema: pa.Schema, note: str = "", source: str = "") -> Callable[[str], str]:
-    """Returns a function that converts a text that does not fit at `path` to a reject's reason.
+    """Returns a function that makes a reject's reason from a text. The text does not fit the column at `path`.
 
     `note`: how values at the path are written. `source`: the name of the source, if its schema was inferred; the reason
     then contains a command to change the inferred type.

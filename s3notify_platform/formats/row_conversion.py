@@ -1,9 +1,10 @@
 """Converts records to rows and rejects, and searches for bad records.
 
-The records of a block are converted together, except suspect records: a quick check finds these, and they are converted
-value by value. If the conversion fails, or if the numbers of rows and records differ, the block is halved. A record
-with a value that does not fit becomes a reject with offset, reason and raw bytes. With `rescue`, the record becomes a
-row with the values that fit. A bad record affects no other record: each record becomes either a row or a reject.
+The records of a block are converted together, except suspect records. A quick check finds the suspect records, which
+are converted value by value. If the conversion fails, or if the numbers of rows and records differ, the block is
+halved. A record with a value that does not fit becomes a reject with offset, reason and raw bytes. With `rescue`, the
+record becomes a row with the values that fit. A bad record affects no other record: each record becomes either a row or
+a reject.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -123,7 +124,7 @@ class _Rows:
             count(tally, index, [path], values)
 
     def _reject_mismatches(self, numbers: Offsets, found: Converted) -> None:
-        """Rejects records with mismatches. The reason shows the first value of the record that does not fit."""
+        """Rejects records with mismatches. The reason shows the first mismatch of the record."""
         seen = np.zeros(len(numbers), bool)
         for one in found.mismatches:
             first = ~seen[one.places]

@@ -62,7 +62,7 @@ class TimePattern:
     """A pattern, and its regular expression in RE2's syntax.
 
     The expression has a group for each of the pattern's `letters`. `places`: the start and end of each letter's value
-    in a text; empty if they differ between texts.
+    in a text; empty if these places differ between texts.
     """
 
     text: str
@@ -173,7 +173,7 @@ _FIXED: Final = frozenset(["yyyy", "yy", "MM", "MMM", "dd", "HH", "hh", "a", "mm
 
 
 def _places(text: str) -> tuple[tuple[int, int], ...]:
-    """Returns the start and end of each letter's value in a text; empty if they differ between texts."""
+    """Returns the start and end of each letter's value in a text; empty if these places differ between texts."""
     found: list[tuple[int, int]] = []
     end = 0
     for sign in _TOKEN.finditer(text):

@@ -65,8 +65,8 @@ class BatchSettings:
         return failed >= self.max_attempts - 1
 
     def retry_seconds(self, failed: int) -> float:
-        """Returns the delay before a retry of a slot with this many failed attempts: it doubles each time, up to a
-        ceiling.
+        """Returns the delay before a retry of a slot with this many failed attempts. The delay doubles with each
+        attempt, up to a ceiling.
         """
         doubled: float = self.backoff_seconds * 2.0 ** max(0, min(failed - 1, 20))
         return min(self.backoff_ceiling_seconds, doubled)

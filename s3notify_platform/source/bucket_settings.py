@@ -44,8 +44,8 @@ def table_of(values: Mapping[str, Any], setting: str) -> DynamoConfig | None:
 def with_leases(values: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the settings; a `commit` in object_store's form becomes `dynamodb`.
 
-    The DynamoDB table and the timeout in this form become settings, too. Raises `UsageError` if other settings have
-    another lease table or another timeout.
+    The DynamoDB table and the timeout in such a `commit` become settings, too. Raises `UsageError` if other settings
+    have another lease table or another timeout.
     """
     text = values.get("commit")
     if not isinstance(text, str) or not is_lease_text(text):
@@ -63,8 +63,8 @@ def with_leases(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def unusual_prefixes(values: Mapping[str, Any], bucket: str) -> Iterator[str]:
-    """Yields prefixes of a source's own objects in `bucket`, if the name does not show other sources that the objects
-    are the platform's.
+    """Yields the prefixes of a source's own objects in `bucket` that have unusual names. Other sources recognize the
+    platform's objects only by usual names.
     """
     place = LocationSettings(**given_of(values, LocationSettings))
     own = place.own_prefixes_in(bucket, platform_bucket=values.get("platform_bucket") or values["bucket"])

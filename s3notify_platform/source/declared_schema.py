@@ -3,7 +3,7 @@
 The check refuses only errors that Spark also refuses: an unknown type, unbalanced brackets, a column without name or
 type. The options after a type (NOT NULL, COMMENT, …) are left to Spark.
 
-Settings whose columns are parsed without Spark (`arrow_columns`) have only names and types.
+A setting that is parsed without Spark (`arrow_columns`) can declare only the names and types of columns.
 """
 
 import re
@@ -70,7 +70,8 @@ _NAME: Final = re.compile(r"`.+`|\w+", re.DOTALL)
 
 
 def check_declared(schema: str) -> pa.Schema:
-    """Returns the columns that DDL declares, like "id bigint, name string". Types that only Spark has are null.
+    """Returns the columns that DDL declares, like "id bigint, name string". A type that only Spark has becomes Arrow's
+    null type.
 
     Raises `UsageError` if the text does not declare columns.
     """
@@ -126,12 +127,12 @@ class _Parser:
         return self.tokens.pop() if self.tokens else ""
 
     def expect(self, token: str) -> None:
-        """Consumes the next token. Raises `UsageError` if it is not the expected token."""
+        """Consumes the next token. Raises `UsageError` if that token is not `token`."""
         if (found := self.take()) != token:
             raise UsageError(f"{token!r} is missing before {found or 'its end'!r}")
 
     def columns(self, end: str) -> list[tuple[str, pa.DataType]]:
-        """Parses columns up to `end`, and does not consume `end`. Types that Arrow lacks are null."""
+        """Parses columns up to `end`, and does not consume `end`. A type that Arrow lacks becomes Arrow's null type."""
         found: list[tuple[str, pa.DataType]] = []
         while True:
             if not _NAME.fullmatch(name := self.take()):
@@ -148,7 +149,7 @@ class _Parser:
             self.expect(",")
 
     def type(self) -> pa.DataType:
-        """Parses one type; null if Arrow lacks the type."""
+        """Parses one type. A type that Arrow lacks becomes Arrow's null type."""
         match found := self.take().lower():
             case "array":
                 self.expect("<")

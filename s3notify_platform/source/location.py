@@ -42,7 +42,7 @@ from s3notify_platform.table.snapshot import Absent
 class CommitMode:
     """The way of committing to a source's tables: by the store's conditional writes, or under leases.
 
-    `Location.settle_commit_mode` replaces `auto` once per run. Before that, tables can only be read.
+    `Location.settle_commit_mode` replaces `auto` once per run. While the mode is `auto`, tables can only be read.
     """
 
     choice: CommitChoice = "auto"
@@ -58,7 +58,8 @@ class CommitMode:
                 return NativeCommit(store)
             case "dynamodb":
                 assert self.lease_table is not None, "checked when the mode was made"
-                # `store` is not used here: it may retry a request unseen, which a lease does not allow.
+                # `store` is not used here, because `store` may retry a request unnoticed. A lease does not allow such a
+                # retry.
                 return dynamo_commit(platform, self.lease_table, self.leases)
             case _ as unreachable:
                 assert_never(unreachable)
@@ -86,12 +87,12 @@ class Location(LocationSettings):
 
     @property
     def latest_name(self) -> str:
-        """The name of the asset, and of its table, with the newest row of each business key."""
+        """The name of the newest-rows asset and of the asset's table, which has the newest row of each business key."""
         return f"{self.name}_latest"
 
     @property
     def clustered_name(self) -> str:
-        """The name of the asset, and of its table, with the source's rows in another order."""
+        """The name of the clustered asset and of the asset's table, which has the source's rows in another order."""
         return f"{self.name}_clustered"
 
     def follows_whole(self, asset: str | None) -> bool:
@@ -175,8 +176,8 @@ class Location(LocationSettings):
     def open_table(self, store: ObjectStore | None = None, *, expected: str = "") -> OpenTable:
         """Opens the table, for callers that do not know the table's bucket and prefix settings.
 
-        The function `open_table` lists the tables that are refused. Raises `UsageError` if the table has another number
-        of slots. Cost: the requests of `LogTable.newest`.
+        The docstring of the function `open_table` says which tables are refused. Raises `UsageError` if the table has
+        another number of slots. Cost: the requests of `LogTable.newest`.
         """
         table = open_table(self.table(store=store), self.table_name, None, expected=expected)
         self._check_slots(table.known.identity)

@@ -1,4 +1,5 @@
-"""Columns besides a row's data: parts of its object's key, the store's metadata of the object, and the raw record.
+"""Columns in addition to a row's data: parts of the object's key, the store's metadata of the object, and the raw
+record.
 
 `_modified`, `_size` and `_version` come from the response of the GET that brought the row's bytes, under If-Match. If
 there were several GETs, the first response counts. The values never come from an earlier listing or queue entry. An
@@ -44,7 +45,9 @@ _PLAIN: Final = Dialect(nulls="")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObjectColumns:
-    """A source's columns besides its data: `paths` from the key, `metadata` from the store, and the `payload`."""
+    """The columns of a source in addition to the data columns: `paths` from the key, `metadata` from the store, and the
+    `payload`, which is the raw record.
+    """
 
     paths: pa.Schema
     metadata: pa.Schema
@@ -76,7 +79,9 @@ class ObjectColumns:
         return self._parts(key)[1] if self.paths else {}
 
     def reason(self, key: str) -> str:
-        """Returns why an object must be rejected because of its key's values, or "". Pure."""
+        """Returns the reason to reject an object because of the values in the object's key; "" if there is no such
+        reason. Pure.
+        """
         mismatched = self.mismatched(key)
         return next(
             (mismatch_reason(name, self.paths)(text) + ", in its key" for name, text in mismatched.items()),

@@ -297,7 +297,7 @@ TopicSizeSettings: Final = make_dataclass(
     frozen=True,
     kw_only=True,
 )
-"""Settings for creating the source's topic. `s3notify topics update` changes them later."""
+"""Settings for creating the source's topic. `s3notify topics update` changes these settings later."""
 
 
 _Region = Annotated[str | None, About("Region, like eu-west-1; default: AWS_REGION, or the profile's")]
@@ -352,7 +352,7 @@ class LatestSettings:
 
 
 LATEST: Final = {name: f"latest_{name}" for name in named(LatestSettings)}
-"""The settings of YAML's group `latest`, and their names elsewhere."""
+"""Maps each setting of YAML's group `latest` to the setting's name outside YAML."""
 
 LatestColumns: Final = make_dataclass(
     "LatestColumns",
@@ -368,12 +368,12 @@ LatestColumns: Final = make_dataclass(
     frozen=True,
     kw_only=True,
 )
-"""The settings of `LatestSettings`, with their names outside YAML."""
+"""The settings of `LatestSettings`, as fields with the settings' names outside YAML."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ClusterSettings:
-    """A derived table with the source's rows, sorted by some columns, as the asset {name}_clustered."""
+    """The asset {name}_clustered: a derived table with the source's rows, sorted by some columns."""
 
     cluster_by: Annotated[
         str,
@@ -403,7 +403,7 @@ DYNAMODB: Final = {
     for name in named(DynamoSettings)
     if name not in named(TableSettings, LeaseTimeSettings)
 }
-"""Access settings of YAML's group `dynamodb`, and their names elsewhere."""
+"""Maps each access setting of YAML's group `dynamodb` to the setting's name outside YAML."""
 
 
 def _of_dynamodb(setting: Setting) -> Setting:
@@ -415,11 +415,13 @@ SETTINGS: Final[Mapping[str, Setting]] = {
     **named(*SOURCE, TableSettings, LeaseTimeSettings, S3Settings),
     **{DYNAMODB[name]: _of_dynamodb(named(DynamoSettings)[name]) for name in DYNAMODB},
 }
-"""All settings that `build` makes a source from, by name."""
+"""All settings from which `build` makes a source, by name."""
 
 
 def ungrouped(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Replaces the groups of YAML by their settings, with the settings' own names. A group that is `None` is empty."""
+    """Replaces each group of YAML by the group's settings, which get their names outside YAML. A group that is `None`
+    is empty.
+    """
     own = {name: value for name, value in given.items() if name not in ("s3", "dynamodb", "latest")}
     tables = {DYNAMODB.get(name, name): value for name, value in (given.get("dynamodb") or {}).items()}
     latest = {LATEST[name]: value for name, value in (given.get("latest") or {}).items()}

@@ -81,8 +81,8 @@ class Input(InputSettings):
         return tags_of(self.committed_tags)
 
     def mismatch(self, key: str) -> str:
-        """Returns why an object must be rejected because of its key's values, or "". With `rescue`, always returns "".
-        Pure.
+        """Returns the reason to reject an object because of the values in the object's key; "" if there is no such
+        reason. With `rescue`, always returns "". Pure.
         """
         return self.object_columns.reason(key) if self.mismatches == "quarantine" else ""
 
@@ -146,7 +146,7 @@ class Input(InputSettings):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """One source: its input, the places of its own objects, and the commit mode of its tables. It can be pickled.
+    """One source: its input, the places of its own objects, and the commit mode of its tables. A source can be pickled.
 
     The platform's own objects never count as source objects, wherever they are in the bucket.
     """
@@ -216,8 +216,8 @@ class Source:
         """Returns the derived table of `asset`, which can then advance to the newest version of the source's table. No
         request.
 
-        `jobs` is called with the source's table and the derived table. The function returns the jobs that work on a
-        whole table.
+        `jobs` is called with the source's table and the derived table. The function `jobs` returns the jobs that work
+        on a whole table.
         """
         rows, table = (self.table(name, store=store, clock=clock) for name in (None, asset))
         return FollowingTable(

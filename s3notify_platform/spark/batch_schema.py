@@ -84,7 +84,7 @@ class BatchSchemas:
     def delivered(self, source: StructType) -> StructType:
         """Returns the columns of rows before the transform.
 
-        Raises `UsageError` if a rule cannot be evaluated on them.
+        Raises `UsageError` if a rule cannot be evaluated on these columns.
         """
         chosen = self.source.input
         if source.fields and chosen.rules:
@@ -116,7 +116,7 @@ class BatchSchemas:
     ) -> TableSchema:
         """Returns the pinned schema with the additional columns `found`, and the resulting columns of the table's rows.
 
-        `found` has the names that the columns have in objects. `named`: a schema with known table names of such
+        `found` has the names that the columns have in objects. `named`: a schema with the known table names of these
         columns, by default the pinned schema.
         """
         held = object_names(known.source) if known is not None and inferred else StructType().json()

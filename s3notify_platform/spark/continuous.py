@@ -80,7 +80,7 @@ def _in_background(seconds: float, action: Callable[[], None]) -> None:
 
 
 TAGGING_SECONDS: Final = 2.0
-"""Maximum seconds for tagging between two polls. A slot whose tagging has begun is finished."""
+"""Maximum seconds for tagging between two polls. If the tagging of a slot has begun, the slot is still finished."""
 
 SWEEP_SECONDS: Final = 86_400.0
 """Seconds between two comparisons of the whole bucket by a process that runs permanently."""
@@ -123,16 +123,16 @@ class ContinuousIngest:
         return {**self._counts.copy(), "failing_slots": len(self.failing)}
 
     def run(self, stop: threading.Event, *, every_seconds: float | None, sweep: bool = False) -> None:
-        """Polls at this interval, and ingests changes until `stop` is set. None: ingests the present changes, and
-        returns.
+        """Polls at this interval, and ingests changes until `stop` is set. With `every_seconds` None, ingests the
+        present changes, and returns.
 
         Continues from the last signals that any process has seen (`engine.batch.signals_seen`). Compares all objects at
         the first start, with `sweep`, and every `SWEEP_SECONDS`. A table with missing versions is refused. During an
-        outage, waits with backoff and reports to `progress`; with None, raises the error. Also raises Spark's errors if
-        Spark no longer works, and errors that only an operator can fix.
+        outage, waits with backoff and reports to `progress`. With `every_seconds` None, raises the error. Also raises
+        Spark's errors if Spark no longer works, and errors that only an operator can fix.
 
-        Cost: 1 HEAD for an idle poll, and 1 HEAD and 1 LIST for a poll with changes. A batch costs 4 requests and those
-        of `take`.
+        Cost: 1 HEAD for an idle poll, and 1 HEAD and 1 LIST for a poll with changes. A batch costs 4 requests, and the
+        requests of `take`.
         """
         following, outages = _Following(self, sweep=sweep), 0
         hurry = every_seconds is None
@@ -434,7 +434,7 @@ class _Following:
     def _begun(self) -> Watcher:
         """Returns a watcher with the last state that any process has seen.
 
-        At first, and for a sweep, all slots wait.
+        If no signals are stored yet, and for a sweep, all slots wait.
         """
         ingest, location = self._ingest, self._ingest.source.location
         platform = open_store(location.platform)

@@ -1,9 +1,10 @@
-"""Builds the tables of slot assets. A user's function computes their rows from the committed rows of the source, slot
-by slot. These tables are committed in the same way as the source's table.
+"""Builds the tables of slot assets. A user's function computes the rows of these tables from the committed rows of the
+source, slot by slot. These tables are committed in the same way as the source's table.
 
-The function receives the rows of the wanted slots as one DataFrame, and must keep the `_slot` column. The rows that it
-returns for a slot replace that slot of the derived table completely. For each slot, a derived table stores the version
-of the source's table from which the slot was built. So a second build from the same version changes nothing.
+The function receives the rows of the wanted slots as one DataFrame, and must keep the `_slot` column. The rows that the
+function returns for a slot replace all rows of that slot in the derived table. For each slot, a derived table stores
+the version of the source's table from which the slot was built. So a second build from the same version changes
+nothing.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -53,12 +54,12 @@ def derived_tables(
     force: bool = False,
     progress: Progress = lambda _: None,
 ) -> Iterator[StagedTable]:
-    """Stages slots of the slot asset `asset`, built from this snapshot of the source's table. Yields several parts if
-    the function fails. A slot that was already built from this generation of its source slot, or from a later
-    generation, is skipped. A change of the function's code makes no difference. With `force`, for runs that a person
-    requests, no slot is skipped. `code_version`: the version of the function, which is stored with each slot. If the
-    function raises an error or drops `_slot`, it is called again with each half of the slots, so that a slot at fault
-    fails alone.
+    """Stages slots of the slot asset `asset`, built from this snapshot of the source's table. Yields one staged table
+    or, if the function fails, one for each part of the slots. A slot that was already built from this generation of its
+    source slot, or from a later generation, is skipped. A change of the function's code makes no difference. With
+    `force`, no slot is skipped; `force` is for runs that a person requests. `code_version`: the version of the
+    function, which is stored with each slot. If the function raises an error or drops `_slot`, it is called again with
+    each half of the slots, so that a slot at fault fails alone.
 
     Cost: the requests of `LogTable.newest`, of `load_slots` and of a commit, and 1 PUT for each pack.
     """
@@ -134,7 +135,9 @@ class _Base:
         return cls(source, asset, table, found.snapshot, code)
 
     def staged(self, slots: Sequence[Slot], commit: Callable[[], Results]) -> StagedTable:
-        """Extends `commit`, which reports only some slots: all other slots of `slots` are reported as unchanged."""
+        """Returns the table with a longer `commit`. The given `commit` reports only some of `slots`; all others are
+        then reported as unchanged.
+        """
 
         def run() -> Results:
             held = self.snapshot.manifest

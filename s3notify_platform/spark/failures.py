@@ -96,7 +96,7 @@ def failed_slot(slot: Slot, error: Exception) -> FailedSlot:
 
 @contextmanager
 def own_errors() -> Iterator[None]:
-    """Replaces a job's failure by the error of this package with which its task ended, if there is such an error."""
+    """Replaces a job's failure by the error with which the job's task ended, if that error is one of this package."""
     try:
         yield
     except JOB_ERRORS as error:

@@ -39,12 +39,13 @@ def load_slots(
     snapshot: Snapshot | None = None,
 ) -> DataFrame:
     """Returns the live rows of `slots` (None: of all slots), with `_slot`, `_key`, `_etag` and `_offset`, as of one
-    snapshot. `asset`: read the table of this slot asset. It has `_slot`, but has `_key`, `_etag` and `_offset` only if
-    the asset's function keeps these columns. `snapshot`: by default the newest snapshot. Raises `NotFoundError` if the
-    table has no commit yet. Cost: the requests of `LogTable.newest`, and of `reading.read` in tasks.
+    snapshot. `asset`: read the table of this slot asset. This table has `_slot`. The columns `_key`, `_etag` and
+    `_offset` exist only if the asset's function keeps these columns. `snapshot`: by default the newest snapshot. Raises
+    `NotFoundError` if the table has no commit yet. Cost: the requests of `LogTable.newest`, and of `reading.read` in
+    tasks.
     """
     ship_package(spark)
-    pickle.dumps(source)  # `UsageError` for keys given by value
+    pickle.dumps(source)  # raises `UsageError` for access keys that are given by value
     found = snapshot if snapshot is not None else newest(source, asset)
     wanted = None if slots is None else sorted(set(slots))
     shares = all_rows(found, wanted, tasks=2 * parallelism(spark))

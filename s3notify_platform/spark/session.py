@@ -84,8 +84,8 @@ def is_remote(spark: SparkSession) -> bool:
 
 
 def parallelism(spark: SparkSession) -> int:
-    """Returns the number of concurrent tasks: that of the cluster, or `spark.default.parallelism` of a Connect
-    server.
+    """Returns the number of concurrent tasks of the cluster. A Connect server has this number in
+    `spark.default.parallelism`.
     """
     if is_remote(spark):
         return int(spark.conf.get("spark.default.parallelism", None) or os.cpu_count() or 2)

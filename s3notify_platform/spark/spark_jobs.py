@@ -1,10 +1,11 @@
-"""Runs the engine's work as Spark jobs: plan, infer, and read and stage. Only outcomes and packs reach the driver,
-never rows.
+"""Runs the engine's work as Spark jobs, which plan, infer a schema, or read and stage. Only outcomes and packs reach
+the driver, never rows.
 
 A staging job that fails as a whole is tried again in halves, down to one slot (`failures.in_halves`). If a task died
 that has read only one slot, this slot is tried alone next. When a slot has failed alone, its objects are tried in
-halves, down to the object at fault. Two kinds of failures start this search. The first: a task dies, by a signal or for
-lack of memory. The second: a user's transform, or the writing of files, raises an unexpected exception.
+halves, down to the object at fault. Two kinds of failures start this search. In the first kind, a task dies, by a
+signal or for lack of memory. In the second kind, a user's transform, or the writing of files, raises an unexpected
+exception.
 """
 
 import pickle
@@ -87,7 +88,7 @@ class SparkJobs:
         progress: Progress = lambda _: None,
     ) -> None:
         ship_package(spark)
-        pickle.dumps(source)  # raises `UsageError` for keys given by value, before any write
+        pickle.dumps(source)  # raises `UsageError` for access keys that are given by value, before any write
         self._spark = spark
         self._source = source
         self._transform = transform
@@ -148,7 +149,7 @@ class SparkJobs:
             return Plan.of(planned_in(planned.toArrow().to_batches()), chains=begun_listing.chains)
 
     def _tasks(self, count: int) -> DataFrame:
-        """Returns a DataFrame with one row, and one Spark partition, for each task number."""
+        """Returns a DataFrame with one row for each task number, and each row in its own Spark partition."""
         return self._spark.range(0, count, 1, count)
 
     # Read and stage
@@ -275,9 +276,8 @@ class SparkJobs:
             read = self._work(splits).mapInArrow(limited(task), output)
         else:
             read = self._spark.createDataFrame([], output)
-        # Rows and outcomes are separated here, and must be of the same read. Without the checkpoint, Spark
-        # would read twice. Then an object that is overwritten between the two reads would count as read, but
-        # would have no rows.
+        # Rows and outcomes are separated here, and must come from the same read. Without the checkpoint, Spark would
+        # read twice. An object that is overwritten between two reads would then count as read, but would have no rows.
         everything = read.localCheckpoint()
         said = everything.where(F.col(STAGED_COLUMN).isNotNull()).select(STAGED_COLUMN).toArrow()
         found.add(said_of(said[STAGED_COLUMN].to_pylist()))

@@ -20,8 +20,8 @@ Only the first batch, and one batch for each new topic, compare the whole source
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchPayload:
-    """The payload of a batch's ack chain, which the batch's runs read: the signals seen, by slot, and how to find out
-    what changed.
+    """The payload of a batch's ack chain, which the batch's runs read. The payload has the batch's slots, the signals
+    seen, and the way to find the changes.
 
     `rescans`: the slots of the rescan backlog that this batch compares with a listing, as in `Rescans`. `last_attempt`:
     slots that are parked if they fail again. Unreadable objects of these slots go to quarantine in this batch. `topic`:
@@ -59,7 +59,7 @@ class BatchPayload:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchRequest:
-    """A run to request, for `slots`, or for `EVERYTHING`."""
+    """A run to request. `slots`: the slots that the run ingests, or `EVERYTHING`."""
 
     batch: str
     part: int
@@ -92,7 +92,7 @@ class OpenBatch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failing:
-    """A slot whose last batch did not commit it, and the time at which to request the slot again.
+    """A slot that was not committed by its last batch. `not_before_ms`: the earliest time of the slot's next request.
 
     A parked slot is requested sooner if it changes.
     """

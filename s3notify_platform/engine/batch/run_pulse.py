@@ -1,8 +1,9 @@
-"""The liveness of runs: which runs are alive, and which have fallen silent. Pure; no Dagster.
+"""The liveness of runs: which runs are alive, and which have fallen silent. The functions are pure, and do not use
+Dagster.
 
 A run has a heartbeat from its first step on. A run is silent if its heartbeat has not changed for `silence_seconds` of
-the watcher's own clock. A run without a heartbeat is also silent after `silence_seconds`, if its process is known to be
-gone.
+the watcher's own clock. A run without any heartbeat is silent after `silence_seconds`, too, if the run's process is
+known to be gone.
 """
 
 import math

@@ -82,9 +82,10 @@ class Tick:
 class BatchPlanner:
     """Evaluates ticks of one source.
 
-    `topic_epoch` returns the epoch of the source's topic. It creates a missing topic, and makes the topic serve the
-    given table (`Topics.serve`). `backlog`: the source's rescan backlog. `table` opens the source's table, which must
-    have the id in the cursor (`Source.open_table`). `claim` notes which sensor works on the table (`open_table.claim`).
+    `topic_epoch` returns the epoch of the source's topic. The function creates a missing topic, and makes the topic
+    serve the given table (`Topics.serve`). `backlog`: the source's rescan backlog. `table` opens the source's table,
+    which must have the id in the cursor (`Source.open_table`). `claim` notes which sensor works on the table
+    (`open_table.claim`).
 
     Cost of a tick: 1 HEAD, and 1 LIST if the root has changed. Cost of each open batch: 1 LIST of its chain, 1 GET for
     each of its runs, and 1 GET when it has ended. Cost of the end of a batch that listed, or that did not commit all
@@ -128,7 +129,7 @@ class BatchPlanner:
         if poll.listed:
             state = replace(state, listed_ms=now_ms)
         if poll.changed:
-            # A parked slot whose signal has changed gets all attempts again, without a wait, but is still
+            # A parked slot whose signal has changed gets all its attempts again, without a wait. The slot is still
             # requested alone.
             again = {
                 slot: replace(item, attempts=0, not_before_ms=now_ms, parked=False)
@@ -158,8 +159,8 @@ class BatchPlanner:
     def _look_at_topic(self, state: SensorState, now_ms: int) -> tuple[SensorState, tuple[str, ...]]:
         """Reads the topic again every `TOPIC_SECONDS`.
 
-        If a new topic has replaced the one of the last complete comparison, all slots must be compared again. Cost: 1
-        request.
+        If another topic has replaced the topic of the last complete comparison, all slots must be compared again. Cost:
+        1 request.
         """
         if not state.enumerated or now_ms - state.topic_ms < TOPIC_SECONDS * 1000:
             return state, ()
@@ -348,7 +349,7 @@ class BatchPlanner:
     def _pulse(
         self, batch: OpenBatch, runs: Sequence[RunView], now_ms: int
     ) -> tuple[OpenBatch, bool, Sequence[str]]:
-        """Returns the batch with the progress of its runs, whether any run is alive, and the silent runs."""
+        """Returns the batch with the progress of its runs, true if a run is alive or awaited, and the silent runs."""
         startup_ms = self.settings.startup_seconds * 1000
         found = pulse_of(
             runs,
@@ -371,8 +372,8 @@ class BatchPlanner:
         middle = 0 if EVERYTHING in batch.slots else len(ordered) // 2
         for group in filter(None, (ordered[:middle], ordered[middle:])):
             for slot in group:
-                # A batch of all slots does not count as an attempt for each slot, because it cannot
-                # quarantine objects.
+                # A batch of all slots counts as no attempt for any single slot, because such a batch cannot quarantine
+                # objects.
                 attempts = (failing[slot].attempts if slot in failing else 0) + (slot in batch.slots)
                 parked = alone and attempts >= self.settings.max_attempts and slot != EVERYTHING
                 # Only a slot that failed alone gets a growing backoff: most slots of a group are not at fault.

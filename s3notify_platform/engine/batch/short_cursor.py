@@ -23,12 +23,16 @@ from s3notify_platform.protocols.keyspace.signals import DIGEST_BYTES
 from s3notify_platform.protocols.source_enumerator.rescan import PARTITION
 
 RECORD: Final = "cursor-"
-"""Prefix of the record's name, in the partition of the source's other hints."""
+"""Prefix of the record's name. The record is beside the source's other hints, in the same partition of the record
+store.
+"""
 MOVED_MAX: Final = 32
 """Maximum number of changed slots in the cursor itself."""
 
 NOTHING: Final = ""
-"""The name in a cursor that needs no record, because no signal was seen. No record has this name."""
+"""The record's name in the cursor of a sensor that has seen no signal. Such a cursor needs no record. No record has
+this name.
+"""
 
 
 @lru_cache(maxsize=128)
@@ -129,7 +133,7 @@ def _watch_of(cursor: str) -> Mapping[str, Any]:
 
 
 def _moved(before: bytes, vectors: bytes) -> dict[str, str]:
-    """Returns the digests that differ, as hexadecimal text, by the place of the digest."""
+    """Maps the place of each digest that differs from `before` to the digest in `vectors`, as hexadecimal text."""
     padded = before.ljust(len(vectors), b"\0")
     return {
         str(at // DIGEST_BYTES): vectors[at : at + DIGEST_BYTES].hex()

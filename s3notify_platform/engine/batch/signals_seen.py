@@ -1,9 +1,9 @@
-"""Stores the signals that `s3notify ingest` has seen in one JSON record of the source, so that any machine can
-continue.
+"""Stores the signals seen by `s3notify ingest`, so that any machine can continue. Each source has one JSON record with
+these signals.
 
-The record is a hint. It is written after the changes behind the signals are committed, or are in the rescan backlog. If
-the record is lost, all slots are compared again. If another process replaces the record by an older record, some slots
-are compared again without need.
+The record is a hint. The record is written only after every signalled change is committed, or is in the rescan backlog.
+If the record is lost, all slots are compared again. If another process replaces the record by an older record, some
+slots are compared again without need.
 """
 
 import json
@@ -50,7 +50,7 @@ def read_seen(location: Location) -> Seen | None:
 def write_seen(
     location: Location, seen: Seen, *, known: Record | None = None, clock: Clock = SYSTEM_CLOCK
 ) -> Record | None:
-    """Replaces the record of the signals seen, whichever process wrote it. Returns the new record.
+    """Replaces the record of the signals seen, even if another process wrote that record. Returns the new record.
 
     `known`: the record as this process wrote it last. Cost: 1 write, 1 read if `known` is missing, and more requests on
     conflicts.

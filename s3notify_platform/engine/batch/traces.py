@@ -51,7 +51,7 @@ def trace_batch(
 def flush(seconds: float) -> None:
     """Sends the recorded spans, for at most `seconds`.
 
-    Call it in a process that may be killed after its work is done.
+    Call this function in a process that may be killed after its work is done.
     """
     if (provider := _provider()) is not None:
         sending = Thread(target=provider.force_flush, daemon=True)

@@ -39,8 +39,8 @@ class RoundFacts:
 
     `label`: the label of the round's rows. `last_attempt`: slots whose objects go to quarantine if their read fails.
     `complete`: slots whose plan has all of the slot's changed and removed objects. `failing`: the number of each slot's
-    objects in quarantine. `evolving`: true if a slot whose objects have fields that the schema lacks must wait until
-    the schema is widened.
+    objects in quarantine. `evolving`: true while the schema can still be widened. A slot with fields that the schema
+    lacks then waits for the wider schema.
     """
 
     label: int
@@ -146,11 +146,12 @@ def _left(planned: SlotPlan, outcomes: Mapping[str, Outcome], facts: RoundFacts)
     gone = {key for key in changes.gone if key in known} - expired
     deleted = {key for key, outcome in outcomes.items() if outcome.status == "deleted" and key in known}
     match facts.on_delete:
-        case "keep":  # an object that cannot be read again is not requested any more
+        case "keep":
+            # A deleted object cannot be read again: its state, as expired, no longer requests another read.
             again = {key for key in deleted if outcomes[key].etag == known[key].etag}
             expired |= {key for key in again if known[key].rows and not known[key].expired}
         case "keep_expired":
-            pass  # a later entry or listing will show whether it expired
+            pass  # a later entry or listing will show if the object expired
         case "withdraw":
             gone |= deleted
     return gone | {key for key in deleted if not known[key].rows}, expired

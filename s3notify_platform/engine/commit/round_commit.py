@@ -112,7 +112,7 @@ class RoundCommit:
         return found
 
     def _schema(self, schema: TableSchema | None) -> tuple[MetaData | None, Protocol | None]:
-        """Returns the table's new metadata and protocol, or None for each if the round changes nothing in them."""
+        """Returns the table's new metadata and its new protocol. Both are None if the round changes neither."""
         snapshot = self.base.snapshot
         assert schema is not None, "chosen when the round was staged"
         vectors = self.source.input.overwrites == "vectors"
@@ -125,7 +125,7 @@ class RoundCommit:
         return metadata, protocol
 
     def _note(self, slots: Collection[Slot]) -> dict[str, Any]:
-        """Returns the facts about the new table version that the table's history shows."""
+        """Returns the facts that the table's history shows about the new table version."""
         state = self.run
         results = [self.staged.settled[slot].result for slot in slots]
         counts = {

@@ -35,7 +35,7 @@ class Base:
 
 @dataclass(slots=True, kw_only=True)
 class StagedRound:
-    """The staged slots of a round. `of`: for each settled slot, the part that has it."""
+    """The staged slots of a round. `of`: for each settled slot, the part that contains the slot."""
 
     schema: TableSchema | None = None
     parts: list[StagedPart] = field(default_factory=list)
@@ -51,7 +51,7 @@ class StagedRound:
         self.failed |= part.failed
 
     def packs(self, table: LogTable, slots: Collection[Slot]) -> tuple[list[StagedPack], list[StagedPack]]:
-        """Returns the packs of rows and the packs of rejects, without the rows of slots that are not committed.
+        """Returns the packs of rows and the packs of rejects. Rows and rejects of slots outside `slots` are left out.
 
         Cost: the requests of `PackSet.narrowed`.
         """

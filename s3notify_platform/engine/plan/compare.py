@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 
 IN_FLIGHT: Final = 32
 KEYS_NAMED: Final = 5
-"""Maximum number of keys in a slot's plan that S3 clients cannot address."""
+"""Maximum number of unaddressable keys in a slot's plan: keys that S3 clients cannot address."""
 
 COMPARED_AT_ONCE: Final = 20_000
 """Number of listed objects and states that a task gathers before it compares them."""
@@ -346,8 +346,7 @@ class Comparison:
             stays=lambda state: self._source.input.stays(state) and self._chosen(state.key),
         )
         announced = {entry.event.key for entry in found.entries}
-        # If a read continues, or an unchanged object is read again, the object counts as announced without an
-        # entry.
+        # A read that continues, or that repeats an unchanged object, needs no entry: the object counts as announced.
         announced |= {v.key for v in (s.version for s in changes.read) if _etag_of(states, v.key) == v.etag}
         concerned = [*(split.version.key for split in changes.read), *changes.gone]
         withdrawn = 0

@@ -22,15 +22,15 @@ _SCHEMA: Final = pa.schema(
     [("slot", pa.int32()), ("key", pa.string()), ("etag", pa.string()), ("size", pa.int64())]
 )
 _SUSPECT: Final = r"(?s)(^|/)\.\.?(/|$)|\x00"
-"""Matches keys for which `unaddressable` must be called; it must also be called for long keys."""
+"""Matches the keys that `unaddressable` must check, in addition to all keys longer than `MAX_KEY_BYTES`."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Listed:
     """The differences of a slot: its `changed` objects, and the `states` of changed and of missing objects.
 
-    `objects`: the number of listed objects. `held`: the number of objects with a state. `withdrawn`: the number of
-    objects with a state that were not listed.
+    `objects`: the number of listed objects. `held`: the number of objects with a committed state. `withdrawn`: the
+    number of objects that have a committed state, but are missing from the listing.
     """
 
     changed: list[ObjectVersion] = field(default_factory=list)
@@ -54,8 +54,8 @@ def compared(
     """Compares the listing of some slots with all their states, by key and ETag. Pure.
 
     `also`: keys that count as changed in any case. All keys of the slots in `whole` count as changed, too. `on_delete`:
-    the source's setting. An object whose rows this setting keeps does not count as withdrawn, if the source still
-    chooses its key (`chosen`).
+    the source's setting. If this setting keeps the rows of a missing object, the object does not count as withdrawn.
+    The source must still choose the object's key (`chosen`).
     """
     pieces = (pa.Table.from_batches([piece]).select(_SCHEMA.names) for piece in listed)
     found = pa.concat_tables([_SCHEMA.empty_table(), *pieces]).combine_chunks()

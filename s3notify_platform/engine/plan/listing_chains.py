@@ -7,10 +7,11 @@ is slow, but the first read of all objects, which follows it, takes many times a
 
 The driver reads the queue's entries before anything is listed. Tasks receive only the start of each chain.
 
-Cost: 1 LIST for each 1000 objects, and the requests of `NotificationQueue.entries`. If tasks list, also the requests of
-`StateReader.columns` for `SAMPLE_SLOTS` slots, and for each cut 3 LISTs of `HANDOVER_KEYS` keys. A simulated listing of
-1,000,000 keys with 150 ms for each LIST, cut by a sample of 4 slots, took 1000 LISTs and 162 s in one chain, 1025 LISTs
-and 24 s in 8 chains, 1054 LISTs and 13 s in 16 chains. The largest part was 1.07 times the mean.
+Cost: 1 LIST for each 1000 objects, and the requests of `NotificationQueue.entries`. A listing by tasks also costs the
+requests of `StateReader.columns` for `SAMPLE_SLOTS` slots, and 3 LISTs of `HANDOVER_KEYS` keys for each cut. A
+simulation listed 1,000,000 keys, with 150 ms for each LIST, and cut the listing by a sample of 4 slots. One chain took
+1000 LISTs and 162 s, 8 chains took 1025 LISTs and 24 s, and 16 chains took 1054 LISTs and 13 s. The largest part was
+1.07 times the mean.
 """
 
 import pickle
@@ -43,7 +44,9 @@ A Spark job takes as long as several LISTs.
 """
 
 CHAIN_OBJECTS: Final = 5_000
-"""Minimum number of objects in a chain, which takes 5 LISTs; a cut takes 3 LISTs. A smaller bucket is one chain."""
+"""Minimum number of objects in a chain. A chain of this size takes 5 LISTs, and its cut takes 3 LISTs. A smaller bucket
+is one chain.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

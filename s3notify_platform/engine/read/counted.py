@@ -149,7 +149,7 @@ class Counted:
     def beyond(self) -> Iterator[Rejected]:
         """Yields one more reject for each object that has more than `MAX_REJECTS` rejects.
 
-        Its reason has the number of rejects that were not kept.
+        The reason of this reject has the number of rejects that were not kept.
         """
         yield from self._written(
             replace(first, reason=f"{self._rejects[index] - MAX_REJECTS} more, the first: {first.reason}")

@@ -46,9 +46,9 @@ Status = Literal["ok", "superseded", "deleted", "failed"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fetched:
-    """One object, or why it was not read: `superseded` (the object has another ETag now), `deleted`, or `failed`, with
-    `reason`. `meta`: the metadata of the first GET. `outage`: the store was at fault, not the object (`read_errors`).
-    `trace`: the traceback of an unforeseen error (`unforeseen`).
+    """The result of a fetch of one object. `status`: `ok`, `superseded` (the object has another ETag now), `deleted`,
+    or `failed`. `reason`: why the fetch failed. `meta`: the metadata of the first GET. `outage`: the store was at
+    fault, not the object (`read_errors`). `trace`: the traceback of an unforeseen error (`unforeseen`).
     """
 
     version: ObjectVersion

@@ -1,5 +1,5 @@
-"""Finds the object on which a parser raises an error, among objects that are parsed together, and parses all other
-objects without it.
+"""Finds the object on which a parser raises an error, if several objects are parsed together. All other objects are
+then parsed without this object.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -35,9 +35,9 @@ def isolated(
     """Yields the results of `parse` for `objects`.
 
     If `parse` raises, each half of the objects is parsed separately, down to the object at fault, for which `failed`
-    makes the result. The results of a part wait until the part is complete, up to `HELD_BYTES`. If `parse` raises after
-    more than `HELD_BYTES` of results, the error is raised here. Then the Spark task fails, and the objects of its slots
-    are tried one by one (`spark.spark_jobs`).
+    makes the result. The results of a part wait until the whole part is parsed, but at most `HELD_BYTES` of results
+    wait. If `parse` raises after more than `HELD_BYTES` of results, the error is raised here. Then the Spark task
+    fails, and the objects of its slots are tried one by one (`spark.spark_jobs`).
     """
     todo = [objects]
     while todo:

@@ -1,8 +1,8 @@
 """Decides if a failed read is the fault of the object or of the store. An outage of the store quarantines no object.
 
-The object is at fault if the store refuses only this key, with a 4xx. Then the object belongs to another account, is
-encrypted with a key that only its writer has, or has a name that the store does not accept. A failure is an outage if
-the store does not answer, throttles, lacks an encryption key, or refuses the bucket or the credentials as a whole.
+The object is at fault if the store refuses only this key, with a 4xx. Such an object belongs to another account, is
+encrypted with its writer's own key, or has a name that the store does not accept. A failure is an outage if the store
+does not answer, throttles, lacks an encryption key, or refuses the bucket or the credentials as a whole.
 """
 
 from typing import Final, NamedTuple
@@ -12,7 +12,7 @@ from s3notify_platform.stores.config import S3Config
 from s3notify_platform.stores.open_store import open_store, refusal_of
 
 NOBODY: Final = ".s3notify-no-such-object"
-"""A key below the source's prefix that does not exist. A store that refuses even this key refuses every key."""
+"""A key below the source's prefix; no object has this key. A store that refuses even this key refuses every key."""
 
 
 class Unread(NamedTuple):

@@ -1,6 +1,6 @@
 """Reads splits in a Spark task: fetches objects, or parts of objects, and parses them to Arrow.
 
-Rows come with their lineage columns first. Rejects are in separate batches. The outcome of an object, or of a part,
+The lineage columns come first in the rows. Rejects are in separate batches. The outcome of an object, or of a part,
 follows the rows and rejects of the object or part.
 """
 
@@ -86,7 +86,7 @@ class SplitReader:
         """Reads whole objects.
 
         Yields one iterator for each window of objects: the rejects and rows of the objects, then the outcomes. Each
-        batch is in order of slots.
+        batch is sorted by slot.
         """
         versions = sorted((s.version for s in splits), key=lambda version: (version.slot, version.key))
         for window in fetch(self.source.input.bucket, versions, prefix=self.source.input.prefix):
@@ -140,7 +140,7 @@ def _ended(version: ObjectVersion, outcome: Outcome) -> ReadObject:
 
 
 def _refused(key: str, source: Source) -> str:
-    """Returns why an object must be rejected as a whole because of its key, or ""."""
+    """Returns the reason to reject a whole object because of its key; "" if there is no such reason."""
     if format_of(key, source.input.format) is None:
         return "the key's suffix names no format; set the source's format"
     return source.input.mismatch(key)
@@ -236,8 +236,8 @@ def _parsed(part: Sequence[Fetched], form: Format | None, target: Target, source
 
 
 def sample_of(source: Source, versions: Sequence[ObjectVersion]) -> list[ObjectVersion]:
-    """Returns the sample for inference: up to `SAMPLE_OBJECTS` of `versions`, evenly spread, up to `SAMPLE_BYTES`.
-    Pure.
+    """Returns the sample for inference: up to `SAMPLE_OBJECTS` of `versions`, evenly spread. The sample has up to
+    `SAMPLE_BYTES` to read. Pure.
     """
     candidates = [v for v in versions if v.size and not _refused(v.key, source)]
     step = max(1, len(candidates) // SAMPLE_OBJECTS)
@@ -250,7 +250,7 @@ def sample_of(source: Source, versions: Sequence[ObjectVersion]) -> list[ObjectV
 
 
 def schema_of_sample(source: Source, sample: Sequence[ObjectVersion]) -> pa.Schema | None:
-    """Infers the schema from these objects; None if they show none.
+    """Returns the schema that these objects suggest; None if no object suggests a schema.
 
     Cost: 1 GET for each object, or more GETs for a large object. Raises `UnavailableError` if no schema is found, and
     an outage prevented a read.

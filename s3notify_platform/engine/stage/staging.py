@@ -90,7 +90,8 @@ def _staged(
 def reading_task(source: Source, reader: SplitReader, label: int) -> Callable[[Batches], Batches]:
     """Returns the function that each task calls before a transform.
 
-    The function reads splits and writes rejects to packs. It yields the rows, and then the outcomes for the driver.
+    The function reads splits and writes rejects to packs. The function yields the rows, and then the outcomes for the
+    driver.
     """
     output = pa.schema([*reader.output, (STAGED_COLUMN, pa.binary())])
 
@@ -256,7 +257,7 @@ class Packs:
                 self.stored[-WRITES_IN_FLIGHT - 1].result()
 
     def written(self, *, of_rejects: bool, split: Split | None) -> list[WrittenPack]:
-        """Returns all packs, after the packs that are not sent to the driver are stored."""
+        """Stores the packs that are not sent to the driver, and then returns all packs."""
         self.flush()
         key, start = (split.version.key, split.start) if split else ("", 0)
         return [

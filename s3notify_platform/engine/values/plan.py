@@ -1,8 +1,10 @@
-"""The object versions that a round reads. Tasks find these by comparison, and the driver collects them.
+"""The object versions that a round reads. Tasks find these object versions by comparison, and the driver collects the
+results.
 
-The driver receives only the changes of a batch: at most `max_objects` splits and removed keys (and one more for each
-slot), and the entries to remove. The topic's capacity limits the number of entries. All other objects of the bucket
-pass through Spark's own shuffle, which spills to disk, and never through the driver.
+The driver receives only the changes of a batch: the splits, the removed keys, and the entries to remove. Splits and
+removed keys together are at most `max_objects`, and one more for each slot. The topic's capacity limits the number of
+entries. All other objects of the bucket pass through Spark's own shuffle, which spills to disk, and never through the
+driver.
 """
 
 import pickle
@@ -27,9 +29,9 @@ class SlotPlan:
 
     `entries`: the slot's entries that were in the queue before the bucket was looked at; they are removed after the
     commit of the slot. `unannounced`: the changed keys without an entry. `objects`: the slot's number of objects.
-    `held`: the number of objects with a state. `withdrawn`: the number of objects with a state that the listing lacks.
-    `unaddressable`: the number of objects whose keys S3 clients cannot address; `unaddressable_keys`: the first keys of
-    these objects.
+    `held`: the number of objects with a committed state. `withdrawn`: the number of objects that have a committed
+    state, but are missing from the listing. `unaddressable`: the number of objects whose keys S3 clients cannot
+    address; `unaddressable_keys`: the first keys of these objects.
     """
 
     changes: SlotChanges
@@ -74,8 +76,8 @@ class Plan:
     """A round's work, by slot, and the requests that were needed to find it.
 
     `failed` slots have no plan, because their bucket or state could not be read. `chains`: the number of chains in
-    which the bucket was listed. `overran`: the number of cuts at which a chain of LISTs did not stop, because the
-    server does not list correctly after a given key.
+    which the bucket was listed. `overran`: the number of cuts at which a chain of LISTs did not stop. The cause is a
+    server that does not list correctly after a given key.
     """
 
     slots: dict[Slot, SlotPlan] = field(default_factory=dict)
@@ -127,10 +129,10 @@ class Plan:
 
 
 def refuse_withdrawals(found: Plan, confirmed: Collection[Slot], source: Source) -> str:
-    """Fails all slots with withdrawals, except slots in `confirmed`, if a listing lacks too many of the objects with a
-    state.
+    """Fails all slots with withdrawals, if a listing lacks too many of the objects that have a committed state. Slots
+    in `confirmed` do not fail.
 
-    Returns the reason, or "".
+    Returns the reason of the failure; "" if no slot fails.
     """
     gone, held = found.total("withdrawn"), found.total("held")
     slots = {slot for slot, each in found.slots.items() if each.withdrawn} - {*confirmed}

@@ -41,8 +41,9 @@ class SlotResult:
     keys of objects whose read failed and that are in quarantine now. `unavailable`: keys that cannot be read because of
     an outage of the store; `outage`: an outage concerns the whole slot. `traces`: the tracebacks of unforeseen errors,
     by key; `trace`: the traceback of the slot's own error. `made_by`: the version of the code that made the slot's rows
-    (`SlotFacts.made_by`). `source`: for a slot of a derived table, the generation of the source's slot from which it
-    was made. `complete`: true if the run had enough time to read all of the slot; if false, request the slot again.
+    (`SlotFacts.made_by`). `source`: for a slot of a derived table, the generation of the source's slot from which the
+    derived slot was made. `complete`: true if the run had enough time to read all of the slot; if false, request the
+    slot again.
     """
 
     slot: Slot
@@ -163,7 +164,7 @@ class Run:
     topic: str = ""
     """Epoch of the topic whose entries the batch uses; "" if the batch uses no topic."""
     segments: Sequence[Segment] | None = None
-    """Segments of the topic that were read before the first round, which uses them."""
+    """Segments of the topic that were read before the first round; the first round uses these segments."""
     seen_ms: int = 0
     code_version: str = ""
     """The version of the code that makes the run's rows; "" if it is unknown."""
@@ -182,7 +183,9 @@ class Run:
 
     @property
     def skip(self) -> frozenset[str]:
-        """Keys that cannot be read in this run, or not now. The run continues without these keys."""
+        """Keys that must not be read now: reads of these keys failed in this run, or are postponed. The run continues
+        without these keys.
+        """
         failed = (key for result in self.result.slots.values() for key in result.failed_objects)
         return frozenset(self.postponed.union(failed))
 
@@ -193,7 +196,7 @@ def without_key(text: str, key: str) -> str:
 
 
 def added_result(earlier: SlotResult | None, later: SlotResult) -> SlotResult:
-    """Adds the results of a slot in two rounds of one run."""
+    """Joins the results of a slot from two rounds of one run."""
     if earlier is None:
         return later
     failed = {**earlier.failed_objects, **later.failed_objects}

@@ -114,7 +114,7 @@ class ReadObject:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WrittenPack:
-    """A pack that a task has written: of rows, or `of_rejects`.
+    """A pack that a task has written. `of_rejects`: the pack has rejects in place of rows.
 
     `key`, `start`: the part of a big object whose rows the pack has. With key "", the pack has rows of whole objects.
     `pack`: the result of `StagedPack.dumps`. `body`: the bytes of a small pack, which the driver writes together with

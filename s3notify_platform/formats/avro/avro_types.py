@@ -154,7 +154,7 @@ def _storage(kind: pa.DataType) -> pa.DataType:
 
 
 def without_nulls(columns: pa.Schema) -> pa.Schema:
-    """Returns the columns without fields that are always null, at any depth. Pure."""
+    """Removes the fields that are always null, at any depth, and returns the remaining columns. Pure."""
     return pa.schema([*_without_nulls(pa.struct([*columns]))])
 
 

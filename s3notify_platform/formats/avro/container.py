@@ -1,10 +1,10 @@
 """Reads Avro's object container files, block by block, as rows and rejects.
 
 A split reads the blocks that begin in it. Each block begins behind a sync marker, and a reader can find the next marker
-from any place in the file. Data that is not a block becomes one reject, up to the next marker. A record that cannot be
-read makes the rest of its block one reject. A file without a readable header, or without any column of a given schema,
-becomes one reject. The split at the file's beginning reports this reject. `_offset` is the byte where the record's
-block begins, plus the record's number in the block.
+from any place in the file. Bytes that are not a block become one reject, which ends at the next sync marker. A record
+that cannot be read makes the rest of its block one reject. A file without a readable header, or without any column of a
+given schema, becomes one reject. The split at the file's beginning reports this reject. `_offset` is the byte where the
+record's block begins, plus the record's number in the block.
 
 Two things differ from the Avro specification. A union of several types, besides null, is read only if these types are
 numbers. A type that contains itself, and arrays whose items take no bytes, are refused.

@@ -1,10 +1,10 @@
 """Reads ORC stripe by stripe as rows and rejects, by ranged GETs of the needed parts.
 
-Splits assign to each stripe an equal share of the file's bytes, wherever the stripe is stored. A split reads the
-stripes whose shares begin in the split. A stripe that cannot be read is one reject; a row with a value that does not
-fit is one reject. A file without a readable tail, or without any column of a given schema, becomes one reject. The
-split at the file's beginning reports this reject. `_offset` is 2**32 times the number of the stripe, plus the number of
-the row in the stripe. The reader, pyarrow, reads a stripe only as a whole. It reads times as nanoseconds, which reach
+Each stripe counts as an equal share of the file's bytes, wherever the stripe is stored. A split reads the stripes whose
+shares begin in the split. A stripe that cannot be read is one reject; a row with a value that does not fit is one
+reject. A file without a readable tail, or without any column of a given schema, becomes one reject. The split at the
+file's beginning reports this reject. `_offset` is 2**32 times the number of the stripe, plus the number of the row in
+the stripe. The reader, pyarrow, reads a stripe only as a whole. The reader converts times to nanoseconds, which reach
 from the year 1677 to 2262. So a stripe with a time outside of these years is one reject: pyarrow does not say which row
 has this time.
 

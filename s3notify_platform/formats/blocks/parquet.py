@@ -65,7 +65,8 @@ SUSPECT_PER_BYTE: Final = 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowGroup:
-    """One row group. `begin` and `end` are its approximate place in the file, which assigns it to a split.
+    """One row group. `begin`, `end`: the group's approximate place in the file, which decides which split reads the
+    group.
 
     The place is calculated from the sizes of the row groups. The columns' exact offsets are not used, because pyarrow
     26 crashes the process if it reads a column of a damaged footer.
@@ -153,7 +154,8 @@ def _rows(source: ObjectBytes, start: int, end: int, target: Target) -> Generato
                     raw = b"" if row else source.read(0, min(size, MAX_RAW_BYTES))
                     yield no_rows(target, [Reject(index=0, offset=row, reason=reason, raw=raw)])
                     return min(end, size)
-            # The raw bytes of a row group cannot be cut out of a file with several. The reason names the row group.
+            # If a file has several row groups, the raw bytes of one group cannot be cut out. The reason names the row
+            # group.
             raw = source.read(0, min(size, MAX_RAW_BYTES)) if found.rejects and len(groups) == 1 else b""
             found.rejects = [
                 replace(r, reason=f"Parquet: row group {group.number}: {r.reason}", raw=raw)

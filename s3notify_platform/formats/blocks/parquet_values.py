@@ -90,7 +90,7 @@ def _column(
     values, path = table[column.name].combine_chunks(), below("", column.name)
 
     def single(number: int) -> pa.Array:
-        if not values[number].is_valid:  # the type cannot be cast, but a null fits
+        if not values[number].is_valid:  # a null fits, even if no value of this type can be cast
             return pa.nulls(1, column.type)
         count(mismatches, 0, [path])
         rescued.setdefault(number, Rescued()).mismatches[path] = text_of(_plain(values[number]))
@@ -114,7 +114,7 @@ def _cast(values: pa.Array, kind: pa.DataType) -> pa.Array:
     if (pa.types.is_temporal(kind) and not (pa.types.is_temporal(found) or _is_text(found))) or (
         pa.types.is_boolean(kind) and not (pa.types.is_boolean(found) or _is_text(found))
     ):
-        raise pa.ArrowInvalid(f"{found} is not a {kind}")  # a cast would guess
+        raise pa.ArrowInvalid(f"{found} is not a {kind}")  # a cast would have to guess
     if pa.types.is_integer(found) and pa.types.is_decimal(kind):
         # A cast compares the digits that the two types allow, not the digits of the values.
         values = pc.cast(values, pa.decimal128(20, 0))
@@ -159,7 +159,8 @@ def _rescue_unnamed(
 def _plain(value: pa.Scalar) -> Any:
     """Converts an Arrow scalar to a Python value.
 
-    Times become texts: Python has fewer years, zones and digits. Structs with duplicate names become pairs.
+    Times become texts: Python has fewer years, zones and digits. A struct in which two fields have the same name
+    becomes a list of pairs.
     """
     kind = value.type
     if not value.is_valid:

@@ -98,21 +98,17 @@ class Dialect:
 
     @cached_property
     def quote_byte(self) -> int:
-        """The byte of the quote character, or 256, which matches no byte, if the dialect has no quote."""
+        """The byte of the quote character; 256 if the dialect has no quote, because no byte is 256."""
         return ord(self.quote) if self.quote else 256
 
     @cached_property
     def before(self) -> Marks:
-        """For each byte, true if it may precede an opening quote: as a separator before a quoted value, or as the first
-        of two doubled quotes.
-        """
+        """True for each byte that may precede an opening quote: a separator, or the first of two doubled quotes."""
         return np.isin(np.arange(256), [ord(self.delimiter), NEWLINE, self.quote_byte])
 
     @cached_property
     def behind(self) -> Marks:
-        """For each byte, true if it may follow a closing quote: as a separator behind a quoted value, or as the second
-        of two doubled quotes.
-        """
+        """True for each byte that may follow a closing quote: a separator, or the second of two doubled quotes."""
         return np.isin(np.arange(256), [ord(self.delimiter), NEWLINE, RETURN, self.quote_byte])
 
     def record_end(self, body: bytes, start: int, end: int) -> int:
@@ -291,8 +287,8 @@ def _scanned_breaks(
             continue
         end = dialect.record_end(body, begin, len(body))
         while end < len(body) and body[end] == RETURN and body[end + 1 : end + 2] != b"\n":
-            # A lone carriage return makes one malformed record of the text before it and the text behind it.
-            # Quoted line ends behind it do not end this record.
+            # A lone carriage return joins the text before and behind this byte to one malformed record. Quoted line
+            # ends behind this byte do not end the record.
             end = dialect.record_end(body, end + 1, len(body))
         if not final and len(body) - begin <= limit and _may_go_on(body, end, dialect):
             break
@@ -308,7 +304,7 @@ def _scanned_breaks(
 
 
 def _may_go_on(body: bytes, end: int, dialect: Dialect) -> bool:
-    """True if more text behind `body` can change the end of the record that is well-formed up to `end`."""
+    """True if text that follows `body` can move the end of the record. The record is well-formed up to `end`."""
     if end >= len(body) - 1:
         return body[end:] != b"\n"
     quote = end + (body[end] == ord(dialect.delimiter))

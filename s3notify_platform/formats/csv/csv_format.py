@@ -7,8 +7,8 @@ its record a reject. In the header, a lone carriage return makes the whole objec
 A quote opens a value only at the value's start. A quote that is never closed, or a closing quote with text behind it,
 makes the record a reject. An object with text becomes a reject as a whole if its header is missing, cannot be read, or
 has no column of a given schema. Without a given schema, the object is also rejected if its header looks like values, or
-like names between other delimiters. An empty field is null. Only in string columns, it is the empty string. Timestamps
-without a zone are UTC, unless `notation` has another zone.
+like names between other delimiters. An empty field is null. String columns are an exception: there, an empty field is
+the empty string. Timestamps without a zone are UTC, unless `notation` has another zone.
 """
 
 import csv
@@ -132,7 +132,7 @@ class Tsv(Csv):
 
 
 class CsvRecords(Parser):
-    """The parser of blocks of records whose header has these `names`."""
+    """The parser of blocks of CSV records. `names`: the column names of the records."""
 
     def __init__(
         self, names: list[str], target: Target, dialect: Dialect = STANDARD, notation: Notation = USUAL
@@ -143,8 +143,8 @@ class CsvRecords(Parser):
         named = {*target.schema.names}
         self._unnamed_columns = [name for name in names if name not in named]
         self._written = {c.name: notation.written(below("", c.name), c.type) for c in target.schema}
-        # Timestamps are read as strings: the CSV reader requires that all timestamps have a zone, or none
-        # has. Nested types are read as strings, too: pyarrow's CSV reader has no nested types.
+        # Timestamps are read as strings, because the CSV reader refuses a column in which only some timestamps have a
+        # zone. Nested types are read as strings, too: pyarrow's CSV reader has no nested types.
         kinds = {
             c.name: pa.string()
             if self._written[c.name] or pa.types.is_timestamp(c.type) or pa.types.is_nested(c.type)
@@ -199,7 +199,9 @@ class CsvRecords(Parser):
         return iter(()) if self._binary else not_utf8(records)
 
     def _converted(self, columns: Sequence[pa.Array], table: pa.Table, joined: bytes) -> Converted:
-        """Returns a result that has the `columns`, and the values of `table` for which the schema has no column."""
+        """Returns a result with these `columns`. The result also notes the values of `table` for which the schema has
+        no column.
+        """
         named = pa.Table.from_arrays(columns, schema=self.target.schema)
         if not self._unnamed_columns:
             return Converted(table=named)
@@ -261,7 +263,7 @@ class CsvRecords(Parser):
         return pa.schema([column.with_type(kind) for column, kind in zip(found, kinds, strict=True)])
 
     def _new_fields(self, split: Sequence[dict[str, str]]) -> list[pa.Schema]:
-        """Returns the fields that an inferred schema lacks and that recovered records have."""
+        """Returns the fields that were found in recovered records and are missing from an inferred schema."""
         names = [name for name in self._unnamed_columns if any(values.get(name) for values in split)]
         rows = "".join(",".join(_quoted(values.get(name)) for name in names) + "\n" for values in split)
         dialect = Dialect(nulls=self._dialect.nulls)

@@ -1,5 +1,5 @@
-"""Finds out, without a parser, how deep and how large parsed JSON will be. This is necessary because pyarrow 26 has no
-limits.
+"""Finds out, without a parser, how deep and how large parsed JSON will be. The check is necessary because pyarrow 26
+has no limits.
 
 Deep nesting crashes the process. Many objects with different keys become a table with a row for each object, and a
 column for each key.
@@ -107,7 +107,7 @@ def check_cells(text: bytes, columns: int | None = None) -> None:
 
 
 def value_end(text: str, start: int) -> int:
-    """Returns where the JSON object or list that begins at `start` ends, at any depth.
+    """Returns the end of the JSON object or list that begins at `start`, with any depth of nesting.
 
     Raises `ValueError` if the end is missing.
     """

@@ -56,7 +56,8 @@ class JsonByContent(Format):
     def may_be_cut(self, key: str, encoding: str) -> bool:
         """See `Format`.
 
-        True in the same cases as for lines. If the object is a list, the reader of its first part reads the whole list.
+        The result is the same as for an object with JSON lines. If the object is a list, the reader of its first part
+        reads the whole list.
         """
         return self._lines.may_be_cut(key, encoding)
 

@@ -1,7 +1,7 @@
 """Checks JSON records quickly: one pattern for a schema is matched with many records together.
 
-The check finds suspects, and does not decide. In rare cases it accepts more or less than the JSON reader, for example
-surplus commas, or February 30.
+The check finds suspects, and does not decide. In rare cases, the check accepts more or less than the JSON reader, for
+example surplus commas, or February 30.
 """
 
 import json
@@ -32,7 +32,7 @@ _NUMBER: Final = r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]{1,2})?"
 class Checker:
     """Checks that the values of records have the types of `schema`.
 
-    `commas`: true if a column of numbers with a decimal comma has texts, false if it has JSON numbers.
+    `commas`: true if columns of numbers with a decimal comma have texts; false if such columns have JSON numbers.
     """
 
     def __init__(self, schema: pa.Schema, notation: Notation = USUAL, *, commas: bool = False) -> None:
@@ -59,7 +59,7 @@ def probably_fit(
 ) -> npt.NDArray[np.bool_]:
     """Returns, for each JSON text, true if the text probably is a value of this type at `path`.
 
-    A text of None counts as true.
+    The result for None is true.
     """
     value = _Values(notation=notation, commas=True).value(kind, path)
     return _matching(pa.array(texts, pa.large_string()), rf"^{_W}(?:{value}|null){_W}$")

@@ -43,7 +43,7 @@ from s3notify_platform.protocols.source_enumerator import Split
 
 _SPACE: Final = re.compile(rb"[ \t\r\n]*+")
 _LINE_ENDS: Final = bytes.maketrans(b"\r\n", b"  ")
-"""Replaces line ends by spaces. This is safe because strings in JSON contain no line ends."""
+"""Replaces line ends by spaces. The replacement is safe because strings in JSON contain no line ends."""
 
 
 class JsonDocument(Format):

@@ -41,7 +41,7 @@ _MEMBER: Final = re.compile(rf"[ \t\r\n]*+({_PLAIN})[ \t\r\n]*+:[ \t\r\n]*+{_SCA
 def unnamed_parts(
     split: dict[str, str], kinds: dict[str, pa.DataType], path: str
 ) -> Iterator[tuple[str, str]]:
-    """Yields the path and text of each value that is not null and that `kinds` has no field for, at any depth."""
+    """Yields the path and text of each value for which `kinds` has no field, at any depth, except nulls."""
     for name, raw in split.items():
         place = below(path, name)
         if name not in kinds:
@@ -96,7 +96,7 @@ escape.
 
 
 class ObjectSplitter:
-    """Does the same as `split_object`. It is faster for objects that have the same keys in the same order."""
+    """Does the same as `split_object`. The splitter is faster for objects that have the same keys in the same order."""
 
     def __init__(self) -> None:
         self._patterns: dict[tuple[str, ...], re.Pattern[str]] = {}

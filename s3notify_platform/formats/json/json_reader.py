@@ -99,7 +99,7 @@ class JsonReader:
         return "decimal" not in str(kind)
 
     def values(self, raws: Sequence[str | None], kind: pa.DataType, path: str) -> pa.Array:
-        """Converts JSON texts to one column, whose notation is that of `path`."""
+        """Converts JSON texts to one column. The notation of the texts is the one for `path`."""
         joined = "".join(f'{{"v":{raw or "null"}}}\n' for raw in raws).encode()
         commas = any('"' in raw for raw in raws if raw)
         for times in (False, True):
@@ -115,7 +115,7 @@ class JsonReader:
         raise AssertionError("unreachable")
 
     def noted(self, joined: bytes, found: pa.Schema) -> pa.Schema:
-        """Returns the inferred types of these lines' columns, changed where a text fits the notation."""
+        """Returns the columns `found` of these lines. Columns whose texts fit the notation get the notation's type."""
         if not self._notation.infers:
             return found
         texts = pa.schema([column.with_type(_with_texts(column.type)) for column in found])

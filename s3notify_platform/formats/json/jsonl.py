@@ -3,7 +3,7 @@
 A line is a reject if one of its JSON objects has the same key twice, because the intended value is unknown. NaN and
 infinities are accepted in floating point columns, because many writers use them. Fractions of a second are cut to
 microseconds. String columns also accept numbers, true and false. The string is then the value's JSON text, as in
-RisingWave and Spark. Records with such a value in a string column are parsed twice.
+RisingWave and Spark. Records with a number, true or false in a string column are parsed twice.
 """
 
 import re
@@ -232,7 +232,7 @@ class JsonLines(Parser):
         return self._reader.noted(joined, found.schema)
 
     def _new_fields(self, records: Records, rescued: Sequence[Rescued | None]) -> list[pa.Schema]:
-        """Returns the fields that an inferred schema lacks and that recovered records have."""
+        """Returns the fields that were found in recovered records and are missing from an inferred schema."""
         found = []
         for number, one in enumerate(rescued):
             if one is None or not one.unnamed or not self.target.inferred:
@@ -311,7 +311,7 @@ class JsonLines(Parser):
     ) -> pa.Array:
         """Converts JSON texts to `kind`; each text is at a path of a record.
 
-        A text that does not fit is null, and a mismatch of its record.
+        A text that does not fit becomes null, and counts as a mismatch of the text's record.
         """
 
         def single(number: int) -> pa.Array:

@@ -1,7 +1,7 @@
 """Text: each line, even a blank line, is one record with one value. Lines that are not UTF-8 are rejects.
 
-This is the shortest format, and so an example for new formats. It overrides `cut`: the method of `TextFormat` skips
-blank lines.
+This is the shortest format, and so an example for new formats. The format overrides `cut`, because the method of
+`TextFormat` skips blank lines.
 """
 
 from typing import Final

@@ -4,9 +4,9 @@ Guarantees. A query reads exactly the object versions that were listed when it w
 (on another executor, or speculatively) returns the same rows. If an object was overwritten or deleted after planning,
 the query fails with `ConflictError`: it never mixes object versions. With `read="table"`, a query reads one table
 version: the newest, or that of the option `version` or `at`. With `read="changes"`, a query reads the changes after
-table version `since`, up to the same table version as with `read="table"` (`table.row_changes`). Bad records are
-returned as rows with `_change` "reject", reason and raw bytes, unless the option `rejects` has another value: no record
-is lost silently.
+table version `since` (`table.row_changes`). The last version of these changes is the version that `read="table"` would
+read. Bad records are returned as rows with `_change` "reject", reason and raw bytes, unless the option `rejects` has
+another value: no record is lost silently.
 
 Rows of objects have `_slot`, `_key`, `_etag`, `_offset` and `_change`, the columns of the data, the columns of
 `partition_columns` and `metadata_columns`, then `_rejected` and `_raw`. Rows of the table have the table's columns.

@@ -165,7 +165,7 @@ def _source(given: Mapping[str, str]) -> Source:
 
 
 def _moments(given: Mapping[Any, str]) -> dict[str, Any]:
-    """Parses the options with table versions: the one to read, and the one after which changes or a stream begin."""
+    """Parses the options that choose table versions: `version` or `at` for the version to read, and `since`."""
     if "version" in given and "at" in given:
         raise UsageError("options version and at: give one of them")
     found: dict[str, Any] = {}

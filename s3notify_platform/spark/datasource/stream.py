@@ -5,8 +5,8 @@ With `read="changes"`, the stream also returns removed rows, and all rows have t
 
 Steps
     1. `latestOffset` reads the newest table version. A new stream begins with all rows of one table version, some slots
-       at a time. With the option `since`, a new stream begins after that table version, without these rows. Then the
-       changes of each later table version follow, as many as the limits allow.
+       at a time. With the option `since`, a new stream begins after that table version, and does not return the rows of
+       that version. Then the changes of each later table version follow, as many as the limits allow.
     2. `partitions` finds the packs that these table versions added or removed, and distributes the packs to tasks.
        Tasks read packs, but not the log.
 
@@ -15,11 +15,11 @@ null, the stream has returned only the rows of slots below `slots` in this table
 because another table can have the same version numbers. The checkpoint is the stream's only state.
 
 Guarantees
-    - Each row of the table is returned once, after the commit of its table version, in the order of table versions.
-      This includes rows of new and overwritten objects, of objects that were read again (backfill, retry), and of parts
-      of big objects.
-    - With `read="changes"`, the removal of a returned row is returned as one deletion. To bring a copy of the table to
-      the next table version, apply the deletions first, and then the insertions.
+    - Each row of the table is returned once, after the commit of its table version, in the order of table versions. The
+      guarantee includes rows of new and overwritten objects, of objects that were read again (backfill, retry), and of
+      parts of big objects.
+    - With `read="changes"`, if a row that the stream has returned is removed, the stream returns one deletion of this
+      row. To bring a copy of the table to the next table version, apply the deletions first, and then the insertions.
     - A micro-batch that Spark repeats, after a failed sink or a restart, has the same rows.
     - A rollback, a missing table version, or another table in place of the stream's table causes an error, never a gap.
 
@@ -142,7 +142,9 @@ class ChangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._until = -1 if isinstance(found, Absent) else found.version
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
-        """See `DataSourceStreamReader.getDefaultReadLimit`: `max_objects`; `max_bytes` applies as well."""
+        """See `DataSourceStreamReader.getDefaultReadLimit`. The limit is `max_objects`; the limit `max_bytes` applies,
+        too.
+        """
         return ReadMaxFiles(self._reading.source.input.max_objects)
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - Spark's name
