@@ -62,7 +62,7 @@ FAILURE_TAG: Final = "s3notify/failure"
 SECONDS_TAG: Final = "s3notify/seconds"
 """Tag of a run that has ended: the seconds of its phases, as JSON."""
 TRACEBACKS: Final = "tracebacks"
-"""Metadata of a run's failure: tracebacks, each with the slots that failed with it."""
+"""Metadata of a run's failure: tracebacks, each with the slots whose failure it shows."""
 TRACES_SHOWN: Final = 8
 
 _ABOUT_VALUES: Final = {
@@ -104,9 +104,9 @@ class RunFacts(Protocol):
 class SlotIOManager(_Settings):  # type: ignore[misc,valid-type]
     """Reads and writes the `DataFrame`s of one source by slot, and has the source's settings.
 
-    `s3`: a `NamedS3`, or an `S3Resource` without keys; keys given by value are refused when Spark needs them. `spark`:
-    a `SlotSpark` or another resource with a `spark_session`. Sensors create this resource too, so its session should
-    start on first use.
+    `s3`: a `NamedS3`, or an `S3Resource` without keys. If Spark needs keys that are given by value, the keys are
+    refused. `spark`: a `SlotSpark` or another resource with a `spark_session`. Sensors create this resource too, so its
+    session should start on first use.
     """
 
     s3: dg.ResourceDependency[S3Resource]
@@ -270,13 +270,13 @@ class SlotIOManager(_Settings):  # type: ignore[misc,valid-type]
                 )
                 events.setdefault(result.slot, []).append(event)
         # The events are logged slot by slot, because Dagster's automation may read them at any moment. So automation
-        # finds each slot either made in all assets of the run, or in no asset.
+        # seldom sees a slot that is made in only some assets of the run.
         log_events(context.op_execution_context, [event for slot in sorted(events) for event in events[slot]])
 
     def _provenance(self, asset: str, result: SlotResult) -> dict[str, str]:
         """The tags by which Dagster finds stale slots; empty if the code version is unknown.
 
-        The tags name a derived slot's input only by its version, because the input's event has no id before it is
+        For the input of a derived slot, the tags have a version but no event, because an event has no id before it is
         stored.
         """
         if not result.made_by:

@@ -43,7 +43,7 @@ class SlotBatch(dg.Config):
 
     Dagster itself requests one partition or a contiguous range. So the run of a sensor has no partition tag, and names
     its slots here. If no slots are named here, the run covers the partitions that it was started with. A person sets
-    `choose`. The launchpad shows only that field, because it leaves out fields whose defaults have a factory.
+    `choose`. The launchpad shows only `choose`, because it leaves out each field whose default comes from a factory.
     """
 
     choose: str = Field(default="", description=CHOICES)

@@ -34,7 +34,7 @@ def s3_slot_asset(
 ) -> Callable[[Transform], SlotAsset]:
     """A slot-partitioned asset downstream of `source`: `(DataFrame of committed rows) -> DataFrame`.
 
-    The function must keep the `_slot` column. The function is called with the slots that a batch committed. The
+    The function must keep the `_slot` column. The function gets the rows of the slots that a batch committed. The
     function's result replaces these slots of the slot asset's table. The function's import path must be under
     `slot_assets` of the source's component.
 
@@ -55,9 +55,10 @@ def s3_slot_asset(
 class SourceAssets:
     """The inputs for building a source's definitions. `running`: True if sensors and schedules are on from the start.
 
-    `fingerprint`: a digest of the transform's source; "" if it is unknown. `resources`: keys of the project's own
-    resources that replace the `spark`, `s3` or `dynamodb` of `io`. `run_tags`: tags of all runs of the source, except
-    runs of assets that a person launches. `op_tags`, `pool`: the tags and the pool of the source's steps with Spark.
+    `fingerprint`: a digest of the transform's source code; "" if the digest is unknown. `resources`: keys of the
+    project's own resources that replace the `spark`, `s3` or `dynamodb` of `io`. `run_tags`: tags of all runs of the
+    source, except runs of assets that a person launches. `op_tags`, `pool`: the tags and the pool of the source's steps
+    with Spark.
     """
 
     io: SlotIOManager
@@ -156,7 +157,7 @@ class SourceAssets:
 def step_failures(note: Callable[[str], None] = lambda _: None) -> Iterator[None]:
     """Errors of this package fail the step with their message. The step may be retried, except after a `UsageError`.
 
-    `note` is called with the message first.
+    Before the step fails, `note` is called with the error's message.
     """
     try:
         yield

@@ -51,7 +51,7 @@ class BatchNumbers:
     """The numbers of one run of a batch. `lag_seconds`: the time from the first signal to the end of the run; None if
     nobody signalled.
 
-    `objects_derived`: the objects of slots whose slot assets were made from earlier commits; 0 for other runs.
+    `objects_derived`: the number of objects in slots whose slot assets this run made from earlier commits; otherwise 0.
     """
 
     batch: str
@@ -104,10 +104,10 @@ class BatchNumbers:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceNow:
-    """A source as of one snapshot of its table, and of its sensor's last tick, if it has a sensor.
+    """A source, as seen in one snapshot of its table. If the source has a sensor, the sensor's last tick is known, too.
 
-    `batch` has ended since that tick. The slots of `batch` are in `done` or, with the reason, in `failed`. `created`:
-    the versions that the batch created.
+    `batch`: the batch that has ended since the sensor's last tick; "" if no batch has. The slots of `batch` are in
+    `done` or, with the reason, in `failed`. `created`: the versions that the batch created.
     """
 
     source: Source
@@ -187,7 +187,7 @@ class SourceNow:
             if name == self.source.name:
                 found[name] = sum(each.is_stale(code) for each in facts.values())
             else:
-                with suppress(S3NotifyError):  # an error of a slot asset is not the source's
+                with suppress(S3NotifyError):  # an error of a slot asset is no error of the source
                     found[name] = len(stale_slots(self.source.location.table(name), code))
         return found
 

@@ -36,7 +36,7 @@ def with_requirements(
 def tick_of(
     context: dg.SensorEvaluationContext, assets: SourceAssets
 ) -> Iterator[tuple[SlotIOManager, dg.DagsterInstance]]:
-    """The source's IO manager, and the instance, for one tick of a sensor without `required_resource_keys`."""
+    """The source's IO manager and Dagster's instance, for one tick of a sensor without `required_resource_keys`."""
     repository = context.repository_def
     if repository is None or context.instance_ref is None:  # called directly, with resources and instance
         yield assets.io_of(context), context.instance

@@ -18,7 +18,7 @@ replaced after such a kill, when it has died, when the code server has other cod
 worker dies during its run, the supervisor reports the run: as canceled if it was being terminated, else as failed. When
 the supervisor dies, its workers end, and the next supervisor reports their runs.
 
-`coordinator` lets runs that may be warm skip an empty queue, where a run otherwise waits for up to a second.
+`coordinator` lets a run that may be warm skip an empty queue. In the queue, a run waits for up to a second.
 
 Edited code takes effect after the code location is reloaded. Only runs of slot assets are warm (`partitions.WARM_TAG`).
 A run that reads everything is never warm, because all other warm runs would wait while it runs.

@@ -98,7 +98,9 @@ class ServiceRequests(SdkUser[Any]):
             token = {"NextToken": answer["NextToken"]}
 
     def _cause(self, error: Exception) -> str | None:
-        """The reason to send the request again; None if the resource does not exist. Raises other errors."""
+        """The reason to send the request again; None if the resource does not exist. Raises an error if a repetition
+        cannot help.
+        """
         if isinstance(error, ClientError):
             status, code, message = answer_of(error)
             kind = code.rpartition(".")[2]

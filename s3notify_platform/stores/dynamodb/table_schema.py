@@ -17,12 +17,14 @@ if TYPE_CHECKING:
 
 CREATE_ATTEMPTS: Final = 120
 POLL_CEILING_SECONDS: Final = 2.0
-"""All attempts together take two minutes on average; AWS takes about 10 s."""
+"""All attempts together take two minutes on average. AWS creates a table in about 10 s."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableSchema:
-    """Key attributes, which are all strings, and the attribute (unix seconds) by which items expire, if any."""
+    """The keys of a table, which are strings. `ttl`: the attribute (unix seconds) by which items expire, if there is
+    one.
+    """
 
     partition_key: str
     sort_key: str | None = None
