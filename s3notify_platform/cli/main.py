@@ -73,7 +73,7 @@ class _Commands(ServiceGroup):
         except click.ClickException as error:
             vars(error)["message"] = printable(
                 error.message
-            )  # keeps the class, which decides how click shows it
+            )  # keeps the error's class, because the class decides how click shows the error
             raise
 
 

@@ -1,4 +1,5 @@
-"""The least IAM policy of each role: only the actions that its code calls, on the prefixes and tables that it uses.
+"""The least IAM policy of each role. A policy allows only the actions that the role's code calls, on the prefixes and
+tables that the code uses.
 
 S3's rules behind the policies: HEAD and GET need `s3:GetObject`, and so does `If-Match` on PUT or DELETE. Without
 `s3:ListBucket` on the whole bucket, S3 answers 403, not 404, for a missing object. Objects or queues that are encrypted

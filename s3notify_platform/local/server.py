@@ -123,7 +123,7 @@ class LocalS3Server:
 
     @property
     def pid(self) -> int | None:
-        """The current server process, which changes with a restart; None if it is not running."""
+        """The current server process, which changes with a restart. None if no server is running."""
         process = self._process
         return process.pid if process is not None and process.poll() is None else None
 

@@ -321,8 +321,8 @@ class _Step:
             )
 
     def _waits(self) -> dict[str, float]:
-        """Seconds that passed before the step: from the first signal to the sensor's poll, and from the poll to the
-        step. The values depend on the clocks of store, sensor and this machine, so they are only shown to people.
+        """The seconds before the step, as two numbers: from the first signal to the sensor's poll, and from the poll to
+        the step. The values depend on the clocks of store, sensor and this machine, so they are only shown to people.
         """
         signalled, opened, began = self.opened.signalled_ms, self.opened.opened_ms, self._began_ms
         waits = {"poll": (signalled, opened), "launch": (opened, began)}

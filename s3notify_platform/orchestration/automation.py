@@ -1,9 +1,9 @@
 """Declarative automation of the assets downstream of a source: conditions, and the sensor for scattered slots.
 
 A batch's run makes the slot assets in the source's own step. `follow_slots` is true for slots that this step did not
-make: only the source was materialized, the slot asset is new, or its last run failed. Dagster's own automation sensor
-launches one run for each contiguous range of slots. `SlotAutomationSensor` requests one run for all these slots. The UI
-shows the history of the conditions as usual.
+make. There are three cases: only the source was materialized, the slot asset is new, or the last run of the slot asset
+failed. Dagster's own automation sensor launches one run for each contiguous range of slots. `SlotAutomationSensor`
+requests one run for all these slots. The UI shows the history of the conditions as usual.
 """
 
 import warnings

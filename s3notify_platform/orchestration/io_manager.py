@@ -140,7 +140,7 @@ class SlotIOManager(_Settings):  # type: ignore[misc,valid-type]
     def settle_commit_mode(self) -> Source:
         """The source with its commit mode settled. Refuses a store that supports no commit mode.
 
-        Requests: those of `Location.settle_commit_mode`, which are 1 GET, and about 50 requests the first time.
+        Requests: those of `Location.settle_commit_mode`.
         """
         # A commit mode that was settled before is not reused: the store may have changed since an earlier run of this
         # process.
@@ -215,8 +215,8 @@ class SlotIOManager(_Settings):  # type: ignore[misc,valid-type]
         that fails only in a derived table counts as done for the source. So the slot's next change is not delayed, and
         automation makes the derived slot again.
 
-        Requests of a round: those of `commit_rounds`; 1 GET and 1 PUT for the chain, for any number of slots; and
-        `SourceClients.ask_again` for slots that were not read completely.
+        Requests of a round: those of `commit_rounds`, and 1 GET and 1 PUT for the chain, for any number of slots. Slots
+        that were not read completely also cost the requests of `SourceClients.ask_again`.
         """
         clients, reporting = self.clients, 0.0
         failed: dict[str, Results] = {}

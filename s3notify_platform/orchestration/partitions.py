@@ -22,7 +22,9 @@ QUARANTINE: Final = "quarantine"
 SOURCE_TAG: Final = "s3notify/source"
 PART_TAG: Final = "s3notify/part"
 WARM_TAG: Final = "s3notify/spark"
-"""Tag of jobs and assets whose runs a warm worker may take: a digest of the Spark configuration that they need."""
+"""Tag of jobs and assets whose runs a warm worker may take. The tag's value is a digest of the Spark configuration that
+these runs need.
+"""
 
 
 CHOICES: Final = (

@@ -112,7 +112,7 @@ class SourceAssets:
         own = {"spark": self.io.spark, "s3": self.io.s3, "dynamodb": self.io.dynamodb}
         ours = {f"{self.name}_{part}": found for part, found in own.items() if part not in self.resources}
         # Dagster writes the configurable fields of all resources into the schema of each job of a project. So the IO
-        # manager has no configurable fields; the component has these fields instead.
+        # manager has no configurable fields: the component has them instead.
         hardcoded = dg.IOManagerDefinition.hardcoded_io_manager(self.io)
         return ours | {self.io_key: with_resources(self.io, self.resources) if self.resources else hardcoded}
 
@@ -135,8 +135,8 @@ class SourceAssets:
         }
 
     def place(self, asset: str | None = None) -> dict[str, Any]:
-        """Metadata of a spec: the place of the source's table, or of an asset's table, and how other
-        engines read it.
+        """Metadata of a spec: the address of a table, and the ways in which other engines read it. The table is the
+        source's, or that of `asset`.
         """
         location = self.io.source.location
         uri = f"s3://{location.platform.bucket}/{location.table_layout(asset).prefix.removesuffix('/')}"

@@ -1,4 +1,5 @@
-"""The asset `{source}_summary`: numbers of each batch, which Dagster plots, and the state of the slots after it.
+"""The asset `{source}_summary`: for each batch, the batch's numbers, which Dagster plots, and the state of the slots
+after the batch.
 
 The asset has no run of its own. A batch's run reports the summary at the run's end. The upkeep's sensor reports the
 summary if slots begin to fail or become stale without a batch. The summary names slots, but no keys, because Dagster's
@@ -129,8 +130,8 @@ class SourceNow:
     def metadata(self) -> dict[str, Any]:
         """Metadata of the summary.
 
-        Cost: 1 HEAD for each table version that last changed a slot, if this process does not know the version's time
-        yet; at most `VERSIONS_TIMED` HEADs. Each slot asset also costs the requests of `LogTable.newest`.
+        Cost: 1 HEAD for each table version that last changed a slot, unless this process knows the version's time
+        already; at most `VERSIONS_TIMED` HEADs. Each slot asset also costs the requests of `LogTable.newest`.
         """
         facts = {slot: each for slot, each in self.snapshot.manifest.slots.items() if each.generation}
         failing, slots = self.failing, self._map(facts)

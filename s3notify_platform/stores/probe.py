@@ -1,10 +1,10 @@
 """The capability probe: tries every condition on scratch objects, and decides which commit is safe on a store.
 
 A store that ignores a condition answers 200, as does a store that honours it. So the probe tries every condition twice.
-If the condition holds, the write must be applied; if it does not hold, the write must be refused, and change nothing.
-Then 8 threads write one key concurrently, and at most one may succeed. The platform never relies on a guarantee that
-the store does not give: `choose_commit` returns the commit that fits the probe and the configuration, with the reason,
-or it refuses.
+If the condition holds, the write must be applied. If the condition does not hold, the write must be refused, and must
+change nothing. Then 8 threads write one key concurrently, and at most one may succeed. The platform never relies on a
+guarantee that the store does not give. `choose_commit` returns the commit that fits the probe and the configuration, or
+it refuses.
 
 Requests: about 50, once; all scratch objects are deleted at the end.
 """
@@ -43,7 +43,7 @@ named.
 """
 
 Mode = Literal["native", "external", "unusable"]
-"""`native`: commits can use the store's own conditions. `external`: the store lacks a condition that commits need, so
+"""`native`: commits can use the store's own conditions. `external`: the store lacks a condition that commits need. So
 only a commit through DynamoDB is safe. `unusable`: not reachable, or not permitted.
 """
 

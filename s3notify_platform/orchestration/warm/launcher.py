@@ -38,8 +38,8 @@ START_SECONDS: Final = 60.0
 class WarmRunLauncher(DefaultRunLauncher):
     """`DefaultRunLauncher`, which starts a process for each run, except for runs that a warm worker takes.
 
-    `start_supervisor`: a launcher that finds no supervisor starts one, which ends with the launcher's process. Without
-    `start_supervisor`, a person must start `s3notify warm` separately.
+    `start_supervisor`: a launcher that finds no supervisor starts a supervisor, which ends with the launcher's process.
+    Without `start_supervisor`, a person must start `s3notify warm` separately.
     """
 
     def __init__(

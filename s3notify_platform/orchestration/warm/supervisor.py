@@ -44,8 +44,8 @@ WORKER: Final = ("-m", "s3notify_platform.orchestration.warm.worker")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """Limits of a supervisor's workers. `bytes`: the memory of a worker's Python process; its JVM has Spark's own
-    limit.
+    """Limits of a supervisor's workers. `bytes`: the maximum memory of a worker's Python process. The worker's JVM has
+    the limit that Spark sets.
 
     `runs`: after this number of runs, a worker is replaced. `terminate_seconds`: after this time a terminated run is
     killed, with its worker.

@@ -103,9 +103,7 @@ class BucketNotifications:
         return BucketNotifications(stored=others | {field: found for field, found in left.items() if found})
 
     def having(self, one: Notification) -> "BucketNotifications":
-        """These notifications and `one`, which replaces the notification with the same id; `self` if nothing
-        changes.
-        """
+        """These notifications, with `one` in place of the notification with the same id. `self` if nothing changes."""
         if self.find(one.id) == one:
             return self
         others, (field, _) = self.without(one.id), _FIELDS[one.kind]

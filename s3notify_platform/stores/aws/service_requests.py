@@ -72,7 +72,8 @@ class ServiceRequests(SdkUser[Any]):
         """The answer; None if the resource does not exist.
 
         Cost: 1 request, or up to `ATTEMPTS` requests while the service is unavailable. `RefusedError`: no permission,
-        or a wrong argument. `UnavailableError`: the request may have been applied; repeat it.
+        or a wrong argument. `UnavailableError`: the request may have been applied; the caller should repeat the
+        request.
         """
         cause = ""
         for attempt in attempts(self._clock, ATTEMPTS):
