@@ -132,10 +132,10 @@ class SourcePlace(QueuePlace):
         return self.existing(asset).table(asset)
 
     def committing(self, *, damaged: bool = False) -> "tuple[Location, ObjectStore, CommitMode]":
-        """The location of the source, its store, and its commit mode, which is not settled yet. Requests: those of
-        `existing`.
+        """The source's location, the store of the platform's objects, and the source's commit mode, which is not
+        settled yet. Requests: those of `existing`.
 
-        `damaged`: a table that runs refuse, or a missing table, is no error, and no request is sent.
+        `damaged`: the table is not checked, so no request is sent, and a damaged or missing table is no error.
         """
         from s3notify_platform.stores.open_store import open_store
 

@@ -23,7 +23,9 @@ if TYPE_CHECKING:
 
 
 OF_SERVICE: Final = "set_"
-"""Prefix of parameter names for the settings of a service: options of the queue have some of the same names."""
+"""Prefix of parameter names for the settings of a service. Without the prefix, some of the names would be names of the
+queue's options.
+"""
 
 _META: Final = "s3notify_platform.cli.configured"
 
@@ -58,7 +60,9 @@ class ConfiguredCommand(PagedCommand):
     """A command that takes the options of a source from its YAML."""
 
     def __init__(self, *args: Any, service: str = "", **kwargs: Any) -> None:
-        """`service`: a registered service; the command has its settings as parameters that begin with `OF_SERVICE`."""
+        """`service`: a registered service. The command has the service's settings as parameters, whose names begin with
+        `OF_SERVICE`.
+        """
         super().__init__(*args, **kwargs)
         self._service = service
         names = {parameter.name for parameter in self.params}
@@ -80,7 +84,7 @@ class ConfiguredCommand(PagedCommand):
         if not self._configurable or ctx.resilient_parsing or {"-h", "--help", HELP_ALL} & {*args}:
             return super().parse_args(ctx, args)
         given, more, _ = self.make_parser(ctx).parse_args(list(args))
-        if more:  # click would say so only after it has looked for missing options
+        if more:  # click itself would look for missing options before it reports this
             ctx.fail(
                 f"Got unexpected extra argument{'s' * (len(more) > 1)} ({' '.join(map(printable, more))})"
             )
@@ -132,7 +136,8 @@ def find_code() -> None:
 
 @contextmanager
 def dagster_instance() -> Iterator["dg.DagsterInstance | None"]:
-    """The Dagster instance of DAGSTER_HOME; None, without an import of Dagster, if no instance is there yet.
+    """The Dagster instance of DAGSTER_HOME; None if no instance is there yet. Without an instance, Dagster is not
+    imported.
 
     `UsageError` if DAGSTER_HOME is no folder.
     """

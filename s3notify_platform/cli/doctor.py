@@ -133,7 +133,9 @@ def _say_events(name: str | None, refusal: str, events: Events | None) -> None:
 
 
 def _examined(place: SourcePlace | None, *, deep: bool) -> tuple[str, dict[str, tuple[str, ...]]]:
-    """The reason why the source cannot use its topic, or "", and with `deep` the problems of its tables by table."""
+    """The reason why the source cannot use its topic, or "". With `deep`, also the problems of each table, by the
+    table's name.
+    """
     from s3notify_platform.engine.batch.list_or_follow import topic_problem
 
     if place is None:
@@ -175,7 +177,7 @@ def _check_sources() -> None:
     try:
         for source in configured():
             source.check()
-    except ModuleNotFoundError as error:  # a publisher's environment has no formats
+    except ModuleNotFoundError as error:  # an environment for publishing lacks the packages of formats
         if (text := remedy(error)) is None:
             raise
         say(f"formats and schemas in the YAML are not checked: {text}", err=True)

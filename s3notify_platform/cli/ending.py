@@ -74,7 +74,8 @@ def run_in_foreground(
 ) -> None:
     """Run a service until SIGINT or SIGTERM (`stop_on_signals`); then print its counts by name, in one line.
 
-    `metrics`: the address HOST:PORT that serves the counts and facts of the queue meanwhile (`channels.metrics`).
+    `metrics`: while the service runs, this address HOST:PORT serves the service's counts, and facts of the queue
+    (`channels.metrics`).
     """
     from s3notify_platform.channels.metrics import Metrics, served
 
@@ -91,7 +92,7 @@ def run_in_foreground(
 def leave(code: int) -> NoReturn:
     """Run the functions that are registered with `atexit`, and end the process without a teardown of the interpreter.
 
-    A thread of Arrow may own bytes of Python until its end. If the thread frees these bytes during the teardown,
+    A thread of Arrow may own Python bytes until the thread ends. If the thread frees these bytes during the teardown,
     CPython ends the thread within a C++ destructor. The process then aborts (134), although all its work is done.
     """
     atexit._run_exitfuncs()  # noqa: SLF001 - no public function runs them

@@ -29,7 +29,7 @@ _USUAL: Final = (
 def _setting(name: str) -> Option:
     more: dict[str, Any] = (
         {} if SETTINGS[name].default is MISSING else {"default": None}
-    )  # the data source has defaults
+    )  # the data source itself has these defaults
     if name == "bucket":
         more["heading"] = OBJECTS
     return setting_option(name, rare=name not in _USUAL, **more)
@@ -154,7 +154,7 @@ def ingest(
                 running.append(continuous)
                 continuous.run(stop, every_seconds=None if once else every, sweep=sweep)
         except (*JOB_ERRORS, OSError) as error:
-            if not stop.is_set():  # else Java got the same signal, and ended first
+            if not stop.is_set():  # else the error means that Java got the same signal, and ended first
                 raise click.ClickException(reason_of(error)) from error
     if once and not stop.is_set() and (continuous.failing or continuous.behind):
         sys.exit(1)

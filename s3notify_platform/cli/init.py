@@ -155,7 +155,7 @@ def init(
     if dagster_home is not None:
         source = click.get_current_context().get_parameter_source(
             "name"
-        )  # the only source's name may be a default
+        )  # if there is only one source, its name may be a default
         if events or template or source is ParameterSource.COMMANDLINE:
             raise click.UsageError("--dagster-home goes alone: give the others in another command")
         _write_home(dagster_home.expanduser())

@@ -73,7 +73,7 @@ class _Commands(ServiceGroup):
         except click.ClickException as error:
             vars(error)["message"] = printable(
                 error.message
-            )  # keeps the class, which decides how click shows it
+            )  # keeps the error's class, because the class decides how click shows the error
             raise
 
 
@@ -110,7 +110,7 @@ def run() -> None:
         main()
     except SystemExit as ended:
         code = ended.code
-    except OSError as error:  # this machine's: a full disk, a folder that is not writable
+    except OSError as error:  # an error of this machine: a full disk, or a folder that is not writable
         say(f"Error: {error}", err=True)
         code = 1
     except BaseException as error:  # noqa: BLE001 - shown as Python would show it

@@ -153,5 +153,5 @@ def print_table(heads: Iterable[str], rows: Iterable[Iterable[object]], *, title
     )
     for row in rows:
         table.add_row(*(cell if isinstance(cell, Text) else Text(shown(cell)) for cell in row))
-    with _while_read():  # Rich raises the same error
+    with _while_read():  # Rich, too, raises an error if the reader has closed the pipe
         Console().print(table)

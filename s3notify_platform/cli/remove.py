@@ -35,7 +35,9 @@ def remove(*, place: SourcePlace, yes: bool, force: bool, dry_run: bool, as_json
 
 
 def _check_stopped(name: str) -> None:
-    """`UsageError` while the sensor of the source ticks: it would make topic and table again, and load everything."""
+    """`UsageError` while the source's sensor ticks: the sensor would make topic and table again, and load all
+    objects.
+    """
     with dagster_instance() as instance:
         if instance is None:
             return

@@ -27,7 +27,7 @@ from s3notify_platform.local.project import ConfiguredSource
 class ServiceGroup(ConfiguredGroup):
     """A group that also has a command for each registered service of one direction.
 
-    The settings of a service are imported only for its own command, so that the help of the group is fast.
+    The settings of a service are imported only when the service's own command runs, so that the group's help is fast.
     """
 
     def __init__(self, *args: Any, direction: Literal["inlet", "outlet"], **kwargs: Any) -> None:

@@ -68,7 +68,7 @@ class _Value(click.ParamType):  # type: ignore[type-arg] # generic only in newer
     def convert(self, value: Any, _param: Any, ctx: Any) -> Any:
         """See `click.ParamType`."""
         if isinstance(value, str) and self._setting.base == tuple[str, ...]:
-            return value  # one value of a list
+            return value  # click passes the values of a list one by one, as texts
         try:
             return self._setting.value(value)
         except UsageError as error:

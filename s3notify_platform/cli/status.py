@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 REASONS_SHOWN = 5
 NAME_WIDTH = 24
-"""Columns of the screen that a source's name gets, if it needs them, before other cells."""
+"""The column of the sources' names is at least as wide as the longest name, up to this number of characters."""
 
 
 @command(short_help="Show the state of the sources.")

@@ -38,7 +38,7 @@ class Tables:
 
 
 def create_tables(tables: Tables, *, clock: Clock = SYSTEM_CLOCK) -> dict[str, bool]:
-    """Create the missing tables; returns, by the table's name, True if it was created now. Safe to repeat.
+    """Create the missing tables. Returns for each table's name True if the table was created now. Safe to repeat.
 
     `UsageError` for an existing table with another schema; the table is not changed.
     """

@@ -1,4 +1,5 @@
-"""The least IAM policy of each role: only the actions that its code calls, on the prefixes and tables that it uses.
+"""The least IAM policy of each role. A policy allows only the actions that the role's code calls, on the prefixes and
+tables that the code uses.
 
 S3's rules behind the policies: HEAD and GET need `s3:GetObject`, and so does `If-Match` on PUT or DELETE. Without
 `s3:ListBucket` on the whole bucket, S3 answers 403, not 404, for a missing object. Objects or queues that are encrypted
@@ -26,8 +27,8 @@ and may retry objects in quarantine. `reader` loads committed rows, reads the qu
 `inlet` receives changes that other systems report. `outlet` delivers to endpoints.
 
 A process with several roles needs all their policies, but the Deny of `writer` and `publisher` wins over any Allow. So
-a process that writes objects cannot also commit, and a `writer` cannot change a queue on a bucket. Writers of a whole
-bucket may not read tables in it.
+a process that writes objects cannot also commit, and a `writer` cannot change a queue on a bucket. If the source's
+prefix is the whole bucket, a writer must not read the platform's tables in this bucket.
 """
 
 ROLES: Final[tuple[Role, ...]] = (
@@ -144,7 +145,9 @@ class _Grants(dict[str, set[str]]):
             )
 
     def reading_queue(self) -> None:
-        """Grant reading of the queue's entries: a change with an entry is pending, not missed."""
+        """Grant reading of the queue's entries. The sweep needs the entries, because a change with an entry is not
+        missed, but pending.
+        """
         if not self._places.tables.records:
             self.objects(self._places.platform_bucket, self._places.queue_prefix, "GetObject")
 
@@ -231,7 +234,8 @@ def _grants(role: Role, places: Places) -> Mapping[str, set[str]]:
         case _ as unreachable:
             assert_never(unreachable)
     if signals.startswith(own):
-        # The signals are among the platform's objects: do not grant an action twice.
+        # The signals are among the platform's objects. So an action that is granted on all these objects is not granted
+        # again on the signals.
         platform_arn = f"arn:{aws_partition(places.tables.region)}:s3:::{platform}"
         on_all = grants.get(f"{platform_arn}/{own}*", set())
         grants.get(f"{platform_arn}/{signals}*", set()).difference_update(on_all)
@@ -239,7 +243,8 @@ def _grants(role: Role, places: Places) -> Mapping[str, set[str]]:
 
 
 def _denials(role: Role, places: Places) -> Iterator[Json]:
-    """Deny changes of the platform's objects, except of signals, in every bucket that has or may have such objects.
+    """Deny changes of the platform's objects, in every bucket that may have such objects. Changes of signals are not
+    denied.
 
     If the source's prefix covers such objects, reading them is denied, too; and signals may be neither read nor
     deleted.
@@ -259,7 +264,7 @@ def _denials(role: Role, places: Places) -> Iterator[Json]:
         }
         if covered:
             signals = [f"{OWN_PREFIX}*/keyspace/"]
-            # A publisher reads its queue, even if the queue is among the signals.
+            # A publisher may read its queue, even if the queue's keys are below the keyspace.
             if places.keyspace_prefix in own and not places.queue_prefix.startswith(places.keyspace_prefix):
                 signals.append(places.keyspace_prefix)
             yield {
@@ -270,7 +275,8 @@ def _denials(role: Role, places: Places) -> Iterator[Json]:
 
 
 def _denied(role: Role, places: Places, own: Sequence[str]) -> Iterator[str]:
-    """Keys below our prefixes, except signals, and except the queue if the role changes the queue.
+    """Patterns of the keys below our prefixes that the role must not change: all keys except signals. If the role
+    changes the queue, the queue's keys are excepted, too.
 
     By default, several sources are below one prefix. Each source has its own signals, which other writers move.
     """

@@ -154,8 +154,8 @@ def imported(path: str) -> Any:
 
 
 def attributes_of(*services: str) -> dict[str, Setting]:
-    """All attributes of a source by name, with a group for each of these services. A service without its
-    group is off.
+    """All attributes of a source by name, with a group for each of these services. A service is off if its group is
+    missing.
     """
     found = {**named(*UNGROUPED, TopicSizeSettings, BatchSettings, SourceAttributes)}
     for name in services:
@@ -218,7 +218,7 @@ def is_expression(text: str) -> bool:
 
 
 def as_text(value: Any) -> Any:
-    """The value of an expression, with a number as text: a setting of any type accepts the text "7"."""
+    """The value of an expression. A number becomes a text, because a setting of any type accepts a text like "7"."""
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     return str(value) if is_number else value
 

@@ -106,7 +106,7 @@ class DagsterDev:
     """`dagster dev` on loopback: webserver, daemon and code server, with `home` as its DAGSTER_HOME.
 
     `dagster dev` has its own process group, so its servers and runs end with it. The supervisor of warm runs (`s3notify
-    warm`) runs beside it, and ends, with its workers, when this process ends.
+    warm`) runs beside `dagster dev`. The supervisor and its workers end when this process ends.
     """
 
     def __init__(

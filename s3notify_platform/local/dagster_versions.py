@@ -17,7 +17,9 @@ MINOR: Final = "1.13."
 """The one minor version of Dagster that `pyproject.toml` allows."""
 
 LIBRARY_MINOR: Final = "0.29."
-"""The version of Dagster's libraries that fits `MINOR`; the last numbers are equal."""
+"""The version of Dagster's libraries that fits `MINOR`. The last number of a library's version is equal to the last
+number of Dagster's version.
+"""
 
 _OURS: Final = "s3notify-platform"
 _WITH_DAGSTER: Final = ("dagster-shared", "dagster-pipes")
@@ -89,8 +91,8 @@ def compared(packages: Packages) -> Versions:
 
 
 def _broken(packages: Packages) -> Iterator[tuple[str, str]]:
-    """Each package that needs another version of one of these packages, and the version that it needs."""
-    from packaging.requirements import Requirement  # a requirement of Dagster itself
+    """Each package with a requirement that one of these packages does not fulfil, and this requirement."""
+    from packaging.requirements import Requirement  # Dagster itself requires `packaging`
 
     for name, (_, requires) in packages.items():
         for needs in map(Requirement, requires):

@@ -39,7 +39,7 @@ def documents_of(file: Path) -> list[Any]:
         return list(yaml.safe_load_all(text))
     except RecursionError as error:
         raise UsageError(f"{file}: is nested too deeply: write it flat") from error
-    except (yaml.YAMLError, ValueError, OSError) as error:  # ValueError: a date that does not exist
+    except (yaml.YAMLError, ValueError, OSError) as error:  # a date that does not exist is a ValueError
         raise UsageError(f"{file}: {error}") from error
 
 

@@ -91,8 +91,8 @@ class Verdict:
         return self.missing == self.surplus == self.wrong_rejects == 0
 
     def ending(self, *, halfway: bool, queued: int) -> tuple[bool, str]:
-        """True if the demo ends well, and the last line that the demo prints. `halfway`: the demo was stopped before
-        its last round was committed.
+        """Returns True if the demo ends well, and the text of the demo's last line. `halfway`: the demo was stopped
+        before its last round was committed.
         """
         if self.exact:
             return True, "[green]every row that was written is in the table exactly once[/green]"
@@ -128,7 +128,9 @@ class Demo:
         self.ledger = Ledger()
 
     def run(self, *, once: bool) -> bool:
-        """Runs until Ctrl-C, or, with `once`, until all rounds are committed. True if the committed table is exact."""
+        """Runs until Ctrl-C, or, with `once`, until all rounds are committed. Returns True if the committed table
+        agrees with the ledger.
+        """
         if self._port is not None:
             refuse_taken(self._port, "--port")
         self._say("starting the embedded S3 server")
@@ -210,7 +212,9 @@ class Demo:
             self._clock.sleep(0.5)
 
     def _strays(self, store: CountingStore, first: Round) -> list[str]:
-        """Objects of an earlier demo in this folder, which ran for longer or with another seed."""
+        """Keys of objects that an earlier demo left in this folder: the earlier demo ran for longer, or with another
+        seed.
+        """
         ours = {write.key for write in first.puts}
         return [meta.key for meta in list_all(store, PREFIX) if meta.key not in ours]
 

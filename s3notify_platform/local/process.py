@@ -16,10 +16,12 @@ from s3notify_platform.kernel.errors import UnavailableError, UsageError
 HOST = "127.0.0.1"
 
 GRPC_OFFSET = 10_000
-"""SeaweedFS uses two ports: the given port, and a gRPC port, whose number is higher by this."""
+"""SeaweedFS uses two ports: the given port, and a port for gRPC. The number of the gRPC port is higher by this
+offset.
+"""
 
 _LOWEST, _COUNT = 10_000, 12_000
-# Port and gRPC port are both below 32768, where Linux begins to use ports for outgoing connections.
+# The port and the gRPC port are both below 32768, because Linux uses ports from 32768 on for outgoing connections.
 
 
 def ports_are_free(ports: Iterable[int]) -> bool:
@@ -44,8 +46,8 @@ def _is_free(port: int) -> bool:
 
 
 def locked(path: Path) -> IO[str] | None:
-    """The lock file, locked until it is closed or this process ends in any way; None if another process
-    holds the lock.
+    """Opens and locks the lock file; None if another process holds the lock. The lock ends when the file is closed, or
+    when this process ends in any way.
     """
     lock = path.open("a")
     try:

@@ -6,10 +6,9 @@ is restarted on the same ports until `stop()`. One process serves a folder at a 
 the parent is killed, the kernel kills the server (Linux), or the next start finds it by its pid file and stops it. So
 two servers never serve one folder.
 
-Threat model. Other users of this machine can reach the server's ports. Without a key they learn only that S3 is alive.
-S3 requires the credentials, and the inner ports require keys that only the server itself has (`server_keys`). The
-folder has mode
-0700. Processes of the same user, and root, can read the files, and so the keys.
+Threat model. Other users of this machine can reach the server's ports. Without a key, such a user learns only that S3
+is alive. S3 requires the credentials, and the inner ports require keys that only the server itself has (`server_keys`).
+The folder has mode 0700. Processes of the same user, and root, can read the files, and so the keys.
 
 - {folder}/server.json: ports and credentials, mode 0600.
 - {folder}/identities.json: the same credentials in the server's format, mode 0600.
@@ -57,11 +56,11 @@ writes survive SIGKILL.
 """
 POLL_SECONDS = 0.1
 FAILURES_MAX = 5
-"""The supervisor gives up after the server has ended this many times in a row before it was ready."""
+"""The supervisor gives up if the server ends this many times in a row without having been ready."""
 HEALTH_BUCKET = "s3notify-health"
 
-# A small Python program that becomes the server: the kernel then kills the server when its parent ends.
-# A preexec_fn could do this too, but is not safe in a process with threads.
+# A small Python program that becomes the server: the kernel then kills the server when its parent ends. A `preexec_fn`
+# could do the same, but a `preexec_fn` is not safe in a process with threads.
 _LAUNCHER = """
 import ctypes, os, signal, sys
 try:
@@ -124,7 +123,7 @@ class LocalS3Server:
 
     @property
     def pid(self) -> int | None:
-        """The current server process, which changes with a restart; None if it is not running."""
+        """The current server process, which changes with a restart. None if no server is running."""
         process = self._process
         return process.pid if process is not None and process.poll() is None else None
 
@@ -370,7 +369,7 @@ def _flags(state: ServerState, folder: Path) -> list[str]:
         # A bucket takes about seven volumes; if no volume is left, PUTs become slow, then fail with 500. Unused volumes
         # cost nothing.
         "-volume.max=5000",
-        # No other volume servers have to learn of a stop.
+        # The server stops without a pause, because there is no other volume server to inform.
         "-volume.preStopSeconds=0",
         "-filer",
         f"-filer.port={state.filer_port}",

@@ -30,7 +30,7 @@ _FROM, _UNTIL = dt.datetime(2020, 1, 1, tzinfo=dt.UTC), dt.datetime(2120, 1, 1, 
 
 
 def inner_keys(clock: Clock) -> Mapping[str, str]:
-    """New files by name, all of them secret."""
+    """The contents of new files, by file name. Every file is secret."""
     key, certificate = _certificate()
     pair = f'ca = "{CERTIFICATE}"\ncert = "{CERTIFICATE}"\nkey = "{KEY}"\n'
     signed = (f'[{name}]\nkey = "{clock.random_bytes(_KEY_BYTES).hex()}"\n' for name in _SIGNED)
@@ -40,7 +40,9 @@ def inner_keys(clock: Clock) -> Mapping[str, str]:
 
 
 def _certificate() -> tuple[str, str]:
-    """A key and a certificate. Every part of the server uses them as authority, as server and as client."""
+    """A key and a certificate. All parts of the server use the same pair: as certificate authority, as server and as
+    client.
+    """
     from cryptography import x509
     from cryptography.hazmat.primitives import hashes, serialization
     from cryptography.hazmat.primitives.asymmetric import ec

@@ -118,7 +118,7 @@ class Machine:
 
     @staticmethod
     def _java() -> dict[str, str]:
-        """The place of Java: systemd does not have the variables of the user who writes the units."""
+        """The place of Java: a unit does not have the variables of the user who writes the unit."""
         if found := java_environment():
             return found
         home = os.environ.get("JAVA_HOME") or Path(str(shutil.which("java"))).resolve().parent.parent

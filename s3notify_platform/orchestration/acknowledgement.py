@@ -17,8 +17,8 @@ class Acknowledgement:
     """Stamps the rounds of one run on the ack chain of the run's batch, if the batch has a chain.
 
     `batch`: the request of the run. `chain`: the batch's chain, if a sensor opened it. `opened`: the sensor's view when
-    it opened the chain. A batch of everything has only one child on the chain. This child is stamped after the last
-    round. The same stamp adds the failed slots as new children, so that the failed slots are requested again.
+    the sensor opened the chain. A batch of everything has only one child on the chain. This child is stamped after the
+    last round. The same stamp adds the failed slots as new children, so that the failed slots are requested again.
     """
 
     clients: SourceClients
@@ -33,8 +33,8 @@ class Acknowledgement:
         """Stamps the committed and reported slots of a round. First, slots that a listing has settled leave the rescan
         backlog.
 
-        A crash between backlog and stamp is harmless: the slots stay open, are requested again, and are then found
-        unchanged. An unqueued writer is noted before the slots that reveal it are stamped.
+        A crash between these two steps is harmless: the slots stay open, are requested again, and are then found
+        unchanged. If the round reveals an unqueued writer, the writer is noted before the slots are stamped.
         """
         self._rounds += 1
         bad = done.bad()
@@ -61,13 +61,13 @@ class Acknowledgement:
         if self.chain is not None and (names := [str(child) for child in sorted(children)]):
             operation = f"{self.run_id}/{self._rounds}"
             begun = [str(slot) for slot in sorted(starts)]
-            # The stamp of a slot's child adds no new children.
+            # A stamp for slots adds no new children, so a stamp of all children finishes the chain.
             if not self.batch.everything and self.chain.children == {*names}:
                 outcome = self.clients.chains.finish(self.chain, operation)
             else:
                 outcome = self.clients.chains.stamp_children(self.chain, names, operation, starts=begun)
             if isinstance(outcome, AlreadyFailed):
-                # The sensor considered this run dead, or a person retries it. The next batch then finds these slots
-                # done.
+                # The chain has already failed, because the sensor considered this run dead, or because a person retries
+                # the run. The next batch then finds these slots done.
                 done = map(Slot, map(int, names))
                 self.clients.ask_again((slot for slot in done if slot != EVERYTHING), listing=False)

@@ -97,7 +97,8 @@ def build_slot_assets(settings: SourceAssets) -> dg.AssetsDefinition:
             for asset in settings.slot_assets
         ),
     ]
-    # The key selects the IO manager, which loads the committed rows for an asset with one of these assets as its input.
+    # The key selects the IO manager. If another asset has one of these assets as its input, the IO manager loads the
+    # committed rows.
     specs = [spec.with_io_manager_key(settings.io_key) for spec in specs]
 
     @dg.multi_asset(
@@ -168,7 +169,7 @@ def _run(context: dg.AssetExecutionContext, config: SlotBatch, settings: SourceA
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Stale:
-    """Finds the stale slots of some assets of a source: another version of the code made these slots."""
+    """Finds the stale slots of some of a source's assets: the slots that another version of the code made."""
 
     settings: SourceAssets
     assets: Collection[str]
@@ -201,8 +202,8 @@ class _Step:
     doing: Progress
     """The progress that `s3notify status` shows."""
     batch: str
-    """The sensor's batch. Without a batch: the run that a person requested, which is this run, or the run that this run
-    retries.
+    """The sensor's batch. Without a batch of the sensor: the id of the run that a person requested. That run is this
+    run, or the run that this run retries.
     """
     ingest: Ingest | None = None
     behind: str = ""
@@ -283,7 +284,8 @@ class _Step:
             yield each
 
     def _derived_of(self, ingested: Round) -> Iterator[StagedTable]:
-        # This is a separate generator so that its body starts only after the ingested table is committed.
+        # This generator is a function of its own, because its body must start only after the ingested table is
+        # committed.
         results = ingested.results[self.settings.name]
         if self.made:
             yield from self._derived(self._snapshot(), [slot for slot, each in results.items() if each.ok])
@@ -319,8 +321,8 @@ class _Step:
             )
 
     def _waits(self) -> dict[str, float]:
-        """Seconds that passed before the step: from the first signal to the sensor's poll, and from the poll to the
-        step. The values depend on the clocks of store, sensor and this machine, so they are only shown to people.
+        """The seconds before the step, as two numbers: from the first signal to the sensor's poll, and from the poll to
+        the step. The values depend on the clocks of store, sensor and this machine, so they are only shown to people.
         """
         signalled, opened, began = self.opened.signalled_ms, self.opened.opened_ms, self._began_ms
         waits = {"poll": (signalled, opened), "launch": (opened, began)}

@@ -1,9 +1,9 @@
 """Declarative automation of the assets downstream of a source: conditions, and the sensor for scattered slots.
 
 A batch's run makes the slot assets in the source's own step. `follow_slots` is true for slots that this step did not
-make: only the source was materialized, the slot asset is new, or its last run failed. Dagster's own automation sensor
-launches one run for each contiguous range of slots. `SlotAutomationSensor` requests one run for all these slots. The UI
-shows the history of the conditions as usual.
+make. There are three cases: only the source was materialized, the slot asset is new, or the last run of the slot asset
+failed. Dagster's own automation sensor launches one run for each contiguous range of slots. `SlotAutomationSensor`
+requests one run for all these slots. The UI shows the history of the conditions as usual.
 """
 
 import warnings
@@ -29,9 +29,9 @@ IN_FLIGHT: Final = [status for status in DagsterRunStatus if status not in ENDED
 
 def follow_bucket() -> dg.AutomationCondition[Any]:
     """True for a bucket-level asset after any slot was committed, unless a run is making the asset."""
-    # `eager()` does not fit: it waits until no slot is missing, and slots without objects are always missing. `eager()`
-    # also drops an update that it finds in the same evaluation as the end of the previous run, although the previous
-    # run may have missed the update.
+    # `eager()` does not fit: it waits until no slot is missing, and slots without objects are always missing. If one
+    # evaluation finds both an update and the end of the previous run, `eager()` drops the update. But the previous run
+    # may have missed this update.
     updated = dg.AutomationCondition.any_deps_updated()
     handled = dg.AutomationCondition.newly_requested() & ~updated
     return (updated.since(handled) & ~dg.AutomationCondition.in_progress()).with_label(
@@ -45,16 +45,17 @@ def made_tag(asset: str) -> str:
 
 
 def follow_slots(asset: str) -> dg.AutomationCondition[Any]:
-    """True for a slot of `asset` if a run committed the slot of the source and did not make `asset` too.
+    """True for a slot of `asset` if a run committed this slot in the source, and did not make it in `asset`.
 
     A slot that failed only in `asset`, and not in its source, is retried every ten minutes.
     """
     condition = dg.AutomationCondition
-    # `any_deps_updated()` does not fit: for the partitions of one run, it looks only at the last partition's run.
+    # `any_deps_updated()` does not fit: of several updated partitions, it considers only the run that made the last
+    # one.
     together = condition.all_new_updates_have_run_tags(tag_keys={made_tag(asset)})
     updated = condition.any_deps_match(condition.newly_updated() & ~together)
-    # The order of the terms matters: a run reports the source first, and a term that is evaluated later sees newer
-    # events.
+    # The order of the terms matters, because a run reports the source before the slot asset, and a later term sees
+    # newer events.
     never_made = (~condition.any_deps_missing() & condition.missing()).newly_true()
     failed = condition.execution_failed() & ~condition.any_deps_match(condition.execution_failed())
     again = failed & condition.cron_tick_passed(RETRY_CRON)
@@ -72,7 +73,8 @@ class SlotAutomationSensor(dg.AutomationConditionSensorDefinition):
 
     def __init__(self, assets: SourceAssets, metadata: Mapping[str, Any] | None = None) -> None:
         self._assets = assets
-        with warnings.catch_warnings(category=dg.BetaWarning, action="ignore"):  # evaluation in user code
+        # Dagster warns that the evaluation of conditions in user code is a beta feature.
+        with warnings.catch_warnings(category=dg.BetaWarning, action="ignore"):
             super().__init__(
                 f"{assets.name}_slot_automation",
                 target=dg.AssetSelection.assets(*(asset.name for asset in assets.slot_assets)),
@@ -91,13 +93,13 @@ class SlotAutomationSensor(dg.AutomationConditionSensorDefinition):
         jobs: Sequence[Any] | None = None,  # noqa: ARG002 - the base's signature
         metadata: Mapping[str, Any] | None = None,
     ) -> "SlotAutomationSensor":
-        """A copy: Dagster copies sensors when it loads definitions. Without this method, Dagster's copy would be an
-        instance of the base class.
+        """Returns a copy, because Dagster copies sensors when it loads definitions. Without this method, Dagster's copy
+        would be an instance of the base class.
         """
         return SlotAutomationSensor(self._assets, self.metadata if metadata is None else metadata)
 
     def _behind(self, instance: dg.DagsterInstance, requests: Sequence[dg.RunRequest]) -> list[int]:
-        """The requested slots in which the source is newer than the slot asset at this moment.
+        """The requested slots in which the source was materialized after the slot asset.
 
         A run reports slot by slot. So an evaluation during a run may find a slot whose source is reported, and whose
         slot asset is not reported yet.
@@ -120,7 +122,7 @@ class SlotAutomationSensor(dg.AutomationConditionSensorDefinition):
         return sorted(behind)
 
     def evaluate_tick(self, context: dg.SensorEvaluationContext) -> SensorExecutionData:
-        """Dagster's evaluation, with all requested partitions in one run."""
+        """The result of Dagster's own evaluation, with all requested partitions in one run."""
         tags = {AUTOMATION_TAG: self._assets.name}
         if context.instance.get_runs(filters=RunsFilter(tags=tags, statuses=IN_FLIGHT), limit=1):
             return SensorExecutionData(
@@ -141,8 +143,8 @@ class SlotAutomationSensor(dg.AutomationConditionSensorDefinition):
         config = {"slots": slots, "only": [key.to_user_string() for key in wanted], "force": False}
         packed = dg.RunRequest(
             job_name=requests[0].job_name,
-            # The source is selected, although this run does not make it. Without this selection, the source's rows
-            # would be an input from outside the step, for which Dagster needs a partition.
+            # The source is selected, although this run does not make it. Otherwise the source's rows would be an input
+            # from outside the step, and Dagster would need a partition for this input.
             asset_selection=[dg.AssetKey(self._assets.name), *wanted],
             asset_check_keys=[],
             run_config={"ops": {self._assets.io_key: {"config": config}}},

@@ -1,4 +1,4 @@
-"""The report at the end of a batch: the summary, and the results of the checks that the run can evaluate.
+"""The report at the end of a batch: the summary, and the results of those checks that the batch's run can evaluate.
 
 So these checks need no separate runs. `schema_changes` is about this batch. `chains_settled` repeats the state in the
 sensor's cursor. `complete` repeats the last sweep's result, or reports this batch if it compared the whole bucket.

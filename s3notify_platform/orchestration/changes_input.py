@@ -7,10 +7,10 @@
         for row in orders.rows.toLocalIterator():  # _change_type: insert, delete
             ...
 
-Changes are given exactly once. The metadata of the asset's materialization has the table version up to which the asset
-was given changes. Dagster stores this version and the materialization in one step. The changes of a failed run are
-given again, together with newer changes. An asset with effects outside Dagster commits `until` together with these
-effects, and then skips changes that it has applied before.
+Changes are given exactly once. The metadata of the asset's materialization has the table version at which the given
+changes end. Dagster stores this version and the materialization in one step. The changes of a failed run are given
+again, together with newer changes. An asset with effects outside Dagster commits `until` together with these effects,
+and then skips changes that it has applied before.
 
 All rows are given as insertions the first time, in a Dagster backfill, and in a run with the tag `s3notify/changes:
 full`. A person can set the tag in the launchpad.
@@ -33,10 +33,10 @@ from s3notify_platform.table.snapshot import Snapshot
 from s3notify_platform.table.versions import created_ms
 
 CHANGES_TAG: Final = "s3notify/changes"
-"""Tag of a run. If the tag's value is `full`, the assets of the run are given all rows."""
+"""Tag of a run. If the tag's value is `full`, the assets of the run get all rows."""
 
 METADATA_KEY: Final = "s3notify/changes/{}"
-"""Metadata of a materialization: the version of the source's table up to which the asset was given changes."""
+"""Metadata of a materialization: the version of the source's table at which the given changes end."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,13 +110,13 @@ def changes_of(source: Source, spark: SparkSession, found: Snapshot, *, since: i
 
 
 def is_full(tags: Mapping[str, str]) -> bool:
-    """True if the assets of a run with these tags are given all rows."""
+    """True if the assets of a run with these tags get all rows."""
     by_person = BACKFILL_ID_TAG in tags and AUTOMATION_CONDITION_TAG not in tags
     return by_person or tags.get(CHANGES_TAG) == "full"
 
 
 def _seen(instance: dg.DagsterInstance, keys: list[dg.AssetKey], key: str) -> Mapping[str, Any] | None:
-    """The version up to which the assets of a step were last given changes; None if one of these assets was never given
+    """The table version at which the last changes of the step's assets ended; None if one of these assets never got
     changes.
     """
     found: list[Mapping[str, Any]] = []

@@ -1,6 +1,6 @@
 """Checks of a source that need no request to the store. A batch's run and the upkeep's sensor report the results.
 
-Dagster shows a check as evaluated only if its result belongs to the run that materialized the asset last, or is newer.
+For Dagster, a check is evaluated only if its result comes from the run that last materialized the asset, or is newer.
 So each batch reports all checks.
 """
 
@@ -62,7 +62,9 @@ def schema_evaluation(name: str, done: BatchResult, *, batch: str) -> dg.AssetCh
 
 
 def overdue(state: SensorState, *, besides: str = "") -> list[str]:
-    """The batches that have been open for more than `OVERDUE_SECONDS`, except `besides`, which is ending now."""
+    """The batches that have been open for more than `OVERDUE_SECONDS`, except the batch `besides`, which is ending
+    now.
+    """
     since_ms = SYSTEM_CLOCK.wall_ms() - OVERDUE_SECONDS * 1000
     return [batch.id for batch in state.open if batch.id != besides and batch.opened_ms < since_ms]
 
@@ -104,7 +106,8 @@ def as_swept(instance: dg.DagsterInstance, name: str) -> dg.AssetCheckEvaluation
     """The last sweep's result, to be reported again; None if there was no sweep, or if a sweep is running. Cost: 1 read
     of the check's history.
 
-    Missed changes that the sweep found are announced by now, so only the sweep's own evaluation fails for them.
+    The sweep has announced the missed changes that it found. So these changes fail the sweep's own evaluation, but no
+    repetition of the result.
     """
     key = dg.AssetCheckKey(dg.AssetKey(name), COMPLETE)
     history = instance.event_log_storage.get_asset_check_execution_history(key, limit=LOOKED_BACK)

@@ -197,7 +197,7 @@ def _refused(name: str, reason: str, facts: Mapping[str, Any]) -> dg.AssetCheckR
 def chains_settled(io: SlotIOManager, instance: dg.DagsterInstance) -> dg.AssetCheckResult:
     """Reads every open chain, and removes old chains and their records.
 
-    Cost: 3 LISTs for each 1000 records; 1 GET for each ended chain; 2 requests for each open chain, and for each
+    Cost: 3 LISTs for each 1000 records, 1 GET for each ended chain, 2 requests for each open chain, and 2 for each
     removed record.
     """
     now_ms = SYSTEM_CLOCK.wall_ms()
@@ -228,9 +228,8 @@ def schema_changes(io: SlotIOManager, instance: dg.DagsterInstance) -> dg.AssetC
     """The result of the last batch in Dagster, and the fields that other runs have added to the schema after that
     batch.
 
-    Dagster's own check of column schemas is no help: it compares the last two materializations, which here are two
-    slots.
-    Requests: those of `LogTable.newest` and `LogReader.as_of`.
+    Dagster's own check of column schemas is no help, because it compares the last two materializations. In this asset,
+    the last two materializations are two slots. Requests: those of `LogTable.newest` and `LogReader.as_of`.
     """
     key = dg.AssetCheckKey(dg.AssetKey(io.name), SCHEMA)
     records = instance.event_log_storage.get_asset_check_execution_history(key, limit=1, status={*EVALUATED})

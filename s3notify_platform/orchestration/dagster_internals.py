@@ -10,13 +10,14 @@ one minor version. Dagster has no public way for these needs:
   ConfigurableClassData, BACKFILL_ID_TAG.
 - The reason of a run: BACKFILL_ID_TAG, AUTOMATION_CONDITION_TAG.
 - A coordinator checks limits on concurrent runs: TagConcurrencyLimitsCounter.
-- A run's process is alive or dead: DagsterGrpcClient, CanCancelExecutionRequest and -Result, GRPC_INFO_TAG,
-  DagsterUserCodeUnreachableError.
+- A run's process is alive or dead: DagsterGrpcClient, CanCancelExecutionRequest, CanCancelExecutionResult,
+  GRPC_INFO_TAG, DagsterUserCodeUnreachableError.
 - Retries of a run: ASSET_RESUME_RETRY_TAG, RESUME_RETRY_TAG, RETRY_NUMBER_TAG.
 - A sensor's cursor and its switch: InstigatorState, InstigatorStatus, InstigatorType, SensorInstigatorData.
 - A sensor of a subclass: SensorExecutionData, PARTITION_NAME_TAG.
 - The type of an asset job: UnresolvedAssetJobDefinition.
-- Planned slots and evaluated checks: AssetMaterializationPlannedData, AssetCheckExecutionRecord and -RecordStatus.
+- Planned slots and evaluated checks: AssetMaterializationPlannedData, AssetCheckExecutionRecord,
+  AssetCheckExecutionRecordStatus.
 - The due time of the sweep: get_latest_completed_cron_tick.
 - A batch of events at once: SqliteEventLogStorage, DagsterEventBatchMetadata.
 - Data and code versions of slots: DATA_VERSION_TAG, CODE_VERSION_TAG, get_input_data_version_tag,

@@ -2,9 +2,9 @@
 without a run.
 
 An uncommitted change is found in one of three ways. An entry of the source's topic names the change. The sensor has not
-seen the newest signal of the change's slot. Or the sensor has seen the signal, the slot is in flight or failing, and no
-commit of the slot has seen the signal. A signal has the time of its slot's last change. An entry has the time of its
-own change. Ages depend on the wall clocks of store, writers and reader.
+seen the newest signal of the change's slot. The slot is in flight or failing, and no commit of the slot has seen the
+newest signal. A signal has the time of its slot's last change. An entry has the time of its own change. Ages depend on
+the wall clocks of store, writers and reader.
 """
 
 from collections.abc import Mapping
@@ -73,7 +73,7 @@ def freshness(
     if state is not None:
         since += [batch.opened_ms for batch in state.open if EVERYTHING in batch.slots]
     ages = [(now_ms - since_ms) / 1000 for since_ms in since]
-    # With `signals: root`, the entries show that a slot is behind, and since when.
+    # With `signals: root`, a slot may have no signal. Its entries show that the slot is behind, and since when.
     named = sum(signal is None for signal in signals) if io.source.location.signals == "root" else 0
     return Freshness(
         oldest_seconds=max(0.0, queue_seconds or 0.0, *ages),

@@ -62,7 +62,7 @@ FAILURE_TAG: Final = "s3notify/failure"
 SECONDS_TAG: Final = "s3notify/seconds"
 """Tag of a run that has ended: the seconds of its phases, as JSON."""
 TRACEBACKS: Final = "tracebacks"
-"""Metadata of a run's failure: tracebacks, each with the slots that failed with it."""
+"""Metadata of a run's failure: tracebacks, each with the slots whose failure it shows."""
 TRACES_SHOWN: Final = 8
 
 _ABOUT_VALUES: Final = {
@@ -104,9 +104,9 @@ class RunFacts(Protocol):
 class SlotIOManager(_Settings):  # type: ignore[misc,valid-type]
     """Reads and writes the `DataFrame`s of one source by slot, and has the source's settings.
 
-    `s3`: a `NamedS3`, or an `S3Resource` without keys; keys given by value are refused when Spark needs them. `spark`:
-    a `SlotSpark` or another resource with a `spark_session`. Sensors create this resource too, so its session should
-    start on first use.
+    `s3`: a `NamedS3`, or an `S3Resource` without keys. If Spark needs keys that are given by value, the keys are
+    refused. `spark`: a `SlotSpark` or another resource with a `spark_session`. Sensors create this resource too, so its
+    session should start on first use.
     """
 
     s3: dg.ResourceDependency[S3Resource]
@@ -140,7 +140,7 @@ class SlotIOManager(_Settings):  # type: ignore[misc,valid-type]
     def settle_commit_mode(self) -> Source:
         """The source with its commit mode settled. Refuses a store that supports no commit mode.
 
-        Requests: those of `Location.settle_commit_mode`, which are 1 GET, and about 50 requests the first time.
+        Requests: those of `Location.settle_commit_mode`.
         """
         # A commit mode that was settled before is not reused: the store may have changed since an earlier run of this
         # process.
@@ -215,8 +215,8 @@ class SlotIOManager(_Settings):  # type: ignore[misc,valid-type]
         that fails only in a derived table counts as done for the source. So the slot's next change is not delayed, and
         automation makes the derived slot again.
 
-        Requests of a round: those of `commit_rounds`; 1 GET and 1 PUT for the chain, for any number of slots; and
-        `SourceClients.ask_again` for slots that were not read completely.
+        Requests of a round: those of `commit_rounds`, and 1 GET and 1 PUT for the chain, for any number of slots. Slots
+        that were not read completely also cost the requests of `SourceClients.ask_again`.
         """
         clients, reporting = self.clients, 0.0
         failed: dict[str, Results] = {}
@@ -270,13 +270,13 @@ class SlotIOManager(_Settings):  # type: ignore[misc,valid-type]
                 )
                 events.setdefault(result.slot, []).append(event)
         # The events are logged slot by slot, because Dagster's automation may read them at any moment. So automation
-        # finds each slot either made in all assets of the run, or in no asset.
+        # seldom sees a slot that is made in only some assets of the run.
         log_events(context.op_execution_context, [event for slot in sorted(events) for event in events[slot]])
 
     def _provenance(self, asset: str, result: SlotResult) -> dict[str, str]:
         """The tags by which Dagster finds stale slots; empty if the code version is unknown.
 
-        The tags name a derived slot's input only by its version, because the input's event has no id before it is
+        For the input of a derived slot, the tags have a version but no event, because an event has no id before it is
         stored.
         """
         if not result.made_by:

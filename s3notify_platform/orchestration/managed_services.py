@@ -209,7 +209,9 @@ class _Running:
     _ended: Event = field(default_factory=Event)
 
     def wait(self) -> None:
-        """Returns when the service has ended. Stops it if this step is interrupted, or if its parent process ends."""
+        """Returns when the service has ended. Stops the service if this step is interrupted, or if the parent of this
+        process ends.
+        """
         parent = os.getppid()
         Thread(target=self._run, name=self._name, daemon=True).start()
         looked = SYSTEM_CLOCK.monotonic()

@@ -22,7 +22,9 @@ QUARANTINE: Final = "quarantine"
 SOURCE_TAG: Final = "s3notify/source"
 PART_TAG: Final = "s3notify/part"
 WARM_TAG: Final = "s3notify/spark"
-"""Tag of jobs and assets whose runs a warm worker may take: a digest of the Spark configuration that they need."""
+"""Tag of jobs and assets whose runs a warm worker may take. The tag's value is a digest of the Spark configuration that
+these runs need.
+"""
 
 
 CHOICES: Final = (
@@ -43,7 +45,7 @@ class SlotBatch(dg.Config):
 
     Dagster itself requests one partition or a contiguous range. So the run of a sensor has no partition tag, and names
     its slots here. If no slots are named here, the run covers the partitions that it was started with. A person sets
-    `choose`. The launchpad shows only that field, because it leaves out fields whose defaults have a factory.
+    `choose`. The launchpad shows only `choose`, because it leaves out each field whose default comes from a factory.
     """
 
     choose: str = Field(default="", description=CHOICES)

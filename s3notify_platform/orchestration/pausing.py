@@ -32,8 +32,8 @@ def is_paused(instance: dg.DagsterInstance, source: str) -> bool:
 def seconds_since_tick(
     instance: dg.DagsterInstance, source: str, *, clock: Clock = SYSTEM_CLOCK
 ) -> float | None:
-    """Seconds since the sensor of a source ticked last, in any code location where it is on; None if the sensor is off
-    or has not ticked yet. Cost: 1 read of the instance's sensors.
+    """Seconds since the last tick of the source's sensor, in any code location where the sensor is on. None if the
+    sensor is off, or has not ticked yet. Cost: 1 read of the instance's sensors.
     """
     ticks = [
         data.last_tick_timestamp

@@ -134,8 +134,8 @@ def run_view(
     """The facts about a run that a sensor needs for its decisions. Cost: 1 read of the heartbeat if the run has
     started.
 
-    `failure`: the reason that the run gave. `waits`: statuses in which a run may stay for any time. A run whose launch
-    failed stays `NOT_STARTED`.
+    `failure`: the reason of the failure, as the run gave it. `waits`: statuses in which a run may stay for any time. A
+    run whose launch failed stays `NOT_STARTED`.
     """
     return RunView(
         run_id=run.run_id,

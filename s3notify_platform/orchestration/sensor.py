@@ -62,8 +62,8 @@ def watch(
 ) -> Tick:
     """Looks every `poll_seconds` until there is something to request, or until `WATCH_SECONDS` are over.
 
-    Looks only once if `poll_seconds` is 0 or all watchers are taken. A new epoch also ends the tick, so that the epoch
-    is stored before anything is requested under it.
+    Looks only once if `poll_seconds` is 0 or all watchers are taken. A new epoch also ends the tick, because Dagster
+    must store the epoch before anything is requested under it.
     """
     ends = clock.monotonic() + WATCH_SECONDS
     tick = look(state)
@@ -91,8 +91,7 @@ def build_sensor(
     `ShortCursor.dumps`.
     """
     _SOURCES.add(assets.name)
-    # A user sets an interval longer than Dagster's default to save requests, so the ticks of such a sensor poll only
-    # once.
+    # An interval longer than Dagster's own serves to save requests. So with such an interval, a tick polls only once.
     watches = assets.interval_seconds <= LOOP_SECONDS
 
     @dg.sensor(
@@ -180,7 +179,9 @@ def _opened(io: SlotIOManager, expected: str, *, transformed: bool) -> OpenTable
 def _result(
     context: dg.SensorEvaluationContext, tick: Tick, requests: Sequence[dg.RunRequest], cursor: str
 ) -> dg.SensorResult:
-    """The result of a tick. The tick's note goes to its log if runs are requested, else it is the skip reason."""
+    """The result of a tick. If runs are requested, the tick's note is written to the tick's log. Otherwise the note is
+    the skip reason.
+    """
     if requests:
         context.log.info(tick.note)
     return dg.SensorResult(run_requests=requests, cursor=cursor, skip_reason=None if requests else tick.note)

@@ -98,7 +98,7 @@ def _sensors(instance: dg.DagsterInstance, source: str) -> list[tuple[Instigator
 def sensor_state(instance: dg.DagsterInstance, source: str, records: RecordStore) -> SensorState | None:
     """The cursor of a source's sensor; None if it has no cursor yet.
 
-    Cost: 1 read of the instance's sensors, and the requests of `ShortCursor` to `records`, the source's records.
+    Cost: 1 read of the instance's sensors, and the requests of `ShortCursor`. `records`: the records of the source.
     """
     found = [data for _, data in _sensors(instance, source)]
     for data in sorted(found, key=lambda data: -(data.last_tick_timestamp or 0)):

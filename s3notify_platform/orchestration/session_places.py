@@ -34,8 +34,8 @@ def take_place(
     folder: Path | None = None,
     clock: Clock = SYSTEM_CLOCK,
 ) -> None:
-    """Returns when this process has one of the first `limit` places, until it ends. Calls `say` once if the process
-    must wait.
+    """Waits until this process has one of the first `limit` places. The process then keeps the place until the process
+    ends. Calls `say` once if the process must wait.
     """
     if _TAKEN:
         return

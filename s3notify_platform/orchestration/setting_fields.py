@@ -48,8 +48,8 @@ def fields_of(
     """Fields for pydantic's `create_model`, one for each setting.
 
     If the model needs a setting's name for another purpose, the field gets another name, and the setting's name as
-    alias. `renamed` gives these other names. If pydantic itself uses a setting's name, the field is called
-    `row_{name}`.
+    alias. `renamed`: the other name of each such field, by the setting's name. If pydantic itself uses a setting's
+    name, the field is called `row_{name}`.
     """
     found: dict[str, Any] = {}
     for setting in settings:
@@ -66,7 +66,7 @@ def fields_of(
 
 
 def values_of(model: BaseModel, *declared: type) -> dict[str, Any]:
-    """The values of these settings in a model that has their fields, by the settings' names."""
+    """The values of these settings, by the settings' names. `model` has a field for each of the settings."""
     fields = {info.alias or name: name for name, info in type(model).model_fields.items()}
     return {one.name: getattr(model, fields[one.name]) for one in settings_of(*declared)}
 

@@ -34,7 +34,7 @@ def s3_slot_asset(
 ) -> Callable[[Transform], SlotAsset]:
     """A slot-partitioned asset downstream of `source`: `(DataFrame of committed rows) -> DataFrame`.
 
-    The function must keep the `_slot` column. The function is called with the slots that a batch committed. The
+    The function must keep the `_slot` column. The function gets the rows of the slots that a batch committed. The
     function's result replaces these slots of the slot asset's table. The function's import path must be under
     `slot_assets` of the source's component.
 
@@ -55,9 +55,10 @@ def s3_slot_asset(
 class SourceAssets:
     """The inputs for building a source's definitions. `running`: True if sensors and schedules are on from the start.
 
-    `fingerprint`: a digest of the transform's source; "" if it is unknown. `resources`: keys of the project's own
-    resources that replace the `spark`, `s3` or `dynamodb` of `io`. `run_tags`: tags of all runs of the source, except
-    runs of assets that a person launches. `op_tags`, `pool`: the tags and the pool of the source's steps with Spark.
+    `fingerprint`: a digest of the transform's source code; "" if the digest is unknown. `resources`: keys of the
+    project's own resources that replace the `spark`, `s3` or `dynamodb` of `io`. `run_tags`: tags of all runs of the
+    source, except runs of assets that a person launches. `op_tags`, `pool`: the tags and the pool of the source's steps
+    with Spark.
     """
 
     io: SlotIOManager
@@ -111,7 +112,7 @@ class SourceAssets:
         own = {"spark": self.io.spark, "s3": self.io.s3, "dynamodb": self.io.dynamodb}
         ours = {f"{self.name}_{part}": found for part, found in own.items() if part not in self.resources}
         # Dagster writes the configurable fields of all resources into the schema of each job of a project. So the IO
-        # manager has no configurable fields; the component has these fields instead.
+        # manager has no configurable fields: the component has them instead.
         hardcoded = dg.IOManagerDefinition.hardcoded_io_manager(self.io)
         return ours | {self.io_key: with_resources(self.io, self.resources) if self.resources else hardcoded}
 
@@ -134,8 +135,8 @@ class SourceAssets:
         }
 
     def place(self, asset: str | None = None) -> dict[str, Any]:
-        """Metadata of a spec: the place of the source's table, or of an asset's table, and how other
-        engines read it.
+        """Metadata of a spec: the address of a table, and the ways in which other engines read it. The table is the
+        source's, or that of `asset`.
         """
         location = self.io.source.location
         uri = f"s3://{location.platform.bucket}/{location.table_layout(asset).prefix.removesuffix('/')}"
@@ -156,7 +157,7 @@ class SourceAssets:
 def step_failures(note: Callable[[str], None] = lambda _: None) -> Iterator[None]:
     """Errors of this package fail the step with their message. The step may be retried, except after a `UsageError`.
 
-    `note` is called with the message first.
+    Before the step fails, `note` is called with the error's message.
     """
     try:
         yield

@@ -1,5 +1,5 @@
-"""Services of a source that Dagster manages: the inlets and outlets that the YAML enables, in runs kept alive by a
-sensor.
+"""Services of a source that Dagster manages: the inlets and outlets that the YAML enables. A sensor keeps a run of each
+service alive.
 """
 
 from collections.abc import Mapping

@@ -1,4 +1,5 @@
-"""The asset `{source}_summary`: numbers of each batch, which Dagster plots, and the state of the slots after it.
+"""The asset `{source}_summary`: for each batch, the batch's numbers, which Dagster plots, and the state of the slots
+after the batch.
 
 The asset has no run of its own. A batch's run reports the summary at the run's end. The upkeep's sensor reports the
 summary if slots begin to fail or become stale without a batch. The summary names slots, but no keys, because Dagster's
@@ -51,7 +52,7 @@ class BatchNumbers:
     """The numbers of one run of a batch. `lag_seconds`: the time from the first signal to the end of the run; None if
     nobody signalled.
 
-    `objects_derived`: the objects of slots whose slot assets were made from earlier commits; 0 for other runs.
+    `objects_derived`: the number of objects in slots whose slot assets this run made from earlier commits; otherwise 0.
     """
 
     batch: str
@@ -104,10 +105,10 @@ class BatchNumbers:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceNow:
-    """A source as of one snapshot of its table, and of its sensor's last tick, if it has a sensor.
+    """A source, as seen in one snapshot of its table. If the source has a sensor, the sensor's last tick is known, too.
 
-    `batch` has ended since that tick. The slots of `batch` are in `done` or, with the reason, in `failed`. `created`:
-    the versions that the batch created.
+    `batch`: the batch that has ended since the sensor's last tick; "" if no batch has. The slots of `batch` are in
+    `done` or, with the reason, in `failed`. `created`: the versions that the batch created.
     """
 
     source: Source
@@ -129,8 +130,8 @@ class SourceNow:
     def metadata(self) -> dict[str, Any]:
         """Metadata of the summary.
 
-        Cost: 1 HEAD for each table version that last changed a slot, if this process does not know the version's time
-        yet; at most `VERSIONS_TIMED` HEADs. Each slot asset also costs the requests of `LogTable.newest`.
+        Cost: 1 HEAD for each table version that last changed a slot, unless this process knows the version's time
+        already; at most `VERSIONS_TIMED` HEADs. Each slot asset also costs the requests of `LogTable.newest`.
         """
         facts = {slot: each for slot, each in self.snapshot.manifest.slots.items() if each.generation}
         failing, slots = self.failing, self._map(facts)
@@ -187,7 +188,7 @@ class SourceNow:
             if name == self.source.name:
                 found[name] = sum(each.is_stale(code) for each in facts.values())
             else:
-                with suppress(S3NotifyError):  # an error of a slot asset is not the source's
+                with suppress(S3NotifyError):  # an error of a slot asset is no error of the source
                     found[name] = len(stale_slots(self.source.location.table(name), code))
         return found
 

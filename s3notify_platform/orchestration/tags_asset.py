@@ -1,4 +1,4 @@
-"""The asset `{source}_tags`: tags of the committed objects, if the source sets any. Automation updates it."""
+"""The asset `{source}_tags`: tags of the committed objects, if the source sets any. Automation updates the asset."""
 
 import dagster as dg
 
@@ -34,7 +34,7 @@ def build_tags(assets: SourceAssets) -> tuple[dg.AssetsDefinition, dg.SensorDefi
     automation = dg.AutomationConditionSensorDefinition(
         f"{assets.name}_automation",
         target=dg.AssetSelection.assets(tags),
-        # Nobody waits for tags, and each evaluation costs as much as a poll.
+        # Evaluations are rare, because nobody waits for tags, and each evaluation costs as much as a poll.
         minimum_interval_seconds=max(assets.interval_seconds, 30),
         default_status=assets.sensor_status,
         run_tags={**assets.run_tags},

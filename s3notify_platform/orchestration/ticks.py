@@ -1,8 +1,8 @@
 """State that the ticks of a sensor share within one process.
 
 Dagster opens an instance for each tick of a sensor that takes resources. Each time, the instance's storages read all
-their migrations from disk, which is two thirds of the CPU time of a tick that finds nothing. So sensors that tick every
-few seconds declare no resources, and build them on an instance that stays open.
+their migrations from disk. This takes two thirds of the CPU time of a tick that finds nothing. So sensors that tick
+every few seconds declare no resources, and build them on an instance that stays open.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -36,7 +36,7 @@ def with_requirements(
 def tick_of(
     context: dg.SensorEvaluationContext, assets: SourceAssets
 ) -> Iterator[tuple[SlotIOManager, dg.DagsterInstance]]:
-    """The source's IO manager, and the instance, for one tick of a sensor without `required_resource_keys`."""
+    """The source's IO manager and Dagster's instance, for one tick of a sensor without `required_resource_keys`."""
     repository = context.repository_def
     if repository is None or context.instance_ref is None:  # called directly, with resources and instance
         yield assets.io_of(context), context.instance

@@ -1,15 +1,16 @@
 """The upkeep of a source: a sensor that finishes the work of killed writers, reports the table's freshness, and sweeps.
 
 Only the sweep needs a run. A pass of the reconciler is short, and the code server, which evaluates sensors, keeps the
-reconciler's memory between passes. Changes of the queue are reported at most once a minute, and so are slots that begin
-to fail or become stale by new code. When `sweep_cron` is due, the sensor requests the sweep: a run of the checks
-`complete` and `chains_settled`.
+reconciler's memory between passes. Changes of the queue are reported at most once a minute. The same holds for slots
+that begin to fail, or that new code makes stale. When `sweep_cron` is due, the sensor requests the sweep: a run of the
+checks `complete` and `chains_settled`.
 
-Freshness. While no change has waited for more than half of `fresh_seconds`, the asset `{source}_queue` is materialized,
-at least once in each fifth of `fresh_seconds`. Otherwise the asset is only observed. The asset has one of Dagster's
-freshness policies, which fails if the asset was not materialized for half of `fresh_seconds` plus a fifth. So the
-policy fails when the sensor is not running, or when a change has waited for `fresh_seconds` (at most a fifth of this
-time later). The policy passes while a source has nothing to do.
+Freshness. The queue is fresh while no change has waited for more than half of `fresh_seconds`. While the queue is
+fresh, the asset `{source}_queue` is materialized at least once in each fifth of `fresh_seconds`. Otherwise the asset is
+only observed. The asset has one of Dagster's freshness policies. The policy fails if the last materialization is older
+than the sum of both times: 0.7 × `fresh_seconds`. So the policy fails if the sensor does not run. The policy also fails
+when a change has waited for `fresh_seconds`, or at most a fifth of this time longer. The policy passes while a source
+has nothing to do.
 """
 
 import json
@@ -137,7 +138,7 @@ class _Seen:
     beat_ms: int = 0
     failing: Sequence[int] = ()
     codes: Mapping[str, str] = field(default_factory=dict)
-    """Code versions, on which stale slots depend."""
+    """The code versions that the last report of stale slots used."""
     settled: bool = True
     due_at: float = 0.0
     """The time when the sweep was last due, in seconds."""
@@ -146,7 +147,7 @@ class _Seen:
     def loads(cls, text: str | None) -> "_Seen":
         try:
             return cls(**json.loads(text or "{}"))
-        except (ValueError, TypeError):  # the facts are for people, and are reported again
+        except (ValueError, TypeError):  # the facts are only for people, so all of them are reported again
             return cls()
 
     def dumps(self) -> str:

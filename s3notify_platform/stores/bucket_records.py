@@ -3,13 +3,13 @@ r"""`RecordStore` on a bucket: each record is a small object, so the platform ne
     {prefix}{quoted partition}/{quoted key}     body: "1 {state} {write token}\n" and the value; for a
                                                 counter "1 {state} {write token},{token before},…\n"
 
-Guarantees. If several writers expect the same version, one of them succeeds: create is a PUT if absent, replace is a
-PUT under If-Match. Every write carries a random token. So two writes of equal content have two ETags; the version of a
-record is its ETag, which on many stores is the body's MD5. A write in doubt returns `Unknown`: callers read the record,
-and send the write again (`protocols.updates`). Only `add`, which has its own compare-and-set loop, resolves doubt
-itself. For this, a counter also holds the tokens of its last writes. So an addition stays in doubt only after
-`PAST_TOKENS` further additions. Counters need this care because they have many concurrent writers, and because Ceph RGW
-answers half of the conflicts with 500 instead of 412.
+Guarantees. If several writers expect the same version, one of them succeeds. Create is a PUT if absent, and replace is
+a PUT under If-Match. Every write carries a random token. So two writes of equal content have two ETags. This matters
+because the version of a record is its ETag, and on many stores the ETag is the body's MD5. A write in doubt returns
+`Unknown`: callers read the record, and send the write again (`protocols.updates`). Only `add`, which has its own
+compare-and-set loop, resolves doubt itself. For this, a counter also holds the tokens of its last writes. So an
+addition stays in doubt only after `PAST_TOKENS` further additions. Counters need this care because they have many
+concurrent writers, and because Ceph RGW answers half of the conflicts with 500 instead of 412.
 
 Removal is a DELETE under If-Match if the store honours this condition, which is tested once. If a store ignores the
 condition, a DELETE could remove a record that was created in between. On such a store, a tombstone is therefore written
@@ -17,7 +17,7 @@ under If-Match, and this write decides who has removed the record. The tombstone
 it. If `keys_recur` is False, no record can have this key again, and the tombstone is deleted. A scan that finds a
 tombstone tries to delete it, so an interrupted removal leaves nothing permanent.
 
-A process caches the counters that it wrote last, so a counter that no other process changes is not read again.
+A process caches the counters that it wrote last. So a counter that no other process changes is not read again.
 
 | operation | requests, undisturbed |
 |---|---|
@@ -142,7 +142,7 @@ class ObjectRecordStore:
         keys_recur: bool | Callable[[str], bool] = True,
         parallelism: int = 1,
     ) -> None:
-        """`keys_recur`: True if a removed key may be created again; or a function that returns this answer for a
+        """`keys_recur`: True if a removed key may be created again, or a function that answers this question for a
         partition.
 
         `parallelism`: how many records this object reads at a time, for all its scans together, in its own threads.
@@ -203,8 +203,8 @@ class ObjectRecordStore:
     ) -> Iterator[Record]:
         """See `RecordStore.scan`. The scan is not a snapshot: each record is read shortly before it is yielded.
 
-        Up to `parallelism` records are read ahead. LIST returns names and versions. So a record costs no GET if it is
-        known, if it is not wanted, or if only its key is needed.
+        Up to `parallelism` records are read ahead. LIST returns names and versions. So a record costs no GET in three
+        cases: the record is known, the record is not wanted, or only the record's key is needed.
         """
         below = self._below(partition)
         # A name is quoted byte by byte, so the quoted prefix is a prefix of the quoted names.
@@ -289,8 +289,8 @@ class ObjectRecordStore:
         return self._store.put(path, _body(state, (unique_name(self._clock),), value), precondition=condition)
 
     def _count(self, path: str, total: int, found: _Stored | None) -> WriteOutcome:
-        """Replace the counter. If the write is in doubt, the token shows if the write was applied; if it was not
-        applied, it is sent again.
+        """Replace the counter. If the write is in doubt, the token shows if the write was applied. A write that was not
+        applied is sent again.
         """
         token = unique_name(self._clock)
         past = () if found is None else found.tokens[:PAST_TOKENS]

@@ -142,7 +142,9 @@ class ConditionalStore(DelegatingStore):
         metadata: Metadata = None,
         source: CopySource | None = None,
     ) -> UploadId:
-        """See `Uploads.begin_upload`. `UsageError` with a condition: completion may take longer than any lease."""
+        """See `Uploads.begin_upload`. `UsageError` if a condition is given, because the completion of an upload may
+        take longer than any lease.
+        """
         if precondition is not None:
             raise UsageError(
                 f"upload of {key!r} under a condition: the store has no conditions for uploads, and a lease is too "

@@ -116,7 +116,9 @@ class Access:
 
     @property
     def credentials(self) -> dict[str, str | None]:
-        """The fields that say how credentials are found, for another service that is reached as the same user."""
+        """The fields that say how credentials are found. With these fields, another service is reached as the same
+        user.
+        """
         return {each.name: getattr(self, each.name) for each in fields(Access)[2:]}
 
     @property

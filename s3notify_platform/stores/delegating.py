@@ -31,7 +31,9 @@ class DelegatingStore:
         self.store = store
 
     def _target(self, _method: Method) -> ObjectStore:
-        """The store that a call goes to; overridden by wrappers that treat all methods in the same way."""
+        """The store to which a call goes. A wrapper that treats all methods in the same way overrides only this
+        method.
+        """
         return self.store
 
     def get(

@@ -80,7 +80,9 @@ def _judge_answer(error: ClientError, config: S3Config) -> Fault:
 
 
 _OF_ENCRYPTION = re.compile(r"\bkms:[A-Za-z*]|:kms:|\bKMS\b|ciphertext refers to")
-"""Messages about encryption keys. AWS answers AccessDenied if the caller may not use the key."""
+"""Messages about encryption keys. If the caller may not use the encryption key, AWS answers AccessDenied with such a
+message.
+"""
 
 
 _PLAIN = {

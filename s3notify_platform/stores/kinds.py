@@ -6,10 +6,10 @@ from typing import Final
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kind:
-    """A kind of store: import paths of functions that take an `S3Config`, and send no request.
+    """A kind of store, by the import paths of its functions. Each function takes an `S3Config`, and sends no request.
 
-    `store`: makes the `ports.ObjectStore`. `obstore`, if given: makes the client of the hot read path; without it,
-    objects are read through the `ObjectStore`. `tags`, if given: makes the reader and writer of object tags
+    `store`: makes the `ports.ObjectStore`. `obstore`, if given: makes the client of the hot read path. Without this
+    client, objects are read through the `ObjectStore`. `tags`, if given: makes the reader and writer of object tags
     (`stores.s3.tags.ObjectTags`).
     """
 
@@ -25,4 +25,4 @@ KINDS: Final[dict[str, Kind]] = {
         tags="s3notify_platform.stores.s3.tags:ObjectTags",
     )
 }
-"""The kinds by the scheme of their URLs, which is also the setting `scheme` of a source."""
+"""The kinds of store by the scheme of their URLs. A source names its kind of store by the setting `scheme`."""

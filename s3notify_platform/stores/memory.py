@@ -48,7 +48,7 @@ class MemoryObjectStore:
     def __init__(
         self, *, clock: Clock = SYSTEM_CLOCK, buckets: "Mapping[str, MemoryObjectStore] | None" = None
     ) -> None:
-        """`buckets`: the other buckets of the same server by name; objects may be copied from them."""
+        """`buckets`: by name, the other buckets of the same server, from which objects may be copied."""
         self._clock = clock
         self._buckets = buckets or {}
         self._lock = Lock()

@@ -38,7 +38,7 @@ class Place:
 
 
 def place_of(url: str) -> Place:
-    """The parts of a URL. `UsageError` if its scheme is not a kind of store, or if it has no bucket."""
+    """The parts of a URL. `UsageError` if the URL's scheme is no kind of store, or if the URL has no bucket."""
     found = urlsplit(url)
     scheme = _ALIASES.get(found.scheme, found.scheme)
     if scheme not in KINDS or not found.netloc:
@@ -125,7 +125,7 @@ def _in_table(config: DynamoConfig, scope: str) -> DynamoRecordStore:
 def _on_bucket(
     bucket: S3Config, prefix: str, keys_recur: bool | Callable[[str], bool], parallelism: int
 ) -> ObjectRecordStore:
-    """One `ObjectRecordStore` for each prefix and process, because it caches counters, and the conditions that the
+    """Each process has one `ObjectRecordStore` for each prefix: the object caches counters, and the conditions that the
     store honours.
     """
     return ObjectRecordStore(open_store(bucket), prefix, keys_recur=keys_recur, parallelism=parallelism)

@@ -1,10 +1,10 @@
 """The capability probe: tries every condition on scratch objects, and decides which commit is safe on a store.
 
 A store that ignores a condition answers 200, as does a store that honours it. So the probe tries every condition twice.
-If the condition holds, the write must be applied; if it does not hold, the write must be refused, and change nothing.
-Then 8 threads write one key concurrently, and at most one may succeed. The platform never relies on a guarantee that
-the store does not give: `choose_commit` returns the commit that fits the probe and the configuration, with the reason,
-or it refuses.
+If the condition holds, the write must be applied. If the condition does not hold, the write must be refused, and must
+change nothing. Then 8 threads write one key concurrently, and at most one may succeed. The platform never relies on a
+guarantee that the store does not give. `choose_commit` returns the commit that fits the probe and the configuration, or
+it refuses.
 
 Requests: about 50, once; all scratch objects are deleted at the end.
 """
@@ -35,7 +35,7 @@ CommitMode = Literal["native", "dynamodb"]
 """`native`: commits use the store's own conditions. `dynamodb`: commits use leases in a DynamoDB table."""
 
 PROBE: Final = ".s3notify-probe-"
-"""Start of the names of a probe's objects, after the prefix."""
+"""The keys of a probe's objects begin with the prefix and this text."""
 
 CommitChoice = Literal["auto", "native", "dynamodb"]
 """The user's setting. `auto`: native if native commits are safe on the store, else dynamodb if a lease table is
@@ -43,7 +43,7 @@ named.
 """
 
 Mode = Literal["native", "external", "unusable"]
-"""`native`: commits can use the store's own conditions. `external`: the store lacks a condition that commits need, so
+"""`native`: commits can use the store's own conditions. `external`: the store lacks a condition that commits need. So
 only a commit through DynamoDB is safe. `unusable`: not reachable, or not permitted.
 """
 
@@ -51,7 +51,8 @@ only a commit through DynamoDB is safe. `unusable`: not reachable, or not permit
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Capabilities:
     """Findings of the probe. The field of a condition is True if a write was applied when the condition held, and was
-    refused when the condition did not hold. At most one of the concurrent writers must have won, too.
+    refused when the condition did not hold. For `create_if_absent` and `put_if_match`, True also means that at most one
+    of several concurrent writers succeeded.
     """
 
     reachable: bool = False
@@ -88,7 +89,7 @@ class HasServerClock(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
-    """The chosen commit, and the reason, for people."""
+    """The chosen commit mode, and the reason of the choice as a text for people."""
 
     commit: CommitMode
     reason: str
@@ -157,7 +158,7 @@ class _Probe:
         except UnavailableError as error:
             return Capabilities(problems=(str(error),))
         except S3NotifyError:
-            pass  # The store answers. The next steps find out which requests it refuses.
+            pass  # The store answers. The next steps find out which requests the store refuses.
         self._check("can_list", lambda: self._store.list(self._prefix, limit=1))
         if self._check("can_write", lambda: _applied(self._put("w", b"1"))):
             self._check("can_read", self._can_read)
@@ -274,7 +275,9 @@ class _Probe:
         _demand(isinstance(found, StoredObject) and found.body == body, "a refused write changed the object")
 
     def _race(self, name: str, precondition: Precondition) -> None:
-        """`RACERS` writers use one precondition: at most one gets `Written`, and then its body is stored."""
+        """`RACERS` writers use one precondition at the same time. At most one of them may get `Written`; the object
+        must then have the body of this writer.
+        """
         bodies = [b"racer %d" % number for number in range(RACERS)]
         with ThreadPoolExecutor(RACERS) as pool:
             outcomes = list(pool.map(lambda body: self._put(name, body, precondition), bodies))
@@ -306,5 +309,5 @@ def _applied(outcome: WriteOutcome) -> ETag:
 
 
 def _refused(outcome: WriteOutcome, what: str) -> None:
-    # Unknown is neither a refusal nor a violation: the body, read afterwards, decides.
+    # The outcome `Unknown` is neither a refusal nor a violation. The later check of the body decides.
     _demand(not isinstance(outcome, Written), f"{what} was applied: the condition is ignored")

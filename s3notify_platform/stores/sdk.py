@@ -25,10 +25,10 @@ SDK_ERRORS: Final = (BotoCoreError, ClientError, ResponseParserError, OSError)
 """All exceptions that a request can raise; `OSError`: a socket failed while a body was read."""
 
 NEVER_SENT: Final = (EndpointConnectionError, ConnectTimeoutError, ProxyConnectionError)
-"""The request was certainly not applied."""
+"""Errors after which the request was certainly not applied."""
 
 LOST: Final = (HTTPClientError, IncompleteReadError, SSLError, ResponseParserError, OSError)
-"""The request may have been applied."""
+"""Errors after which the request may have been applied."""
 
 SENT: Final[Counter[tuple[str, str]]] = Counter()
 """Number of requests that this process sent, including repetitions, by service and operation: ("s3", "PutObject")."""
@@ -42,7 +42,8 @@ C = TypeVar("C")
 
 
 class SdkUser(Generic[C]):
-    """An adapter with a boto3 client that retries nothing by itself: the adapters decide which requests are sent again.
+    """An adapter with a boto3 client. The client retries nothing by itself: the adapter decides which requests are sent
+    again.
 
     Thread-safe; before the first call, no request is sent, and no credential is looked up.
     """
@@ -63,7 +64,7 @@ class SdkUser(Generic[C]):
             if self._client is None:
                 session, client = _new_client(self._service, self._access, **self._settings)
                 if session.get_credentials() is None:
-                    raise NoCredentialsError  # and keep no client: credentials may be there later
+                    raise NoCredentialsError  # no client is kept, because credentials may be there later
                 client.meta.events.register(f"before-send.{self._service}", _count_request)
                 self._prepare(client)
                 self._client = client

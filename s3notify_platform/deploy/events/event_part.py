@@ -1,4 +1,6 @@
-"""The interface of a part of the setup, and the part that is one statement of a policy with several writers."""
+"""`Part` is the interface of a part of the setup. `StatementPart` is one statement of a policy that has several
+writers.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,7 +17,8 @@ Json = dict[str, Any]
 
 
 def allowing(name: str, *, service: str, action: str, resource: Any, source: Any, account: Any = "") -> Json:
-    """The statement that allows a service one action, for one source, in `account` if given. Pure.
+    """The statement that allows a service one action, on behalf of one source. With `account`, the source must belong
+    to this account. Pure.
 
     ARNs and account are texts, or a template's references to them.
     """

@@ -18,7 +18,9 @@ from s3notify_platform.stores.aws.bucket_notifications import BucketEvents, Noti
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Planned:
-    """A part, and its state: the missing pieces, or the pieces that are left; "" if there are no such pieces."""
+    """A part with its state, as text for people: the answer of the part's `lacks` or `remains`; "" if there is nothing
+    to do.
+    """
 
     part: Part
     state: str
@@ -71,7 +73,9 @@ class EventSetup:
         return self.parts_by(way, topic_arn)
 
     def parts_by(self, way: Way, topic_arn: str = "") -> tuple[Part, ...]:
-        """The parts of a way. For SNS, `topic_arn` is the topic, which is made here or exists. No request."""
+        """The parts of a way. For SNS, `topic_arn` names the topic: an existing topic, or the topic that these parts
+        make. No request.
+        """
         site, queue, owner = self.site, self.queue, self.site.bucket_account
         match way:
             case "sqs":

@@ -51,14 +51,16 @@ class GatewayTopic:
         return next((arn for arn in listed if arn.rpartition(":")[2] == self.name), None)
 
     def lacks(self) -> str:
-        """See `Part`. Requests: those of `arn`, and 1. The receiver is compared if the gateway shows it."""
+        """See `Part`. Requests: those of `arn`, and 1 more. If the gateway shows the receiver, the receiver is
+        compared, too.
+        """
         if (arn := self.arn()) is None:
             return "is missing"
         shown = self._endpoint(arn) if self.receiver else ""
         return "posts elsewhere" if shown and shown != receiver_url(self.receiver, self.secret) else ""
 
     def make(self) -> None:
-        """See `Part`. Also replaces a different receiver or secret. Cost: 1 request."""
+        """See `Part`. An existing topic gets this receiver and this secret. Cost: 1 request."""
         attributes = {"push-endpoint": receiver_url(self.receiver, self.secret), "persistent": "true"}
         self.sns.ask("create_topic", Name=self.name, Attributes=attributes)
 
@@ -67,7 +69,7 @@ class GatewayTopic:
         return f"topic {self.name!r} of the gateway, and the changes that wait in it" if self.arn() else ""
 
     def remove(self) -> None:
-        """See `Part`. Requests: those of `arn`, and 1."""
+        """See `Part`. Requests: those of `arn`, and 1 more."""
         if arn := self.arn():
             self.sns.ask("delete_topic", TopicArn=arn)
 
@@ -103,7 +105,7 @@ class GatewayNotification:
         return "" if right and found.arn.rpartition(":")[2] == self.topic.name else "is another"
 
     def make(self) -> None:
-        """See `Part`. Requests: as many as `BucketEvents.change` and the topic's `arn`."""
+        """See `Part`. Requests: those of `BucketEvents.change`, plus those of the topic's `arn`."""
         if (arn := self.topic.arn()) is None:
             raise UsageError(f"{self.topic.title}: it was removed meanwhile: repeat this command")
         try:

@@ -45,8 +45,8 @@ class Queue:
         return None if found is None else int(found.get("ApproximateNumberOfMessages", "0"))
 
     def policy(self) -> Json | None:
-        """The queue's policy, without statements if it has no policy; None if there is no such queue. Cost: 2
-        requests.
+        """The queue's policy; None if there is no such queue. For a queue without a policy, the result has no
+        statements. Cost: 2 requests.
         """
         found = self.attributes("Policy")
         return None if found is None else policy_in(found.get("Policy"), f"queue {self.site.queue_name!r}")
@@ -72,8 +72,8 @@ class Queue:
         return "" if self.url() else "is missing"
 
     def make(self) -> None:
-        """See `Part`. An existing queue stays unchanged: 1 request. A new queue costs at least 3 requests, until SQS
-        shows it.
+        """See `Part`. An existing queue stays unchanged: 1 request. A new queue costs at least 3 requests, because the
+        method waits until SQS shows the queue.
 
         For 60 s, SQS refuses the name of a queue that was deleted.
         """
@@ -96,7 +96,9 @@ class Queue:
 
 
 def sending(queue: Queue, service: str, source_arn: str, account: str = "") -> StatementPart:
-    """The statement that allows only `service` to send, for `source_arn`, and in `account` if given."""
+    """The statement of the queue's policy that allows only `service` to send, on behalf of `source_arn`. With
+    `account`, the source must belong to this account.
+    """
     site = queue.site
     return StatementPart(
         title=f"policy of the queue: only {service} may send to it, for {source_arn}",

@@ -1,4 +1,4 @@
-"""Warm runs: a Dagster run launcher hands runs over to resident workers, so that they need not wait for Python and
+"""Warm runs: a Dagster run launcher hands runs over to resident workers, so that the runs need not wait for Python and
 Spark.
 
 Theory of operation. `launcher` is the `run_launcher:` of dagster.yaml; it runs in daemon, webserver and commands.
@@ -9,16 +9,16 @@ executes runs one after another in its main thread.
     launcher ── "run R of this code" ──► supervisor ── an idle worker has this code: R is claimed, then "yes" ──► worker
         └── no supervisor, or "no": the default launcher starts a process       └── no worker: one is started for later
 
-A run is claimed before a worker gets it; the claim is a file in the home, created only if absent. A launcher that gets
-no answer claims the run for the default launcher; if the claim is taken, a worker has the run. So the default launcher
-never starts a run that a worker has.
+A run is claimed before a worker gets the run. The claim is a file in the home, created on the condition that this file
+is absent. A launcher that gets no answer claims the run for the default launcher. If this claim fails, a worker has the
+run. So the default launcher never starts a run that a worker has.
 
 A terminated run is interrupted, and its Spark jobs are cancelled; after ten seconds its worker is killed. A worker is
 replaced after such a kill, when it has died, when the code server has other code, and when it has reached a limit. If a
 worker dies during its run, the supervisor reports the run: as canceled if it was being terminated, else as failed. When
 the supervisor dies, its workers end, and the next supervisor reports their runs.
 
-`coordinator` lets runs that may be warm skip an empty queue, where a run otherwise waits for up to a second.
+`coordinator` lets a run that may be warm skip an empty queue. In the queue, a run waits for up to a second.
 
 Edited code takes effect after the code location is reloaded. Only runs of slot assets are warm (`partitions.WARM_TAG`).
 A run that reads everything is never warm, because all other warm runs would wait while it runs.

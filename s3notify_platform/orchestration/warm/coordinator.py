@@ -21,7 +21,9 @@ class PromptRunCoordinator(QueuedRunCoordinator):
     """
 
     def submit_run(self, context: SubmitRunContext) -> DagsterRun:
-        """Launches a run directly if it may be warm, the queue is empty, and limits allow it; else enqueues the run."""
+        """Launches a run directly if the run may be warm, the queue is empty, and the limits allow it. Otherwise
+        enqueues the run.
+        """
         run = context.dagster_run
         if (
             WARM_TAG not in run.tags

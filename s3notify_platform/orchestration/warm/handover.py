@@ -12,7 +12,7 @@ from typing import Any, Final, Literal, Self
 from s3notify_platform.kernel.errors import UnavailableError
 
 ANSWER_SECONDS: Final = 10.0
-"""Seconds that a launcher waits for an answer; the supervisor answers without waiting for anything."""
+"""Seconds that a launcher waits for an answer. The supervisor answers at once, because the answer waits for nothing."""
 
 MESSAGE_MAX: Final = 1 << 20
 _PATH_MAX: Final = 100
@@ -59,8 +59,8 @@ class WorkerKey:
 
 
 class Home:
-    """The folder `warm` of a DAGSTER_HOME. Only its owner can enter it, because anyone who can send here
-    can run code.
+    """The folder `warm` of a DAGSTER_HOME. Only the folder's owner can enter the folder, because anyone who can send to
+    the socket in it can run code.
     """
 
     def __init__(self, root: Path) -> None:
@@ -122,7 +122,7 @@ class Home:
             os.close(folder)
 
     def listen(self) -> socket.socket:
-        """The supervisor's socket. An earlier supervisor must have ended."""
+        """The supervisor's socket. Call this only after an earlier supervisor has ended."""
         self.make()
         with self.address() as address:
             Path(address).unlink(missing_ok=True)
@@ -155,7 +155,9 @@ def encoded(message: Message) -> bytes:
 
 
 def received(connection: socket.socket) -> Message:
-    """The next message. `ValueError` if the connection ends first, or the bytes are not a message."""
+    """The next message. `ValueError` if the connection ends before the message is complete, or if the bytes are no
+    message.
+    """
     line = b""
     while not line.endswith(b"\n"):
         part = connection.recv(65_536)

@@ -38,8 +38,8 @@ START_SECONDS: Final = 60.0
 class WarmRunLauncher(DefaultRunLauncher):
     """`DefaultRunLauncher`, which starts a process for each run, except for runs that a warm worker takes.
 
-    `start_supervisor`: a launcher that finds no supervisor starts one, which ends with the launcher's process. Without
-    `start_supervisor`, a person must start `s3notify warm` separately.
+    `start_supervisor`: a launcher that finds no supervisor starts a supervisor, which ends with the launcher's process.
+    Without `start_supervisor`, a person must start `s3notify warm` separately.
     """
 
     def __init__(
@@ -86,7 +86,8 @@ class WarmRunLauncher(DefaultRunLauncher):
                 self._start_supervisor(message | {"do": "prepare"})
             return False
         except NoAnswerError:
-            # The supervisor may have taken the run. If the claim succeeds, the supervisor will refuse the run.
+            # The supervisor may have received the request, and may give the run to a worker. If the claim succeeds, the
+            # supervisor will refuse the run.
             return not home.claim(run.run_id, "cold")
 
     def _start_supervisor(self, first: Message) -> None:
@@ -117,7 +118,9 @@ class WarmRunLauncher(DefaultRunLauncher):
             self._supervisor.wait()
 
     def terminate(self, run_id: str) -> bool:
-        """Terminates a run. True if its end was requested; the end is reported when the run has ended."""
+        """Terminates a run. Returns True if the end of the run was requested. The end itself is reported later, when
+        the run has ended.
+        """
         if self._home.claimant(run_id) != "warm":
             return bool(super().terminate(run_id))  # type: ignore[no-untyped-call]
         run = self._instance.get_run_by_id(run_id)
@@ -173,7 +176,8 @@ def _key_of(context: LaunchRunContext) -> WorkerKey | None:
     spark = run.tags.get(WARM_TAG)
     checked = {check.asset_key for check in run.asset_check_selection or ()}
     if spark is None and run.asset_selection and checked <= run.asset_selection:
-        # A run from the UI or of a backfill: Dagster's own job of all assets, which skips their checks.
+        # A run from the UI or a backfill is a run of Dagster's implicit job for all assets. Such a run skips the checks
+        # of its assets.
         graph = location.get_repository(origin.repository_name).asset_graph
         tags = {graph.get(key).tags.get(WARM_TAG) for key in run.asset_selection if graph.has(key)}
         spark = tags.pop() if len(tags) == 1 else None
@@ -183,7 +187,7 @@ def _key_of(context: LaunchRunContext) -> WorkerKey | None:
         location=location.name,
         origin=serialize_value(code.repository_origin),
         spark=spark,
-        server_id=location.client.get_server_id(),  # not the location's id, which may be from before a reload
+        server_id=location.client.get_server_id(),  # asked now: `location` may have the id before a reload
     )
 
 

@@ -44,8 +44,8 @@ WORKER: Final = ("-m", "s3notify_platform.orchestration.warm.worker")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """Limits of a supervisor's workers. `bytes`: the memory of a worker's Python process; its JVM has Spark's own
-    limit.
+    """Limits of a supervisor's workers. `bytes`: the maximum memory of a worker's Python process. The worker's JVM has
+    the limit that Spark sets.
 
     `runs`: after this number of runs, a worker is replaced. `terminate_seconds`: after this time a terminated run is
     killed, with its worker.
@@ -74,8 +74,8 @@ class _Worker:
     leaving: bool = False
     """The worker ends as soon as it has no run."""
     replaced: bool = False
-    """A worker with newer code replaced this worker, or the worker had to leave because of the limit. A replaced worker
-    is started again only on request.
+    """True if a worker with newer code replaced this worker, or if the limit forced this worker to leave. A replaced
+    worker is started again only on request.
     """
     ended: threading.Event = field(default_factory=threading.Event)
 
@@ -153,7 +153,9 @@ class Supervisor:
                 self._end()
 
     def _report_left(self) -> None:
-        """Reports the runs of a supervisor that died: its workers have ended too. Removes the claims of ended runs."""
+        """Reports the runs of a supervisor that died, because the supervisor's workers have ended too. Removes the
+        claims of ended runs.
+        """
         for run_id, claimant in [*self.home.claimed()]:
             if claimant == "warm":
                 self._report(run_id, "its warm worker ended together with the supervisor", canceled=False)
@@ -264,8 +266,8 @@ class Supervisor:
     # Workers
 
     def _prepare(self, key: WorkerKey, job: str) -> None:
-        """Starts a worker for this key if the key has no worker and the limit allows another worker. Workers with other
-        versions of the same code end.
+        """Starts a worker for this key if the key has no worker and the limit allows another worker. Makes workers with
+        another version of the same code end.
 
         Runs that wait for an ended worker get the new worker.
         """

@@ -1,7 +1,7 @@
 """A worker: it has loaded the definitions and started Spark, and executes runs one after another in its main thread.
 
 Signal handlers work only in the main thread, and Dagster interrupts a run by a signal. A worker ends with its
-supervisor: at the end of its standard input, or, if a run keeps the interpreter busy, by the kernel.
+supervisor, because the worker's standard input ends. If a run keeps the interpreter busy, the kernel ends the worker.
 """
 
 import ctypes
@@ -79,7 +79,7 @@ def main() -> None:
                 wait = KEEP_SECONDS
                 continue
             _execute(instance, repository, order)
-            flush(FLUSH_SECONDS)  # sent now, because a worker that leaves is killed
+            flush(FLUSH_SECONDS)  # the traces are sent now, because a worker that must leave is killed
             spark = fresh_session(
                 spark
             )  # before another run arrives: it would fail with the old Java session
@@ -93,7 +93,7 @@ def main() -> None:
 
 
 def _own_input() -> BinaryIO:
-    """Moves standard input to another descriptor, which no process started by a run inherits."""
+    """Moves standard input to another descriptor. A process that a run starts does not inherit this descriptor."""
     orders = os.dup(0)
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
@@ -106,7 +106,7 @@ def _own_output() -> Iterator[None]:
     """Processes that start inside the `with` block, and their children, write to this process's current output.
 
     During a run, the current output is the run's compute log, to which Dagster redirects descriptors 1 and 2. If the
-    JVM got descriptors 1 and 2 themselves, it would write to their original targets forever.
+    JVM inherited descriptors 1 and 2 themselves, the JVM would always write to their original targets.
     """
     reading, writing = os.pipe()
     kept = [os.dup(number) for number in (1, 2)]
@@ -159,7 +159,9 @@ def _resident_bytes() -> int:
 
 
 class _Loaded(ReconstructableRepository):
-    """A repository that is loaded only once. Dagster's own class loads it again for each job and selection."""
+    """A repository that is loaded only once. Dagster's own class loads the repository again for each job and
+    selection.
+    """
 
     @classmethod
     def of(cls, origin: RepositoryPythonOrigin) -> "_Loaded":
@@ -172,7 +174,7 @@ class _Loaded(ReconstructableRepository):
         )
 
     def get_definition(self) -> RepositoryDefinition:
-        if self.repository_load_data is not None:  # a run whose definitions were computed for it
+        if self.repository_load_data is not None:  # Dagster computed these definitions for this run
             return super().get_definition()
         return _definition_of(self.pointer)
 

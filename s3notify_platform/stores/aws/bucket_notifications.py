@@ -29,7 +29,7 @@ from s3notify_platform.stores.sdk import SDK_ERRORS, count_request, unusable
 
 CHANGE_ATTEMPTS: Final = 12
 SETTLE_SECONDS: Final = 2.0
-"""Time between the first and the second read after a write. A concurrent change takes less time."""
+"""Time between the first and the second read after a write. A change by another writer takes less time than this."""
 
 Kind = Literal["queue", "topic", "function"]
 Server = Literal["aws", "rgw", "minio"]
@@ -103,9 +103,7 @@ class BucketNotifications:
         return BucketNotifications(stored=others | {field: found for field, found in left.items() if found})
 
     def having(self, one: Notification) -> "BucketNotifications":
-        """These notifications and `one`, which replaces the notification with the same id; `self` if nothing
-        changes.
-        """
+        """These notifications, with `one` in place of the notification with the same id. `self` if nothing changes."""
         if self.find(one.id) == one:
             return self
         others, (field, _) = self.without(one.id), _FIELDS[one.kind]
@@ -114,7 +112,7 @@ class BucketNotifications:
         )
 
     def to_eventbridge(self) -> "BucketNotifications":
-        """These notifications unchanged, and in addition EventBridge switched on."""
+        """The same notifications, with EventBridge switched on in addition."""
         return self if self.eventbridge else replace(self, stored={**self.stored, _EVENTBRIDGE: {}})
 
 

@@ -72,7 +72,8 @@ class ServiceRequests(SdkUser[Any]):
         """The answer; None if the resource does not exist.
 
         Cost: 1 request, or up to `ATTEMPTS` requests while the service is unavailable. `RefusedError`: no permission,
-        or a wrong argument. `UnavailableError`: the request may have been applied; repeat it.
+        or a wrong argument. `UnavailableError`: the request may have been applied; the caller should repeat the
+        request.
         """
         cause = ""
         for attempt in attempts(self._clock, ATTEMPTS):
@@ -98,7 +99,9 @@ class ServiceRequests(SdkUser[Any]):
             token = {"NextToken": answer["NextToken"]}
 
     def _cause(self, error: Exception) -> str | None:
-        """The reason to send the request again; None if the resource does not exist. Raises other errors."""
+        """The reason to send the request again; None if the resource does not exist. Raises an error if a repetition
+        cannot help.
+        """
         if isinstance(error, ClientError):
             status, code, message = answer_of(error)
             kind = code.rpartition(".")[2]

@@ -56,7 +56,7 @@ _REFUSED = frozenset({"ConditionalCheckFailedException", "ConditionalCheckFailed
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Applied:
-    """The write was applied; `attributes` are those that `ReturnValues` requested."""
+    """The write was applied. `attributes`: the item's attributes that the argument `ReturnValues` requested."""
 
     attributes: Item = field(default_factory=dict)
 
@@ -83,7 +83,7 @@ def port_outcome(outcome: Outcome, etag: ETag | None) -> WriteOutcome:
 
 
 def absent(attribute: str) -> dict[str, Any]:
-    """The condition that no item exists, by an attribute that each item has."""
+    """The condition that no item exists. `attribute`: an attribute that every item of the table has."""
     return {
         "ConditionExpression": "attribute_not_exists(#key)",
         "ExpressionAttributeNames": {"#key": attribute},
@@ -157,7 +157,8 @@ class DynamoTable(SdkUser["DynamoDBClient"]):
             arguments["ExclusiveStartKey"] = last
 
     def write(self, call: WriteCall, **arguments: Any) -> Outcome:
-        """One write, under the condition in its arguments. `TableName` is added, except for transactions.
+        """One write, under the condition in its arguments. The method adds `TableName` to the arguments, unless the
+        call is a transaction.
 
         A refused transaction has no `found`.
         """

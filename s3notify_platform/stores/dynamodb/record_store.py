@@ -168,7 +168,8 @@ class DynamoRecordStore:
         size = sum(len(name["S"].encode()) for name in place.values()) + len(value) + _OVERHEAD_BYTES
         if size > ITEM_MAX_BYTES:
             raise UsageError(f"{place}: a record of {size} bytes; DynamoDB accepts {ITEM_MAX_BYTES}")
-        # Each attempt has its own token: an attempt that is applied after a removal restores no earlier version.
+        # Each attempt has its own token. So if an attempt is applied late, after the record was removed, the record
+        # gets a version that no caller knows.
         token = unique_name(self._clock)
         item = {**place, "value": {"B": value}, "version": {"S": token}}
         return _outcome(self._table.write("put_item", Item=item, **_condition(expected)), ETag(token))

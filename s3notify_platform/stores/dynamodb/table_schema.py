@@ -1,7 +1,7 @@
 """The schema of a DynamoDB table, for its creation and for the checks of `s3notify doctor`.
 
-Tables are billed by request, so an idle table costs only its storage. Creation is idempotent: an existing table with
-the same keys is left unchanged; a table with other keys is refused, never changed.
+Tables are billed by request, so an idle table costs only its storage. Creation is idempotent. An existing table with
+the same keys is left unchanged. A table with other keys is refused.
 """
 
 from dataclasses import dataclass
@@ -17,12 +17,14 @@ if TYPE_CHECKING:
 
 CREATE_ATTEMPTS: Final = 120
 POLL_CEILING_SECONDS: Final = 2.0
-"""All attempts together take two minutes on average; AWS takes about 10 s."""
+"""All attempts together take two minutes on average. AWS creates a table in about 10 s."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableSchema:
-    """Key attributes, which are all strings, and the attribute (unix seconds) by which items expire, if any."""
+    """The keys of a table, which are strings. `ttl`: the attribute (unix seconds) by which items expire, if there is
+    one.
+    """
 
     partition_key: str
     sort_key: str | None = None
@@ -46,8 +48,8 @@ class TableSchema:
 def create_table(table: DynamoTable, schema: TableSchema, *, clock: Clock = SYSTEM_CLOCK) -> bool:
     """Create the table and wait until it can be used; returns False if it existed. Cost: about 4 requests.
 
-    `UsageError` if the table exists with other keys, or if its items expire by another attribute; the table is left
-    unchanged.
+    `UsageError` if the table exists with other keys, or if the table's items expire by another attribute. In both
+    cases, the table is left unchanged.
     """
     created = False
     for _ in attempts(clock, CREATE_ATTEMPTS, ceiling=POLL_CEILING_SECONDS):

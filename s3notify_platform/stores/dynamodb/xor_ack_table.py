@@ -22,10 +22,10 @@ and our write, our write is a conflict. If we write between the package's read a
 
 Limits. The package has no operation ids, names, deadlines or failures. If it stamps twice, both stamps are applied. The
 package does not see that a chain has failed: for the package, the chain does not exist. While an item is in a
-transaction of ours, the package's write to it may be refused with `TransactionConflictException`; the package's caller
-must retry. The package must not begin a tag again while our item of this tag is open. `ttl` (unix seconds) only frees
-space: switch TTL on for that attribute, or call `SharedChains.purge`. Items in the table that are not part of a chain
-are refused.
+transaction of ours, the package's write to this item may be refused with `TransactionConflictException`. The package's
+caller must then repeat the write. The package must not begin a chain again under a tag while our item of this tag is
+open. `ttl` (unix seconds) only frees space: switch TTL on for that attribute, or call `SharedChains.purge`. Items in
+the table that are not part of a chain are refused.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -137,7 +137,9 @@ class XorAckTable:
         return [{self._key: {"S": tag}}, {self._key: {"S": tag + SUFFIX}}]
 
     def _write(self, tag: str, chain: Chain, *, stamp: str, version: str) -> WriteOutcome:
-        """Write the chain over items with this stamp and version; `NONE`: the item must not exist."""
+        """Write the chain, if the package's item has this stamp and our item has this version. `NONE` means that the
+        item must not exist.
+        """
         drawn = unique_name(self._clock)
         ours: dict[str, Any] = {
             "record": {"B": encode(replace(chain, stamp=b""))},
@@ -187,7 +189,9 @@ def _taken_apart(version: Version) -> tuple[str, str]:
 
 
 def _record(tag: str, theirs: Item | None, ours: Item | None) -> Record | None:
-    """The chain that two items form, by the table in the module's docstring."""
+    """The chain that the package's item and our item form together. The table in the module's docstring has the
+    cases.
+    """
     if theirs is None and ours is None:
         return None
     try:

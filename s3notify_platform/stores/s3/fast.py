@@ -36,8 +36,8 @@ if TYPE_CHECKING:
 
 _NO_KEY: Final = "<Code>NoSuchKey</Code>"
 _NO_BUCKET: Final = "NoSuchBucket"
-"""Texts in the body of a 404, which obstore includes in its error. If neither text is found, boto3 sends the request
-again.
+"""Texts in the body of a 404 answer. obstore's error contains this body. If neither text is found, boto3 sends the
+request again.
 """
 
 
@@ -99,7 +99,7 @@ class FastObjectStore(DelegatingStore):
             try:
                 found = meta_of(key, obstore.get(self._fast, key, options={"head": True}))
             except FileNotFoundError:
-                # An answer to HEAD has no error code: perhaps the bucket is missing.
+                # An answer to HEAD has no error code, so the bucket may be missing, and not the object.
                 if self._bucket_exists:
                     return None
                 count_repeated("s3")

@@ -1,4 +1,5 @@
-"""Reads the answer to ListObjectsV2 with less CPU than botocore, which needs 50 µs a key: most of a listing's time.
+"""Reads the answer to ListObjectsV2 with less CPU than botocore. botocore needs 50 µs for each key, which is most of a
+listing's time.
 
 Keys are returned as they were written. Keys arrive URL-encoded, so no text in an answer can be mistaken for an XML
 element. Unexpected answers (keys not encoded, an element missing) are left to botocore.
@@ -52,7 +53,8 @@ def page_of(body: bytes) -> Page | None:
     if about.get("EncodingType") != "url" or (about.get("IsTruncated") == "true") != (token is not None):
         return None
     try:
-        # Characters that a server does not encode are escaped by XML: Ceph RGW does this with an apostrophe.
+        # A server may leave a character without URL encoding, and escape it for XML instead: Ceph RGW does so for an
+        # apostrophe.
         names = html.unescape(b"\n".join(keys).decode()).split("\n")
         tags = html.unescape(b"\n".join(etags).decode()).split("\n")
         modified = _milliseconds(times)
@@ -74,7 +76,7 @@ def page_of(body: bytes) -> Page | None:
 def _milliseconds(times: list[bytes]) -> list[int]:
     try:
         import numpy as np
-    except ImportError:  # numpy is missing only where no tables are read; listings are short there
+    except ImportError:  # numpy is missing only in environments without tables, where listings are short
         return [round(datetime.fromisoformat(f"{time.decode()}Z").timestamp() * 1000) for time in times]
     found: list[int] = np.array(times).astype("datetime64[ms]").astype(np.int64).tolist()
     return found

@@ -1,4 +1,4 @@
-"""The hot read path: obstore, several times the throughput of boto3 for many small objects.
+"""The hot read path, by obstore: for many small objects, obstore has several times the throughput of boto3.
 
 obstore uses paths instead of keys, and some keys are not valid paths. `fits_obstore` says which keys obstore can read;
 `S3ObjectStore` reads all other keys, more slowly.

@@ -40,7 +40,7 @@ class S3Requests(SdkUser["S3Client"]):
             config,
             client,
             **settings,
-            # Stores other than AWS support neither the newer checksums nor bucket names within host names.
+            # Stores other than AWS support neither the newer checksums nor bucket names as a part of the host name.
             request_checksum_calculation="when_required",
             response_checksum_validation="when_required",
             s3={"addressing_style": "path" if config.endpoint_url else "auto"},
@@ -95,7 +95,7 @@ class S3Requests(SdkUser["S3Client"]):
     def _outcome(self, fault: Fault) -> WriteOutcome:
         match fault.verdict:
             case Verdict.PRECONDITION | Verdict.MISSING:
-                # AWS answers 404 to If-Match on an object that no longer exists.
+                # AWS answers 404 to a request under If-Match if the object no longer exists.
                 return Conflict()
             case Verdict.AMBIGUOUS:
                 return Unknown(cause=f"{fault.cause} from {self.config.place}")

@@ -168,7 +168,8 @@ class S3ObjectStore(S3Uploads):
         """See `ObjectStore.copy`. Up to 5 GB. Some stores ignore the condition.
 
         If `metadata` is given and the source is overwritten meanwhile, the copy may have the body of one version and
-        the headers of the previous one. A copy from a `CopySource` cannot have this problem.
+        the headers of the previous one. A copy from a `CopySource` names one version of the source, so such a copy
+        cannot be mixed.
         """
         arguments: dict[str, Any] = {} if precondition is None else {"IfNoneMatch": "*"}
         origin = source if isinstance(source, CopySource) else None
@@ -194,7 +195,7 @@ class S3ObjectStore(S3Uploads):
             lambda: self.client.copy_object(
                 Bucket=self.config.bucket, Key=target, CopySource=place, **arguments
             ),
-            # A copy of one version is sent once: after a lost answer, its source may have changed.
+            # A copy of one version is sent only once: after a lost answer, a second copy could find a changed source.
             conditional=precondition is not None or isinstance(source, CopySource),
         )
         if not isinstance(copied, Fault):
@@ -243,7 +244,8 @@ class S3ObjectStore(S3Uploads):
             arguments["CreateBucketConfiguration"] = {"LocationConstraint": region}
 
         def create() -> None:
-            # The server answers 409 here, which elsewhere means that the outcome is unknown.
+            # If the bucket exists, the server answers 409. In other requests, this status means that the outcome is
+            # unknown.
             with suppress(self.client.exceptions.BucketAlreadyOwnedByYou):
                 self.client.create_bucket(Bucket=self.config.bucket, **arguments)
 

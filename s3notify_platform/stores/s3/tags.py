@@ -46,12 +46,12 @@ class ObjectTags(S3Requests):
     def add(
         self, key: str, version_id: str, tags: Mapping[str, str]
     ) -> Literal["added", "there", "gone", "full"]:
-        """Add tags to this version, and keep its other tags; returns `full` if the version would then have more than
-        `TAGS_MAX` tags.
+        """Add tags to this version, and keep the version's other tags. Returns `full` if the version would then have
+        more than `TAGS_MAX` tags.
 
-        S3 overwrites all tags of a version in one request, without a condition: tags that others set between the two
-        requests are lost. Requests: 1 GET, and 1 PUT unless the version has the tags already. `UnavailableError`: the
-        tags may have been added; repeat the call.
+        S3 overwrites all tags of a version in one request, without a condition. So tags that others set between our GET
+        and our PUT are lost. Requests: 1 GET, and 1 PUT unless the version has the tags already. `UnavailableError`:
+        the tags may have been added; repeat the call.
         """
         version: dict[str, Any] = {"Bucket": self.config.bucket, "Key": key, "VersionId": version_id}
         found = self._send(lambda: self.client.get_object_tagging(**version))
