@@ -145,8 +145,8 @@ def test_tables_of_options_are_those_of_the_code() -> None:
 
 
 def test_the_guide_is_shown_by_its_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without a topic, `s3notify guide` lists the topics, each with a sentence. For a topic it prints the page, and for
-    an unknown topic the existing topics.
+    """Without a topic, `s3notify guide` lists the topics, each with a sentence. For a topic, the command prints the
+    page. For an unknown topic, the command prints the existing topics.
     """
     monkeypatch.chdir(tmp_path)
     listed = CliRunner().invoke(main, ["guide"]).output

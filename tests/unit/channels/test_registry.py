@@ -96,7 +96,9 @@ def test_a_registered_service_has_a_command(toy, monkeypatch):
 
 
 def test_a_registered_service_has_a_field_of_the_component(toy):
-    """Otherwise a new service could not be configured in the YAML, or with other settings than its command."""
+    """Otherwise a new service could not be configured in the YAML, or its settings in the YAML would differ from its
+    command's options.
+    """
     attributes = attributes_of(*SERVICES)
     assert [*attributes][-4:] == ["sqs", "http", "deliver", "toy"]
     given = {"name": "orders", "bucket": "b", "toy": {"queue_name": "changes", "visibility_seconds": 9}}

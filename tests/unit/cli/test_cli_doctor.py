@@ -161,7 +161,9 @@ def test_missing_credentials_are_one_line(doctor, monkeypatch, tmp_path):
 @pytest.mark.server
 @pytest.mark.parametrize("refused", [False, True])
 def test_versions_that_do_not_go_together(doctor, ministack, monkeypatch, refused):
-    """The output has the command to type. The exit code is 1 if the Dagster part does not load with the versions."""
+    """The output has the command to type. The exit code is 1 if the package's Dagster part does not load with the
+    installed versions.
+    """
     found = Versions(
         problem="dagster 1.14.0 is installed. Type: pip install dagster==1.13.27", refused=refused
     )

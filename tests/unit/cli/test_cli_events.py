@@ -224,7 +224,7 @@ def test_doctor_needs_no_permission_to_read_the_setup(project: Project) -> None:
 
 @pytest.mark.server
 def test_a_killed_removal_is_completed_by_a_repetition(project: Project) -> None:
-    """The YAML's line with a queue is removed only after this queue is deleted. A line with a queue of other people
+    """The YAML's line with a queue is removed only after this queue is deleted. A line that names another user's queue
     stays.
     """
     before = project.file.read_text()

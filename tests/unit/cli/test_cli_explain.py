@@ -79,8 +79,8 @@ def test_json_has_verdict_and_facts(ask):
 
 @pytest.mark.server
 def test_an_unknown_key_is_no_success(ask):
-    """For an unknown key the command prints an answer, and for a key of another source an error. Both end with exit
-    code 1.
+    """For an unknown key, the command prints an answer. For a key of another source, the command prints an error. The
+    exit code is 1 for both keys.
     """
     result = ask("raw/nobody")
     assert result.exit_code == 1

@@ -51,7 +51,7 @@ def run(place: Place) -> Run:
 
 
 def batch(place: Place, kind: pa.DataType) -> BatchResult:
-    """Runs a batch over all slots, which reads the column with this type."""
+    """Runs a batch over all slots; the batch reads the column with this type."""
     source = place.source
     jobs = LocalJobs(source=source, kind=kind, inferred=True)
     return Ingest(jobs=jobs, source=source).run(source.location.all_slots(), batch="b")

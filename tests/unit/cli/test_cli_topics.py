@@ -44,7 +44,7 @@ VALUES: dict[str, Any] = {
     "signals": "root",
     "without_rules": "none",
 }
-"""Values that differ from the defaults. Other settings are numbers, and get their default plus one."""
+"""Values that differ from the defaults. All other settings are numbers; each gets its default plus one."""
 
 
 @pytest.fixture
@@ -329,7 +329,9 @@ def test_rules_that_can_never_match_are_refused(queue: NotificationQueue, rule: 
 
 
 def test_removing_all_rules_needs_a_confirmation(queue: NotificationQueue) -> None:
-    """Without rules, the topic receives more changes, which the question names. Other updates ask no question."""
+    """Without rules, the topic receives more changes. The question names these changes. Other updates ask no
+    question.
+    """
     done("create", "t", "--prefix", "raw/", "--rule", '{"suffix": ".csv"}')
     ran = run("update", "t", "--rule", "", given="n\n")
     assert ran.exit_code == 1

@@ -93,8 +93,8 @@ def test_ingest_still_has_an_option_for_every_setting() -> None:
 
 @pytest.mark.parametrize("flag", ["--help", HELP_ALL])
 def test_connection_options_stand_last(flag: str) -> None:
-    """Options for the connection are listed under their own heading, after all options that differ between
-    two calls.
+    """Options for the connection are listed under their own heading, which follows the headings of all options that
+    vary from call to call.
     """
     found = page(("ingest",), flag)
     headings = [line.removesuffix(":") for line in found if line.removesuffix(":") in HEADINGS]

@@ -43,7 +43,7 @@ def test_escaped_json_stays_json(capsys):
 
 
 def test_a_pipe_gets_a_message_unchanged(capfd, monkeypatch):
-    """Only a terminal gets the message escaped."""
+    """The message is escaped only on a terminal."""
     printing.say_as_received(b"\x1b[2J\n")
     assert capfd.readouterr().out == "\x1b[2J\n"
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)

@@ -79,7 +79,9 @@ def test_expiry_by_another_attribute_is_refused():
 
 @pytest.mark.usefixtures("moto_aws")
 def test_examine_reports_all_problems_of_a_table():
-    """Otherwise `s3notify doctor` would accept a table without TTL or with other keys, or leave an item in it."""
+    """Otherwise `s3notify doctor` would accept a table without TTL or with other keys, or leave an item behind in the
+    table.
+    """
     table = DynamoTable(DynamoConfig(table="t"))
     wanted = TableSchema(partition_key="path", sort_key="etag", ttl="ttl")
     assert examine(table, wanted) == ("does not exist: create it with `s3notify init`",)

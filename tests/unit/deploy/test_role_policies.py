@@ -214,8 +214,8 @@ def test_writers_may_not_delete_versions_or_abort_uploads_of_the_platform(role):
 
 @pytest.mark.parametrize("role", ["writer", "publisher"])
 def test_names_of_the_platform_are_free_in_another_bucket(role):
-    """Otherwise a writer could not write such keys to its own bucket, although the platform uses them only in another
-    bucket.
+    """Otherwise a writer could not write keys with the platform's names to its own bucket, although the platform uses
+    these names only in another bucket.
     """
     for places in layouts(("of/ours/",)):
         if places.prefix == "" and places.bucket != places.platform_bucket:

@@ -5,4 +5,4 @@ import pytest
 
 @pytest.fixture(autouse=True)
 def _topics(briefly_known: None) -> None:
-    """A topic is known for a shorter time than usual, so that no test has to wait."""
+    """Processes cache topics for a shorter time than usual, so that no test has to wait."""

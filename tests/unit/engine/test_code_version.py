@@ -1,4 +1,6 @@
-"""The code of a table's rows changes: which version each slot notes, which objects are read again, and when."""
+"""The code of a table's rows changes: the version that each slot notes, the objects that are read again, and the time
+of these reads.
+"""
 
 from collections.abc import Mapping
 
@@ -13,7 +15,7 @@ pytestmark = pytest.mark.server
 
 
 def filled(server: S3Server, **settings: str) -> tuple[Place, Mapping[str, Slot]]:
-    """Makes three objects in at least two slots, which code `one` reads. Returns the place, and the slot of each
+    """Makes three objects in at least two slots; code `one` reads all objects. Returns the place, and the slot of each
     object.
     """
     place = Place(server, **settings)
@@ -68,7 +70,7 @@ def test_a_backfill_of_stale_slots_reads_them_again(ministack: S3Server) -> None
 def test_a_declared_version_reads_slots_again(ministack: S3Server) -> None:
     """A declared version takes precedence over the code's own version.
 
-    The next batch that has a slot reads all objects of the slot again.
+    A batch with another declared version reads all objects of its slots again.
     """
     place, slots = filled(ministack)
     results = place.run("declared", code="one", code_version="v2").slots
@@ -82,7 +84,7 @@ def test_a_declared_version_reads_slots_again(ministack: S3Server) -> None:
 
 
 def test_a_declared_version_reads_each_object_once(ministack: S3Server) -> None:
-    """This must hold for any limit of objects in a round."""
+    """Each object must be read once, whatever the limit of objects in a round."""
     place, _ = filled(ministack)
     for number in range(9):
         place.put(f"d{number}", number)

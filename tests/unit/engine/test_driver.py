@@ -73,7 +73,7 @@ def test_a_run_reports_its_progress(ministack: S3Server) -> None:
 def test_a_round_reports_finished_slots(ministack: S3Server) -> None:
     """A round reads one object of each slot.
 
-    Each slot is in the results of its last round, with the sum of all rounds.
+    Each slot is reported only in its last round, with the number of objects that all rounds have read.
     """
     place = Place(ministack, max_objects=4)
     keys = [f"{n}" for n in range(9)]

@@ -126,7 +126,7 @@ def test_an_old_memory_follows_the_newest_version(place: Place, process: Any, *,
 
 
 def test_a_late_round_is_not_committed(place: Place, process: Any) -> None:
-    """The round's plan is older than half of the longest run: the slot is left to the next run."""
+    """The round's plan is older than half of `MAX_RUN_SECONDS`, so the slot is left to the next run."""
     one = process()
     place.put("a", 0)
     one.run()

@@ -12,4 +12,4 @@ def place():
 
 @pytest.fixture(autouse=True)
 def _topics(briefly_known: None) -> None:
-    """Lets tests run without waiting until new topics are known."""
+    """Processes cache topics only briefly, so that no test waits until a process knows a new topic."""

@@ -18,7 +18,7 @@ from tests.support.sources import with_settings
 
 
 def test_a_committed_object_is_explained_with_its_version_and_file(place):
-    """The verdict needs version, age, row count and data file of the object's current ETag."""
+    """The answer must name version, age, row count and data file of the object's current ETag."""
     place.put()
     place.commit(place.state())
     place.pass_time(60)
@@ -91,7 +91,9 @@ def test_kept_rows_of_a_deleted_object_are_explained(place):
 
 
 def test_a_quarantined_object_is_explained(place):
-    """The user must see why the object is quarantined, a requested retry, and the part that is committed."""
+    """The user must see why the object is quarantined, how much of it is committed, and whether a retry is
+    requested.
+    """
     place.put()
     place.commit(place.state(rows=0, offset=0, reach_end=False, reason="403 AccessDenied"))
     answer = place.ask()
@@ -153,7 +155,9 @@ def test_a_version_delayed_by_other_writers_is_found(place):
 
 
 def test_a_version_removed_by_vacuum_is_given_with_doubt(place):
-    """If vacuum has removed the table version, only the version for which the object was planned is known."""
+    """If vacuum has removed the version that committed the object, only the object's label is known. The label is the
+    version that its rows were planned as.
+    """
     place.put()
     place.commit(place.state())
     other = ObjectState(key="raw/other", etag="x", size=1)
@@ -166,7 +170,7 @@ def test_a_version_removed_by_vacuum_is_given_with_doubt(place):
 
 
 def test_the_version_of_an_unread_object_is_found_by_the_slots_changes(place):
-    """An object without rows has no label with the version."""
+    """An object without rows has no label that would name its version."""
     place.put()
     place.commit(place.state(rows=0, offset=0, reach_end=False, reason="403 AccessDenied"), labelled=False)
     for number in range(3):

@@ -124,7 +124,9 @@ def test_a_change_that_waits_for_a_rescan_is_explained(place):
 
 
 def test_a_source_before_its_first_listing_loses_nothing():
-    """Without a topic, or if the sensor says so, the first batch will find all objects."""
+    """Without a topic, the first batch will find all objects. The same holds if the sensor's last full comparison was
+    for an earlier topic.
+    """
     place = Place()
     place.store.put(KEY, b"one")
     assert place.ask().verdict.kind == "rescan"
@@ -134,7 +136,9 @@ def test_a_source_before_its_first_listing_loses_nothing():
 
 
 def test_an_unannounced_change_is_unseen(place):
-    """There may be no entry and no signal, an older signal, or a signal about another key."""
+    """The change has no entry. The slot's signal may be missing, may be older than the object, or may be about another
+    key.
+    """
     place.store.put(KEY, b"one")
     assert "was never signalled" in said(place.ask())[1]
     place.put()
@@ -168,8 +172,8 @@ def test_with_unqueued_writers_every_signal_leads_to_a_listing(place):
 
 
 def test_a_sensor_that_does_not_tick_is_named_where_a_change_waits_for_a_batch(place):
-    """The answer promises nothing. It says that the next batch depends on the sensor, and what is known about the
-    sensor.
+    """The answer promises nothing. The answer says that the next batch depends on the sensor, and shows all known facts
+    about the sensor.
     """
     place.put()
     now_ms = place.clock.wall_ms()

@@ -220,7 +220,9 @@ class TestCsv:
         assert [r.raw for r in rejects] == [b"2024-13-06,,,,,", b",,,1.555,,"]
 
     def test_a_lone_carriage_return_joins_two_records(self) -> None:
-        """The two records become one reject, which ends where the second record ends, whatever else the object has."""
+        """The two records become one reject. This reject ends where the second record ends, whatever else the object
+        has.
+        """
         for line in (b"1,p\r\r\n", b"1,p\r\r"):
             for other in (b"", b"3,z\n"):
                 rows, rejects = take([b"a,b\n2,y\r\n" + other + line], AB, "csv")

@@ -97,7 +97,7 @@ def test_a_notation_applies_by_column(fmt: str) -> None:
 def test_a_value_in_another_notation_does_not_fit(fmt: str, count: int) -> None:
     """A value in another notation is rescued, or its record is a reject that names the notation.
 
-    The records next to it become rows, with any block size.
+    The neighbouring records become rows, with any block size.
     """
     form = form_of(fmt, date_format="dd.MM.yyyy", timestamp_format="d.M.yy H:mm", decimal_comma="all")
     schema = pa.schema([("id", INT), ("day", DAY), ("at", UTC_TIME), ("amount", MONEY)])

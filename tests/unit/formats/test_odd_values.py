@@ -1,4 +1,4 @@
-"""Values that Python, or the data of a time zone, cannot represent.
+"""Values that Python's types or the time zone data cannot represent.
 
 Each of these values becomes a row or a reject, and each row can be read.
 """
@@ -138,7 +138,9 @@ def _files(place: str, values: Mapping[str, pa.Array]) -> Iterator[tuple[str, st
 
 
 def ends(body: bytes, fmt: str, schema: pa.Schema, *, inferred: bool, rescue: bool) -> list[dict[str, Any]]:
-    """Checks that the object's one record is a row or a reject; returns the rows, whose values have been read."""
+    """Checks that the object's one record is a row or a reject. Returns the rows as Python values, so each value has
+    been read.
+    """
     mode = "rescue" if rescue else "quarantine"
     rows, rejects = take([body], schema, fmt, inferred=inferred, mismatches=mode)
     assert len(rows) + len(rejects) == 1

@@ -166,7 +166,7 @@ def test_the_corpus_takes_at_most_a_gigabyte() -> None:
 def test_the_decoded_rows_of_an_object_are_bounded(size: int, how: dict[str, Any]) -> None:
     """An object of a few hundred bytes repeats one value many times.
 
-    It is refused as a whole, before any row is returned.
+    Such an object is refused as a whole, before any row is returned.
     """
     body = one_long_value(1 + 2 * MAX_DECODED_BYTES // size, size, **how)
     rows, rejects = parse(FORMATS["parquet"], [("a", body)], Target(schema=SCHEMA))

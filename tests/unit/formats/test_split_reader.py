@@ -98,7 +98,7 @@ def test_a_later_split_goes_on_where_one_ended(
     "body", [b'a,b\n1,x"\n2,"y\nz"\n3,"u""\n"\n', b'a,b\n1,"x\n2,y\n3,"z\nz"\n4,"open\n5,u\n']
 )
 def test_chunks_may_end_in_values_with_stray_quotes(body: bytes) -> None:
-    """It is clear what a stray quote means only when the end of its value has been read."""
+    """The meaning of a stray quote is clear only when the end of the quote's value has been read."""
     (split,) = cut(body, [], "csv")
     for size in range(1, len(body)):
         limits = Limits(chunk_bytes=size, block_bytes=size)
@@ -176,8 +176,8 @@ def test_a_step_ends_with_the_record_that_reaches_its_limit() -> None:
 
 @pytest.mark.parametrize("fmt", ["jsonl", "csv", "text"])
 def test_only_the_first_split_reads_a_compressed_object(fmt: str) -> None:
-    """Only an object's content shows that the object is compressed. So the other splits must notice this, and return no
-    rows.
+    """Only an object's content shows that the object is compressed. So the other splits must notice the compression,
+    and return no rows.
     """
     text = b'a,b\n{"a":1}\n' * 20
     body = gzip.compress(text)

@@ -1,4 +1,4 @@
-"""The tree of errors: one base class, and all attributes survive pickling from a Spark worker."""
+"""The tree of errors has one base class. The attributes of errors survive pickling from a Spark worker."""
 
 import pickle
 

@@ -1,4 +1,4 @@
-"""Installations with and without an extra suffice for their purpose; an error names the extra that is missing."""
+"""Each installation, with or without extras, suffices for its purpose. An error names the missing extra."""
 
 import json
 import os
@@ -45,8 +45,8 @@ def fresh(tmp_path: Path, extras: str, program: str = sys.executable, how: Seque
 
 
 def run(command: Sequence[str], tmp_path: Path, given: str = "") -> subprocess.CompletedProcess[str]:
-    # This path makes `tests` importable. It also has the package, which a new environment installed from the same
-    # folder.
+    # This path makes `tests` importable. This path also contains the package; a new environment has installed the
+    # package from the same folder.
     environment = {**os.environ, **KEYS, "PYTHONPATH": str(PROJECT.parent)}
     for name in ("DAGSTER_HOME", "PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"):
         environment.pop(name, None)
@@ -145,8 +145,9 @@ def newest_python() -> str | None:
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("pair", ["oldest", "newest"])
 def test_oldest_and_newest_versions_give_equal_rows(ministack: S3Server, tmp_path: Path, pair: str) -> None:
-    """Otherwise a job would fail with the oldest versions that pyproject.toml allows, or with the newest under the
-    newest Python."""
+    """Otherwise a job would fail with the oldest versions that pyproject.toml allows, or with the newest versions on
+    the newest Python.
+    """
     program = sys.executable if pair == "oldest" else newest_python()
     if program is None:
         pytest.skip("no newer Python is installed here")

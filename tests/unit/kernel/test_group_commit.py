@@ -1,4 +1,4 @@
-"""Concurrent threads that have the same kind of work share its requests."""
+"""Concurrent threads with the same kind of work share the requests of this work."""
 
 from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier, Event, Thread
@@ -179,8 +179,8 @@ def test_a_wrong_number_of_results_is_an_error_of_every_job():
 
 
 class MetStore(DelegatingStore):
-    """A store in which each thread's first PUT waits for those of all other threads. So all threads work at the same
-    time.
+    """A store in which each thread's first PUT waits for the first PUTs of all other threads. So all threads work at
+    the same time.
     """
 
     def __init__(self, store, *, threads):
@@ -194,8 +194,8 @@ class MetStore(DelegatingStore):
 
 
 def test_16_threads_share_their_requests():
-    """Otherwise 16 threads would cost more than 2 requests for each put besides the object's own, or queue a change
-    twice.
+    """Otherwise each put of 16 threads would cost 2 or more requests besides the object's own PUT, or a change would be
+    queued twice.
     """
     puts, threads = 20, 16
     store = CountingStore(MetStore(MemoryObjectStore(), threads=threads))

@@ -18,7 +18,7 @@ from tests.support.waiting import until
 
 
 class Watched(DagsterDev):
-    """Before it starts a process, it notes the number of schema versions in each of Dagster's databases."""
+    """Notes the number of schema versions in each of Dagster's databases, before a process is started."""
 
     def _spawned(self, arguments, stdin):
         versions = []

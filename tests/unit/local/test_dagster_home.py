@@ -33,7 +33,9 @@ def test_dagster_opens_the_home_that_is_written(tmp_path: Path) -> None:
 
 
 def test_home_is_made_in_the_folder_of_a_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The only source's name is a default there. Without a check for it, the guide's command would be refused."""
+    """The only source's name is a default there. If this default counted as a given NAME, the guide's command would be
+    refused.
+    """
     (tmp_path / "defs/orders").mkdir(parents=True)
     (tmp_path / "defs/orders/defs.yaml").write_text(
         "type: s3notify_platform.S3NotifyComponent\nattributes: {name: orders, bucket: acme-landing}\n"

@@ -42,7 +42,9 @@ def test_fitting_versions_are_no_problem() -> None:
 
 
 def test_the_remedy_for_a_dagster_that_is_too_new_is_the_older_one() -> None:
-    """`create-dagster` pins the newest version. So pip replaces the fitting version by the newest, and only warns."""
+    """`create-dagster` pins the newest version. So pip replaces the fitting version with the newest version, and only
+    prints a warning.
+    """
     found = compared(packages("1.13.29", pyspark="0.29.27", aws="0.29.27", webserver="1.13.29"))
     assert "dagster-pyspark 0.29.27 needs dagster==1.13.27" in found.problem
     assert "Type: pip install dagster==1.13.27 dagster-webserver==1.13.27 (" in found.problem

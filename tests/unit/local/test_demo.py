@@ -18,7 +18,7 @@ from s3notify_platform.local.demo import Verdict
 def test_the_demo_ends_well_unless_a_finished_round_differs(
     missing: int, halfway: bool, queued: int, well: bool, said: str
 ) -> None:
-    """A demo stopped within a round has uncommitted writes, which is not an error."""
+    """A demo that is stopped within a round has uncommitted writes. Such writes are not an error."""
     verdict = Verdict(rows=1, rejects=0, missing=missing, surplus=0, wrong_rejects=0)
     ended, line = verdict.ending(halfway=halfway, queued=queued)
     assert (ended, said in line) == (well, True)

@@ -229,7 +229,7 @@ def test_deep_and_circular_code_is_read_to_its_end(of: Callable[..., str]) -> No
 
 
 def test_only_the_first_statements_count(of: Callable[..., str]) -> None:
-    """Above `MAX_CODE_STATEMENTS`, only the statements that are named first count."""
+    """If a function depends on more than `MAX_CODE_STATEMENTS` statements, only the first of these statements count."""
     lines = [f"x{n} = x{n + 1}" for n in range(MAX_CODE_STATEMENTS + 1)]
     text = "def clean(df):\n    return x0\n" + "\n".join(lines)
     long = of({"jobs.py": text}, "jobs.clean")

@@ -131,7 +131,9 @@ def test_dry_run_reports_its_work_and_writes_nothing(rounds):
 
 
 def test_packs_with_many_hidden_rows_are_rewritten():
-    """Full packs are not merged with other packs. They are rewritten, however, if many of their rows are hidden."""
+    """Full packs are not merged with other packs. Full packs are rewritten, however, if many of their rows are
+    hidden.
+    """
     process = Rounds(store=MemoryObjectStore(), vectors=True, more={"sizes": LAZY})
     bucket = {f"a{n}": ("e", tuple(random.Random(n).randbytes(9)[1:])) for n in range(300)}
     process.commit(process.planned(bucket))

@@ -1,5 +1,5 @@
-"""A writer with an expired lease has replaced versions: every reader notices this, and a command restores the
-versions.
+"""A writer with an expired lease has replaced versions. Every reader notices replaced versions, and a command restores
+them.
 """
 
 import pytest
@@ -33,8 +33,8 @@ def commit(table, *slots, base=None):
 
 
 def overrun(store, version, *slots, **given):
-    """Lets a writer prepare a version on top of the version below, and sleep. The returned function writes this version
-    later.
+    """Lets a writer prepare `version` on top of the previous version, and then sleep. The returned function writes this
+    version later.
     """
     kept = {}
 

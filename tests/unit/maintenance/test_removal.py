@@ -1,5 +1,5 @@
-"""The removal of a source, on a real server, removes everything made for it, and keeps its objects and other
-sources.
+"""The removal of a source, on a real server, removes everything that was made for the source. The source's objects and
+other sources stay.
 """
 
 from collections.abc import Callable
@@ -49,7 +49,9 @@ def prepared(server: S3Server, **settings: Any) -> tuple[Place, dict[str, str]]:
 
 
 def objects(place: Place) -> dict[str, str]:
-    """Scans the topics, which deletes tombstones. Returns all objects except remains of a killed probe of the store."""
+    """Scans the topics, because this scan deletes tombstones. Returns all objects except remains of a killed probe of
+    the store.
+    """
     place.source.location.queue().topics.all()
     return {key: etag for key, etag in place.objects().items() if ".probe-" not in key}
 

@@ -58,8 +58,8 @@ def commit(process, bucket, **note):
 
 
 def filled(rounds, clock):
-    """Commits the object among others, in several versions. In between, the object is overwritten. At the end, it has
-    left the bucket.
+    """Commits the object among others, in several versions. In between, the object is overwritten. At the end, the
+    object has left the bucket.
     """
     process = rounds()
     bucket = {f"a{n}": (f"e{n}", (1, 2, 3)) for n in range(4)}
@@ -78,7 +78,7 @@ def filled(rounds, clock):
 
 
 class Derived:
-    """A stand-in for one slot of a derived table in a round. It has only counts."""
+    """A stand-in for one slot of a derived table in a round. The stand-in has only counts."""
 
     def __init__(self, rows):
         self.changes, self.pairs, self.rows = {}, [], rows
@@ -213,8 +213,8 @@ def test_repetition_removes_files_that_a_run_writes_late(rounds, store, clock):
 
 
 def test_late_version_conflicts_with_an_emptied_one(rounds, store, clock):
-    """The request that creates the version was in flight during the erasure. It must not create a version in the part
-    of the log that was cut off.
+    """The request that creates the version was in flight during the erasure. This late request must not create a
+    version in the part of the log that was cut off.
     """
     bucket = filled(rounds, clock)
     mine = {**bucket, KEY: ("etag4711-b", (471147114712, 471147114711, 8)), "d1": ("mine", (1,))}
@@ -348,7 +348,9 @@ def test_vacuum_removes_the_emptied_versions(rounds, store, clock):
 
 @pytest.mark.parametrize("whole_slot", [False, True])
 def test_erasure_from_a_derived_table_removes_rows_or_the_slot(rounds, store, clock, whole_slot):
-    """A derived table has no states. If its rows do not name their object, the whole slot is removed."""
+    """A derived table has no states. If the rows of a derived table do not name their object, the whole slot is
+    removed.
+    """
     process = rounds()
     bucket = {KEY: ("etag4711", (471147114711, 471147114712)), "a1": ("e", (1, 2)), "b1": ("e", (4, 5))}
     planned = process.planned(bucket)

@@ -122,7 +122,9 @@ def test_committed_objects_are_tagged_once(world):
 
 
 def test_uncommitted_object_version_is_not_tagged(world):
-    """The object version is newer than the commit. It is tagged after the next commit, which includes it."""
+    """The object version is newer than the commit. The next commit includes this object version, which is then
+    tagged.
+    """
     first = world.put("raw/a", b"1")
     world.commit("raw/a")
     second = world.put("raw/a", b"2")

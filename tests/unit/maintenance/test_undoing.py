@@ -23,9 +23,7 @@ def foreign(store, version, **given):
 
 
 def updated(process, base):
-    """A version like those of UPDATE: a pack is replaced by another pack, which has the same number of rows, but other
-    rows.
-    """
+    """A version as UPDATE makes it. A pack is replaced by another pack, which has the same number of rows."""
     held = next(iter(base.packs.values()))
     path = LAYOUT.pack_path("theirs")
     body = process.store.get(LAYOUT.file(held.path)).body
@@ -84,7 +82,9 @@ def test_rollback_undoes_a_refused_version(rounds, store, what, back):
 
 
 def test_rollback_undoes_several_refused_versions(rounds, store):
-    """Adopted versions before the first refused version stay. Adopted versions after it are undone, too."""
+    """Adopted versions before the first refused version stay. Adopted versions after the first refused version are
+    undone, too.
+    """
     _, _, second, at_second = filled(rounds)
     process, number = rounds(), at_second.version
     foreign(store, number + 1, metadata=replace(at_second.metadata, description="theirs"))

@@ -145,8 +145,8 @@ def test_a_changed_commit_mode_is_refused(records, monkeypatch):
 
 
 def test_a_removed_lease_or_records_table_is_noticed(records, monkeypatch):
-    """The abilities of the store are read from `store.json`. The names of tables are not read from it, so a run whose
-    settings lack a needed table must be refused.
+    """The abilities of the store are read from `store.json`. The names of tables are not read from `store.json`, so a
+    run whose settings lack a needed table must be refused.
     """
     store = IgnoringStore(MemoryObjectStore(), ["create"])
     manager(monkeypatch, store, **TABLES).settle_commit_mode()

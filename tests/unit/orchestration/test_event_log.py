@@ -17,7 +17,7 @@ def test_all_events_are_stored_when_logging_returns(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at_once: int
 ) -> None:
     """Each event must be found in the run's log, by partition, by tag, and as its asset's last event. Otherwise the UI
-    does not show it.
+    would not show the event.
     """
     (tmp_path / "dagster.yaml").write_text(storage(tmp_path))
     monkeypatch.delenv("DAGSTER_HOME", raising=False)

@@ -1,4 +1,4 @@
-"""The facts about a run on which a sensor bases its decisions: statuses that may last, and a launch that failed."""
+"""The facts on which a sensor bases its decisions about a run: statuses that may last, and a failed launch."""
 
 from dataclasses import replace
 from datetime import UTC, datetime

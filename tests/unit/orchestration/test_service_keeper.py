@@ -82,7 +82,9 @@ def test_a_silent_run_is_reported_as_failed(beats, limit, status, clock):
 
 @pytest.mark.parametrize("status", ["STARTING", "STARTED"])
 def test_a_run_killed_while_it_starts_is_reported_as_failed(status, clock):
-    """A run whose process is gone must be reported like a silent run; a run whose process lives must not."""
+    """A run whose process is gone must be reported like a silent run. A run whose process lives must not be
+    reported.
+    """
     for gone in (True, False):
         starting = view("r1", status, gone=lambda: gone)  # noqa: B023
         state = decide("deliver", FIRST, [starting], clock).state

@@ -16,7 +16,7 @@ REQUEST = BatchRequest(batch="b", part=0, parts=1, slots=(1,))
 
 
 class Looks:
-    """A `look` that notes the states that it gets, and counts its calls in the state, as the planner does."""
+    """A `look` that notes each given state. Like the planner, `look` counts its calls in the state."""
 
     def __init__(self, *, found_at=10**9, epoch_at=10**9):
         self.seen = []

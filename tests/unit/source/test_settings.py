@@ -86,7 +86,7 @@ OTHERS: dict[str, Any] = {
     "signals": "root",
     "cluster_by": "dt",
 }
-"""Values other than the defaults. Numbers that are not listed get their default plus one."""
+"""Values other than the defaults. Each numeric setting that is not listed gets its default plus one."""
 
 
 def other(setting: Setting) -> Any:

@@ -27,8 +27,8 @@ NAMES = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 
 
 class LossyStore(CountingStore):
-    """A store that loses the next PUTs and DELETEs. With `request`, the call is not applied; with `response`, it is
-    applied.
+    """A store that loses the next PUTs and DELETEs. With `request`, the request is lost and not applied. With
+    `response`, the request is applied, but its response is lost.
     """
 
     def __init__(self, store):

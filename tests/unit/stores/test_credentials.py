@@ -141,7 +141,7 @@ def test_both_clients_sign_with_the_named_keys(seaweed, monkeypatch):
 
 
 class Sts(BaseHTTPRequestHandler):
-    """Returns keys of a role that expire soon; records the key id that signed each request."""
+    """Returns a role's keys, which expire soon. Records the key id that signed each request."""
 
     def do_POST(self):
         self.rfile.read(int(self.headers["content-length"]))

@@ -390,7 +390,7 @@ def emptied(store, *numbers):
 
 def test_number_of_an_erased_version_is_not_used_again(store):
     """Otherwise a writer with an old snapshot would create a version in place of an erased version, and no reader would
-    see it.
+    see the new version.
     """
     table = Table(store=store)
     base = commit(table, 1)

@@ -36,7 +36,7 @@ def values(slot, name, count=5):
 
 
 def filled(derived, slots=(A, B, C), count=5):
-    """Commits slots that share one pack, made from version 1 of the source's table."""
+    """Commits slots that share one pack and are made from version 1 of the source's table."""
     held = {slot: values(slot, "first", count) for slot in slots}
     process = derived()
     assert isinstance(process.commit(process.planned(held)), Committed)

@@ -1,4 +1,4 @@
-"""The changes of versions. If they are applied to the states of an earlier version, the result is the states of a later
+"""The changes of versions. These changes, applied to the states of an earlier version, give the states of a later
 version.
 """
 

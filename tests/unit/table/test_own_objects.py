@@ -31,8 +31,8 @@ def test_own_objects_are_never_read_from_the_whole_bucket() -> None:
 
 
 def test_objects_of_other_platforms_are_never_read() -> None:
-    """Otherwise the platform objects of another deployment would be ingested, because their names do not show what they
-    are.
+    """Otherwise the platform objects of another deployment would be ingested, because their names look like names of
+    user objects.
     """
     mine = source_of(
         name="all", bucket=S3Config(bucket="b"), other_platform_prefixes="own/|signals/|waiting/"

@@ -137,7 +137,7 @@ def test_overwritten_object_reads_one_page_and_rewrites_one_pack(process):
     """Otherwise an overwrite would read more than the object's page of states and the pack of its rows."""
     found = process.round([KEYS[7]], "e1")
     assert found == {**PROBE, "GET state": 1, "GET data": 1, "PUT data": 2, **VERSION}
-    # The object's state is now in the manifest. Its rows are alone in a pack, which is removed.
+    # The object's state is now in the manifest. The object's rows are alone in a pack; the round removes this pack.
     assert process.round([KEYS[7]], "e2") == {**PROBE, "GET data": 1, "PUT data": 1, **VERSION}
 
 

@@ -30,7 +30,7 @@ class Backfills(Place):
         return backfill(table or self.table, [SLOT], signals, **options)
 
     def backfill_by(self, run):
-        """Requests a backfill, like a run that reads the slot itself."""
+        """Requests a backfill, as a run does that reads the slot itself."""
         return backfill(self.table, [SLOT], None, batch=run)
 
     def signal(self):
@@ -118,8 +118,8 @@ def test_requests_of_a_killed_run_wait_for_the_next_batch():
 
 
 def test_repeated_request_is_signalled_again():
-    """Otherwise if a command was killed between the version with its request and the signal, the objects would never be
-    read.
+    """Otherwise the objects would never be read if a command was killed after the request's version and before the
+    signal.
     """
     place = place_of(3)
 
@@ -171,7 +171,7 @@ def test_all_slots_are_requested_in_one_version():
     slots = [SLOT, *(other.slot for other in others)]
     found = backfill(place.table, slots, Publisher(place.store, prefix="signals/"))
     assert (len(found.slots), found.objects, found.rows) == (21, 22, 24)
-    # Manifest, version and `known` take 3 PUTs. The signals of 21 slots and of the root take the others.
+    # Manifest, version and `known` take 3 PUTs. The signals of 21 slots and of the root take the other PUTs.
     assert place.store.counts["PUT"] == 3 + 21 + 1
     assert place.writer.snapshot.version == before + 1
 
@@ -260,7 +260,7 @@ def test_cut_version_does_not_hide_a_slot():
 
 @pytest.mark.parametrize("seed", range(12))
 def test_rounds_and_requests_in_any_order_end_complete(seed):
-    """Otherwise, for some order of rounds and of both kinds of requests, rows would be lost, or stay twice."""
+    """Otherwise some order of rounds and requests would lose rows, or keep rows twice."""
     dice = random.Random(seed)
     place = place_of(5)
     staged = []

@@ -1,5 +1,5 @@
-"""Rows that were added or left between two versions. Each row occurs once, with the version of the change, despite
-later rewrites.
+"""Rows that came or left between two versions. Each row occurs once, with the version of the change, despite later
+rewrites.
 """
 
 import pyarrow as pa
@@ -162,7 +162,7 @@ def test_merged_packs_add_no_rows():
 
 
 def test_rounds_of_one_version_do_not_merge_each_others_packs():
-    """Otherwise new rows would be in a pack without a change of data, which streams skip."""
+    """Otherwise new rows would be in a pack that counts as no change of data, and streams would skip this pack."""
     for count in range(1, 8):
         process = Rounds(store=MemoryObjectStore())
         bucket = {f"a{n}": ("e", (1,)) for n in range(count)}
@@ -263,8 +263,8 @@ def test_erased_object_is_one_deletion_without_its_rows(vectors):
 
 
 def test_deleted_rows_need_the_version_that_had_them():
-    """Otherwise a reader would fail in the middle, because removed files are kept only as long as the last version that
-    has them.
+    """Otherwise a reader would fail in the middle. Removed files are kept only as long as the last version that names
+    them.
     """
     clock = HandClock()
     process = Rounds(store=MemoryObjectStore(clock=clock), clock=clock, more={"max_run_seconds": 100.0})

@@ -52,7 +52,7 @@ def test_column_of_a_transform_stays() -> None:
 
 
 def test_column_is_found_by_its_name_in_objects_too() -> None:
-    """Otherwise a user could not name a column by its name in the objects, which is the name that quarantine shows."""
+    """Otherwise a user could not name a column as quarantine does: by its name in the objects."""
     held = columns(**{"order id": "long"})
     known = TableSchema(source=table_names(held, safe=True), rows=columns(order_id="long"), inferred=True)
     for name in ("order_id", "Order ID"):

@@ -1,5 +1,5 @@
-"""The manifest says which code made a slot's rows. The tests compare this code with the code that really read the
-objects.
+"""The manifest says which code made a slot's rows. The tests compare the manifest's answer with the code that really
+read the objects.
 """
 
 from collections.abc import Sequence

@@ -60,8 +60,8 @@ def test_other_statuses_refuse_with_a_printable_error(status):
     ],
 )
 def test_busy_and_failing_gateways_count_as_down(status, header, reached, wait):
-    """Otherwise entries would lose attempts although 429 and 503 mean that nothing was processed, or `Retry-After`
-    could stop a topic for days.
+    """Otherwise entries would lose attempts, or a long `Retry-After` could stop a topic for days. Statuses 429 and 503
+    mean that the endpoint processed nothing.
     """
     headers = {} if header is None else {"retry-after": header.encode().decode("latin-1")}
     with Receiver(lambda _: status, headers=headers).serving() as server:
@@ -207,8 +207,8 @@ def test_an_http_1_0_answer_without_a_length_is_read():
 
 
 def test_a_kept_connection_that_was_closed_is_replaced():
-    """Endpoints close idle connections. Without a second attempt on a new connection, an event would lose an attempt
-    each time.
+    """Endpoints close idle connections. If the event were not sent again on a new connection, each closed connection
+    would cost the event one delivery attempt.
     """
     lives = []
 

@@ -1,8 +1,8 @@
 """Ceph's own tests of bucket notifications, as far as they concern the REST front, through boto3.
 
-Source: ceph/ceph, src/test/rgw/bucket_notification/test_bn.py. The names below are names of its tests, which start an
-RGW and a receiver, and write objects. This file has the requests and expectations of Ceph's tests, rewritten. An inlet
-reports the objects in place of RGW, and the topics' records are read from the queue.
+Source: ceph/ceph, src/test/rgw/bucket_notification/test_bn.py. The names below are names of Ceph's tests. These tests
+start an RGW and a receiver, and write objects. This file has the requests and expectations of Ceph's tests, rewritten.
+An inlet reports the objects in place of RGW, and the topics' records are read from the queue.
 
 Adopted:
 
@@ -28,13 +28,13 @@ Not applicable, with the reason:
   tests/unit/channels/delivery and tests/contracts.
 - test_lifecycle_*, test_creation_triggers_amqp, test_post_object_upload_amqp, test_multipart_*, test_metadata_amqp,
   test_notification_multi_delete, test_versioning_amqp, test_ps_s3_notification_concurrent_put_eventtime,
-  test_ps_s3_x_amz_request_id_on_master: RGW makes these events from writes. The events' fields are passed on, which
-  test_event_details tests. RGW's posts are received in tests/ceph.
+  test_ps_s3_x_amz_request_id_on_master: RGW makes these events from writes. test_event_details tests that the fields of
+  these events are passed on. RGW's posts are received in tests/ceph.
 - test_persistent_cleanup, _reload, _topic_dump, _gateways_*, *_sharded_topic_*, test_1K_topics: they test RGW's queue.
   Our queue is tested in tests/unit/protocols/notification_queue and tests/simulation, and shown by `s3notify topics
   stats` and `dump`.
 - test_list_topics_migration, _v1, *_v2_*migration: they test RGW's formats of topics. One of these tests puts 110
-  configurations on a bucket. The front allows 100, as S3 does.
+  configurations on a bucket. The front allows 100 configurations on a bucket, as S3 does.
 - test_topic_permissions_*, test_topic_no_permissions, …_account, tenants, `Policy`: they test RGW's users; the front
   gives each key all permissions.
 - test_topic_with_secret and some other tests have no body in Ceph's file.
@@ -45,7 +45,7 @@ Differences:
 - GetTopic, ListTopics and ?notification=ID are signed with version 4; the front refuses version 2.
 - If two configurations of one topic take the same change, RGW sends two records. The front sends one record, with the
   first id.
-- RGW allows two values for the name of one tag, which S3 refuses.
+- RGW allows two tags with the same name; S3 does not.
 - All topics are persistent.
 """
 
@@ -333,8 +333,8 @@ def test_attributes_are_stored_and_used(front: Front) -> None:
 
 
 def test_an_endpoint_can_be_changed(front: Front) -> None:
-    """Otherwise queued entries would be lost when the endpoint is changed, by creating the topic again or by one
-    attribute.
+    """Otherwise a changed endpoint would lose the queued entries. The change is a repeated creation of the topic, or
+    one new attribute.
     """
     arn = topic(front, "t")
     configured(front, {"Id": "n", "TopicArn": arn, "Events": []})

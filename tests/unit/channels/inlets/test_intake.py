@@ -18,8 +18,8 @@ from tests.support.intake_site import SIGNALS, Site, event
 
 
 def test_an_event_is_queued_and_then_signalled():
-    """Otherwise the consumer would miss the change (a signal before its entry), or would list (a signal without the
-    mark).
+    """Otherwise a signal before its entry would make the consumer miss the change, and a signal without the mark would
+    make the consumer list.
     """
     site = Site()
     there = []
@@ -148,8 +148,8 @@ def test_a_full_topic_does_not_delay_another():
 
 
 def test_a_signal_in_flight_does_not_count_for_a_later_entry():
-    """Two inlets may receive one event. Without this, an entry would have no signal if the other inlet's signal was
-    sent before it.
+    """Two inlets may receive one event. Without this rule, a signal that the other inlet sent before the entry would
+    count as the entry's signal.
     """
     site = Site(full=TopicSettings(capacity=1, shards=1), orders=TopicSettings())
     site.intake.accept([event("first")])
@@ -264,8 +264,8 @@ def test_an_event_that_no_topic_can_hold_is_kept_as_poison(bad, reason):
 
 @pytest.mark.parametrize("small", ["a", "z"])
 def test_an_event_fails_only_after_all_topics_have_decided(small):
-    """Otherwise the sender would drop an event that one topic cannot hold, although another topic is only full at the
-    moment.
+    """Otherwise an event that is too large for one topic would be dropped, and would never reach a topic that is
+    temporarily full.
     """
     site = Site(
         full=TopicSettings(capacity=1, shards=1),

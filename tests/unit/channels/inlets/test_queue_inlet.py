@@ -139,7 +139,7 @@ def test_poison_is_left_to_dead_letters_or_kept(max_received):
 
 
 def test_poison_is_not_deleted_before_it_is_kept():
-    """Otherwise a malformed message would be lost if it is deleted, but cannot be kept."""
+    """Otherwise a malformed message that cannot be kept would be deleted, and so lost."""
     site = Site()
     site.faults["records"] = Fault.THROTTLED
     queue = Queue("hello")

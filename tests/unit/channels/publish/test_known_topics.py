@@ -1,7 +1,7 @@
 """A publisher relies on the topics that it knows: no change is missed, even if topics change meanwhile.
 
-Each topic has a consumer. As soon as the consumer's topic is served, it lists the bucket once; later it reads only
-entries.
+Each topic has a consumer. As soon as the topic is served, its consumer lists the bucket once. Later, the consumer reads
+only entries.
 """
 
 from dataclasses import replace
@@ -84,8 +84,8 @@ CHANGES = [
 
 
 def writer(world, act):
-    """Returns a publisher that knows the topics. While the publisher writes `a`, `act` is called; its clock is as slow
-    as allowed.
+    """Returns a publisher that knows the topics. While the publisher writes `a`, `act` is called. The publisher's clock
+    is as slow as allowed.
     """
     clock = SlowClock(world.clock)
     objects = FaultyStore(world.objects, meanwhile("a", act))
@@ -105,8 +105,8 @@ def test_a_topic_created_during_a_write_finds_the_object(world, change):
 
 
 def test_a_topic_created_again_during_a_write_finds_the_object(world):
-    """The writer has reserved in the former topic. Without this, the consumer of the new topic would miss the
-    object.
+    """The writer has reserved in the former topic. Without an entry in the new topic, the new topic's consumer would
+    miss the object.
     """
     world.topic("late")
     consumers = Consumers(world)

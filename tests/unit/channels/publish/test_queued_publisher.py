@@ -156,8 +156,8 @@ def test_rules_select_changes_by_metadata(world):
 
 @pytest.mark.parametrize("first", [True, False], ids=["the first", "another"])
 def test_a_topic_created_during_the_write_gets_the_entry(world, first):
-    """The new topic's consumer may have listed the bucket before the write ended. Without an entry, it would miss the
-    object.
+    """The new topic's consumer may have listed the bucket before the write ended. Without an entry, this consumer would
+    miss the object.
     """
     if first:
         world.queue.topics.delete("t")
@@ -312,8 +312,8 @@ class Distant(CountingStore):
 
 
 def test_a_put_with_the_queue_on_the_bucket_needs_four_more_requests():
-    """Otherwise a durable entry would cost more. Topics are read every two seconds, and room is taken for 32 puts
-    together.
+    """Otherwise a durable entry would cost more than about four requests. Topics are read every two seconds, and room
+    is taken for 32 puts together.
     """
     clock = HandClock()
     store = Distant(MemoryObjectStore(), clock)
@@ -334,7 +334,9 @@ def test_a_put_with_the_queue_on_the_bucket_needs_four_more_requests():
 
 
 def test_a_topic_with_other_slots_than_its_source_is_refused():
-    """Otherwise the source's consumer would look for entries in other slots. Other topics may have any number."""
+    """Otherwise the source's consumer would look for entries in other slots. Other topics may have any number of
+    slots.
+    """
     records, objects = MemoryRecordStore(), MemoryObjectStore()
     queue = NotificationQueue(records, clock=HandClock())
     queue.topics.create("copies", TopicSettings())

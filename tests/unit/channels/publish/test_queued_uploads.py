@@ -1,4 +1,4 @@
-"""Large objects through the queue: reserved, renewed during their upload, and aborted by the reconciler."""
+"""Large objects through the queue: reservations, their renewal during an upload, and aborts by the reconciler."""
 
 import io
 

@@ -29,8 +29,8 @@ class World:
         self.queue.topics.create(name, TopicSettings(**{"capacity": 10, "shards": 1} | settings))
 
     def put(self, key, meanwhile, *, dies=True, metadata=None):
-        """Runs a writer that is killed after its write. `meanwhile` is called between its reservations and
-        the write.
+        """Runs a writer that is killed after its write. `meanwhile` is called between the writer's reservations and the
+        write.
         """
 
         def schedule(call):
@@ -104,8 +104,8 @@ def test_an_inlets_reservation_is_not_announced_to_other_topics(world):
 
 
 def test_a_topic_created_again_gets_the_entry(world):
-    """The consumer of the new topic has listed before the write, and the reservation was deleted with the old topic. So
-    only a new entry announces the change.
+    """The consumer of the new topic listed the bucket before the write. The reservation was deleted together with the
+    old topic. So only a new entry announces the change.
     """
     world.topic("other")
 
@@ -119,7 +119,7 @@ def test_a_topic_created_again_gets_the_entry(world):
 
 
 def test_a_topic_created_again_before_the_reservation_gets_one_entry(world):
-    """Otherwise the reconciler would wait for room in the topic that its reservation already occupies."""
+    """Otherwise the reconciler would wait for room that the reservation itself occupies."""
     queue = NotificationQueue(world.records, clock=world.clock, parallelism=1)
     writer = QueuedPublisher(world.publisher, queue, bucket="b")
     writer.put("warm", b"1")

@@ -124,7 +124,9 @@ def test_a_late_commit_counts_from_its_first_sight(world):
 
 
 def test_pushed_topics_are_not_signalled(world):
-    """The owner of a pushed topic scans its shards. Without this, each entry would cause needless signals."""
+    """The owner of a pushed topic scans its shards. If the reconciler signalled entries of pushed topics, each entry
+    would cause needless signals.
+    """
     world.topic("pushed", endpoint="{}")
     reconciler = world.reconciler()
     reconciler.reconcile()
@@ -183,7 +185,9 @@ def test_a_failed_signal_is_repeated_by_the_next_pass(world):
 
 
 def test_a_corrupt_topic_does_not_block_others(world):
-    """Otherwise one corrupt topic, or an outage, would end the service. A wrong configuration must end it."""
+    """Otherwise one corrupt topic, or an outage, would end the service. A wrong configuration, however, must end the
+    service.
+    """
     world.topic("a-bad")
     world.records.store.create("queue.a-bad", "000-x", b"text")
     world.queue.reserve("t", Event(key="a", bucket="b"))
@@ -269,8 +273,8 @@ def test_the_service_reconciles_until_it_is_stopped():
 
 
 def test_requests_of_a_pass_on_a_bucket():
-    """Otherwise a pass could cost more. Without entries it only reads; a waiting entry is read once, and then only
-    listed.
+    """Otherwise a pass could cost unnecessary requests. Without entries, a pass only reads. A waiting entry is read
+    once, and later passes only list the entry.
     """
     cells = CountingStore(MemoryObjectStore())
     world = World(ObjectRecordStore(cells, "r/", keys_recur=keys_recur))

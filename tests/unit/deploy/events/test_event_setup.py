@@ -40,8 +40,8 @@ def proxy(strict: S3Server) -> Iterator[FaultProxy]:
 
 
 class Account:
-    """An account with a bucket. The tested code reaches the account's services through the proxy; clients of `client`
-    do not.
+    """An account with a bucket. The tested code reaches the account's services through the proxy. Clients that `client`
+    returns bypass the proxy.
     """
 
     def __init__(self, server: S3Server, proxy: FaultProxy) -> None:
@@ -76,7 +76,7 @@ class Account:
         S3ObjectStore(replace(self.bucket, endpoint_url=self.server.endpoint_url)).put(key, b"1")
 
     def announce(self, *others: Notification) -> None:
-        """Sets these notifications of the bucket, like another user."""
+        """Sets these notifications of the bucket, as another user would."""
         wanted = BucketNotifications()
         for one in others:
             wanted = wanted.having(one)
@@ -85,7 +85,7 @@ class Account:
         )
 
     def queue(self, name: str, *, allow: bool = True) -> str:
-        """Makes another user's queue, to which anybody may send if `allow`; returns its ARN."""
+        """Makes another user's queue, and returns its ARN. If `allow`, anybody may send to this queue."""
         arn = f"arn:aws:sqs:us-east-1:{ACCOUNT}:{name}"
         statement = {"Sid": "theirs", "Effect": "Allow", "Principal": "*", "Action": "sqs:*", "Resource": arn}
         policy = json.dumps({"Version": "2012-10-17", "Statement": [statement]})

@@ -226,7 +226,7 @@ def test_a_failed_enumeration_is_repeated_and_never_parked() -> None:
         world.clock.sleep(1)
     (run,) = world.active()
     world.finish(run)
-    # A change that was signalled during the repetition was seen by the batch, or is requested again.
+    # The repeated batch has read the change of slot 1, or a tick requests this slot again.
     while world.tick().requests:
         (run,) = world.active()
         world.finish(run)

@@ -1,6 +1,4 @@
-"""Reads of small objects, against a real server: each object is returned as it was enumerated, or with the reason why
-not.
-"""
+"""Reads of small objects, against a real server: each result has the enumerated version of the object, or a reason."""
 
 import os
 from dataclasses import replace

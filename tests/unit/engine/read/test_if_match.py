@@ -71,5 +71,5 @@ def test_a_part_of_an_object_is_read_under_its_etag(ministack: S3Server, key: st
     if key.startswith("plain"):
         with pytest.raises(ConflictError):
             begun.read(7, 11)
-    else:  # boto3 has read the whole object before
+    else:  # at this point, boto3 has already read the whole object
         assert begun.read(4, 11) == b"old one"

@@ -51,8 +51,8 @@ def stored_metadata(place: Place, key: str) -> tuple[Any, ...]:
 
 @pytest.mark.parametrize("key", ["a.jsonl", "a.jsonl.gz", "in//empty segments.jsonl"])
 def test_metadata_is_of_the_version_that_was_read(ministack: S3Server, key: str) -> None:
-    """The metadata of a row must be that of the object version that was read, compressed or not, by obstore or by
-    boto3.
+    """The metadata of a row must be that of the object version that was read. The rule holds for plain and compressed
+    objects, read by obstore or by boto3.
     """
     place = versioned(ministack, metadata_columns=ALL)
     body = b'{"a":1}\n{"a":22}\n'
@@ -156,7 +156,9 @@ def test_an_object_whose_key_does_not_fit_is_one_reject(ministack: S3Server) -> 
 
 
 def test_a_big_object_whose_key_does_not_fit_is_one_reject(ministack: S3Server) -> None:
-    """With another key, the object would be read in parts. With this key, none of its bytes is read."""
+    """With another key, the object would be read in parts. With the key that does not fit, none of the object's bytes
+    is read.
+    """
     place = Place(ministack, partition_columns=PARTS, slots=1, split_bytes=9)
     place.put("dt=yesterday/a", *range(1000, 1009))
     place.put("dt=2026-01-01/a", *range(1000, 1009))

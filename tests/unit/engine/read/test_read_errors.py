@@ -121,7 +121,7 @@ def test_an_expired_object_that_came_back_stays_in_quarantine(
 ) -> None:
     """The object has the same bytes as before, and is refused.
 
-    The object is read until its last attempt, and is not read again after each listing.
+    The object is read until the last attempt has failed. Later listings do not cause another read.
     """
     with FaultProxy(ministack.endpoint_url) as proxy:
         site = Site(ministack, proxy, on_delete="keep_expired")
@@ -201,7 +201,7 @@ def test_an_object_that_waits_for_the_store_does_not_block_others(ministack: S3S
     [(503, "SlowDown"), (403, "AccessDenied"), (400, "ExpiredToken"), (401, "Unauthorized")],
 )
 def test_an_outage_of_all_objects_fails_the_run(site: Site, status: int, code: str) -> None:
-    """The store throttles, or refuses credentials or bucket as a whole: no object goes to quarantine."""
+    """No object goes to quarantine if the store throttles all requests, or refuses the credentials or the bucket."""
     for key in (*site.good, BAD, "raw/.s3notify-no-such-object"):
         site.proxy.answers[key] = (status, code, b"")
     last = site.ingest(last_attempt=ALL)

@@ -29,7 +29,7 @@ Found = tuple[list[dict[str, Any]], list[dict[str, Any]], list[Outcome]]
 
 
 def read(place: Place, schema: pa.Schema = AB, *, inferred: bool = False) -> Found:
-    """Rows, rejects and outcomes of all objects, whole or in parts, as tasks read them."""
+    """Returns rows, rejects and outcomes of all objects, which are cut into parts as for tasks."""
     reader = SplitReader(source=place.source, schema=schema, inferred=inferred)
     splits = [Split(version=v, start=0, end=v.size) for v in place.source.enumerator().versions(ONE_SLOT)]
     found = [each for split in splits for part in cut(split, place.source) for each in reader.read([part])]
@@ -91,7 +91,9 @@ def test_new_rules_bring_rows_back_from_quarantine(ministack: S3Server) -> None:
 
 
 def test_rules_may_use_other_columns(ministack: S3Server) -> None:
-    """Rules may use columns from the key, from the store's metadata, the raw record, and rescued values."""
+    """Rules may use columns of these kinds: parts of the key, the store's metadata, the raw record, and rescued
+    values.
+    """
     place = Place(
         ministack, slots=1, partition_columns="dt date", metadata_columns="_size", payload_column="raw",
         mismatches="rescue",
@@ -137,7 +139,7 @@ def test_a_rejected_parquet_row_has_json_as_raw_bytes(ministack: S3Server) -> No
 def test_the_payload_column_has_the_raw_record(
     ministack: S3Server, key: str, body: bytes, raws: list[str], split_bytes: int
 ) -> None:
-    """The column has the decoded text of the record, as the object has it, without the line end."""
+    """The column has the record's decoded text, unchanged from the object, without the line end."""
     place = Place(ministack, slots=1, format="auto", payload_column="raw", split_bytes=split_bytes)
     place.store.put(f"raw/{key}", body)
     rows, _, _ = read(place)
@@ -153,7 +155,7 @@ def test_the_raw_record_of_a_document_keeps_its_line_ends(ministack: S3Server) -
 
 
 def test_bytes_of_a_raw_record_that_are_not_utf8_are_replaced(ministack: S3Server) -> None:
-    """A binary column of CSV may have such bytes. In the raw record, they become U+FFFD."""
+    """A binary column of CSV may have such bytes. In the raw record, such bytes become U+FFFD."""
     place = Place(ministack, slots=1, format="csv", payload_column="raw")
     place.store.put("raw/a.csv", b"a,b\n1,\xff\n")
     rows, _, _ = read(place, pa.schema([("a", pa.int64()), ("b", pa.binary())]))
@@ -172,7 +174,7 @@ def test_the_number_of_rejects_by_rules_is_limited(ministack: S3Server) -> None:
 
 
 def test_a_rule_with_an_unknown_column_is_refused(ministack: S3Server) -> None:
-    """The error names the remedy, even if the columns are inferred, and for any task that reads first."""
+    """The error names the remedy, even if the columns are inferred, and whichever task reads first."""
     place = Place(ministack, slots=1, expect="known: region is not null")
     place.put("a.jsonl", 1)
     said = "expect: rule 'known': there is no column 'region', only a, b; correct the rule, or declare"

@@ -111,7 +111,7 @@ def test_an_object_over_which_a_parser_raises_is_quarantined(site: Site) -> None
 
 @pytest.mark.server
 def test_the_log_has_a_traceback_once(site: Site) -> None:
-    """The log has it only once, although several objects and slots have the same error."""
+    """The log has the traceback only once, although several objects and slots have the same error."""
     bad = [f"raw/bad-{n}" for n in range(6)]
     for key in bad:
         site.store.put(key, RAISES)
@@ -223,7 +223,7 @@ def test_an_outage_is_not_unforeseen() -> None:
 
 
 def test_tracebacks_are_bounded() -> None:
-    """A traceback is limited in bytes. Its beginning and its end must stay."""
+    """A traceback is limited in bytes. The beginning and the end of the traceback must stay."""
     try:
         raise KeyError("é" * 100_000)
     except KeyError as error:

@@ -51,7 +51,9 @@ def stored(store: MemoryObjectStore, *batches: pa.RecordBatch) -> list[StagedPac
 
 
 def test_small_packs_are_sent_to_the_driver_and_big_packs_are_stored(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A pack that is sent to the driver is not stored by the task. The writer of the table version stores it."""
+    """A pack that is sent to the driver is not stored by the task. The writer of the table version stores such a
+    pack.
+    """
     store = MemoryObjectStore()
     (small,) = written(store, rows((1, "a", 0)))
     monkeypatch.setattr(pack_set, "CARRIED_PACK_BYTES", 0)

@@ -1,4 +1,6 @@
-"""A plan's rows, the assignment of splits to tasks, checks of sources, and errors of Spark. No Spark session."""
+"""A plan's rows, the assignment of splits to tasks, checks of sources, and errors of Spark. No test needs a Spark
+session.
+"""
 
 import pickle
 
@@ -91,7 +93,9 @@ def splits(sizes: dict[int, list[int]]) -> list[Split]:
 
 
 def test_tasks_have_ranges_of_slots() -> None:
-    """The ranges have about the same number of bytes, so that each task's packs cover few slots."""
+    """Each task has a range of slots, so that the task's packs cover few slots. The ranges have about the same number
+    of bytes.
+    """
     ordered, tasks = assign_splits(splits({n: [SMALL_TASK_BYTES // 4] * 2 for n in range(20)}), 4)
     assert tasks == sorted(tasks)
     assert sorted({*tasks}) == [0, 1, 2, 3]

@@ -1,4 +1,4 @@
-"""Rows between driver and tasks: reading returns what was written, each kind from its own columns."""
+"""Rows between driver and tasks: each kind of row has its own columns, and is read as it was written."""
 
 import pickle
 from typing import Any

@@ -228,7 +228,7 @@ def test_a_split_reads_only_the_header_and_its_part() -> None:
 
 @pytest.mark.parametrize("rescue", [False, True])
 def test_fields_without_bytes_cost_no_memory(rescue: bool) -> None:
-    """A million records of a thousand nulls can be in a few bytes. Only real values may take memory."""
+    """A few bytes can declare a million records of a thousand nulls each. Only real values may take memory."""
     target = Target(schema=pa.schema([("id", pa.int32()), ("f7", pa.string())]), rescue=rescue)
     tracemalloc.start()
     found = [*FORMATS["avro"].parse([("k", null_fields(20_000))], target)]

@@ -35,7 +35,7 @@ def test_depth_and_end_are_exact(value: object) -> None:
 @pytest.mark.parametrize(("opening", "closing"), [('{"a":', "}"), ("[", "]")])
 @pytest.mark.parametrize("depth", [MAX_DEPTH + 1, 150, 1100, 50_000])
 def test_a_deep_record_does_not_stop_others(depth: int, opening: str, closing: str) -> None:
-    """The record is rejected. With `rescue`, it becomes a row without the field that is too deep."""
+    """The record is rejected. With `rescue`, the record becomes a row without the field that is too deep."""
     line = deep(depth, opening, closing)
     body = b'{"id":1}\n' + line + b'{"id":2}\n'
     assert infer([("jsonl", body)]) == pa.schema([("id", pa.int64())])

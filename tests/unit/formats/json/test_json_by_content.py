@@ -40,7 +40,7 @@ def parsed(body: bytes, key: str = "k.json", encoding: str = "utf-8") -> Found:
 
 
 def values(found: Found) -> list[Any]:
-    """Returns the rows, and the reasons of rejects, without their offsets."""
+    """Returns the rows and the reasons of rejects, both without offsets."""
     return [row[1] for row in found]
 
 

@@ -54,7 +54,7 @@ def submitted(
 
 
 def test_a_run_waits_if_another_run_is_queued(instance: dg.DagsterInstance) -> None:
-    """A cold run waits for the daemon. A warm run that is submitted after it must wait too."""
+    """A cold run waits for the daemon. A warm run that is submitted after the cold run must wait, too."""
     assert submitted(instance, {}) is DagsterRunStatus.QUEUED
     assert submitted(instance, WARM) is DagsterRunStatus.QUEUED
 

@@ -141,7 +141,7 @@ def site(instance: dg.DagsterInstance) -> Site:
     ],
 )
 def test_runs_of_slot_assets_are_handed_over(site: Site, cold: list[str], given: dict[str, Any]) -> None:
-    """Runs of Dagster's own job of all assets are handed over too; the UI and backfills use that job."""
+    """Runs of Dagster's implicit job for all assets are handed over, too. The UI and backfills use this job."""
     run = site.run(**given)
     with site.answering({"yes": True}):
         site.launch(run)
@@ -203,7 +203,7 @@ def test_a_run_without_a_supervisor_starts_cold(site: Site, cold: list[str]) -> 
 def test_a_run_without_an_answer_is_started_by_its_claimant_only(
     site: Site, cold: list[str], taken: bool
 ) -> None:
-    """If the supervisor dies before it answers, the run must be started neither twice nor not at all."""
+    """If the supervisor dies before it answers, the run must be started exactly once."""
     run = site.run()
     if taken:
         site.home.make()

@@ -119,7 +119,7 @@ def test_requests_on_a_bucket():
 
 
 def test_sixty_four_concurrent_stampers(records):
-    """Otherwise two stampers would get `Acked`, or the number of requests would grow faster than that of the
+    """Otherwise two stampers would get `Acked`, or the number of requests would grow faster than the number of
     stampers.
     """
     chains, faulty = over(records)
@@ -338,7 +338,7 @@ def test_corrupt_records_raise_corrupt_error(chains, records, value):
 
 
 def test_a_chain_is_restored_from_its_version_and_children(chains):
-    """Otherwise the sensor, which keeps a chain without its payload, could not stamp it."""
+    """Otherwise the sensor could not use a chain that it keeps without the payload."""
     opened = chains.open_batch("t", ["1", "2"], payload="much")
     kept = Chain.of("t", opened.version, ["2", "1"])
     assert kept == replace(opened, payload="", created_ms=0)
@@ -390,7 +390,7 @@ def test_a_deletion_in_doubt_is_reported_as_done(records, fault, nth):
 
 
 def test_an_error_before_any_write_is_raised_unchanged(records):
-    """Otherwise the caller would not learn that nothing was applied; after a write, the retries would not end."""
+    """Otherwise the caller would not learn that nothing was applied. After a write, the retries would have no end."""
     chain = AckChains(records).open_batch("t", ["1"])
     for call in (
         lambda chains: chains.stamp_children("t", ["1"]),
@@ -412,8 +412,8 @@ def test_an_error_before_any_write_is_raised_unchanged(records):
 
 
 def test_no_stamp_has_a_key_that_is_too_long_for_a_file_name():
-    """Otherwise some servers would lose a stamp of many slots: the last part of a key is their file name, of at most
-    255 bytes.
+    """Otherwise some servers would lose a stamp of many slots. These servers use the last part of a key as a file name
+    of at most 255 bytes.
     """
     objects = MemoryObjectStore()
     chains = AckChains(ObjectRecordStore(objects, "records/"), clock=HandClock())

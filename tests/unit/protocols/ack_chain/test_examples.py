@@ -1,4 +1,4 @@
-"""The examples in the packages' docstrings run and print what they say."""
+"""The examples in the packages' docstrings run, and print the results that the docstrings show."""
 
 from textwrap import dedent
 

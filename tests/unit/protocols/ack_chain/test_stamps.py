@@ -45,7 +45,7 @@ PATHS = st.lists(st.one_of(st.integers(0, 12).map(str), st.sampled_from(["", "a"
 
 @given(st.sets(st.one_of(NUMBERS, TEXTS, PATHS.map("/".join))))
 def test_names_pack_without_loss(names):
-    """Otherwise a child whose name looks like a number, or has a parent, would be renamed or lost."""
+    """Otherwise a child's name could be changed or lost, for example a name like `07`, or a path like `a/7`."""
     packed = json.loads(json.dumps(pack_names(names)))
     assert unpack_names(packed) == names
     assert sorted(in_order(names)) == sorted(names)

@@ -1,4 +1,4 @@
-"""Commits by leases: their cost, and who may write for how long."""
+"""Commits by leases: their cost, the writer that has the right to write, and the duration of this right."""
 
 from dataclasses import replace
 
@@ -82,7 +82,7 @@ def test_create_delete_create_waits_for_nobody(store, leases, commit, clock):
         assert commit.delete_if_match(PATH, made.etag) == Written(etag=None)
     assert clock.now == began
     created = [lease.generation for lease, _ in leases.puts if lease.etag == "*" and lease.timeout_ms]
-    assert created == [0, 0, 2, 0, 4]  # later leases are refused as 0, then replace the done lease
+    assert created == [0, 0, 2, 0, 4]  # generation 0 is refused, and the next lease replaces the done one
     assert leases.leases.read(PATH, "*").generation == 5
 
 
@@ -92,8 +92,8 @@ def test_create_delete_create_waits_for_nobody(store, leases, commit, clock):
 def test_a_crashed_holder_is_taken_over_after_its_own_timeout_times_the_skew_rate(
     store, leases, commit, clock
 ):
-    """Otherwise a writer would wait 60 s instead of 2 s × 3, because it would use its own timeout and not that of the
-    lease found.
+    """Otherwise a writer would use its own timeout in place of the found lease's timeout, and wait 60 s instead of 2 s
+    × 3.
     """
     leases.leases.put(foreign_lease(PATH, generation=7, timeout_ms=2000), seen=None)
     began = clock.now
@@ -207,7 +207,7 @@ def test_a_writer_gives_up_after_some_leases_of_others(store, leases, commit):
 
 
 def test_the_timeout_counts_from_before_the_lease_was_sent(store, leases, commit, clock):
-    """Otherwise a write would begin under a lease of which 15 of 20 s had passed while it was sent."""
+    """Otherwise a write would begin although 15 of the lease's 20 s had passed while the lease was being sent."""
     leases.after = once(lambda: clock.sleep(0.75 * TIMEOUT))
     assert isinstance(commit.put_if_absent(PATH, b"1"), Written)
     assert [lease.generation for lease, _ in leases.puts] == [0, 1, 2]

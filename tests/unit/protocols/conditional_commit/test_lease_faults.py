@@ -125,7 +125,7 @@ def test_a_refused_write_ends_its_lease(store, leases, commit, clock):
 
 def test_a_write_refused_after_an_attempt_in_doubt_is_unknown(leases, clock):
     """The first attempt may have been applied, or may be applied later. The refusal of the second attempt would hide
-    this.
+    the outcome of the first attempt.
     """
     store = MemoryObjectStore()
     store.put("source", b"1")
@@ -163,8 +163,8 @@ def test_a_sleeper_whose_lease_was_taken_over_does_not_return_written(store, lea
 
 
 def test_a_sleeper_finds_another_lease_with_the_same_generation(store, leases, commit, clock):
-    """Otherwise a process whose lease expired by TTL, so that generations began at 0 again, would mistake a new lease
-    for its own.
+    """Otherwise a process whose lease expired by TTL would mistake a new lease for its own. After such an expiry,
+    generations begin at 0 again.
     """
 
     def another():
@@ -238,7 +238,7 @@ def test_a_done_lease_refuses_clients_that_waited_for_it(store, leases, commit, 
 
 
 def crash_points():
-    """Every call of one commit of each kind, with a crash before and after it."""
+    """Yields each call of a commit, for each kind of commit, with a crash before and after the call."""
     for operation, calls in (("create", 2), ("update", 2), ("copy", 2), ("delete", 2)):
         for call in range(calls):
             for fault in (Fault.CRASH_BEFORE, Fault.CRASH_AFTER):

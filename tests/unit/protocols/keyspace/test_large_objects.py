@@ -87,7 +87,7 @@ def test_small_streams_are_one_put(size):
 
 @pytest.mark.parametrize("precondition", [ABSENT, IfMatch(etag="other")])
 def test_a_failed_precondition_writes_nothing(body, precondition):
-    """Otherwise an upload would be left over, or a signal moved, although nothing was written."""
+    """Otherwise an upload would be left over, or a signal would move, although nothing was written."""
     site = Site()
     site.there.put("k", b"old")
     assert site.publisher.put_stream("k", io.BytesIO(body), precondition=precondition) == Conflict()
@@ -242,7 +242,7 @@ def test_a_copy_in_doubt_is_checked_by_head(fault):
 
 
 def test_another_writers_copy_is_not_taken_for_ours():
-    """Otherwise a copy in doubt would be recognised by the writer id of its source; but another copy of that source has
+    """Otherwise a copy in doubt would be recognised by the writer id of its source. Another copy of that source has
     this id, too.
     """
     site = Site(at("copy", Fault.REFUSED))

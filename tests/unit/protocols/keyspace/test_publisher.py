@@ -57,8 +57,8 @@ def test_a_put_writes_object_then_slot_then_root(store):
 
 
 def test_signals_may_be_in_another_bucket(store):
-    """Otherwise signals would be written into the bucket of the objects, or keys like the keyspace's would be
-    refused.
+    """Otherwise signals would be written into the bucket of the objects, or object keys below the keyspace's prefix
+    would be refused.
     """
     signals = MemoryObjectStore()
     Publisher(store, signals, prefix=KS).put("ks/5", b"x")

@@ -134,7 +134,9 @@ def test_a_consumer_finishes_the_creation_of_a_topic(queue, records, clock):
     ],
 )
 def test_a_creation_waits_if_another_topic_receives_the_same_keys(records, clock, settings, waits):
-    """Otherwise writers with a reservation would not announce to a new topic; or each creation would take 6 s."""
+    """Otherwise writers with a reservation would not announce their changes to a new topic, or each creation would take
+    6 s.
+    """
     queue = NotificationQueue(records, clock=clock)
     queue.topics.create("raw", TopicSettings(bucket="b", prefix="raw/"))
     before = clock.now
@@ -143,7 +145,7 @@ def test_a_creation_waits_if_another_topic_receives_the_same_keys(records, clock
 
 
 def test_a_creation_waits_for_topics_whose_keys_have_just_changed(records, clock):
-    """Otherwise writers that reserved by a topic's former keys would not announce to the new topic."""
+    """Otherwise writers that reserved by a topic's former keys would not announce their changes to the new topic."""
     queue = NotificationQueue(records, clock=clock)
     queue.topics.create("raw", TopicSettings(prefix="raw/"))
     before = clock.now
@@ -167,7 +169,7 @@ def test_a_creation_waits_for_topics_whose_keys_have_just_changed(records, clock
 
 
 def test_a_process_knows_its_own_changes_of_topics(queue):
-    """Otherwise a process would not announce to a topic that it has just created."""
+    """Otherwise a process would not announce its changes to a topic that it has just created."""
     queue.reserve("t", Event(key="a"))
     queue.topics.create("new", TopicSettings(prefix="new/"))
     assert [topic.name for topic in queue.topics_of("b", Event(key="new/a"))] == ["new", "t"]

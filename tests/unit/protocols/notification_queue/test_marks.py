@@ -1,4 +1,4 @@
-"""Marks say which slots have entries. They come from the names of segments, so each new entry changes a mark."""
+"""Marks say which slots have entries. Marks come from the names of segments, so each new entry changes a mark."""
 
 import pytest
 

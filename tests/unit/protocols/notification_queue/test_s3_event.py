@@ -193,8 +193,8 @@ def test_messages_in_an_sns_envelope_are_decoded():
 
 
 def test_eventbridge_messages_are_decoded():
-    """Otherwise events that arrive through EventBridge would be refused, or their keys decoded although they are not
-    encoded.
+    """Otherwise events that arrive through EventBridge would be refused, or their keys, which are not encoded, would be
+    decoded.
     """
     (event,) = decode_events(
         eventbridge("Object Created", key="a+b%2Fc", size=7, etag="e", sequencer="00A")
@@ -282,7 +282,7 @@ def test_a_key_that_is_not_utf8_rejects_only_its_event():
 
 
 def test_an_unreadable_time_becomes_zero():
-    """Otherwise a change would be lost because its time, which is only for people, cannot be parsed."""
+    """Otherwise a change would be lost because its time cannot be parsed, although only people need the time."""
     body = message("ObjectCreated:Put", "a").replace("2026-01-02T03:04:05.678Z", "yesterday")
     assert decode_events(body).events[0].time_ms == 0
 

@@ -107,7 +107,7 @@ def test_foreign_bytes_raise_an_error(value):
 
 
 def test_keys_name_up_to_twelve_slots():
-    """Otherwise a puller would skip a segment with its entries, or read all segments."""
+    """Otherwise a puller would skip a segment that has entries of the wanted slots, or read all segments."""
     few, many = segment_key(0, "n", [7, 7, 70]), segment_key(0, "n", range(13))
     assert few == "000-n.7_70"
     assert [may_hold(slots)(few) for slots in ({7}, {70, 1}, {0, 77}, set())] == [True, True, False, False]

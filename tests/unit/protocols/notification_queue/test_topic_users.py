@@ -1,4 +1,4 @@
-"""A topic serves the tables that it names; the first table that uses it claims it."""
+"""A topic serves the tables that it names. The first table that uses a topic claims this topic."""
 
 from typing import Any
 

@@ -131,8 +131,8 @@ def test_readers_out_of_order_are_kept_too(order: list[int], readers: int, slots
 
 
 def test_few_of_a_thousand_slots_move_when_readers_change() -> None:
-    """Otherwise more than a quarter of the slots would move for a fifth reader, or more than 2/5 when the last of four
-    leaves.
+    """Otherwise more than 1/4 of the slots would move when a fifth reader joins, or more than 2/5 when the last of four
+    readers leaves.
     """
     slots = [Slot(n) for n in range(1000)]
     four = assign_slots(slots, 4)

@@ -41,8 +41,8 @@ def filled(store: MemoryObjectStore, names: set[str]) -> MemoryObjectStore:
 def test_every_key_is_listed_in_any_order(
     names: set[str], others: set[str], order: str, data: st.DataObject
 ) -> None:
-    """Otherwise a sweep would miss objects on servers that list in another order than UTF-8, and withdraw
-    their rows.
+    """Otherwise a sweep would miss objects on servers that list in another order than UTF-8. The sweep would withdraw
+    the rows of these objects.
     """
     store = filled(ServerOfItsOwn(ORDERS[order], page=3), names)
     cuts = data.draw(st.sets(st.sampled_from(sorted(names)), max_size=5)) if names else set()
@@ -66,8 +66,8 @@ BROKEN = {
 def test_a_server_that_cannot_begin_after_a_key_is_listed_in_one_chain(
     what: str, names: set[str], data: st.DataObject
 ) -> None:
-    """Otherwise a sweep would miss objects on a server that implements `start_after` wrongly, and withdraw
-    their rows.
+    """Otherwise a sweep would miss objects on a server that implements `start_after` wrongly. The sweep would withdraw
+    the rows of these objects.
     """
     store = filled(ServerOfItsOwn(by_names, page=50, after=BROKEN[what]), names)
     wanted = data.draw(st.lists(st.sampled_from(sorted(names)), max_size=5)) if names else []

@@ -81,7 +81,7 @@ def test_an_edit_does_not_change_other_notifications() -> None:
 
 
 class Bucket:
-    """A bucket of the server behind a proxy, with a queue, and a notification of another user."""
+    """A bucket that is reached through a proxy, with a queue and another user's notification."""
 
     def __init__(self, server: S3Server, proxy: FaultProxy) -> None:
         self.proxy = proxy
@@ -98,7 +98,7 @@ class Bucket:
         self.events = BucketEvents(self.config, clock=HurriedClock())
 
     def put(self, wanted: BucketNotifications) -> None:
-        """Overwrites the notifications, like another user."""
+        """Overwrites the notifications, as another user would."""
         self.s3.put_bucket_notification_configuration(
             Bucket=self.config.bucket, NotificationConfiguration=wanted.stored
         )

@@ -1,4 +1,4 @@
-"""Requests to services that set up events: retries, refusals and policies."""
+"""Requests for the setup of events, to AWS's services: retries, refusals and policies."""
 
 from collections.abc import Iterator
 

@@ -164,7 +164,7 @@ def test_source_without_rows_makes_no_table(source):
 
 
 def test_round_with_one_row_takes_few_requests(source):
-    """Otherwise a round with one row would read more than it needs: the changes, the row's pack, and the states of its
+    """Otherwise a round with one row would read more than the changes, the row's pack, and the states of the row's
     key.
     """
     bucket = {f"a{n}": ("e", (row(f"k{n % 3}", 1),)) for n in range(9)}

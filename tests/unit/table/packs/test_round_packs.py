@@ -159,7 +159,7 @@ def test_missing_columns_are_null_after_a_merge() -> None:
 
 
 def test_merge_writes_while_it_reads(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Otherwise a merge would hold all rows of an object in memory, which may be gigabytes."""
+    """Otherwise a merge would hold all rows of an object, possibly gigabytes, in memory."""
     packs = [
         pack
         for part in range(2)

@@ -1,4 +1,6 @@
-"""States of objects: the answers of a `StateSet`, the requests for them, and the part of the set in the manifest."""
+"""States of objects: the answers of a `StateSet`, the requests for these answers, and the part of the set in the
+manifest.
+"""
 
 import io
 import json

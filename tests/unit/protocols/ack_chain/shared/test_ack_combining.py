@@ -97,7 +97,7 @@ def test_raw_stamps_combine_once_for_each_operation_id():
 
 
 class Gate:
-    """Holds the first read until it is released, so that other threads queue up behind it."""
+    """Holds the first read until a test opens the gate, so that other threads queue up behind this read."""
 
     def __init__(self, store):
         self.store = store

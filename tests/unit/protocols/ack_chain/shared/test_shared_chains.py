@@ -96,7 +96,9 @@ def test_children_are_begun_by_name(chains):
 
 
 def test_raw_stamps_of_named_children(chains):
-    """Otherwise a stamp whose children have partly ended would be applied, although the XOR cannot be split."""
+    """Otherwise a stamp would be applied although some of its children have ended; the XOR of such a stamp cannot be
+    split.
+    """
     chains.create("t", xor(A, B, C), children={"a": A, "b": B, "c": C})
     assert chains.stamp("t", A, children=["a"]) == Stamped(missing=2)
     assert chains.stamp("t", A, children=["a"]) == Stamped(missing=2)

@@ -22,8 +22,8 @@ def shards_of(*workers):
 
 
 def succeed(queue, clock, *, beats=8):
-    """Returns a second worker, which takes over when the first worker has been silent for long enough, and its
-    consumer.
+    """Returns a second worker and its consumer. The second worker takes over when the first worker has been silent for
+    long enough.
     """
     second = Worker(queue)
     for _ in range(beats):

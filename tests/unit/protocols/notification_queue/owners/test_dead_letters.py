@@ -38,7 +38,7 @@ def test_expire_dead_letters_only_exhausted_entries(queue, clock):
 
 
 def test_an_entry_without_attempts_left_becomes_a_dead_letter(queue, clock):
-    """Otherwise an entry would be retried for ever, keep its room, or could not be sent again."""
+    """Otherwise an entry would be retried for ever, would keep its room, or could not be sent again."""
     push(queue, "a")
     worker, consumer = owner(queue)
     outcome = None

@@ -174,7 +174,7 @@ def test_one_of_two_workers_gets_a_free_shard(queue, records, clock):
 @pytest.mark.parametrize("method", ["create", "replace"])
 @pytest.mark.parametrize("fault", [Fault.LOST, Fault.REFUSED, Fault.LATE])
 def test_an_ownership_in_doubt_is_resolved(queue, records, clock, method, fault):
-    """Otherwise, after a lost answer, a shard would have two owners or none, or a generation twice."""
+    """Otherwise, after a lost answer, a shard would have two owners or none, or would use a generation twice."""
     for nth in range(3):
         worker = Worker(over(records, clock, at(method, fault, nth=nth)))
         worker.balance()
