@@ -109,7 +109,7 @@ class ObjectStoreSuite:
         assert store.get("gone", if_match=first) is None
 
     def test_get_returns_a_range(self, store):
-        """The part of the range that the object has is returned; for a missing object, None."""
+        """The result is the part of the range that the object has. For a missing object, the result is None."""
         assert store.get_range("a", 0, 5) is None
         store.put("a", b"0123456789")
         assert store.get_range("a", 0, 1) == b"0"
@@ -127,7 +127,7 @@ class ObjectStoreSuite:
         assert isinstance(store.put("a", b"3", precondition=ABSENT), Written)
 
     def test_put_if_match_needs_the_current_etag(self, store):
-        """The put is applied only under the current ETag, and not to a missing object."""
+        """The put is applied only if the expected ETag is the current one. A put to a missing object is not applied."""
         first = store.put("a", b"1").etag
         second = store.put("a", b"2", precondition=IfMatch(etag=first))
         assert isinstance(second, Written)

@@ -53,7 +53,7 @@ class RecordStoreSuite:
     def test_conflict_returns_the_existing_record(self, records):
         """A refusal may return the existing record, which must then be the right one.
 
-        For a missing record, it returns nothing.
+        A refusal because of a missing record returns no record.
         """
         first = records.create("p", "a", b"1").etag
         records.replace("p", "a", b"2", expected=first)
@@ -74,7 +74,7 @@ class RecordStoreSuite:
         assert records.read("p", "a").version == second
 
     def test_remove_needs_the_version(self, records):
-        """A record is removed only under its version, and once."""
+        """A remove succeeds only if it expects the record's current version. A second remove is refused."""
         records.create("p", "a", b"1")
         first = records.read("p", "a").version
         records.replace("p", "a", b"2", expected=first)

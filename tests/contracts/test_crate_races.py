@@ -104,7 +104,7 @@ def test_one_of_mixed_creators_wins_every_round(both):
 def test_one_of_mixed_updaters_wins_every_round(both):
     """The writers expect the ETag of the last round.
 
-    Both kinds use this ETag, with its quotes, as the sort key of the lease.
+    Writers of both kinds use this ETag, including its quotes, as the sort key of the lease.
     """
     path = "race/update"
     etag = both.commit.put_if_absent(path, b"start").etag

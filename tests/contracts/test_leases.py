@@ -73,7 +73,7 @@ def items(config):
 
 
 def test_item_has_the_attributes_of_object_store_and_the_writer(moto_config):
-    """The ETag has quotes; `*` has no quotes.
+    """An ETag is stored with quotes. The value `*` is stored without quotes.
 
     All attributes are strings or numbers, since object_store reads no other types.
     """

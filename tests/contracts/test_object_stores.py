@@ -39,7 +39,7 @@ class TestCounting(ObjectStoreSuite):
 
 
 class TestConditionalOverNoConditions(ObjectStoreSuite):
-    """A store that ignores every condition passes like any other if its commits use leases."""
+    """A store that ignores every condition fulfils the contract if its commits use leases."""
 
     @pytest.fixture
     def store(self):

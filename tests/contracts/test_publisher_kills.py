@@ -125,7 +125,7 @@ def test_writer_killed_before_each_request_is_announced(seaweed):
         # The requests are: reservations in two topics, begin, two announcements, a part, completion, two commits,
         # signals.
         ("streams", 15, 1),
-        # The requests are those of a stream with one more part.
+        # The requests are those of a stream, and one more for a second part.
         ("files", 16, 2),
         # The requests include a HEAD, and one copy.
         ("copies", 12, 0),

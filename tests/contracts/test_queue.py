@@ -45,7 +45,9 @@ def place(request):
 
 @pytest.fixture
 def new_queue(place):
-    """Queues as in several processes: each has its own clients, but all share the store's client."""
+    """Returns a function that makes a queue with its own state, like a queue of a separate process. Only the store's
+    client is shared by all queues.
+    """
     config, table = place
 
     def make(**settings):

@@ -271,7 +271,8 @@ def test_concurrent_stamps_of_both_lose_nothing(chains, table, peer, begun_by):
 
 @pytest.mark.npm
 def test_chain_deleted_by_either_side(chains, table, peer):
-    """If the package deletes its item, the chain counts as finished, since the package also deletes finished chains.
+    """If the package deletes its item, the chain counts as finished. The package deletes the item of a finished chain
+    in the same way.
 
     If the platform deletes the chain, it counts as deleted.
     """

@@ -140,7 +140,7 @@ class _OwnS3(S3Resource):
 
 def test_ticks_get_the_resources_that_a_resource_requires() -> None:
     """A resource may require another resource that is configured at launch. The fields of the first resource do not
-    show this.
+    show this requirement.
     """
     place = _Place.configure_at_launch()
     lake = _OwnS3(place=place, endpoint_url="http://127.0.0.1:3")

@@ -1,5 +1,5 @@
-"""The asset of the newest rows. Each batch's run, or the asset's own step, updates it; on request, the step rebuilds
-it.
+"""The asset of the newest rows. The asset is updated by the run of each batch, or by the asset's own step. On request,
+the step rebuilds the asset.
 """
 
 from collections.abc import Callable

@@ -96,8 +96,8 @@ def test_an_input_has_its_annotated_type(site: Site, kind: Any) -> None:
 @pytest.mark.spark
 @pytest.mark.server
 def test_an_input_has_the_slots_of_the_runs_partitions(site: Site) -> None:
-    """Otherwise an asset would get rows of slots that are not in its run. Runs of one slot and of several slots, and a
-    slot asset as input, are tested.
+    """Otherwise an asset would get rows of slots that are not in its run. The test has a run of one slot, a run of
+    several slots, and a slot asset as input.
     """
 
     @dg.asset(partitions_def=SLOTS, backfill_policy=dg.BackfillPolicy.single_run())

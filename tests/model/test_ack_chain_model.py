@@ -284,7 +284,7 @@ class AckMachine(RuleBasedStateMachine):
 
     @rule()
     def purge_takes_nothing_before_its_time(self):
-        """A purge before the retention ends removes only what deleted chains have left."""
+        """A purge removes only the remains of deleted chains, because no chain's retention has ended."""
         AckChains(self.records).purge()
         chains = [model.chain for model in self.models.values()]
         for record in self.records.scan("ack"):

@@ -1,4 +1,6 @@
-"""Native commits and leases, compared with a dictionary of paths as a simple model, under lost and refused requests."""
+"""Native commits and commits by leases, under lost and refused requests, compared with a model. The model is a
+dictionary of paths.
+"""
 
 from contextlib import suppress
 
@@ -86,14 +88,14 @@ class CommitMachine(RuleBasedStateMachine):
 
     @rule(path=PATHS, current=st.booleans(), faults=FAULTS)
     def update(self, path, current, faults):
-        """Replaces an object; wins under the current ETag."""
+        """Replaces an object. The replacement wins if the expected ETag is the current one."""
         body, commit, etag = self.body(), self.make_commit(faults), self.expected(path, current)
         holds = self.has(path, etag)
         self.apply(path, holds, body, lambda: commit.put_if_match(path, body, etag))
 
     @rule(path=PATHS, current=st.booleans(), faults=FAULTS)
     def delete(self, path, current, faults):
-        """Deletes an object; wins under the current ETag."""
+        """Deletes an object. The delete wins if the expected ETag is the current one."""
         commit, etag = self.make_commit(faults), self.expected(path, current)
         holds = self.has(path, etag)
         self.apply(path, holds, None, lambda: commit.delete_if_match(path, etag))

@@ -158,7 +158,7 @@ class KeyspaceMachine(RuleBasedStateMachine):
 
     @rule(which=WATCHERS)
     def restart_from_cursor(self, which):
-        """A new process starts with the saved state. It has not listed yet, so its first poll lists."""
+        """A new process starts with the saved state. The process has not listed yet, so its first poll lists."""
         state = WatcherState.loads(self.watchers[which].state.dumps())
         self.watchers[which] = self.watcher(state)
         self.listed_at[which] = None

@@ -196,7 +196,9 @@ class QueueMachine(RuleBasedStateMachine):
     @precondition(lambda self: len(self.reserved) > 1)
     @rule(choice=CHOICE, fault=LATE_TOO)
     def settle_together(self, choice, fault):
-        """Settles written and unwritten reservations together, of one segment or several."""
+        """Settles up to four reservations in one call: some are written, the others are not. The reservations may be in
+        one segment or in several.
+        """
         keys = [self.pick(self.reserved, choice + n) for n in range(min(4, len(self.reserved)))]
         held = [self.reserved.pop(key) for key in keys]
         middle = choice % (len(held) + 1)

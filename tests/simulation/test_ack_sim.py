@@ -232,7 +232,7 @@ def test_failed_chain_stays_failed(seed):
 @pytest.mark.parametrize("kind", ["records", "objects"])
 @simulated
 def test_two_runs_with_the_same_slots_do_not_cancel_out(seed, kind):
-    """Each run stamps all slots one by one, and then all together; exactly one stamp gets `Acked`."""
+    """Each run stamps all slots one by one, and then all slots together. Exactly one stamp gets `Acked`."""
     names = [str(n) for n in range(4)]
     time = VirtualTime()
     everything, client = shared(kind, time)

@@ -115,7 +115,9 @@ def test_refused_event_becomes_the_only_dead_letter(seed):
 
 @simulated
 def test_sleeping_workers_deliver_everything_at_least_once(seed):
-    """Workers sleep past their leases with entries in flight, and other workers may deliver these, too."""
+    """Workers sleep past their leases while entries are in flight. Other workers may then deliver the same entries,
+    too.
+    """
     world = World(kind="memory", settings=settings(), seed=seed, watch_fences=False)
     actors = [world.writer(0, [f"k{i}" for i in range(12)])]
     actors += [outlet(world, moody(seed, until=15)) for _ in range(3)]

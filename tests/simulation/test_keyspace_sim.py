@@ -122,7 +122,8 @@ def test_every_published_change_reaches_every_consumer(seed):
 
 
 def effects_seen(seed):
-    """A writer increases `cause`, and writes `effect-n` after each n: a reader of that effect must have seen n.
+    """A writer increases `cause` to n, and then writes `effect-n`. A reader that sees `effect-n` must find n or more in
+    `cause`.
 
     Returns the number of readers that saw an effect.
     """

@@ -1,4 +1,6 @@
-"""The notification queue under faults: no entry is lost, or doubled without a fault; quota and fences hold."""
+"""The notification queue under faults. No entry is lost. An entry is doubled only because of a fault. Quota and fences
+hold.
+"""
 
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -70,7 +72,7 @@ class World:
     handed: list = field(default_factory=list)
     """(entry id, key, etag) of every delivery."""
     granted: set = field(default_factory=set)
-    """Ids of the reservations that a writer got, until they are seen to be removed."""
+    """Ids of all reservations that writers got. A reservation counts as long as the queue has its entry."""
     pending: int = 0
     generations: dict = field(default_factory=dict)
     """The newest lease of each shard that a worker got."""
@@ -394,7 +396,7 @@ def test_sleeping_writer_announces_again(seed):
 
 @simulated
 def test_topic_created_again_delivers_later_writes(seed):
-    """The new topic delivers all writes that were made while it existed, even with an older reservation."""
+    """The new topic delivers every write after its creation, even if the write's reservation is older."""
     world = World(kind="memory", settings=TopicSettings(capacity=6, shards=2), seed=seed)
     before, during = set(), []
 

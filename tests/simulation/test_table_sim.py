@@ -71,7 +71,7 @@ class Reported:
 def writer(reported, number, table_of, mends=None):
     """A sequence of processes of one writer, each with its own snapshot.
 
-    `mends`: the restored versions; None: no version may need a restore.
+    `mends`: the list to which restored versions are added. None means that no version may need a restore.
     """
     rounds = 0
 

@@ -63,7 +63,7 @@ def server(request: pytest.FixtureRequest) -> S3Server:
 def changing_of(
     spark: SparkSession, listing: bool, request: pytest.FixtureRequest
 ) -> Iterator[Callable[..., Changing]]:
-    """Makes sources with the given settings, whose bucket is behind a proxy."""
+    """Returns a function that makes a source with the given settings. A proxy is in front of the source's bucket."""
     name = "server" if "server" in request.fixturenames else "ministack"
     at: S3Server = request.getfixturevalue(name)
     with FaultProxy(at.endpoint_url) as proxy:
@@ -349,7 +349,9 @@ def test_only_included_objects_are_read(changing_of: Callable[..., Changing]) ->
 
 @pytest.mark.parametrize("listing", [True, False], ids=["listing", "entries"])
 def test_object_older_than_modified_after_is_not_read(changing_of: Callable[..., Changing]) -> None:
-    """The store's times decide. The object must be neither read nor quarantined until it is written again."""
+    """The store's time of an object (`LastModified`) decides if the object is read. The object must be neither read nor
+    quarantined until it is written again.
+    """
     bucket = changing_of()
     broken, old, new = "raw/broken.jsonl", "raw/old.jsonl", "raw/new.jsonl"
 

@@ -1,7 +1,7 @@
 """Counts the requests at a real server for the put of a changed object, and for its ingest by a running process.
 
 Sequential requests are counted, too: on a real store, each sequential request takes 20 to 60 ms. A test on loopback
-does not notice this time.
+would not notice additional requests, which take almost no time there.
 """
 
 import time

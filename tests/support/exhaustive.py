@@ -44,7 +44,7 @@ class _Moments:
         self.first = self._reach(())
 
     def after(self, number: int, answer: Any) -> int:
-        """The next moment, after the request of this moment got this answer."""
+        """The number of the next moment, if the request of moment `number` gets this answer."""
         moment = self.all[number]
         if answer not in moment.after:
             moment.after[answer] = self._reach((*moment.path, answer))

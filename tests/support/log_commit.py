@@ -31,7 +31,7 @@ class Rules:
     """The rules of DESIGN.md, followed by rules whose need this model has shown."""
 
     conditional: bool = True
-    """A version is created if absent."""
+    """The request that creates a version requires that the version does not exist."""
     fresh_numbers: bool = True
     """`n` is new in each attempt."""
     own_number_is_mine: bool = True

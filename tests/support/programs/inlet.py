@@ -24,7 +24,9 @@ from s3notify_platform.stores.sqs import SqsQueue
 
 
 class Mortal:
-    """A wrapper of an object. The process dies at a call with a given number, counted over all wrapped objects."""
+    """A wrapper of an object. The calls of all wrapped objects are counted together. The process dies at the call whose
+    number is `dies_at`.
+    """
 
     calls = count(1)
     dies_at = 0
