@@ -132,7 +132,7 @@ class Lake:
         return took()
 
     def some(self, count: int) -> Iterator[list[Slot]]:
-        """Yields this number of slots, other slots each time.
+        """Yields one list of slots after another. Each list has this number of slots, which are drawn at random.
 
         Slots that were built before have small files of their own.
         """

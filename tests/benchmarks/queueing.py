@@ -90,7 +90,9 @@ class Writer:
 
 
 def run(folder: Path, *, small: bool, takeover: bool = False) -> list[Figure]:
-    """Runs all rows. `takeover`: if true, also waits until RGW's second gateway takes over, which takes 90 s."""
+    """Makes all rows of figures. `takeover`: if true, also waits until RGW's second gateway takes over, which takes
+    90 s.
+    """
     folder.mkdir(parents=True)
     count = 400 if small else 10_000
     outages = OUTAGES[:1] if small else OUTAGES

@@ -99,7 +99,9 @@ def _start(platform: Platform, name: str) -> None:
 
 
 def _gaps(instance: DagsterInstance, names: list[str], since: float) -> tuple[dict[str, list[float]], int]:
-    """The seconds without a tick, by source, including the beginning and the end. Also the failed ticks."""
+    """The seconds without a tick, by source, including the beginning and the end. Also returns the number of failed
+    ticks.
+    """
     found, failed = {}, 0
     now = time.time()
     for state in instance.all_instigator_state():

@@ -86,7 +86,7 @@ class ObjectStoreSuite:
         assert head.modified_ms > 0
 
     def test_empty_body_is_an_object(self, store):
-        """An object of 0 bytes is an object."""
+        """An object of 0 bytes can be written and read like any other object."""
         store.put("empty", b"")
         assert store.get("empty").body == b""
         assert store.head("empty").size == 0

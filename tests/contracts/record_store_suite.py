@@ -128,7 +128,7 @@ class RecordStoreSuite:
     def test_scan_returns_keys_with_a_prefix(self, records, prefix):
         """Only keys with the prefix are returned, in order.
 
-        This includes prefixes that must be quoted, and counters.
+        Some prefixes must be quoted, and some of the records are counters.
         """
         keys = ["0", "04", "042", "042.a", "042.b", "042x", "043.a", "a", "a b", "a bc", "a%b", "éa", "e"]
         for key in keys:

@@ -75,7 +75,9 @@ def both(ministack, crate_folder):
 
 
 def winner_of(outcomes, said):
-    """The number of the only winner. The crate's writers have the numbers after ours. All others had a conflict."""
+    """The number of the only winner. The crate's writers have the numbers after those of the platform's writers. All
+    others had a conflict.
+    """
     wins = [isinstance(outcome, Written) for outcome in outcomes] + [word == "won" for word in said]
     assert all(outcome == Conflict() or isinstance(outcome, Written) for outcome in outcomes)
     assert set(said) <= {"won", "lost"}

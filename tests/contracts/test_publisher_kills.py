@@ -134,7 +134,9 @@ def test_writer_killed_before_each_request_is_announced(seaweed):
     ],
 )
 def test_upload_killed_before_each_request(seaweed, how, requests, parts):
-    """The upload is announced only if it was completed. Completed or not, no parts are left in the bucket."""
+    """The upload is announced only if it was completed. No parts are left in the bucket, whether the upload was
+    completed or not.
+    """
     site = Site(seaweed.config(seaweed.make_bucket()))
     site.store.put(SOURCE, b"copied")
     with site.writer(how) as process:

@@ -95,7 +95,7 @@ def test_failed_chain_keeps_its_reason(chains, table):
 def test_ended_tag_is_used_again(chains, table, config, how):
     """The tag is reused immediately if this is requested.
 
-    The package's item exists again, and its XOR is the returned one.
+    The package's item exists again, and has the XOR that `stamp` returns.
     """
     one, other = new_stamp(), new_stamp()
     chains.create("t", one)

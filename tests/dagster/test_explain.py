@@ -123,8 +123,8 @@ def test_a_failing_slot_is_explained_with_its_reason(site_of: Callable[..., Site
 
 
 def test_the_traceback_of_a_failed_slot_is_shown_once(site_of: Callable[..., Site]) -> None:
-    """The traceback must be in the run's log once, and in the answer. After the last attempt, the traceback must also
-    be in the quarantine.
+    """The traceback must be in the answer, and exactly once in the run's log. After the last attempt, the traceback
+    must also be in the quarantine.
     """
     site = site_of(transform=f"{TRANSFORMS}.unlucky_in_python", max_attempts=2, backoff_seconds=0.0)
     site.settle()

@@ -120,8 +120,8 @@ def copy(context: dg.AssetExecutionContext, orders: Changes) -> None:
 @pytest.mark.spark
 @pytest.mark.server
 def test_an_asset_gets_the_changes_since_its_last_materialization(site: Site) -> None:
-    """The asset must first get all rows, and then only changes. After a failed run, it must get the same changes again.
-    In a backfill, or with a tag, it must get all rows again.
+    """The asset must first get all rows, and then only changes. After a failed run, the asset must get the same changes
+    again. In a backfill, or with a tag, it must get all rows again.
     """
     every = [["insert", n] for n in (1, 2, 3, 4)]
     assert given(site, copy) == [[None, *every]]

@@ -23,7 +23,7 @@ FAULTS = st.dictionaries(st.integers(0, 6), st.sampled_from([Fault.LOST, Fault.R
 
 
 class CommitMachine(RuleBasedStateMachine):
-    """One writer after another, with any operation, under the current ETag or an old one."""
+    """One writer commits after another, with any operation. The expected ETag is the current one or an old one."""
 
     by_leases = False
 
@@ -54,7 +54,9 @@ class CommitMachine(RuleBasedStateMachine):
         return found is not None and found.etag == etag
 
     def apply(self, path, holds, body, send):
-        """Calls `send`, a commit that writes `body` to `path` (None: deletes it); `holds`: the model allows it."""
+        """Calls `send`, a commit that writes `body` to `path`. None as `body` deletes the object. `holds`: True if the
+        commit's precondition holds.
+        """
         before = self.store.head(path)
         try:
             outcome = send()
@@ -102,7 +104,7 @@ class CommitMachine(RuleBasedStateMachine):
 
     @rule(source=PATHS, to=PATHS, faults=FAULTS)
     def copy(self, source, to, faults):
-        """Copies an object; wins if the target does not exist. Needs a source."""
+        """Copies an object; wins if the target does not exist. The copy needs an existing source."""
         commit = self.make_commit(faults)
         if source == to:
             return

@@ -1,4 +1,6 @@
-"""Ack chains under faults: a chain is acked exactly when all is done, and reported once, with any retries."""
+"""Ack chains under faults. A chain is acked exactly when all work is done. The ack is reported once, with any number of
+retries.
+"""
 
 from contextlib import suppress
 
@@ -50,7 +52,9 @@ STORES = {
         lambda store, clock: SharedChains(store, clock=clock),
     ),
 }
-"""Kinds of store: the shared server, and each actor's client of it."""
+"""The kinds of store. Each has a function that makes the shared server, and a function that makes an actor's client of
+this server.
+"""
 
 KINDS = pytest.mark.parametrize("kind", ["records", "objects", "npm table"])
 

@@ -69,7 +69,9 @@ def moody(seed, *, until):
 @KINDS
 @simulated
 def test_bad_store_and_bad_endpoint_lose_nothing(kind, seed):
-    """Workers and writers crash anywhere, the endpoint has every phase, and everything written is delivered."""
+    """Workers and writers crash anywhere, and the endpoint goes through all of its phases. All written objects are
+    delivered.
+    """
     world = World(kind=kind, settings=settings(), seed=seed)
     actors = [world.writer(n, [f"k{n}.{i}" for i in range(6)]) for n in range(2)]
     answer = moody(seed, until=40)

@@ -95,7 +95,7 @@ class World:
         self.committed: list[tuple[str, bytes | None]] = []
         """Expected ETag and body of each commit; None for a delete."""
         self.outcomes: dict[bytes, str] = {}
-        """The outcome of the call with this body; missing if it died."""
+        """The outcome of the call that writes this body. If the call died, the entry is missing."""
 
     def commit(self, stores, clock):
         objects, records = Slow(stores["objects"], clock), Slow(stores["records"], clock)
@@ -223,7 +223,8 @@ def test_no_update_is_lost_or_applied_twice(place, faults, seed):
 def test_path_is_created_and_deleted_repeatedly(place, seed):
     """Four writers create and delete one path in turn: every version is deleted once.
 
-    A body may be created twice, if another writer deleted it while its own call was still in doubt.
+    A body may be created twice. This happens if another writer deletes the object while the body's call is still in
+    doubt.
     """
     world = World(place)
 

@@ -100,7 +100,7 @@ def writer(bucket, reported, letter, vectors, seen):
 
 
 def eraser(bucket, erased, doubted, vectors):
-    """Deletes and erases the objects, one by one, and again after the longest run.
+    """Deletes and erases the objects one by one. After the duration of the longest run, erases each object again.
 
     `doubted`: objects whose erasure ended without an answer, so the next erasure may find nothing.
     """

@@ -125,7 +125,7 @@ class World:
                     if not queue.fresh_since(reservation.since):
                         break
                     key = reservation.entry.event.key
-                    todo.remove(key)  # after the start of the write, a crash is not repaired by the writer
+                    todo.remove(key)  # if the writer crashes during the write, it does not repeat the write
                     self.put(stores["objects"], clock, key, f"{key} by {number}".encode())
                     written.append(reservation)
                 self.commit(queue, clock, written, held[len(written) :])
@@ -340,7 +340,9 @@ def test_entries_are_delivered_once_without_lost_answers(kind, seed):
 
 @simulated
 def test_owner_removes_nothing_after_its_successor_has_begun(seed):
-    """Owners sleep past their lease at any call, with clocks at different rates, and removals stop in time."""
+    """Owners sleep past their leases at any call, and their clocks run at different rates. Each owner stops its
+    removals in time.
+    """
     world = World(kind="memory", settings=TopicSettings(capacity=12, shards=2), seed=seed, watch_fences=True)
     actors = [world.writer(0, [f"k{i}" for i in range(12)])]
     actors += [world.deliverer(limit=2) for _ in range(3)]

@@ -127,7 +127,7 @@ def mend(table, mends):
 
 
 def reader(seen):
-    """A process that reads all the time: no slot ever goes back, and no version is seen in part."""
+    """A process that reads all the time. The count of a slot never falls, and no version is seen in part."""
 
     def run(store, clock):
         table, last = Table(store=store, clock=clock), {}
@@ -197,7 +197,7 @@ def asleep(stores, clock):
 def overruns(seed):
     """Writers whose leases end while they sleep.
 
-    Returns the restored versions, and the table afterwards, read without a cache.
+    Checks the table after a last restore, and returns the results of all restores.
     """
     ignoring = IgnoringStore(MemoryObjectStore(), {"create", "match", "delete", "copy"})
     stores = {"objects": ignoring, "records": MemoryObjectStore(), "leases": TableInMemory()}
@@ -224,7 +224,7 @@ def test_leases_do_expire_during_writes():
 
 
 def cutter(store, clock):
-    """Cuts the log below its newest checkpoint, for versions that are older than the longest run."""
+    """Cuts the log below its newest checkpoint. Only versions that are older than the longest run are removed."""
     for _ in range(30):
         clock.sleep(60)
         with suppress(UnavailableError):

@@ -375,7 +375,7 @@ def test_object_older_than_modified_after_is_not_read(changing_of: Callable[...,
 
 @pytest.mark.parametrize("listing", [True], ids=["listing"])
 def test_source_of_a_whole_bucket_does_not_read_its_keyspace(changing_of: Callable[..., Changing]) -> None:
-    """Writers of vnotify keep the keyspace in the source's bucket. Its objects must not be read as data."""
+    """Writers of vnotify keep the keyspace in the source's bucket. The keyspace's objects must not be read as data."""
     bucket = changing_of(prefix="", keyspace_prefix="keys/", hidden_files="read")
     plain = Publisher(open_store(bucket.source.location.platform), prefix="keys/", slots=1)
     assert isinstance(plain.put("a.jsonl", ONE), Written)

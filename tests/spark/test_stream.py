@@ -159,8 +159,8 @@ def test_idle_poll_needs_two_requests(place: Place, monkeypatch: pytest.MonkeyPa
 
 
 def test_micro_batch_is_limited(place: Place) -> None:
-    """Other rows must wait for the next micro-batch. At the stream's beginning no slot may be divided, and later no
-    version.
+    """Other rows must wait for the next micro-batch. At the stream's beginning, a micro-batch must have whole slots.
+    Later, a micro-batch must have whole versions.
     """
     ingest(place, **{f"o{n}": (n,) for n in range(40)})
     query = query_of(place, max_objects=3)

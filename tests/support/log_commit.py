@@ -52,8 +52,8 @@ class Rules:
     refuses_missing: bool = True
     """A log that ends before the known version is refused."""
     cut_waits: bool = True
-    """The log is cut only below a checkpoint that `last` has named for the duration of the longest run. The age of a
-    version alone does not suffice.
+    """The log is cut only below a checkpoint. `last` must have named this checkpoint for as long as the longest run
+    takes. The age of a version alone does not suffice.
     """
     late_check: bool = True
     """A version whose PUT was late counts only if neither a checkpoint nor `known` is newer."""
@@ -314,8 +314,8 @@ def a_round(  # noqa: PLR0911
         _, now = yield Request("put", None, puts)
         for again in range(2):
             if now - snap.read_at >= HALF:
-                # This check is not needed for safety, because `late_check` finds the same. Without it, a version below
-                # the newest one would be created needlessly.
+                # This check is not needed for safety, because `late_check` finds the same. Without the check, a version
+                # below the newest one would be created needlessly.
                 return ("stale", snap.v)
             if not rules.known_after_commit:
                 yield Request("raise", ("known",), (snap.table, snap.v + 1, number))

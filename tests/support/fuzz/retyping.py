@@ -82,7 +82,7 @@ def is_wide(values: Values) -> bool:
 
 
 def may_be(shown: Values, values: Values, kinds: Mapping[str, str]) -> bool:
-    """True if a row may have the values `shown` at some time. `values`: the values in its object.
+    """True if a row may have the values `shown` at some time. `values`: the values of the row in its object.
 
     `kinds`: the types of the columns.
     """

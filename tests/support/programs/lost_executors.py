@@ -71,7 +71,7 @@ class Steps:
             for key, some in groupby(
                 sorted(self.streamed[number], key=itemgetter("_key")), itemgetter("_key")
             ):
-                held[key] = [*some]  # the rows of its newest version
+                held[key] = [*some]  # the rows of the key's newest version
         there = {key for _, key, *_ in self.lake.second_opinion()}
         self.check(row for key, rows in held.items() if key in there for row in rows)
 
