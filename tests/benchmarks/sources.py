@@ -77,8 +77,7 @@ def _sensors(platform: Platform) -> int:
 
 
 def _start(platform: Platform, name: str) -> None:
-    """Starts the sensors of a source. The source's own sensor gets the cursor that it would have after a first batch.
-    """
+    """Starts the sensors of a source. The source's own sensor gets the cursor that a first batch would leave."""
     config = platform.server.config(BUCKET)
     at = {"bucket": config, "platform": config, "commit": "native"}
     source = followed(source_of(name=name, prefix=f"raw/{name}/", format="jsonl", **at))

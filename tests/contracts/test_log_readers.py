@@ -76,8 +76,7 @@ def all_agree(log: FolderLog, *, but: str = "") -> None:
 
 @pytest.mark.parametrize("cut", [False, True])
 def test_every_engine_reads_the_rows_of_a_log(tmp_path: Path, cut: bool) -> None:
-    """Packs are added and removed, and the schema grows, before and after checkpoints. Older packs have fewer columns.
-    """
+    """Packs come and go, and the schema grows, before and after checkpoints. Older packs have fewer columns."""
     log = FolderLog(folder=tmp_path, schema=spark_schema(**PLAIN))
     all_agree(log)
     first = log.add(rows(*range(7)), KINDS)

@@ -248,8 +248,7 @@ def filled(*, vectors: bool) -> Lake:
 
 @pytest.mark.parametrize("vectors", [False, True])
 def test_statistics_stay_right_over_the_life_of_a_table(tmp_path: Path, vectors: bool) -> None:
-    """Objects are added, overwritten and deleted. Then the table has merges, a checkpoint, a rollback and an erasure.
-    """
+    """Objects are added, overwritten and deleted. Merges, a checkpoint, a rollback and an erasure follow."""
     lake = filled(vectors=vectors)
     edges = wheres_of(1007)
     answers_are_right(lake, tmp_path, edges)

@@ -188,8 +188,7 @@ def test_query_of_an_empty_bucket_returns_no_rows(bare_lake: Callable[..., Lake]
 
 
 def test_safe_names_need_an_existing_table(bare_lake: Callable[..., Lake]) -> None:
-    """A declared schema has the column names of the objects. The table's names are known only after its first commit.
-    """
+    """A declared schema has the objects' column names. The table's names are known only after its first commit."""
     lake = bare_lake(schema="`order id` bigint")
     source = S3NotifyDataSource(options_of(lake.source, read="table"))  # type: ignore[arg-type]
     assert "`order id` bigint" in str(source.schema())

@@ -123,8 +123,7 @@ def test_quarantined_object_is_retried_without_an_entry(lake: Lake, proxy: Fault
 
 @pytest.mark.thorough
 def test_retry_removes_a_deleted_object_from_quarantine(lake: Lake, proxy: FaultProxy) -> None:
-    """A retry does not find the object. So the object must leave quarantine, or its failure would be reported forever.
-    """
+    """A retry does not find the object. The object must leave quarantine, or its failure would be reported forever."""
     lake.source.location.queue().topics.create("orders", TopicSettings(slots=1, shards=1))
     lake.put("a.jsonl", [{"id": 1}])
     proxy.forbidden.add("/raw/a.jsonl")

@@ -138,8 +138,7 @@ def test_one_changed_object_needs_few_requests(site: Site) -> None:
 
 
 def test_batch_needs_no_request_for_each_slot(site: Site) -> None:
-    """694 changed objects in about 500 slots may cause only two requests for each segment, and one GET for each object.
-    """
+    """694 changed objects in 500 slots may cause only two requests for each segment, and one GET for each object."""
 
     def put(number: int) -> None:
         body = b'{"a":1}\n'
