@@ -69,7 +69,7 @@ class ObjectStoreSuite:
         raise NotImplementedError
 
     def test_put_and_get_round_trip(self, store):
-        """GET and HEAD return body, metadata, size and ETag as written; a missing object is None."""
+        """GET and HEAD return body, metadata, size and ETag as written. For a missing object, they return None."""
         assert store.get("a") is None
         assert store.head("a") is None
         written = store.put("a", b"body", metadata={"writer": "w1"})
@@ -294,7 +294,7 @@ class ObjectStoreSuite:
                 store.copy(source, "copied", metadata={})
 
     def test_copy_may_replace_metadata(self, store):
-        """The copy has only the given metadata; a missing source is None."""
+        """The copy has only the given metadata. For a missing source, the result is None."""
         store.put("source", b"1", metadata={"kept": "not"})
         assert isinstance(store.copy(store.source("", "source"), "b", metadata={"writer": "w2"}), Written)
         assert store.get("b").body == b"1"

@@ -24,7 +24,7 @@ class RecordStoreSuite:
             pytest.skip("this server lets two writers win under a race")
 
     def test_record_is_created_once(self, records):
-        """The second create conflicts; partitions are separate."""
+        """The second create of a record conflicts. The same key in another partition is another record."""
         assert records.read("p", "a") is None
         assert isinstance(records.create("p", "a", b"1"), Written)
         assert records.create("p", "a", b"2") == Conflict()

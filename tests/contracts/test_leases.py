@@ -1,4 +1,6 @@
-"""The contract of leases, for every kind of table; and the table's item, which other programs read."""
+"""The contract of leases, for every kind of table. Other programs read the table's items, so the attributes of an item
+are also tested.
+"""
 
 import boto3
 import pytest

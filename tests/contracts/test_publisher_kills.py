@@ -97,7 +97,7 @@ class Site:
 def test_writer_killed_before_each_request_is_announced(seaweed):
     """A batch is written to two topics.
 
-    For each of its requests, one writer is killed before that request; one writer is not killed.
+    One writer after another is killed, each before a later request of the publication. The last writer is not killed.
     """
     site = Site(seaweed.config(seaweed.make_bucket()))
     for number in range(60):

@@ -1,4 +1,4 @@
-"""The parts of a source that Dagster shows without a run of their own: batches, present state, freshness."""
+"""The parts of a source that Dagster shows and that need no run of their own: batches, present state, freshness."""
 
 import json
 from collections.abc import Callable, Sequence

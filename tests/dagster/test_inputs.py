@@ -144,8 +144,8 @@ def test_an_asset_gets_the_changes_since_its_last_materialization(site: Site) ->
 @pytest.mark.spark
 @pytest.mark.server
 def test_changes_that_cannot_be_given_are_refused(site: Site) -> None:
-    """The message must say how to get all rows, or why there can be no changes: the asset has partitions, or the input
-    is not a source.
+    """The message must say how to get all rows, or why there can be no changes. The reason is that the asset has
+    partitions, or that the input is not a source.
     """
     site.write(5)
     assert site.run([5]).success

@@ -84,7 +84,7 @@ class CommitMachine(RuleBasedStateMachine):
 
     @rule(path=PATHS, faults=FAULTS)
     def create(self, path, faults):
-        """Creates an object; wins if there is none."""
+        """Creates an object. The creation wins if the object does not exist."""
         body, commit = self.body(), self.make_commit(faults)
         self.apply(path, path not in self.model, body, lambda: commit.put_if_absent(path, body))
 
@@ -104,7 +104,7 @@ class CommitMachine(RuleBasedStateMachine):
 
     @rule(source=PATHS, to=PATHS, faults=FAULTS)
     def copy(self, source, to, faults):
-        """Copies an object; wins if the target does not exist. The copy needs an existing source."""
+        """Copies an object. The copy wins if the target does not exist. The copy needs an existing source."""
         commit = self.make_commit(faults)
         if source == to:
             return

@@ -119,7 +119,7 @@ def test_chain_with_children_survives_crashes(seed, kind):
     """Each of five stampers ends a parent and begins two children, then ends these, and may crash anywhere.
 
     No watcher sees the chain done before every child is done, and a watcher sees the chain's end. At most one operation
-    gets `Acked`; exactly one does if its process does not crash.
+    gets `Acked`. Exactly one operation gets `Acked` if no process crashes.
     """
     parents = [str(n) for n in range(5)]
     time = VirtualTime()
@@ -381,7 +381,7 @@ def test_call_without_an_operation_id_is_one_stamp(seed):
 
 @simulated
 def test_chain_has_one_creator_and_one_end(seed):
-    """Openers race, and one wins; a stamper and a failer race, and all agree on the end."""
+    """Openers race, and one of them wins. Then a stamper and a failer race, and both agree on the end of the chain."""
     store = MemoryRecordStore()
     won = []
 

@@ -1,8 +1,8 @@
 """Commits by leases under faults: leases in memory, on a bucket, in DynamoDB; the objects' store ignores conditions.
 
 Invariant: of all calls with the same precondition, at most one returns that it committed. Any other write that was
-applied belongs to a call that returned `unknown`, or died. If no write is in flight for longer than its lease, another
-invariant holds: every write meets its precondition when it is applied, and the object is the winner's.
+applied belongs to a call that returned `unknown`, or died. Another invariant holds if no write is in flight for longer
+than its lease. Every write meets its precondition when it is applied, and the object is the winner's.
 """
 
 import random
@@ -146,7 +146,7 @@ class World:
 @awake_or_not
 @simulated
 def test_one_creator_wins(place, faults, seed):
-    """Four writers put, or copy from their own source, to one path; they crash and retry."""
+    """Four writers create one path: by a put, or by a copy of each writer's own source. The writers crash and retry."""
     world = World(place)
     copies = seed % 2 == 1
 

@@ -101,7 +101,7 @@ class World:
         assert len(self.granted & self.ids()) <= self.settings.capacity
 
     def writer(self, number, keys, *, together=2):
-        """Writes its objects, some in each reservation; after a crash it continues."""
+        """Writes its objects, several with each call that reserves. After a crash, the writer continues."""
         todo = list(keys)
         self.pending += 1
 

@@ -203,7 +203,8 @@ def overruns(seed):
     stores = {"objects": ignoring, "records": MemoryObjectStore(), "leases": TableInMemory()}
     reported, mends = Reported(), []
     actors = [writer(reported, number, asleep, mends) for number in range(3)]
-    # A log of 24 versions is read completely, several times, before a person must repair it.
+    # The faults are rare, because a log of 24 versions is read completely, several times, before a person must repair
+    # it.
     faults = {Fault.LOST: 0.01, Fault.REFUSED: 0.01}
     run_simulation(actors, stores, seed, faults=faults, clock_rates=[1.0, 1.1, 0.95])
     table = by_leases(stores, HandClock())

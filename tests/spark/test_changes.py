@@ -2,8 +2,8 @@
 
 Each test runs once by listing and once by the entries of the queue. The requests themselves determine the time of a
 change: a proxy makes the change just before it forwards a certain request. Many objects go through a test together.
-Each object has its own history, which says how many runs ingest the object: one run, or two runs if it changes while it
-is read.
+Each object has its own history, which says how many runs ingest the object. The number is two if the object changes
+while it is read, and otherwise one.
 """
 
 import gzip

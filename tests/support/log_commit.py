@@ -1,9 +1,9 @@
 """The commit protocol of DESIGN.md as programs that make requests. `tests/model/test_log_commit_model.py` explores
 them.
 
-The model was written before the code, and is simpler: a pack is its rows, a manifest holds the states themselves, an
-ETag is a rising number, and a slot is the first letter of a key. `Rules` has the rules that keep the invariants. Each
-rule can be switched off.
+The model was written before the code, and is simpler. A pack is its rows, and a manifest holds the states themselves.
+An ETag is a rising number, and a slot is the first letter of a key. `Rules` has the rules that keep the invariants.
+Each rule can be switched off.
 
     ("log", v)          a version: parent, adds with their rows, removes
     ("checkpoint", v)   the live packs as of v; ("last",) names the newest, since ("last at",)

@@ -1,7 +1,7 @@
 """An inlet as a separate process: `python -m … JSON`. The process sends itself SIGKILL at a given call.
 
 Calls of the record store, of the keyspace and of SQS are counted together. If the given number is odd, the process dies
-before this call; if even, after the call was applied.
+before this call. If the given number is even, the process dies after the call was applied.
 """
 
 import json
