@@ -76,8 +76,8 @@ def run(folder: Path, *, small: bool) -> list[Figure]:
 
 
 def _apart(server: S3Server, where: str, at_once: int) -> Figure:
-    """Requests of each stamper, and seconds until all stampers are done, in the round with the median number of
-    requests.
+    """The result of the round with the median number of requests: the requests of each stamper, and the seconds until
+    all stampers are done.
 
     There is no warm-up.
     """

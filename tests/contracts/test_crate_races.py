@@ -175,7 +175,7 @@ def test_done_mark_refuses_a_crate_that_waited_for_the_lease(both):
     ours = CommitLease(path="fence", etag="*", generation=0, timeout_ms=300, ttl=2_000_000_000, writer="us")
     assert both.leases.put(ours, seen=None) == Granted()
     both.crate.begin([{"do": "create", "path": "fence", "body": "theirs"}])
-    # The test cannot see that the crate waits: by now it has found generation 0, and it takes over at 0.9 s.
+    # The test cannot see that the crate waits. By now the crate has found generation 0, and will take over at 0.9 s.
     SYSTEM_CLOCK.sleep(0.5)
     done = CommitLease(
         path="fence", etag="*", generation=1, timeout_ms=60_000, ttl=2_000_000_000, writer="us"

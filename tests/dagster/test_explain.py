@@ -94,7 +94,7 @@ def test_rejected_records_of_a_real_run_are_explained(site: Site) -> None:
 
 @pytest.mark.thorough
 def test_a_change_of_an_unqueued_writer_is_explained(site: Site) -> None:
-    """The user must see that the change is signalled, then in a batch that lists its slot, and then committed."""
+    """The user must see three states of the change: signalled, in a batch that lists its slot, and committed."""
     site.settle()
     site.write_unqueued(7)
     store_cursor(site, site.cursor or "")

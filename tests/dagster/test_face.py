@@ -224,8 +224,8 @@ def test_an_idle_source_stays_fresh(site: Site) -> None:
 def test_the_freshness_policy_is_dagster_s(
     site_of: Callable[..., Site], seconds: float, fails_after: float
 ) -> None:
-    """When a change has waited for `fresh_seconds`, the policy must fail, with a delay of at most a fifth of
-    `fresh_seconds` or a minute.
+    """The policy must fail after a change has waited for `fresh_seconds`. The delay of the failure is at most a fifth
+    of `fresh_seconds`, or a minute.
     """
     site = site_of(fresh_seconds=seconds)
     (spec,) = [s for s in site.defs.resolve_all_asset_specs() if s.key == dg.AssetKey("orders_queue")]

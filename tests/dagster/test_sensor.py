@@ -25,7 +25,9 @@ from tests.support.waiting import until
 
 TRANSFORMS = "tests.support.transforms"
 LIMIT = "s3notify_platform.engine.driver.MAX_UNFORESEEN"
-"""If this limit is 0, a single object that raises an error fails its slot, as a defect of this package would."""
+"""If this limit is 0, a single object that raises an error fails its slot. A defect of this package has the same
+effect.
+"""
 
 
 def test_the_first_batch_reads_objects_from_before_any_signal(site: Site) -> None:

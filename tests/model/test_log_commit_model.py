@@ -1,5 +1,5 @@
-"""The commit protocol of tables in every interleaving: each invariant holds, and each rule that is left out breaks
-one."""
+"""The commit protocol of tables in every interleaving. Each invariant holds. If a rule is left out, an invariant
+breaks."""
 
 from collections.abc import Iterator
 from dataclasses import fields, replace

@@ -1,5 +1,5 @@
-"""The delivery worker under faults of its store and its endpoints: no
-event is lost, or delivered twice without a cause.
+"""The delivery worker under faults of its store and its endpoints. No event is lost. No event is delivered twice
+without a cause.
 """
 
 import random

@@ -391,7 +391,7 @@ def test_source_of_a_whole_bucket_does_not_read_its_keyspace(changing_of: Callab
 
 @pytest.mark.thorough
 def test_object_changed_between_two_rounds(changing_of: Callable[..., Changing]) -> None:
-    """One run must be enough: it continues objects that it has committed in part, or withdraws the rows of changed
+    """One run must be enough: the run continues objects that were committed in part, or withdraws the rows of changed
     objects.
     """
     bucket = changing_of(split_bytes=PART, max_bytes=5 * PART)

@@ -1,4 +1,5 @@
-"""Counts the requests at a real server for the put of a changed object, and for its ingest by a running process.
+"""Counts the requests to a real server: for the put of a changed object, and for the ingest of this object by a running
+process.
 
 Sequential requests are counted, too: on a real store, each sequential request takes 20 to 60 ms. A test on loopback
 would not notice additional requests, which take almost no time there.

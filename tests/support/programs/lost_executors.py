@@ -1,4 +1,4 @@
-"""A program whose executors are killed, or whose tasks run twice, as a test asks: `python -m`, with JSON on stdin."""
+"""A program whose executors a test kills, or whose tasks a test lets run twice: `python -m`, with JSON on stdin."""
 
 import json
 import sys
