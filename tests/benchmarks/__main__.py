@@ -95,8 +95,8 @@ def main() -> None:
         if any(name in ON_SERVER for name in chosen):
             with LocalS3Server(Path(folder) / "s3") as server:
                 keys = server.config("")
-                # This is set before the first Java starts, which serves all sessions of this process: s3a reads its
-                # environment.
+                # This is set before the JVM starts: s3a reads the JVM's environment, and one JVM serves all sessions of
+                # this process.
                 for key_id, secret in ((KEY_ID, SECRET), ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")):
                     os.environ |= {key_id: str(keys.access_key_id), secret: str(keys.secret_access_key)}
                 for name in [name for name in chosen if name in ON_SERVER]:

@@ -1,14 +1,14 @@
 """(5) Stamps on one ack chain: the platform's stamps, which do not contend, compared with compare-and-set on the same
 server.
 
-Stampers are separate processes. Each gets the chain, as Spark's tasks do, and one child to stamp. All requests of the
-stampers are counted, including those that resolve an outcome or close the chain. For comparison, stampers also change
-one record by compare-and-set.
+Stampers are separate processes. Each stamper gets the chain, as Spark's tasks do, and one child to stamp. All requests
+of the stampers are counted, including those that resolve an outcome or close the chain. For comparison, stampers also
+change one record by compare-and-set.
 
 After that, one process uses the npm package's own table in two ways: the platform's way, which combines stamps, and the
-package's way. The package is no longer on the npm registry. `tests/support/xor_ack_peer.js` replaces it, and uses the
-same SDK and the same table. In this part, a request of the platform is one transaction of two items. An attempt of the
-peer is a read and a write.
+package's way. The package is no longer on the npm registry. `tests/support/xor_ack_peer.js` replaces the package, and
+uses the same SDK and the same table. In this part, a request of the platform is one transaction of two items. An
+attempt of the peer is a read and a write.
 """
 
 import multiprocessing
@@ -76,8 +76,8 @@ def run(folder: Path, *, small: bool) -> list[Figure]:
 
 
 def _apart(server: S3Server, where: str, at_once: int) -> Figure:
-    """Requests of each stamper, and seconds until all stampers are done, in the round with the median number of
-    requests.
+    """The result of the round with the median number of requests: the requests of each stamper, and the seconds until
+    all stampers are done.
 
     There is no warm-up.
     """

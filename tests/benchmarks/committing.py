@@ -4,8 +4,8 @@
 All commits run on one ministack, which has S3 and DynamoDB at one port. A proxy counts the requests, in a separate
 pass. object_store never releases a lease, and waits 3 times the lease's timeout. So its row "create, delete, create"
 has a timeout of 2 s; the default is 20 s. Warm-ups: a HEAD by the platform, a commit by object_store. The last rows are
-concurrent runs of a slot asset, each of one slot, on one log. They are threads of one process, or threads that act as
-processes.
+concurrent runs of a slot asset, each of one slot, on one log. The runs are threads of one process, or threads that act
+as processes.
 """
 
 import threading

@@ -1,4 +1,5 @@
-"""(12) Bytes and requests to update a slot asset after 1 slot, or 500 slots, of its source's 1,000 slots have changed.
+"""(12) The bytes and requests of an update of a slot asset. Before the update, 1 slot or 500 slots of the source's
+1,000 slots have changed.
 
 The source's table has 1,000 slots of 1,000 rows (100,000 objects of 10 records, see `rewriting_rows`). Ten batches
 commit these objects as if they had been read. The asset has the same eight columns as the records, and nine of ten
@@ -132,7 +133,7 @@ class Lake:
         return took()
 
     def some(self, count: int) -> Iterator[list[Slot]]:
-        """Yields this number of slots, other slots each time.
+        """Yields one list of slots after another. Each list has this number of slots, which are drawn at random.
 
         Slots that were built before have small files of their own.
         """

@@ -1,7 +1,8 @@
 """(1) Finds the 10 changed objects among 1k, 10k or 100k objects: by a poll, compared with a listing.
 
 obstore, the fastest client, makes the full LIST; `get_s3_keys` is a function of dagster-aws, which uses boto3. Neither
-compares the keys with earlier ones. A first poll, and a first LIST of few objects, are warm-ups.
+obstore nor `get_s3_keys` compares the keys with earlier keys. A first poll, and a first LIST of few objects, are
+warm-ups.
 """
 
 from collections import Counter

@@ -2,9 +2,9 @@
 
 This is the steady state: the writer is a `QueuedPublisher`, and the run plans from the entries of the source's topic.
 
-The alternative is a user's own program without Spark. It lists the bucket by obstore, and compares the ETags with a
-state file on the bucket. It reads and parses the objects that differ, writes them as Parquet, and then writes the state
-file. If the program is killed in between, or runs twice at the same time, rows are lost or doubled.
+The alternative is a user's own program without Spark. The program lists the bucket by obstore, and compares the ETags
+with a state file on the bucket. The program reads and parses the objects that differ, writes them as Parquet, and then
+writes the state file. If the program is killed in between, or runs twice at the same time, rows are lost or doubled.
 
 Seconds are medians of runs in a running session. Warm-ups are a bucket of 10 objects, and a first change. Requests and
 bytes are counted by a proxy, in a separate pass. The million objects are simulated: their states are committed as if

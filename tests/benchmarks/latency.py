@@ -108,7 +108,7 @@ class Site:
         )
 
     def rest(self) -> None:
-        """Waits until no run is active, and then for a random part of Dagster's loop."""
+        """Waits until no run is active. Then waits for a random part of the interval of Dagster's loop."""
         self.platform.until("rest", lambda: not self.instance.get_runs(RunsFilter(statuses=_ACTIVE), limit=1))
         time.sleep(random.uniform(2, 7))
 

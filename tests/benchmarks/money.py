@@ -75,7 +75,7 @@ class Source:
         return found
 
     def puts(self, count: int) -> list[Put]:
-        """The PUTs of new objects."""
+        """Makes the changes that write this number of new objects."""
         numbers = range(self.written, self.written + count)
         self.written += count
         return [Put(key=f"{PREFIX}{n:08d}.jsonl", body=body_of(n)) for n in numbers]

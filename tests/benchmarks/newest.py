@@ -1,10 +1,10 @@
 """(20) Keeps the newest row of each key.
 
 1,000 of 10 million keys change. The update is compared with a recomputation and with a MERGE. The source's table
-exists, and the batch is already committed. Only the update of the newest rows is measured. The alternatives get the
-changed rows. The first alternative is a window of Spark over the whole table, written as Parquet. The second
-alternative is a MERGE of 1,000 rows into a Delta table of 10 million rows, by deltalake. The MERGE gets its rows
-without a search, and brings back no older rows.
+exists, and the batch is already committed. Only the update of the newest rows is measured. Each alternative is given
+the changed rows. The first alternative is a window of Spark over the whole table, written as Parquet. The second
+alternative is a MERGE of 1,000 rows into a Delta table of 10 million rows, by deltalake. The MERGE need not search for
+the changed rows. The MERGE never brings back an older row of a key.
 """
 
 import io

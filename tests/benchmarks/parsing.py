@@ -51,7 +51,9 @@ def run(_folder: Path, *, small: bool) -> list[Figure]:
 
 
 def _of_libraries(records: int) -> Iterator[Figure]:
-    """Formats that a library can read alone: it returns the same table, but has no rejects, limits and offsets."""
+    """The figures of formats that a library can read alone. The library returns the same table, but no rejects and no
+    offsets, and has no limits.
+    """
     rows = [{"id": n, "name": f"user {n % 977} of the house", "price": n * 0.37} for n in range(records)]
     table = pa.Table.from_pylist(rows)
     sinks = pa.BufferOutputStream(), pa.BufferOutputStream()

@@ -1,8 +1,8 @@
 """(3) Brings 5,000 objects of 2 KB from the bucket to the committed table. For comparison, the same Spark reads the
 objects with boto3.
 
-The alternative is a user's own program. It lists the bucket by obstore, and spreads the keys over tasks. Each task
-reads with boto3 in 32 threads, parses by pyarrow, and writes one Parquet file. At the end, the program writes a
+The alternative is a user's own program. The program lists the bucket by obstore, and spreads the keys over tasks. Each
+task reads with boto3 in 32 threads, parses by pyarrow, and writes one Parquet file. At the end, the program writes a
 manifest. The alternative has no slots, states or quarantine, so it writes far fewer objects than the platform. The
 warm-ups are ten slots for the platform, and ten objects for the other program.
 

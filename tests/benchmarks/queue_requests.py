@@ -88,8 +88,8 @@ def _asked(place: Place, batches: int) -> float:
 
 
 def _shared(place: Place, puts: int) -> tuple[float, float]:
-    """Single puts by threads that share a publisher: the requests for each put without the PUT of the object, and the
-    puts per second.
+    """Threads that share a publisher put single objects. Returns the requests for each put, without the PUT of the
+    object, and the puts per second.
     """
     counted = _Counted.of(place)
     _topic(counted.queue, place, "shared", capacity=10 * puts * WRITERS)

@@ -90,7 +90,9 @@ class Writer:
 
 
 def run(folder: Path, *, small: bool, takeover: bool = False) -> list[Figure]:
-    """Runs all rows. `takeover`: if true, also waits until RGW's second gateway takes over, which takes 90 s."""
+    """Makes all rows of figures. `takeover`: if true, also waits until RGW's second gateway takes over, which takes
+    90 s.
+    """
     folder.mkdir(parents=True)
     count = 400 if small else 10_000
     outages = OUTAGES[:1] if small else OUTAGES
@@ -180,7 +182,7 @@ class _Rgw:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Throughput:
-    """The rate of a side, in entries per second.
+    """The rates of one side (ours or RGW), in entries per second.
 
     `backlog`: the number of entries for which `delivered` was measured.
     """
@@ -216,10 +218,10 @@ def _rate(recorder: Recorder, before: int, count: int) -> float:
 def _throughput_figures(
     ours: dict[str, tuple[Seconds, _Throughput]], theirs: tuple[Seconds, _Throughput] | None, count: int
 ) -> Iterator[Figure]:
-    """The rows of throughput.
+    """The rows of figures that show the throughput.
 
-    The CPU figure of a side (ours, RGW) is the sum over the two rows of this side. The sum includes the backlog, its
-    delivery, and the writing of objects.
+    The CPU figure of a side (ours, RGW) is the sum over the two rows of this side. The sum includes the CPU time for
+    making the backlog, for delivering the backlog, and for writing objects.
     """
     spent, rgw = theirs or (Seconds(), None)
     backlog = (

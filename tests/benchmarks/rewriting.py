@@ -7,8 +7,8 @@ mean values for one batch.
 
 The keys of "the last hour" are drawn at random from the changes of the last 60 batches. Before the measurement, there
 are 60 batches of new objects. Because only the keys of the last hour change, the number of these keys becomes smaller:
-it halves in two hours. So another case also adds new objects, as many as it changes. Both cases also run with a tenth
-of everything (objects, slots, batch, sizes of packs), for more batches.
+it halves in two hours. So another case also adds new objects, as many as it changes. Both cases run for more batches
+with a tenth of everything (objects, slots, batch, sizes of packs).
 """
 
 from dataclasses import dataclass, field, replace

@@ -159,7 +159,8 @@ class Packs:
     def _commit(self, before: Mapping[str, Add], changed: Numbers, gone: Numbers) -> None:
         states = bytes(STATE_BYTES * (len(changed) + len(gone)))
         self._put("states", states)
-        # Merges take eight files at each level. On the last level, all objects are merged once in 8 ** levels rounds.
+        # Merges take eight files at each level. On the last level, the states of all objects are merged every
+        # 8 ** levels rounds.
         self.store.requests.update({"PUT": 1, "GET": STATE_LEVELS})
         self.store.written += STATE_LEVELS * len(states) + STATE_BYTES * self.total // 8**STATE_LEVELS
         self._put("manifest", MANIFEST)

@@ -100,7 +100,7 @@ class Changes:
     def next(self, *, first: bool = False) -> tuple[Numbers, Numbers]:
         """The objects that the next batch writes, and the objects that it deletes.
 
-        With `first`, the batch has only new objects, for every kind of changes.
+        With `first`, the batch writes only new objects, even if `kind` demands overwrites or deletes.
         """
         none = np.empty(0, dtype=np.int64)
         match "new" if first else self.kind:

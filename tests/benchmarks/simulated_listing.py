@@ -1,9 +1,9 @@
 """A simulated bucket with more objects than a local server can have. The server answers ListObjectsV2, and GET of one
 object.
 
-`python -m tests.benchmarks.simulated_listing COUNT MILLISECONDS` prints its port, and ends when its parent process
-ends. Each page takes at least this number of milliseconds, as on a real store. The number of an object determines its
-key, its ETag, its size, and its body, which has ten records. No signature is checked.
+`python -m tests.benchmarks.simulated_listing COUNT MILLISECONDS` prints the server's port. The process ends when its
+parent process ends. Each page takes at least this number of milliseconds, as on a real store. The number of an object
+determines its key, its ETag, its size, and its body, which has ten records. No signature is checked.
 """
 
 import subprocess

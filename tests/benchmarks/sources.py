@@ -1,9 +1,9 @@
 """(13) A hundred sources in one development home: the gaps between polls of a source, and the resources of all sources.
 
-All sensors are on: each source's own sensor, its automation, and its reconciler. Nothing changes in the buckets. The
-first batch of each source is skipped, because it would find no object: the cursor says that this batch is done. A tick
-polls when it begins; a tick that watches polls until it ends. The gaps are the times between the ticks of a source.
-Gaps are measured for a minute, after a first minute as a warm-up.
+Three sensors of each source are on: the source's own sensor, the sensor of the automation, and the sensor of the
+reconciler. Nothing changes in the buckets. The first batch of each source is skipped, because it would find no object:
+the cursor says that this batch is done. A tick polls when it begins; a tick that watches polls until it ends. The gaps
+are the times between the ticks of a source. Gaps are measured for a minute, after a first minute as a warm-up.
 """
 
 import time
@@ -77,7 +77,7 @@ def _sensors(platform: Platform) -> int:
 
 
 def _start(platform: Platform, name: str) -> None:
-    """Starts the sensors of a source. The source's own sensor gets a cursor as after a first batch."""
+    """Starts the sensors of a source. The source's own sensor gets the cursor that a first batch would leave."""
     config = platform.server.config(BUCKET)
     at = {"bucket": config, "platform": config, "commit": "native"}
     source = followed(source_of(name=name, prefix=f"raw/{name}/", format="jsonl", **at))
@@ -98,7 +98,9 @@ def _start(platform: Platform, name: str) -> None:
 
 
 def _gaps(instance: DagsterInstance, names: list[str], since: float) -> tuple[dict[str, list[float]], int]:
-    """The seconds without a tick, by source, including the beginning and the end. Also the failed ticks."""
+    """The seconds without a tick, by source, including the beginning and the end. Also returns the number of failed
+    ticks.
+    """
     found, failed = {}, 0
     now = time.time()
     for state in instance.all_instigator_state():

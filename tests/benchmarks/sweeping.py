@@ -89,7 +89,7 @@ def _figures(
 def million(server: LocalS3Server, listing: S3Config, total: int) -> Source:
     """A source on the bucket `listing`.
 
-    The source's table has the states of all objects. A file has the same states for the alternatives. States are
+    The source's table has the states of all objects. The alternatives read the same states from a file. States are
     committed only once for each server.
     """
     source = known(server, listing, total, changed=CHANGED)

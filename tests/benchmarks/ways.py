@@ -1,8 +1,8 @@
 """Other ways from a bucket of JSONL to Parquet: Spark without the platform, and programs without Spark.
 
 Spark's own reader (`over_s3a`, `over_files`) commits everything or nothing, and does not remember earlier reads. s3a is
-configured to read many small files in one task. With its default, which counts 4 MB for each opened file, a task has
-only 32 files.
+configured to read many small files in one task. With the default setting, which counts 4 MB for each opened file, a
+task would have only 32 files.
 
 `alone` shows the limit: one process that fetches with obstore and parses with pyarrow. `thrown_away` only fetches
 objects.
@@ -79,7 +79,7 @@ def over_s3a(config: S3Config, prefix: str) -> Took:
         "spark.hadoop.fs.s3a.connection.maximum": str(IN_FLIGHT),
         "spark.hadoop.fs.s3a.aws.credentials.provider": "software.amazon.awssdk.auth.credentials."
         "EnvironmentVariableCredentialsProvider",
-        # The other committer copies each file twice to give it its name.
+        # The default committer (version 1) renames each file twice, and a rename on S3 is a copy.
         "spark.hadoop.mapreduce.fileoutputcommitter.algorithm.version": "2",
     }
     root = f"s3a://{config.bucket}/"

@@ -175,7 +175,7 @@ def test_reservations_of_a_killed_writer_are_resolved_by_head(bucket, queue):
     ):
         assert isinstance(queue.reserve("t", Event(key=key, op=op, writer=f"w {key}")), Reservation)
     written = store.put("raw/written", b"12", metadata={WRITER: "w raw/written"}).etag
-    # A killed writer had counted this room.
+    # A killed writer had added 5 entries to the shard's counter, and never wrote these entries.
     partition, key = "depth.t", f"{queue.topics.get('t').epoch}.000.0"
     counted = queue.shards.counted(queue.topics.get("t"), 0)
     assert queue.records.add(partition, key, 5) == counted + 5

@@ -1,5 +1,5 @@
-"""An HTTP proxy in front of a real server. On demand, requests fail before or after the proxy has sent them, or without
-being sent.
+"""An HTTP proxy in front of a real server. On demand, a request fails: the connection breaks before or after the server
+gets the request, or the proxy answers with an error.
 
 The proxy can also drop conditions of writes, as some gateways do. It records every answered request. `before` is called
 just before a request reaches the server.
@@ -64,7 +64,7 @@ def in_sequence(requests: Iterable[Answered]) -> int:
 
 
 class _Server(ThreadingHTTPServer):
-    request_queue_size = 256  # the default is 5, and Linux resets further connections
+    request_queue_size = 256  # the default is 5; Linux resets connections beyond this number
 
 
 class FaultProxy:

@@ -69,7 +69,7 @@ class ObjectStoreSuite:
         raise NotImplementedError
 
     def test_put_and_get_round_trip(self, store):
-        """GET and HEAD return body, metadata, size and ETag as written; a missing object is None."""
+        """GET and HEAD return body, metadata, size and ETag as written. For a missing object, they return None."""
         assert store.get("a") is None
         assert store.head("a") is None
         written = store.put("a", b"body", metadata={"writer": "w1"})
@@ -86,7 +86,7 @@ class ObjectStoreSuite:
         assert head.modified_ms > 0
 
     def test_empty_body_is_an_object(self, store):
-        """An object of 0 bytes is an object."""
+        """An object of 0 bytes can be written and read like any other object."""
         store.put("empty", b"")
         assert store.get("empty").body == b""
         assert store.head("empty").size == 0
@@ -109,7 +109,7 @@ class ObjectStoreSuite:
         assert store.get("gone", if_match=first) is None
 
     def test_get_returns_a_range(self, store):
-        """The part of the range that the object has is returned; for a missing object, None."""
+        """The result is the part of the range that the object has. For a missing object, the result is None."""
         assert store.get_range("a", 0, 5) is None
         store.put("a", b"0123456789")
         assert store.get_range("a", 0, 1) == b"0"
@@ -127,7 +127,7 @@ class ObjectStoreSuite:
         assert isinstance(store.put("a", b"3", precondition=ABSENT), Written)
 
     def test_put_if_match_needs_the_current_etag(self, store):
-        """The put is applied only under the current ETag, and not to a missing object."""
+        """The put is applied only if the expected ETag is the current one. A put to a missing object is not applied."""
         first = store.put("a", b"1").etag
         second = store.put("a", b"2", precondition=IfMatch(etag=first))
         assert isinstance(second, Written)
@@ -294,7 +294,7 @@ class ObjectStoreSuite:
                 store.copy(source, "copied", metadata={})
 
     def test_copy_may_replace_metadata(self, store):
-        """The copy has only the given metadata; a missing source is None."""
+        """The copy has only the given metadata. For a missing source, the result is None."""
         store.put("source", b"1", metadata={"kept": "not"})
         assert isinstance(store.copy(store.source("", "source"), "b", metadata={"writer": "w2"}), Written)
         assert store.get("b").body == b"1"

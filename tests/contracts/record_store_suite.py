@@ -24,7 +24,7 @@ class RecordStoreSuite:
             pytest.skip("this server lets two writers win under a race")
 
     def test_record_is_created_once(self, records):
-        """The second create conflicts; partitions are separate."""
+        """The second create of a record conflicts. The same key in another partition is another record."""
         assert records.read("p", "a") is None
         assert isinstance(records.create("p", "a", b"1"), Written)
         assert records.create("p", "a", b"2") == Conflict()
@@ -53,7 +53,7 @@ class RecordStoreSuite:
     def test_conflict_returns_the_existing_record(self, records):
         """A refusal may return the existing record, which must then be the right one.
 
-        For a missing record, it returns nothing.
+        A refusal because of a missing record returns no record.
         """
         first = records.create("p", "a", b"1").etag
         records.replace("p", "a", b"2", expected=first)
@@ -74,7 +74,7 @@ class RecordStoreSuite:
         assert records.read("p", "a").version == second
 
     def test_remove_needs_the_version(self, records):
-        """A record is removed only under its version, and once."""
+        """A remove succeeds only if it expects the record's current version. A second remove is refused."""
         records.create("p", "a", b"1")
         first = records.read("p", "a").version
         records.replace("p", "a", b"2", expected=first)
@@ -128,7 +128,7 @@ class RecordStoreSuite:
     def test_scan_returns_keys_with_a_prefix(self, records, prefix):
         """Only keys with the prefix are returned, in order.
 
-        This includes prefixes that must be quoted, and counters.
+        Some prefixes must be quoted, and some of the records are counters.
         """
         keys = ["0", "04", "042", "042.a", "042.b", "042x", "043.a", "a", "a b", "a bc", "a%b", "éa", "e"]
         for key in keys:

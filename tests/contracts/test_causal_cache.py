@@ -16,7 +16,7 @@ KS = "ks/"
 def test_evict_shows_writes_without_a_signal(ministack: S3Server, staleness_seconds: float) -> None:
     """A poll never shows an overwrite, a deletion or a new object if it was not signalled.
 
-    A `get` after `evict` shows it.
+    A `get` after `evict` shows such a change.
     """
     store = S3ObjectStore(ministack.config(ministack.make_bucket()))
     counting = CountingStore(store)

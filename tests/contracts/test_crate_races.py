@@ -75,7 +75,9 @@ def both(ministack, crate_folder):
 
 
 def winner_of(outcomes, said):
-    """The number of the only winner. The crate's writers have the numbers after ours. All others had a conflict."""
+    """The number of the only winner. The crate's writers have the numbers after those of the platform's writers. All
+    others had a conflict.
+    """
     wins = [isinstance(outcome, Written) for outcome in outcomes] + [word == "won" for word in said]
     assert all(outcome == Conflict() or isinstance(outcome, Written) for outcome in outcomes)
     assert set(said) <= {"won", "lost"}
@@ -104,7 +106,7 @@ def test_one_of_mixed_creators_wins_every_round(both):
 def test_one_of_mixed_updaters_wins_every_round(both):
     """The writers expect the ETag of the last round.
 
-    Both kinds use this ETag, with its quotes, as the sort key of the lease.
+    Writers of both kinds use this ETag, including its quotes, as the sort key of the lease.
     """
     path = "race/update"
     etag = both.commit.put_if_absent(path, b"start").etag
@@ -173,7 +175,7 @@ def test_done_mark_refuses_a_crate_that_waited_for_the_lease(both):
     ours = CommitLease(path="fence", etag="*", generation=0, timeout_ms=300, ttl=2_000_000_000, writer="us")
     assert both.leases.put(ours, seen=None) == Granted()
     both.crate.begin([{"do": "create", "path": "fence", "body": "theirs"}])
-    # The test cannot see that the crate waits: by now it has found generation 0, and it takes over at 0.9 s.
+    # The test cannot see that the crate waits. By now the crate has found generation 0, and will take over at 0.9 s.
     SYSTEM_CLOCK.sleep(0.5)
     done = CommitLease(
         path="fence", etag="*", generation=1, timeout_ms=60_000, ttl=2_000_000_000, writer="us"

@@ -86,7 +86,9 @@ def test_slow_and_dead_endpoints_do_not_delay_others(queue):
 
 
 def test_endpoint_that_returns_gets_everything_once(queue):
-    """The endpoint refuses connections for a while. When it accepts them again, everything is delivered soon."""
+    """The endpoint refuses connections for a while. When the endpoint accepts connections again, everything is
+    delivered soon.
+    """
     with Receiver().serving() as probe:
         port = probe.port
         create(queue, "t", probe.url)

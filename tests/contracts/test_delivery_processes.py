@@ -237,7 +237,7 @@ def test_paused_topic_is_inspected_and_purged(place):
 
 
 def test_dead_letters_are_shown_and_redriven(place):
-    """An endpoint refused events permanently. Then it was corrected."""
+    """An endpoint refused events permanently. Then the endpoint was corrected."""
     broken = [True]
     with Receiver(lambda _: 400 if broken[0] else 200, body=b"no such column").serving() as server:
         place.run("topics", "create", "t", "--url", server.url, "--max-attempts", "1")

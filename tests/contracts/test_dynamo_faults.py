@@ -126,7 +126,7 @@ def test_operator_errors_name_a_remedy(ministack):
 def test_caller_resolves_a_record_in_doubt(records, proxy, fault):
     """The store sends the write only once.
 
-    The stored record shows if the caller's own write was applied, or another writer's.
+    The stored record shows whose write was applied: the caller's, or another writer's.
     """
     updates = Updates(records, HurriedClock())
     created = doubtful(lambda: updates.create("p", "a", b"1"), proxy, fault)

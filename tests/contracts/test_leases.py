@@ -1,4 +1,6 @@
-"""The contract of leases, for every kind of table; and the table's item, which other programs read."""
+"""The contract of leases, for every kind of table. Other programs read the table's items, so the attributes of an item
+are also tested.
+"""
 
 import boto3
 import pytest
@@ -73,7 +75,7 @@ def items(config):
 
 
 def test_item_has_the_attributes_of_object_store_and_the_writer(moto_config):
-    """The ETag has quotes; `*` has no quotes.
+    """An ETag is stored with quotes. The value `*` is stored without quotes.
 
     All attributes are strings or numbers, since object_store reads no other types.
     """

@@ -1,4 +1,6 @@
-"""A listing in several chains, on real servers: for any cuts, it has the same keys as one chain, each key once."""
+"""A listing in several chains, on real servers. For any cuts, the listing has the same keys as one chain, and each key
+once.
+"""
 
 from collections.abc import Iterator
 

@@ -76,7 +76,7 @@ def all_agree(log: FolderLog, *, but: str = "") -> None:
 
 @pytest.mark.parametrize("cut", [False, True])
 def test_every_engine_reads_the_rows_of_a_log(tmp_path: Path, cut: bool) -> None:
-    """Packs are added and removed, and the schema grows, across checkpoints; older packs have fewer columns."""
+    """Packs come and go, and the schema grows, before and after checkpoints. Older packs have fewer columns."""
     log = FolderLog(folder=tmp_path, schema=spark_schema(**PLAIN))
     all_agree(log)
     first = log.add(rows(*range(7)), KINDS)
@@ -280,7 +280,9 @@ def test_query_for_a_slot_opens_only_its_packs(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("vectors", [False, True])
 def test_vacuum_of_delta_rs_removes_no_live_file(tmp_path: Path, vectors: bool) -> None:
-    """Files that manifests name also stay. With the table's default configuration, no file is removed."""
+    """Files that are named only in a manifest must stay, too. With the table's default configuration, no file is
+    removed.
+    """
     log = FolderLog(folder=tmp_path, schema=spark_schema(**PLAIN), vectors=vectors)
     gone = log.add(rows(*range(9)), KINDS)
     kept = log.add(rows(*range(2000)), KINDS)
@@ -305,9 +307,9 @@ def newest(log: FolderLog) -> LogVersion:
 
 
 def test_commits_of_delta_rs_are_read(tmp_path: Path) -> None:
-    """The first commit is its compaction, which changes no row.
+    """The first commit is a compaction by delta-rs, which changes no row.
 
-    Then its checkpoint is read, without the older versions.
+    Then the table is read from a checkpoint of delta-rs alone: the files of the versions are removed.
     """
     log = FolderLog(folder=tmp_path, schema=spark_schema(**PLAIN))
     for n in range(5):
@@ -345,7 +347,7 @@ def test_commits_of_delta_rs_are_read(tmp_path: Path) -> None:
 def test_row_changes_of_delta_rs_are_detected(tmp_path: Path, vectors: bool) -> None:
     """The flag `dataChange` shows such commits, for any counts of rows.
 
-    Only OPTIMIZE of delta-rs declares that it changes nothing.
+    Among the operations of delta-rs, only OPTIMIZE declares that no row is changed.
     """
 
     def fsck(table: deltalake.DeltaTable) -> None:

@@ -39,7 +39,7 @@ class TestCounting(ObjectStoreSuite):
 
 
 class TestConditionalOverNoConditions(ObjectStoreSuite):
-    """A store that ignores every condition passes like any other if its commits use leases."""
+    """A store that ignores every condition fulfils the contract if its commits use leases."""
 
     @pytest.fixture
     def store(self):
@@ -99,8 +99,8 @@ class TestLeasedOverNoConditions(ObjectStoreSuite):
 @pytest.mark.server
 @pytest.mark.thorough
 class TestSeaweed(ObjectStoreSuite):
-    # A filer keeps directories: `a/x` sorts before `a-x`, and a key is a path of names of up to 255 bytes. It turns
-    # `\\` into `/` and drops empty names silently. It refuses all other names that it cannot store.
+    # A filer keeps directories: `a/x` sorts before `a-x`, and a key is a path of names of up to 255 bytes. The filer
+    # turns `\\` into `/` and drops empty names silently. The filer refuses all other names that it cannot store.
     traits = Traits(
         refused_keys=frozenset(
             {"backslash", "double slash", "leading slash", "trailing slash", "dots", "long segment"}

@@ -97,7 +97,7 @@ class Site:
 def test_writer_killed_before_each_request_is_announced(seaweed):
     """A batch is written to two topics.
 
-    For each of its requests, one writer is killed before that request; one writer is not killed.
+    One writer after another is killed, each before a later request of the publication. The last writer is not killed.
     """
     site = Site(seaweed.config(seaweed.make_bucket()))
     for number in range(60):
@@ -125,7 +125,7 @@ def test_writer_killed_before_each_request_is_announced(seaweed):
         # The requests are: reservations in two topics, begin, two announcements, a part, completion, two commits,
         # signals.
         ("streams", 15, 1),
-        # The requests are those of a stream with one more part.
+        # The requests are those of a stream, and one more for a second part.
         ("files", 16, 2),
         # The requests include a HEAD, and one copy.
         ("copies", 12, 0),
@@ -134,7 +134,9 @@ def test_writer_killed_before_each_request_is_announced(seaweed):
     ],
 )
 def test_upload_killed_before_each_request(seaweed, how, requests, parts):
-    """The upload is announced only if it was completed. Completed or not, no parts are left in the bucket."""
+    """The upload is announced only if it was completed. No parts are left in the bucket, whether the upload was
+    completed or not.
+    """
     site = Site(seaweed.config(seaweed.make_bucket()))
     site.store.put(SOURCE, b"copied")
     with site.writer(how) as process:

@@ -45,7 +45,9 @@ def place(request):
 
 @pytest.fixture
 def new_queue(place):
-    """Queues as in several processes: each has its own clients, but all share the store's client."""
+    """Returns a function that makes a queue with its own state, like a queue of a separate process. Only the store's
+    client is shared by all queues.
+    """
     config, table = place
 
     def make(**settings):
@@ -109,7 +111,7 @@ def test_concurrent_writers_never_exceed_the_quota(new_queue):
 
 
 def test_entry_goes_from_the_writer_to_the_consumer(place, new_queue):
-    """An entry is published in a batch, seen by the watcher, pulled and removed; a full topic refuses."""
+    """An entry is published in a batch, seen by the watcher, pulled and removed. A full topic refuses a publication."""
     config, table = place
     store = S3ObjectStore(config)
     queue = new_queue()

@@ -1,6 +1,6 @@
 """Columns get another type, and delta-rs, Polars and DuckDB read them.
 
-They read old files under the new schema, and a table that changes during reads.
+The engines read old files under the new schema, and also a table that changes during the reads.
 """
 
 import datetime as dt
@@ -81,7 +81,7 @@ def read(engine: str, uri: str) -> list[Any]:
 
 ALL: Final = {"int to bigint", "float to double"}
 NONE: Final = {"timestamp to string"}
-"""Widenings after which every engine reads old files, but each converts values to other texts.
+"""Widenings after which every engine can read old files. But each engine converts the values to different texts.
 
 Polars cannot read old files after other widenings.
 """

@@ -33,7 +33,7 @@ def store(ministack, proxy):
 
 
 def test_lost_answer_of_a_conditional_put_is_unknown(store, proxy):
-    """The put was applied. It must be sent only once, because a retry would conflict with it."""
+    """The put was applied. The put must be sent only once, because a retry would conflict with the first put."""
     proxy.faults.append("lose_response")
     assert isinstance(store.put("a", b"1", precondition=ABSENT), Unknown)
     assert proxy.requests == ["PUT"]
@@ -73,7 +73,7 @@ def test_lost_answer_of_a_pinned_copy_is_unknown(store, proxy):
 
 
 def test_only_parts_of_an_upload_are_retried(store, proxy):
-    """Begin and end are sent only once.
+    """The requests that begin and complete an upload are sent only once.
 
     A second begin would make another upload, and a second end would find no upload.
     """

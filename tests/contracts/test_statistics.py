@@ -248,7 +248,7 @@ def filled(*, vectors: bool) -> Lake:
 
 @pytest.mark.parametrize("vectors", [False, True])
 def test_statistics_stay_right_over_the_life_of_a_table(tmp_path: Path, vectors: bool) -> None:
-    """Objects are added, overwritten and deleted; then merges, a checkpoint, a rollback and an erasure."""
+    """Objects are added, overwritten and deleted. Merges, a checkpoint, a rollback and an erasure follow."""
     lake = filled(vectors=vectors)
     edges = wheres_of(1007)
     answers_are_right(lake, tmp_path, edges)
@@ -295,7 +295,9 @@ def test_files_are_skipped_by_columns_of_each_type(tmp_path: Path, column: str) 
 
 
 def test_every_live_file_has_statistics(tmp_path: Path) -> None:
-    """Each file has counts, numbers of nulls and bounds of the first columns. Fields of structs have their own."""
+    """Each file has counts, numbers of nulls and bounds of the first columns. Fields of structs have their own
+    statistics.
+    """
     lake = filled(vectors=False)
     for number in range(12):
         lake.batch({f"m{number}": [5000 + number], f"k1-{number % 5}": [number]})

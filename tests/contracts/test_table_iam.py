@@ -1,4 +1,6 @@
-"""The policies of the roles, compared with requests to a table in a bucket: by runs, upkeep and another engine."""
+"""The policies of the roles, compared with the requests that runs, upkeep and another engine send to a table in a
+bucket.
+"""
 
 from dataclasses import replace
 

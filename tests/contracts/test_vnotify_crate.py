@@ -52,7 +52,7 @@ def test_platform_sees_the_crates_writes(ministack: S3Server, program: Path, pre
 
 @pytest.mark.parametrize(("prefix", "slots"), [("keyspace/", 1000), ("signals-", 7)])
 def test_crate_sees_the_platforms_writes(ministack: S3Server, program: Path, prefix: str, slots: int) -> None:
-    """The crate has cached all objects. It sees the overwrites and deletions of the platform's publisher.
+    """The crate has cached all objects. The crate sees the overwrites and deletions of the platform's publisher.
 
     The crate counts its cache entries some seconds late, and misses changes before that. So the test repeats its
     changes.

@@ -95,7 +95,7 @@ def test_failed_chain_keeps_its_reason(chains, table):
 def test_ended_tag_is_used_again(chains, table, config, how):
     """The tag is reused immediately if this is requested.
 
-    The package's item exists again, and its XOR is the returned one.
+    The package's item exists again, and has the XOR that `stamp` returns.
     """
     one, other = new_stamp(), new_stamp()
     chains.create("t", one)
@@ -271,7 +271,8 @@ def test_concurrent_stamps_of_both_lose_nothing(chains, table, peer, begun_by):
 
 @pytest.mark.npm
 def test_chain_deleted_by_either_side(chains, table, peer):
-    """If the package deletes its item, the chain counts as finished, since the package also deletes finished chains.
+    """If the package deletes its item, the chain counts as finished. The package deletes the item of a finished chain
+    in the same way.
 
     If the platform deletes the chain, it counts as deleted.
     """

@@ -73,8 +73,8 @@ def test_a_change_during_a_run_is_derived_after_it(site: Site) -> None:
 
 @pytest.mark.thorough
 def test_slots_made_meanwhile_are_not_requested(site: Site) -> None:
-    """A tick in the middle of a run's reports sees only the report of the source. The report of the slot asset comes a
-    moment later, so the tick must not request these slots.
+    """A tick may come when a run has reported the source, but not yet the slot asset. The report of the slot asset
+    comes a moment later, so the tick must not request these slots.
     """
     site.write(3, 4)
     assert site.run([3, 4], asset_selection=["orders"]).success

@@ -140,7 +140,7 @@ class _OwnS3(S3Resource):
 
 def test_ticks_get_the_resources_that_a_resource_requires() -> None:
     """A resource may require another resource that is configured at launch. The fields of the first resource do not
-    show this.
+    show this requirement.
     """
     place = _Place.configure_at_launch()
     lake = _OwnS3(place=place, endpoint_url="http://127.0.0.1:3")
@@ -358,8 +358,8 @@ def test_a_folder_that_cannot_be_imported_is_refused(tmp_path: Path, name: str) 
 
 
 def test_all_fields_are_described() -> None:
-    """Each field also needs an example, unless its default or choices show an example. This includes the fields of
-    services and access.
+    """Each field also needs an example, unless its default or choices show an example. The rule also holds for the
+    fields of services and access.
     """
     model = S3NotifyComponent.get_model_cls()
     assert model is not None

@@ -117,7 +117,7 @@ def test_batches_are_exact_on_a_store_without_conditions(site_with: Callable[...
 def test_a_run_is_refused_where_commits_would_not_be_safe(
     site_with: Callable[..., Site], tables: tuple[str, ...], attributes: dict[str, str], reason: str
 ) -> None:
-    """The message must say which table the settings must name, and nothing may be written."""
+    """The message must say which DynamoDB table is missing in the settings. Nothing may be written."""
     site = site_with(*tables, **attributes)
     site.write(3)
     result = site.run([3])

@@ -94,7 +94,7 @@ def test_rejected_records_of_a_real_run_are_explained(site: Site) -> None:
 
 @pytest.mark.thorough
 def test_a_change_of_an_unqueued_writer_is_explained(site: Site) -> None:
-    """The user must see that the change is signalled, then in a batch that lists its slot, and then committed."""
+    """The user must see three states of the change: signalled, in a batch that lists its slot, and committed."""
     site.settle()
     site.write_unqueued(7)
     store_cursor(site, site.cursor or "")
@@ -123,8 +123,8 @@ def test_a_failing_slot_is_explained_with_its_reason(site_of: Callable[..., Site
 
 
 def test_the_traceback_of_a_failed_slot_is_shown_once(site_of: Callable[..., Site]) -> None:
-    """The traceback must be in the run's log once, and in the answer. After the last attempt, the traceback must also
-    be in the quarantine.
+    """The traceback must be in the answer, and exactly once in the run's log. After the last attempt, the traceback
+    must also be in the quarantine.
     """
     site = site_of(transform=f"{TRANSFORMS}.unlucky_in_python", max_attempts=2, backoff_seconds=0.0)
     site.settle()

@@ -1,4 +1,4 @@
-"""The parts of a source that Dagster shows without a run of their own: batches, present state, freshness."""
+"""The parts of a source that Dagster shows and that need no run of their own: batches, present state, freshness."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -34,7 +34,7 @@ def test_a_source_is_three_assets_two_jobs_and_two_automations(site: Site) -> No
 
 
 def test_the_launchpad_of_a_backfill_has_one_field(site: Site) -> None:
-    """The UI writes each field with a default value into its editor. So only the field `choose` may have a default
+    """The UI's editor begins with each field that has a default value. So only the field `choose` may have a default
     value.
     """
     snap = JobSnap.from_job_def(site.defs.resolve_job_def("orders_backfill"))
@@ -54,7 +54,7 @@ def evaluations(site: Site) -> dict[str, dg.AssetCheckEvaluation]:
 
 
 def current(site: Site) -> set[str]:
-    """The checks that Dagster shows as evaluated, by its rule for the last materialization."""
+    """The checks that Dagster shows as evaluated: those of the run that made the last materialization."""
     keys = [dg.AssetCheckKey(dg.AssetKey("orders"), name) for name in CHECKS]
     found = site.instance.event_log_storage.get_latest_asset_check_execution_by_key(keys)
     (asset,) = site.instance.get_asset_records([dg.AssetKey("orders")])
@@ -183,7 +183,9 @@ def queue_events(site: Site) -> list[tuple[str, int]]:
 
 
 def test_the_queue_is_materialized_while_the_table_is_fresh(site_of: Callable[..., Site]) -> None:
-    """Changes of queued and unqueued writers count. A change that a run has committed does not count any more."""
+    """The queue's metadata must count the changes of queued and unqueued writers. A change that a run has committed
+    does not count any more.
+    """
     site = site_of(fresh_seconds=0.001)
 
     def look() -> list[tuple[str, int]]:
@@ -222,8 +224,8 @@ def test_an_idle_source_stays_fresh(site: Site) -> None:
 def test_the_freshness_policy_is_dagster_s(
     site_of: Callable[..., Site], seconds: float, fails_after: float
 ) -> None:
-    """When a change has waited for `fresh_seconds`, the policy must fail, with a delay of at most a fifth of
-    `fresh_seconds` or a minute.
+    """The policy must fail after a change has waited for `fresh_seconds`. The delay of the failure is at most a fifth
+    of `fresh_seconds`, or a minute.
     """
     site = site_of(fresh_seconds=seconds)
     (spec,) = [s for s in site.defs.resolve_all_asset_specs() if s.key == dg.AssetKey("orders_queue")]

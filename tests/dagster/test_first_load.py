@@ -18,8 +18,8 @@ PAID = {"prefix": "raw/paid/", "slot_assets": ["tests.support.transforms.paid_or
 def test_three_sources_are_loaded_by_three_runs(
     site_of: Callable[..., Site], ministack: S3Server, instance: dg.DagsterInstance
 ) -> None:
-    """All sensors tick until they request nothing more. The objects exist before, and unqueued writers have signalled
-    some of them.
+    """All sensors tick until they request nothing more. The objects exist before the first tick. Unqueued writers have
+    signalled some of the objects.
     """
     bucket = ministack.make_bucket()
     sites = [

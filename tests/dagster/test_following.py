@@ -84,8 +84,8 @@ def test_a_batch_in_steady_state_lists_nothing(watched: Site, proxy: FaultProxy)
 
 
 def test_one_changed_object_costs_few_requests(watched: Site, proxy: FaultProxy) -> None:
-    """Limits for a warm source: the requests of the requesting tick, of the run (with the object's GET), and of the
-    next tick.
+    """A warm source has three limits of requests: for the requesting tick, for the run (with the object's GET), and for
+    the next tick.
 
     The last tick also sends the HEAD of an idle poll. The summary sends no request.
     """
@@ -303,7 +303,7 @@ def test_a_topic_of_another_deployment_is_refused_by_the_sensor(site: Site) -> N
 
 @pytest.mark.thorough
 def test_the_whole_source_is_listed_only_once(site_of: Callable[..., Site]) -> None:
-    """After the topic is created, entries suffice, even for a write that began before."""
+    """After the topic is created, entries suffice, even for a write that began before the creation."""
     site = site_of()
     site.write_silently(3)
     assert not site.io.clients.queue.topics.all()

@@ -138,8 +138,8 @@ def test_rows_of_overwritten_and_deleted_objects_are_removed(site: Site) -> None
 
 @pytest.mark.thorough
 def test_another_code_version_reads_unchanged_objects_again(site_of: Callable[..., Site]) -> None:
-    """Unchanged objects must be read again once, when their slots are requested. The sweep must not count them as
-    missed.
+    """Unchanged objects must be read again once, when their slots are requested. The sweep must not count such objects
+    as missed.
     """
     before = site_of()
     before.write(1, 2, 5)

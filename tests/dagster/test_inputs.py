@@ -96,8 +96,8 @@ def test_an_input_has_its_annotated_type(site: Site, kind: Any) -> None:
 @pytest.mark.spark
 @pytest.mark.server
 def test_an_input_has_the_slots_of_the_runs_partitions(site: Site) -> None:
-    """Otherwise an asset would get rows of slots that are not in its run. Runs of one slot and of several slots, and a
-    slot asset as input, are tested.
+    """Otherwise an asset would get rows of slots that are not in its run. The test has a run of one slot, a run of
+    several slots, and a slot asset as input.
     """
 
     @dg.asset(partitions_def=SLOTS, backfill_policy=dg.BackfillPolicy.single_run())
@@ -120,8 +120,8 @@ def copy(context: dg.AssetExecutionContext, orders: Changes) -> None:
 @pytest.mark.spark
 @pytest.mark.server
 def test_an_asset_gets_the_changes_since_its_last_materialization(site: Site) -> None:
-    """The asset must first get all rows, and then only changes. After a failed run, it must get the same changes again.
-    In a backfill, or with a tag, it must get all rows again.
+    """The asset must first get all rows, and then only changes. After a failed run, the asset must get the same changes
+    again. In a backfill, or with a tag, it must get all rows again.
     """
     every = [["insert", n] for n in (1, 2, 3, 4)]
     assert given(site, copy) == [[None, *every]]
@@ -144,8 +144,8 @@ def test_an_asset_gets_the_changes_since_its_last_materialization(site: Site) ->
 @pytest.mark.spark
 @pytest.mark.server
 def test_changes_that_cannot_be_given_are_refused(site: Site) -> None:
-    """The message must say how to get all rows, or why there can be no changes: the asset has partitions, or the input
-    is not a source.
+    """The message must say how to get all rows, or why there can be no changes. The reason is that the asset has
+    partitions, or that the input is not a source.
     """
     site.write(5)
     assert site.run([5]).success

@@ -23,7 +23,9 @@ def said(site: Site, *, again: bool = False) -> tuple[bool, dict[str, Any]]:
 
 
 def test_added_fields_pass_and_mismatches_fail_the_check(site_of: Callable[..., Site]) -> None:
-    """The metadata must list added fields, and the columns and numbers of values that do not fit."""
+    """The metadata must list the added fields. For values that do not fit, the metadata must list the columns, with the
+    number of values.
+    """
     site = site_of(schema=None)
     site.write(1)
     site.settle()

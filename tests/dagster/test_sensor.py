@@ -25,7 +25,9 @@ from tests.support.waiting import until
 
 TRANSFORMS = "tests.support.transforms"
 LIMIT = "s3notify_platform.engine.driver.MAX_UNFORESEEN"
-"""If this limit is 0, a single object that raises an error fails its slot, as a defect of this package would."""
+"""If this limit is 0, a single object that raises an error fails its slot. A defect of this package has the same
+effect.
+"""
 
 
 def test_the_first_batch_reads_objects_from_before_any_signal(site: Site) -> None:
@@ -91,7 +93,9 @@ def test_ticks_in_a_code_server_share_one_instance(
 def test_a_retry_from_the_ui_completes_a_failed_batch(
     site_of: Callable[..., Site], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A retry has the config and tags of the failed run. It must commit the slot, which must no longer be parked."""
+    """A retry has the config and tags of the failed run. The retry must commit the slot. After that, the slot must no
+    longer be parked.
+    """
     monkeypatch.setattr(LIMIT, 0)
     site = site_of(transform=f"{TRANSFORMS}.unlucky", max_attempts=1, parked_seconds=86_400.0)
     site.settle()
@@ -324,8 +328,8 @@ def test_no_secret_is_in_cursor_config_metadata_definitions_or_logs(
     capfd: pytest.CaptureFixture[str],
     tmp_path: Path,
 ) -> None:
-    """The settings name environment variables with the credentials. If they were looked up too early, a secret would be
-    stored or shown.
+    """The settings name environment variables with the credentials. If the variables were looked up too early, a secret
+    would be stored or shown.
     """
     secret = "sEcReT-0123456789abcdef"
     monkeypatch.setenv("S3NOTIFY_TEST_SECRET", secret)
@@ -376,8 +380,8 @@ def test_no_secret_is_in_cursor_config_metadata_definitions_or_logs(
 
 
 def test_a_cursor_of_another_keyspace_is_refused(site_of: Callable[..., Site]) -> None:
-    """Otherwise changes would be missed, because another number of slots makes another keyspace. The number is changed
-    while the sensor runs.
+    """Otherwise changes would be missed, because another number of slots makes another keyspace. The number of slots is
+    changed while the sensor runs.
     """
     site = site_of()
     site.settle()

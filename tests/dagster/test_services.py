@@ -93,7 +93,9 @@ def test_a_failed_service_is_started_again_after_a_backoff(home: Home) -> None:
 
 
 def test_exactly_one_run_of_a_service_is_kept_alive(home: Home) -> None:
-    """While a run of the service exists, started by a person or by the sensor, no other run may be requested."""
+    """As long as a run of the service exists, no other run may be requested. A person or the sensor may have started
+    the existing run.
+    """
     home.tick()
     run = home.started()
     assert home.tick() == []

@@ -39,7 +39,9 @@ def daily(df):
 def coded(
     site_of: Callable[..., Site], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Callable[..., Site]:
-    """Makes the source of one bucket, whose module of code has this text."""
+    """Returns a function that makes the source of one bucket. The function's argument is the text of the source's code
+    module.
+    """
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
     known: dict[str, Site] = {}
@@ -188,8 +190,8 @@ def test_a_transform_without_source_has_no_code_version(coded: Callable[..., Sit
 
 
 def test_commands_compute_the_same_code_versions(coded: Callable[..., Site], tmp_path: Path) -> None:
-    """Commands read the same YAML as Dagster, but do not import the user's code. With other code versions, they would
-    report wrong slots as stale.
+    """Commands read the same YAML as Dagster, but do not import the user's code. If a command computed other code
+    versions, the command would report wrong slots as stale.
     """
     site = coded(JOBS)
     folder = tmp_path / "defs" / "orders"

@@ -158,7 +158,9 @@ def server_elsewhere(port: int) -> Iterator[subprocess.Popen[bytes]]:
 def test_a_run_on_another_machine_is_judged_by_its_server(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Only an answer of the code server proves that the run is dead. Without an answer, the network may be down."""
+    """Only an answer of the code server proves that the run is dead. A server that does not answer may be alive behind
+    a broken network.
+    """
     hold = tmp_path / "hold"
     hold.touch()
     monkeypatch.setenv(slow_defs.HOLD, str(hold))

@@ -1,5 +1,5 @@
-"""Warm runs in real workers with real Spark: their events and logs are the same as in a separate process. Also the ways
-in which a warm run ends.
+"""Warm runs in real workers with real Spark: their events and logs are the same as in a separate process. The module
+also tests the ways in which a warm run ends.
 """
 
 import json
@@ -99,7 +99,7 @@ class Warm:
             job_origin=run.remote_job_origin, run_id=run.run_id, instance_ref=self.instance.get_ref()
         )
         recon_job = self.code.get_reconstructable_job(JOB)
-        said, terminated = spawn.Queue(), spawn.Event()  # these variables keep both semaphores
+        said, terminated = spawn.Queue(), spawn.Event()  # the variables keep both semaphores alive
         process = spawn.Process(
             target=start_run_in_subprocess,
             args=[serialize_value(arguments), recon_job, said, terminated],

@@ -173,8 +173,8 @@ class Fuzz:
     # Runs
 
     def run(self, name: str, *, listing: bool, limits: dict[str, Any], operations: int) -> int:
-        """Does one run, and during the run up to this number of operations. Returns the number of done operations. The
-        run may be killed.
+        """Does one run, and at most this number of operations while the run is active. Returns the number of done
+        operations. The run may be killed.
         """
         source = self.sources[name]
         settings = {**SOURCES[name], "name": name, "prefix": source.input.prefix, "slots": SLOTS}
@@ -183,8 +183,8 @@ class Fuzz:
         self.driver.start()
         self.driver.tell({"source": settings, "batch": f"batch-{self.runs}", "listing": listing})
         doomed = operations and self.victims and self.victims[0][0] <= len(self.done) / OPERATIONS
-        # The kill comes after some outputs of the run, and a random delay. The first kill certainly comes before the
-        # end of its run.
+        # The kill comes after some outputs of the run, and a random delay. The first kill comes at most 0.1 s after the
+        # first output, which is certainly before the run's end.
         kill, dies_at = (self.moments.randrange(1, 6) if self.killed else 1) if doomed else 0, None
         ends = time.monotonic() + WAIT_SECONDS
         done = 0

@@ -1,7 +1,8 @@
 """Four processes write through all inlets at the same time, and all kinds of processes get random SIGKILLs. In the end
 the table equals the bucket.
 
-During the writes, columns get other types again and again. Their first types are inferred from a first object.
+During the writes, columns get other types again and again. The first types of the columns are inferred from a first
+object.
 
 Settings: `FUZZ_OPERATIONS`, `FUZZ_SEED`, `FUZZ_KILLS`; `poe thorough` does 300 operations, `poe fuzz` 10,000.
 

@@ -75,7 +75,7 @@ def ok(place: Place, script: str) -> str:
 
 @contextmanager
 def running(place: Place, line: str) -> Iterator[None]:
-    """Runs a command that commits a new object, until Ctrl-C. Then it must end with exit code 0."""
+    """Runs a command that commits a new object, until Ctrl-C. After Ctrl-C, the command must end with exit code 0."""
     place.put("raw/orders/live.jsonl", b'{"customer": "Eve", "amount": 1.5}\n')
     ok(place, "s3notify signal raw/orders/live.jsonl")
     log = place.folder / "running.log"

@@ -72,8 +72,8 @@ def test_killed_demo_ends_with_the_same_table(tmp_path: Path, seed: int) -> None
                 running = demo(folder, log)
                 killed.append(victim)
                 continue
-            # The victim may not run yet. The time of the kill counts from the victim's start, so the test waits for
-            # this start.
+            # The victim has possibly not started yet. The time of the kill counts from the victim's start, so the test
+            # waits for this start.
             waits = time.monotonic() + 40
             while not (pids := processes(folder, victim)) and time.monotonic() < waits:
                 if running.poll() is not None:

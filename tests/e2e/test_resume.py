@@ -100,7 +100,7 @@ def test_killed_run_continues_big_objects(ministack: S3Server, tmp_path: Path) -
     assert 0 < sum(left.values()) < sum(map(len, bodies.values())) * 0.7
     for key in bodies:
         done = key in states and states[key].reach_end
-        # The next run also reads footers, and the ends of records that extend beyond their split. For CSV it also scans
-        # for quotes, and every split reads the header.
+        # The next run also reads footers, and the ends of records that extend beyond their split. For CSV, the next run
+        # also scans for quotes, and every split reads the header.
         headers = (left[key] // PART + 3) * HEADER_BYTES if key.endswith(".csv") else 0
         assert read[key] <= (0 if done else 2.5 * left[key] + headers), (key, read, left)

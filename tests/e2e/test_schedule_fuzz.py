@@ -1,7 +1,8 @@
 """One source has all faults at once, for the given time: poison objects, outages, restarts, SIGSTOP and SIGKILL.
 
-Sensor runs, two `s3notify ingest` and a stream work on one source, while objects are written, overwritten and deleted,
-and columns get other types. Other processes, with a different prefix or number of slots, are refused.
+Runs of the sensor, two `s3notify ingest` processes and a stream read one source. Meanwhile objects are written,
+overwritten and deleted, and columns get other types. Other processes, with a different prefix or number of slots, are
+refused.
 
 The test reads snapshots all the time. No snapshot has a duplicate, a row of an object version that was never written,
 or two types of a column. In the end, the rows of table and stream equal the bucket, and columns have their last types.

@@ -117,8 +117,8 @@ def passed(folder: Path, *options: str, **environment: str) -> str:
 
 
 def test_fixtures_work_in_a_project_and_in_the_demo(tmp_path: Path) -> None:
-    """A source must have the settings of the YAML, except for its bucket, or the settings that a test declares. Each
-    source must have its own objects.
+    """A source must have the settings that a test declares. Without a declaration, the source must have the settings of
+    the YAML, except for the bucket. Each source must have its own objects.
     """
     for name, text in {
         "pyproject.toml": "",

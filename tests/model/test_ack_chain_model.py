@@ -171,7 +171,7 @@ class AckMachine(RuleBasedStateMachine):
                 self.client("none", fault).stamp_children(chain, names, operation)
             return
         if not names <= set(self.children_at_first(model)):
-            nth += method == "scan"  # an error of its first look is raised
+            nth += method == "scan"  # a fault at the first scan would raise an error
         outcome = self.client(method, fault, nth).stamp_children(chain, names, operation, starts=starts)
         self.faulty.settle()
         if model.status != "open":
@@ -188,7 +188,7 @@ class AckMachine(RuleBasedStateMachine):
 
     @rule(tag=TAGS, operation=OPERATIONS, fault=STUMBLES)
     def finish(self, *, tag, operation, fault):
-        """Ends all children in one stamp, for a chain whose stamps began no others."""
+        """Ends all children in one stamp. The chain's stamps must have begun no further children."""
         model = self.models.get(tag)
         if model is None or model.raw is not None or model.children != model.chain.children:
             return
@@ -215,8 +215,8 @@ class AckMachine(RuleBasedStateMachine):
 
     @rule(tag=TAGS, names=NAMES, fault=st.sampled_from([Fault.CRASH_BEFORE, Fault.CRASH_AFTER]))
     def stamper_dies(self, tag, names, fault):
-        """A stamper dies before or after its write. If it was the last, the next caller that looks finds the chain
-        acked."""
+        """A stamper dies before or after its write. If this stamp was the last one, the next caller that looks finds
+        the chain acked."""
         model = self.models.get(tag)
         if model is None or model.status != "open":
             return
@@ -284,7 +284,7 @@ class AckMachine(RuleBasedStateMachine):
 
     @rule()
     def purge_takes_nothing_before_its_time(self):
-        """A purge before the retention ends removes only what deleted chains have left."""
+        """A purge removes only the remains of deleted chains, because no chain's retention has ended."""
         AckChains(self.records).purge()
         chains = [model.chain for model in self.models.values()]
         for record in self.records.scan("ack"):

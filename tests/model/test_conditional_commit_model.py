@@ -1,4 +1,6 @@
-"""Native commits and leases, compared with a dictionary of paths as a simple model, under lost and refused requests."""
+"""Native commits and commits by leases, under lost and refused requests, compared with a model. The model is a
+dictionary of paths.
+"""
 
 from contextlib import suppress
 
@@ -21,7 +23,7 @@ FAULTS = st.dictionaries(st.integers(0, 6), st.sampled_from([Fault.LOST, Fault.R
 
 
 class CommitMachine(RuleBasedStateMachine):
-    """One writer after another, with any operation, under the current ETag or an old one."""
+    """One writer commits after another, with any operation. The expected ETag is the current one or an old one."""
 
     by_leases = False
 
@@ -52,7 +54,9 @@ class CommitMachine(RuleBasedStateMachine):
         return found is not None and found.etag == etag
 
     def apply(self, path, holds, body, send):
-        """Calls `send`, a commit that writes `body` to `path` (None: deletes it); `holds`: the model allows it."""
+        """Calls `send`, a commit that writes `body` to `path`. None as `body` deletes the object. `holds`: True if the
+        commit's precondition holds.
+        """
         before = self.store.head(path)
         try:
             outcome = send()
@@ -80,27 +84,27 @@ class CommitMachine(RuleBasedStateMachine):
 
     @rule(path=PATHS, faults=FAULTS)
     def create(self, path, faults):
-        """Creates an object; wins if there is none."""
+        """Creates an object. The creation wins if the object does not exist."""
         body, commit = self.body(), self.make_commit(faults)
         self.apply(path, path not in self.model, body, lambda: commit.put_if_absent(path, body))
 
     @rule(path=PATHS, current=st.booleans(), faults=FAULTS)
     def update(self, path, current, faults):
-        """Replaces an object; wins under the current ETag."""
+        """Replaces an object. The replacement wins if the expected ETag is the current one."""
         body, commit, etag = self.body(), self.make_commit(faults), self.expected(path, current)
         holds = self.has(path, etag)
         self.apply(path, holds, body, lambda: commit.put_if_match(path, body, etag))
 
     @rule(path=PATHS, current=st.booleans(), faults=FAULTS)
     def delete(self, path, current, faults):
-        """Deletes an object; wins under the current ETag."""
+        """Deletes an object. The delete wins if the expected ETag is the current one."""
         commit, etag = self.make_commit(faults), self.expected(path, current)
         holds = self.has(path, etag)
         self.apply(path, holds, None, lambda: commit.delete_if_match(path, etag))
 
     @rule(source=PATHS, to=PATHS, faults=FAULTS)
     def copy(self, source, to, faults):
-        """Copies an object; wins if the target does not exist. Needs a source."""
+        """Copies an object. The copy wins if the target does not exist. The copy needs an existing source."""
         commit = self.make_commit(faults)
         if source == to:
             return

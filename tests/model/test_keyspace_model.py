@@ -158,7 +158,7 @@ class KeyspaceMachine(RuleBasedStateMachine):
 
     @rule(which=WATCHERS)
     def restart_from_cursor(self, which):
-        """A new process starts with the saved state. It has not listed yet, so its first poll lists."""
+        """A new process starts with the saved state. The process has not listed yet, so its first poll lists."""
         state = WatcherState.loads(self.watchers[which].state.dumps())
         self.watchers[which] = self.watcher(state)
         self.listed_at[which] = None
@@ -218,7 +218,9 @@ class KeyspaceMachine(RuleBasedStateMachine):
 
     @rule(call=st.sampled_from([None, "head", "list", "get"]), nth=st.integers(0, 1))
     def tick(self, call, nth):
-        """After a successful tick, cached objects include every change signalled with its root, without a request."""
+        """After a successful tick, reads of cached objects send no request. A cached object has every change that was
+        signalled with its root.
+        """
         self.faulty.schedule = at(call, Fault.REFUSED, nth=nth) if call else lambda _: Fault.NONE
         try:
             self.background.tick()

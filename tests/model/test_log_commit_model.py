@@ -1,5 +1,5 @@
-"""The commit protocol of tables in every interleaving: each invariant holds, and each rule that is left out breaks
-one."""
+"""The commit protocol of tables in every interleaving. Each invariant holds. If a rule is left out, an invariant
+breaks."""
 
 from collections.abc import Iterator
 from dataclasses import fields, replace
@@ -303,8 +303,8 @@ def _vacuum(rules: Rules) -> dict[str, Program]:
 
 
 def _vacuum_rebase(rules: Rules) -> dict[str, Program]:
-    # Version 2 was committed after this process had found version 1 to be the newest. When it stages again, it stages
-    # only changes.
+    # Version 2 was committed after this process had found version 1 to be the newest. When the process stages again, it
+    # stages only changes.
     return {
         "x": partial(a_round, "x", (("c1", 3),), rules, kept=_snapshot(TWO, 1), asked=True),
         "vacuum": partial(vacuum, rules),

@@ -196,7 +196,9 @@ class QueueMachine(RuleBasedStateMachine):
     @precondition(lambda self: len(self.reserved) > 1)
     @rule(choice=CHOICE, fault=LATE_TOO)
     def settle_together(self, choice, fault):
-        """Settles written and unwritten reservations together, of one segment or several."""
+        """Settles up to four reservations in one call: some are written, the others are not. The reservations may be in
+        one segment or in several.
+        """
         keys = [self.pick(self.reserved, choice + n) for n in range(min(4, len(self.reserved)))]
         held = [self.reserved.pop(key) for key in keys]
         middle = choice % (len(held) + 1)
@@ -394,7 +396,8 @@ class QueueMachine(RuleBasedStateMachine):
             there = sum(len(segment.entries) for segment in self.plain.shards.scan(topic, shard))
             counted = self.plain.shards.counted(topic, shard) + topic.quotas[shard].base
             assert there <= counted
-            # A counter above the capacity is sealed by a reconciler that was cut short: the shard refuses.
+            # A counter above the capacity was sealed by a reconciler that was cut short. A sealed shard refuses
+            # reservations.
             assert counted <= shard_capacity(shard, SETTINGS) or counted >= rooms.SEALED
             assert there <= shard_capacity(shard, SETTINGS)
 

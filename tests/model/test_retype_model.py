@@ -42,7 +42,7 @@ def parsed(value: int | None, kind: str) -> Any:
 
 
 def shown(value: Any, old: str, new: str) -> Any:
-    """The value after a change of type without a new read of its object."""
+    """The value of a row after its column got another type, as long as the row's object is not read again."""
     if value is None:
         return None
     if new == "string":

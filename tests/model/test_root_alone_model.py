@@ -26,8 +26,8 @@ WATCHERS = st.integers(0, 1)
 class RootAloneMachine(RuleBasedStateMachine):
     """Queued and unqueued writers, and two watchers.
 
-    The model has the slots whose last entry, or whose last signal, a watcher has not seen. It also has those of these
-    slots that have had a root signal since.
+    The model has the slots whose last entry, or whose last signal, a watcher has not seen. The model also knows which
+    of these slots an unqueued writer's root signal has followed.
     """
 
     @initialize()

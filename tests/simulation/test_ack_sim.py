@@ -1,4 +1,6 @@
-"""Ack chains under faults: a chain is acked exactly when all is done, and reported once, with any retries."""
+"""Ack chains under faults. A chain is acked exactly when all work is done. The ack is reported once, with any number of
+retries.
+"""
 
 from contextlib import suppress
 
@@ -50,7 +52,9 @@ STORES = {
         lambda store, clock: SharedChains(store, clock=clock),
     ),
 }
-"""Kinds of store: the shared server, and each actor's client of it."""
+"""The kinds of store. Each has a function that makes the shared server, and a function that makes an actor's client of
+this server.
+"""
 
 KINDS = pytest.mark.parametrize("kind", ["records", "objects", "npm table"])
 
@@ -115,7 +119,7 @@ def test_chain_with_children_survives_crashes(seed, kind):
     """Each of five stampers ends a parent and begins two children, then ends these, and may crash anywhere.
 
     No watcher sees the chain done before every child is done, and a watcher sees the chain's end. At most one operation
-    gets `Acked`; exactly one does if its process does not crash.
+    gets `Acked`. Exactly one operation gets `Acked` if no process crashes.
     """
     parents = [str(n) for n in range(5)]
     time = VirtualTime()
@@ -232,7 +236,7 @@ def test_failed_chain_stays_failed(seed):
 @pytest.mark.parametrize("kind", ["records", "objects"])
 @simulated
 def test_two_runs_with_the_same_slots_do_not_cancel_out(seed, kind):
-    """Each run stamps all slots one by one, and then all together; exactly one stamp gets `Acked`."""
+    """Each run stamps all slots one by one, and then all slots together. Exactly one stamp gets `Acked`."""
     names = [str(n) for n in range(4)]
     time = VirtualTime()
     everything, client = shared(kind, time)
@@ -377,7 +381,7 @@ def test_call_without_an_operation_id_is_one_stamp(seed):
 
 @simulated
 def test_chain_has_one_creator_and_one_end(seed):
-    """Openers race, and one wins; a stamper and a failer race, and all agree on the end."""
+    """Openers race, and one of them wins. Then a stamper and a failer race, and both agree on the end of the chain."""
     store = MemoryRecordStore()
     won = []
 

@@ -48,7 +48,7 @@ def test_each_generation_has_one_winner(seed):
 
 @simulated
 def test_no_update_is_lost_or_applied_twice(seed):
-    """The value of a counter by compare-and-set is between the confirmed and the possible increments."""
+    """The value of a counter is at least the number of confirmed increments, and at most that of possible ones."""
     store = MemoryObjectStore()
     store.put("counter", b"0 start")
     committed, unknown = [], []

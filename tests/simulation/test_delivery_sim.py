@@ -1,5 +1,5 @@
-"""The delivery worker under faults of its store and its endpoints: no
-event is lost, or delivered twice without a cause.
+"""The delivery worker under faults of its store and its endpoints. No event is lost. No event is delivered twice
+without a cause.
 """
 
 import random
@@ -69,7 +69,9 @@ def moody(seed, *, until):
 @KINDS
 @simulated
 def test_bad_store_and_bad_endpoint_lose_nothing(kind, seed):
-    """Workers and writers crash anywhere, the endpoint has every phase, and everything written is delivered."""
+    """Workers and writers crash anywhere, and the endpoint goes through all of its phases. All written objects are
+    delivered.
+    """
     world = World(kind=kind, settings=settings(), seed=seed)
     actors = [world.writer(n, [f"k{n}.{i}" for i in range(6)]) for n in range(2)]
     answer = moody(seed, until=40)
@@ -115,7 +117,9 @@ def test_refused_event_becomes_the_only_dead_letter(seed):
 
 @simulated
 def test_sleeping_workers_deliver_everything_at_least_once(seed):
-    """Workers sleep past their leases with entries in flight, and other workers may deliver these, too."""
+    """Workers sleep past their leases while entries are in flight. Other workers may then deliver the same entries,
+    too.
+    """
     world = World(kind="memory", settings=settings(), seed=seed, watch_fences=False)
     actors = [world.writer(0, [f"k{i}" for i in range(12)])]
     actors += [outlet(world, moody(seed, until=15)) for _ in range(3)]

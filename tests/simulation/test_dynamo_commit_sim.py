@@ -1,8 +1,8 @@
 """Commits by leases under faults: leases in memory, on a bucket, in DynamoDB; the objects' store ignores conditions.
 
 Invariant: of all calls with the same precondition, at most one returns that it committed. Any other write that was
-applied belongs to a call that returned `unknown`, or died. If no write is in flight for longer than its lease, another
-invariant holds: every write meets its precondition when it is applied, and the object is the winner's.
+applied belongs to a call that returned `unknown`, or died. Another invariant holds if no write is in flight for longer
+than its lease. Every write meets its precondition when it is applied, and the object is the winner's.
 """
 
 import random
@@ -95,7 +95,7 @@ class World:
         self.committed: list[tuple[str, bytes | None]] = []
         """Expected ETag and body of each commit; None for a delete."""
         self.outcomes: dict[bytes, str] = {}
-        """The outcome of the call with this body; missing if it died."""
+        """The outcome of the call that writes this body. If the call died, the entry is missing."""
 
     def commit(self, stores, clock):
         objects, records = Slow(stores["objects"], clock), Slow(stores["records"], clock)
@@ -146,7 +146,7 @@ class World:
 @awake_or_not
 @simulated
 def test_one_creator_wins(place, faults, seed):
-    """Four writers put, or copy from their own source, to one path; they crash and retry."""
+    """Four writers create one path: by a put, or by a copy of each writer's own source. The writers crash and retry."""
     world = World(place)
     copies = seed % 2 == 1
 
@@ -223,7 +223,8 @@ def test_no_update_is_lost_or_applied_twice(place, faults, seed):
 def test_path_is_created_and_deleted_repeatedly(place, seed):
     """Four writers create and delete one path in turn: every version is deleted once.
 
-    A body may be created twice, if another writer deleted it while its own call was still in doubt.
+    A body may be created twice. This happens if another writer deletes the object while the body's call is still in
+    doubt.
     """
     world = World(place)
 

@@ -57,7 +57,7 @@ def test_each_version_has_one_successor(seed):
     assert len(replaced) == len(set(replaced)), "a version has two successors"
     versions = {etag for _, etag in confirmed if etag is not None}
     ended = {item["version"]["S"] for item in table.items.values()}
-    # Each written version is the last one, or its successor's write was confirmed, or is in doubt.
+    # Each written version is the last one, has a confirmed successor, or has a successor whose write is in doubt.
     assert versions <= {*replaced, *in_doubt, *ended}
 
 

@@ -62,8 +62,8 @@ class Dawdling(DelegatingStore):
 def writer(bucket, reported, letter, vectors, seen):
     """A writer that overwrites its own objects, and one object of the common slot.
 
-    `reported`: the content of its slot that was reported as committed. `seen`: reads the table at that time, without a
-    cache.
+    `reported`: the content of its slot that was reported as committed. `seen`: the process that reads the table right
+    after a report, without a cache.
     """
     done = 0
 
@@ -100,7 +100,7 @@ def writer(bucket, reported, letter, vectors, seen):
 
 
 def eraser(bucket, erased, doubted, vectors):
-    """Deletes and erases the objects, one by one, and again after the longest run.
+    """Deletes and erases the objects one by one. After the duration of the longest run, erases each object again.
 
     `doubted`: objects whose erasure ended without an answer, so the next erasure may find nothing.
     """
@@ -132,7 +132,7 @@ def check(seed, faults, *, vectors):
     actors = [writer(bucket, reported, letter, vectors, first) for letter in "bcd"]
     actors.append(eraser(bucket, erased, doubted, vectors))
     run_simulation(actors, store, seed, faults=faults, time=time, restarts=50)
-    if Fault.CRASH_AFTER not in faults:  # an erasure killed at its end has left nothing to find
+    if Fault.CRASH_AFTER not in faults:  # if an erasure was killed at its end, its repetition finds nothing
         assert all(each.found for each, key in zip(erased, KEYS, strict=False) if key not in doubted)
     assert holding(store, *KEYS, f"etag{MARK}", ROW, ROW + 1) == set()
     process = rounds_of(store, time_of(time), vectors)

@@ -35,7 +35,7 @@ def one_run(store, number, expected="", **given):
 
 @simulated
 def test_only_lost_tables_are_called_lost(seed):
-    """Three runs race under all faults, from the table's creation on; Then versions are removed, and the loss must be
+    """Three runs race under all faults, from the table's creation on. Then versions are removed, and the loss must be
     noticed.
     """
     store, ids = MemoryObjectStore(), set()

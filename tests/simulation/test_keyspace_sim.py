@@ -122,7 +122,8 @@ def test_every_published_change_reaches_every_consumer(seed):
 
 
 def effects_seen(seed):
-    """A writer increases `cause`, and writes `effect-n` after each n: a reader of that effect must have seen n.
+    """A writer increases `cause` to n, and then writes `effect-n`. A reader that sees `effect-n` must find n or more in
+    `cause`.
 
     Returns the number of readers that saw an effect.
     """
@@ -170,7 +171,7 @@ def test_reader_never_sees_an_effect_without_its_cause(seed):
 
 
 def test_readers_see_effects_while_the_cause_is_cached():
-    """Readers see effects in most runs of the test above; without effects, it would prove nothing."""
+    """Readers see effects in most runs of the test above. Without effects, the test would prove nothing."""
     assert sum(effects_seen(seed) > 0 for seed in range(10)) >= 8
 
 
@@ -222,7 +223,7 @@ def test_background_refresh_never_shows_an_effect_without_its_cause(seed):
 
 
 def test_background_refresh_reads_effects():
-    """Readers of the test above see effects; without effects, it would prove nothing."""
+    """Readers of the test above see effects. Without effects, the test would prove nothing."""
     assert sum(pairs_seen(seed) for seed in range(5)) > 10
 
 

@@ -94,8 +94,8 @@ class World:
     doubts: bool = True
     """True: reconcilers signal long-waiting entries again."""
     root: bool = False
-    """True: writers only move the root, and consumers list their topics;
-    they never list the signals because of elapsed time.
+    """True: writers move only the root, and consumers list their topics. Elapsed time never makes a consumer list the
+    signals.
     """
     views: dict = field(default_factory=dict)
     """The state of each topic's consumer: its keys, and its cursor."""
@@ -137,7 +137,9 @@ class World:
     # Actors
 
     def writer(self, number):
-        """Creates, overwrites and deletes, singly and in batches, partly on shared keys; each step once."""
+        """Creates, overwrites and deletes objects, singly and in batches, partly with shared keys. Does each step only
+        once.
+        """
         steps = [
             lambda b: [Put(key=f"raw/{number}.0", body=b)],
             lambda b: [
@@ -328,8 +330,8 @@ def test_every_change_reaches_every_topic(kind, seed):
 @KINDS
 @simulated
 def test_every_change_reaches_every_topic_by_the_root_alone(kind, seed):
-    """Writers move only the root, so consumers find slots by the names of segments. Only the reconciler signals some
-    slots.
+    """Writers move only the root, so consumers find slots by the names of segments. Some slots get a signal only from
+    the reconciler.
     """
     world = World(kind=kind, root=True)
     world.run(seed, CRASHES)

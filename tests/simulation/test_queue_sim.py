@@ -1,4 +1,6 @@
-"""The notification queue under faults: no entry is lost, or doubled without a fault; quota and fences hold."""
+"""The notification queue under faults. No entry is lost. An entry is doubled only because of a fault. Quota and fences
+hold.
+"""
 
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -70,7 +72,7 @@ class World:
     handed: list = field(default_factory=list)
     """(entry id, key, etag) of every delivery."""
     granted: set = field(default_factory=set)
-    """Ids of the reservations that a writer got, until they are seen to be removed."""
+    """Ids of all reservations that writers got. A reservation counts as long as the queue has its entry."""
     pending: int = 0
     generations: dict = field(default_factory=dict)
     """The newest lease of each shard that a worker got."""
@@ -99,7 +101,7 @@ class World:
         assert len(self.granted & self.ids()) <= self.settings.capacity
 
     def writer(self, number, keys, *, together=2):
-        """Writes its objects, some in each reservation; after a crash it continues."""
+        """Writes its objects, several with each call that reserves. After a crash, the writer continues."""
         todo = list(keys)
         self.pending += 1
 
@@ -123,7 +125,7 @@ class World:
                     if not queue.fresh_since(reservation.since):
                         break
                     key = reservation.entry.event.key
-                    todo.remove(key)  # after the start of the write, a crash is not repaired by the writer
+                    todo.remove(key)  # if the writer crashes during the write, it does not repeat the write
                     self.put(stores["objects"], clock, key, f"{key} by {number}".encode())
                     written.append(reservation)
                 self.commit(queue, clock, written, held[len(written) :])
@@ -338,7 +340,9 @@ def test_entries_are_delivered_once_without_lost_answers(kind, seed):
 
 @simulated
 def test_owner_removes_nothing_after_its_successor_has_begun(seed):
-    """Owners sleep past their lease at any call, with clocks at different rates, and removals stop in time."""
+    """Owners sleep past their leases at any call, and their clocks run at different rates. Each owner stops its
+    removals in time.
+    """
     world = World(kind="memory", settings=TopicSettings(capacity=12, shards=2), seed=seed, watch_fences=True)
     actors = [world.writer(0, [f"k{i}" for i in range(12)])]
     actors += [world.deliverer(limit=2) for _ in range(3)]
@@ -394,7 +398,7 @@ def test_sleeping_writer_announces_again(seed):
 
 @simulated
 def test_topic_created_again_delivers_later_writes(seed):
-    """The new topic delivers all writes that were made while it existed, even with an older reservation."""
+    """The new topic delivers every write after its creation, even if the write's reservation is older."""
     world = World(kind="memory", settings=TopicSettings(capacity=6, shards=2), seed=seed)
     before, during = set(), []
 

@@ -71,7 +71,7 @@ class Reported:
 def writer(reported, number, table_of, mends=None):
     """A sequence of processes of one writer, each with its own snapshot.
 
-    `mends`: the restored versions; None: no version may need a restore.
+    `mends`: the list to which restored versions are added. None means that no version may need a restore.
     """
     rounds = 0
 
@@ -127,7 +127,7 @@ def mend(table, mends):
 
 
 def reader(seen):
-    """A process that reads all the time: no slot ever goes back, and no version is seen in part."""
+    """A process that reads all the time. The count of a slot never falls, and no version is seen in part."""
 
     def run(store, clock):
         table, last = Table(store=store, clock=clock), {}
@@ -197,13 +197,14 @@ def asleep(stores, clock):
 def overruns(seed):
     """Writers whose leases end while they sleep.
 
-    Returns the restored versions, and the table afterwards, read without a cache.
+    Checks the table after a last restore, and returns the results of all restores.
     """
     ignoring = IgnoringStore(MemoryObjectStore(), {"create", "match", "delete", "copy"})
     stores = {"objects": ignoring, "records": MemoryObjectStore(), "leases": TableInMemory()}
     reported, mends = Reported(), []
     actors = [writer(reported, number, asleep, mends) for number in range(3)]
-    # A log of 24 versions is read completely, several times, before a person must repair it.
+    # The faults are rare, because a log of 24 versions is read completely, several times, before a person must repair
+    # it.
     faults = {Fault.LOST: 0.01, Fault.REFUSED: 0.01}
     run_simulation(actors, stores, seed, faults=faults, clock_rates=[1.0, 1.1, 0.95])
     table = by_leases(stores, HandClock())
@@ -224,7 +225,7 @@ def test_leases_do_expire_during_writes():
 
 
 def cutter(store, clock):
-    """Cuts the log below its newest checkpoint, for versions that are older than the longest run."""
+    """Cuts the log below its newest checkpoint. Only versions that are older than the longest run are removed."""
     for _ in range(30):
         clock.sleep(60)
         with suppress(UnavailableError):

@@ -11,7 +11,7 @@ from tests.support.servers import S3Server
 from tests.support.spark import Lake
 from tests.support.spark_options import ENVIRONMENT
 
-# The data source's options name these environment variables. Tests without a Spark session need them, too.
+# The data source's options name these environment variables. Tests without a Spark session need the variables, too.
 os.environ.update(ENVIRONMENT)
 
 

@@ -103,8 +103,8 @@ def test_big_object_is_read_once_by_many_tasks(big: tuple[Lake, str, bytes]) -> 
 
 @one
 def test_big_object_is_read_over_several_rounds(big: tuple[Lake, str, bytes]) -> None:
-    """If the bytes of a round are limited, each round must commit up to an offset of the object, and the next round
-    must continue there.
+    """If the bytes of a round are limited, each round must commit up to an offset of the object. The next round must
+    continue at this offset.
     """
     lake, _, _ = big
     limited = lake.with_source(max_bytes=2 * PART)
@@ -167,8 +167,8 @@ def test_transform_gets_the_rows_of_a_big_object_once(lake_of: Callable[..., Lak
 
 @pytest.mark.thorough
 def test_requests_for_parts_are_counted(lake_of: Callable[..., Lake], ministack: S3Server) -> None:
-    """The reported number of requests must equal the number of sent requests: a few for each part, and one for each
-    object that is read whole.
+    """The reported number of requests must equal the number of sent requests. A part needs a few requests, and an
+    object that is read whole needs one request.
     """
     lake = lake_of(slots=1, schema="n bigint, text string", split_bytes=PART)
     lake.put("big.jsonl", jsonl(range(COUNT)))

@@ -2,8 +2,8 @@
 
 Each test runs once by listing and once by the entries of the queue. The requests themselves determine the time of a
 change: a proxy makes the change just before it forwards a certain request. Many objects go through a test together.
-Each object has its own history, which says how many runs ingest the object: one run, or two runs if it changes while it
-is read.
+Each object has its own history, which says how many runs ingest the object. The number is two if the object changes
+while it is read, and otherwise one.
 """
 
 import gzip
@@ -63,7 +63,7 @@ def server(request: pytest.FixtureRequest) -> S3Server:
 def changing_of(
     spark: SparkSession, listing: bool, request: pytest.FixtureRequest
 ) -> Iterator[Callable[..., Changing]]:
-    """Makes sources with the given settings, whose bucket is behind a proxy."""
+    """Returns a function that makes a source with the given settings. A proxy is in front of the source's bucket."""
     name = "server" if "server" in request.fixturenames else "ministack"
     at: S3Server = request.getfixturevalue(name)
     with FaultProxy(at.endpoint_url) as proxy:
@@ -349,7 +349,9 @@ def test_only_included_objects_are_read(changing_of: Callable[..., Changing]) ->
 
 @pytest.mark.parametrize("listing", [True, False], ids=["listing", "entries"])
 def test_object_older_than_modified_after_is_not_read(changing_of: Callable[..., Changing]) -> None:
-    """The store's times decide. The object must be neither read nor quarantined until it is written again."""
+    """The store's time of an object (`LastModified`) decides if the object is read. The object must be neither read nor
+    quarantined until it is written again.
+    """
     bucket = changing_of()
     broken, old, new = "raw/broken.jsonl", "raw/old.jsonl", "raw/new.jsonl"
 
@@ -373,7 +375,7 @@ def test_object_older_than_modified_after_is_not_read(changing_of: Callable[...,
 
 @pytest.mark.parametrize("listing", [True], ids=["listing"])
 def test_source_of_a_whole_bucket_does_not_read_its_keyspace(changing_of: Callable[..., Changing]) -> None:
-    """Writers of vnotify keep the keyspace in the source's bucket. Its objects must not be read as data."""
+    """Writers of vnotify keep the keyspace in the source's bucket. The keyspace's objects must not be read as data."""
     bucket = changing_of(prefix="", keyspace_prefix="keys/", hidden_files="read")
     plain = Publisher(open_store(bucket.source.location.platform), prefix="keys/", slots=1)
     assert isinstance(plain.put("a.jsonl", ONE), Written)
@@ -389,7 +391,7 @@ def test_source_of_a_whole_bucket_does_not_read_its_keyspace(changing_of: Callab
 
 @pytest.mark.thorough
 def test_object_changed_between_two_rounds(changing_of: Callable[..., Changing]) -> None:
-    """One run must be enough: it continues objects that it has committed in part, or withdraws the rows of changed
+    """One run must be enough: the run continues objects that were committed in part, or withdraws the rows of changed
     objects.
     """
     bucket = changing_of(split_bytes=PART, max_bytes=5 * PART)

@@ -132,7 +132,7 @@ ON_STANDALONE = {"spark.driver.host": "127.0.0.1", "spark.scheduler.minRegistere
 
 @pytest.mark.thorough
 def test_standalone_cluster_gets_the_package(bucket: S3Config, tmp_path: Path) -> None:
-    """Tasks run in the workers' processes, so the program must send them its package."""
+    """Tasks run in the processes of the workers, so the program must send the platform's package to the workers."""
     with standalone(tmp_path) as (url, _):
         found = run_program(bucket, master=url, **ON_STANDALONE)
         ran_in = [list(work.glob("app-*/*/stderr")) for work in tmp_path.glob("work[12]")]
@@ -221,8 +221,8 @@ def test_lost_executors_and_duplicate_tasks_change_no_row(ministack: S3Server, t
 
 @pytest.mark.thorough
 def test_spark_connect_ingests_and_reads(bucket: S3Config, tmp_path: Path) -> None:
-    """The Spark session is in another process, which the program reaches over gRPC. Otherwise code that needs the
-    session in its own process would fail.
+    """The Spark session is in another process, which the program reaches over gRPC. Code that needs the session in the
+    program's own process would fail here.
     """
     port, driver = free_ports(2, SYSTEM_CLOCK)
     settings = {

@@ -417,8 +417,8 @@ ORDER = ("table/_delta_log/", "_s3notify-known/", "queue/queue.", "enumerator/to
 
 @contextmanager
 def killed_before(part: str) -> Iterator[None]:
-    """Ends the process before it writes an object whose key has this part of `ORDER`, after an object with the part
-    before it was written.
+    """Ends the process before it writes an object whose key contains `part`. Before that, an object with the preceding
+    part of `ORDER` must have been written.
     """
     before, written = ORDER[max(0, ORDER.index(part) - 1)], [ORDER[0]] if part == ORDER[0] else []
 

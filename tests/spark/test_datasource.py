@@ -188,7 +188,7 @@ def test_query_of_an_empty_bucket_returns_no_rows(bare_lake: Callable[..., Lake]
 
 
 def test_safe_names_need_an_existing_table(bare_lake: Callable[..., Lake]) -> None:
-    """A declared schema has the objects' names. The table's names are known only after its first commit."""
+    """A declared schema has the objects' column names. The table's names are known only after its first commit."""
     lake = bare_lake(schema="`order id` bigint")
     source = S3NotifyDataSource(options_of(lake.source, read="table"))  # type: ignore[arg-type]
     assert "`order id` bigint" in str(source.schema())
@@ -310,8 +310,8 @@ def read(lake: Lake, **options: Any) -> DataFrame:
 @pytest.mark.thorough
 @pytest.mark.spark
 def test_query_runs_in_spark(lake: Lake, spark: SparkSession) -> None:
-    """Otherwise tests without a JVM would not show errors in Spark. Cases: declared and inferred schemas, several
-    filters over one DataFrame, chosen slots, an error.
+    """Errors that occur only in Spark are not shown by the tests without a JVM. Cases: declared and inferred schemas,
+    several filters over one DataFrame, chosen slots, an error.
     """
     lake.put_many({f"{n % 3}/{n}.jsonl": b'{"id": %d, "v": "text"}\n' % n for n in range(30)})
     frame = read(lake, schema="id bigint, v string")

@@ -24,7 +24,7 @@ Deployment = Callable[..., Callable[..., subprocess.CompletedProcess[str]]]
 @pytest.fixture
 def deployment(config: S3Config, tmp_path: Path) -> Deployment:
     """Makes a folder with the YAML of a source `orders`, extended by the given lines. Returns a function that runs
-    commands there.
+    commands in this folder.
     """
 
     def made(name: str, lines: str = "") -> Callable[..., subprocess.CompletedProcess[str]]:

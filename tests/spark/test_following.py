@@ -146,8 +146,8 @@ def test_newest_rows_of_a_change_stream_equal_the_database(lake_of: Callable[...
 
 
 def test_newest_rows_of_debezium_events_equal_the_database(lake_of: Callable[..., Lake]) -> None:
-    """A transform opens Debezium's envelope: for a deletion it takes the row before, and otherwise the row after the
-    change.
+    """A transform opens Debezium's envelope. For a deletion, the transform takes the row before the change, and
+    otherwise the row after the change.
     """
     row = "struct<id: bigint, name: string>"
     lake = lake_of(

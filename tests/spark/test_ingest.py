@@ -193,7 +193,9 @@ def test_auto_chooses_the_format_by_suffix(lake_of: Callable[..., Lake]) -> None
 
 
 def test_rejects_are_kept_and_withdrawn(lake: Lake) -> None:
-    """A bad record must not stop other records. It must be in quarantine until its object is overwritten or deleted."""
+    """A bad record must not stop other records. A bad record must be in quarantine until its object is overwritten or
+    deleted.
+    """
     lake.put("a.jsonl", b'{"id": 1}\nnot json\n{"id": "x"}\n{"id": 4}\n')
     lake.put("b.jsonl", b"{\n")
     lake.put("c.jsonl", b'{"id": 5}\n[]')

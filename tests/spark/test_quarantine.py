@@ -123,7 +123,7 @@ def test_quarantined_object_is_retried_without_an_entry(lake: Lake, proxy: Fault
 
 @pytest.mark.thorough
 def test_retry_removes_a_deleted_object_from_quarantine(lake: Lake, proxy: FaultProxy) -> None:
-    """A retry does not find the object. So it must leave quarantine, or its failure would be reported forever."""
+    """A retry does not find the object. The object must leave quarantine, or its failure would be reported forever."""
     lake.source.location.queue().topics.create("orders", TopicSettings(slots=1, shards=1))
     lake.put("a.jsonl", [{"id": 1}])
     proxy.forbidden.add("/raw/a.jsonl")
@@ -139,7 +139,9 @@ def test_retry_removes_a_deleted_object_from_quarantine(lake: Lake, proxy: Fault
 
 @pytest.mark.thorough
 def test_forbidden_object_is_quarantined_with_a_transform(lake: Lake, proxy: FaultProxy) -> None:
-    """With a transform, rows pass through Spark's shuffle. The object must be quarantined in the same way."""
+    """With a transform, rows pass through Spark's shuffle. The forbidden object must be quarantined as it is without a
+    transform.
+    """
     lake = lake.with_source(schema="id bigint, amount double")
     for name in "ab":
         lake.put(f"{name}.jsonl", [{"id": 1, "amount": 2.5}])

@@ -1,7 +1,8 @@
-"""Counts the requests at a real server for the put of a changed object, and for its ingest by a running process.
+"""Counts the requests to a real server: for the put of a changed object, and for the ingest of this object by a running
+process.
 
 Sequential requests are counted, too: on a real store, each sequential request takes 20 to 60 ms. A test on loopback
-does not notice this time.
+would not notice additional requests, which take almost no time there.
 """
 
 import time
@@ -138,9 +139,7 @@ def test_one_changed_object_needs_few_requests(site: Site) -> None:
 
 
 def test_batch_needs_no_request_for_each_slot(site: Site) -> None:
-    """694 changed objects in about 500 slots may need only two requests for each segment, besides one GET for each
-    object.
-    """
+    """694 changed objects in 500 slots may cause only two requests for each segment, and one GET for each object."""
 
     def put(number: int) -> None:
         body = b'{"a":1}\n'

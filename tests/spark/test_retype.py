@@ -20,7 +20,7 @@ def set_types(lake: Lake, columns: str, **options: bool) -> None:
 
 def test_retype_corrects_a_type_pinned_by_the_first_object(lake: Lake) -> None:
     """The reject must name the command that corrects the type. After this command, valid records that were rejected
-    must be ingested, and later records, too.
+    must be ingested. Later records must be ingested, too.
     """
     lake.put("a.jsonl", [{"zip": 501}])
     lake.ingest()

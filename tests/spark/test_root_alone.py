@@ -231,9 +231,7 @@ def test_new_topic_causes_one_comparison_of_everything(site: Site) -> None:
 
 
 def test_source_and_topic_must_have_the_same_signals(site: Site) -> None:
-    """Otherwise a source that expects signals of slots would wait forever, if the writers of its topic move only the
-    root signal.
-    """
+    """A source that expects signals of slots would wait forever if its topic's writers moved only the root signal."""
     site.run(lambda: site.publisher.put("raw/a", ROW))
     site.source = with_settings(site.source, signals="slots")
     with pytest.raises(UsageError, match="signals: root"):

@@ -148,8 +148,8 @@ def test_idle_poll_needs_two_requests(place: Place, monkeypatch: pytest.MonkeyPa
     ingest(place, o1=(11,))
     counted.counts.clear()
     assert query.batch()
-    # These requests are for the version, the possible next version, the manifest, its contents, its changes, and its
-    # pack.
+    # Some of these requests read the version and the possible next version. The others read the manifest with its
+    # contents and its changes, and the version's pack.
     assert counted.counts == {"LIST": 2, "GET": 3 + 1 + 2 + 2 + 1}
     lazy = query_of(place, poll_seconds=3600)
     lazy.drain()
@@ -159,8 +159,8 @@ def test_idle_poll_needs_two_requests(place: Place, monkeypatch: pytest.MonkeyPa
 
 
 def test_micro_batch_is_limited(place: Place) -> None:
-    """Other rows must wait for the next micro-batch. At the stream's beginning no slot may be divided, and later no
-    version.
+    """Other rows must wait for the next micro-batch. At the stream's beginning, a micro-batch must have whole slots.
+    Later, a micro-batch must have whole versions.
     """
     ingest(place, **{f"o{n}": (n,) for n in range(40)})
     query = query_of(place, max_objects=3)

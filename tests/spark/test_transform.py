@@ -15,7 +15,9 @@ pytestmark = [pytest.mark.spark, pytest.mark.server]
 
 
 def test_transform_changes_drops_and_multiplies_rows(lake: Lake) -> None:
-    """The transform must get only rows. Outcomes of objects, and rejects, must not pass through the transform."""
+    """The transform must get rows and nothing else. Outcomes of objects, and rejects, must not pass through the
+    transform.
+    """
     lake.put("a.jsonl", b'{"id": 1, "a.b": "x"}\n{"id": 2, "a.b": "y"}\nbad\n')
     lake.put("b.jsonl", [{"id": 3, "a.b": "z"}])
 
@@ -164,7 +166,9 @@ def test_transform_that_changes_slots_fails_the_slot(lake_of: Callable[..., Lake
 
 @pytest.mark.thorough
 def test_object_overwritten_during_a_transform_counts_with_its_rows(lake: Lake) -> None:
-    """Rows and outcomes must come from one read. Otherwise an object could count as read without its rows."""
+    """Rows and outcomes must come from one read. Otherwise an object could count as read, although its rows are
+    missing.
+    """
     lake.put("a.jsonl", [{"id": 1}, {"id": 2}])
     store, key = lake.source.input.bucket, "raw/a.jsonl"
 

@@ -72,7 +72,8 @@ class World:
         """The number of reads of the marks."""
         self.listings = 0
         self.hidden: set[int] = set()
-        """Slots whose plain signal a queued signal has overwritten, so that no reader can see it."""
+        """Slots in which a queued signal has overwritten a plain signal. No reader can see the plain signal any more.
+        """
         self.runs: dict[str, Run] = {}
         self.versions: Counter[int] = Counter()
         self.committed: Counter[int] = Counter()
@@ -171,7 +172,9 @@ class World:
         return self.planner().tick(SensorState.loads(self.cursor))
 
     def launch(self, tick: Tick, *, only_part: int | None = None) -> None:
-        """Does Dagster's part with a tick's run requests. For each run key, there is only ever one run."""
+        """Handles a tick's result as Dagster does: starts the requested runs, and marks silent runs as failed. For each
+        run key, there is only ever one run.
+        """
         for request in tick.requests:
             if request.run_key not in self.runs and only_part in (None, request.part):
                 self.runs[request.run_key] = Run(run_id=f"run {request.run_key}", request=request)

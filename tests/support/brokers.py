@@ -41,7 +41,7 @@ class Broker:
         self.process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        """Starts the broker with its data. Returns when it answers."""
+        """Starts the broker with its data. Returns when the broker answers."""
         with (self.folder / "log").open("ab") as log:
             self.process = subprocess.Popen(
                 self.command(),

@@ -10,7 +10,7 @@ PROGRAMS = ("chromium", "chromium-browser", "google-chrome")
 
 @pytest.fixture(scope="session")
 def chromium() -> str:
-    """The path of Chromium. If it is missing, the test is skipped; in CI, which must have it, the test fails."""
+    """The path of Chromium. If Chromium is missing, the test is skipped. In CI, the test fails instead."""
     return find_chromium()
 
 

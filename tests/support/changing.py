@@ -35,7 +35,9 @@ LOOK_BYTES = 16
 
 
 def changing_source(bucket: S3Config, proxy: FaultProxy, **settings: Any) -> Source:
-    """A source with one slot. Its objects are read through the proxy; table and signals do not use the proxy."""
+    """A source with one slot. The source's objects are read through the proxy. The table and the signals are reached
+    without the proxy.
+    """
     fields = {"name": "orders", "prefix": "raw/", "format": "auto", "schema": SCHEMA, "slots": 1} | settings
     bucket = named(bucket)
     behind = replace(bucket, endpoint_url=proxy.url)

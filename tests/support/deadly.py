@@ -1,5 +1,5 @@
-"""A format whose parser kills its process, or raises an error, for some objects. Tasks of a `deadly` source have the
-format, too.
+"""A format whose parser kills its process, or raises an error, for some objects. The tasks that read a `deadly` source
+register the format, too.
 """
 
 import os

@@ -1,4 +1,6 @@
-"""A long-lived driver for tests (`programs.ingest`). A test can kill it with all its processes, or one worker."""
+"""A long-lived driver for tests (`programs.ingest`). A test can kill the driver with all its processes, or only one
+worker.
+"""
 
 import json
 import os

@@ -1,9 +1,10 @@
 """A small model checker with explicit states. It visits every interleaving of a few programs, which pause at each
 request.
 
-A program is a generator function without arguments. It yields requests, and is sent `(answer, now)` for each. `answers`
-returns the possible effects of a request, as pairs of a new world and an answer. For example, the answer may be lost.
-`explore` visits all possible states, breadth first, so the returned history is as short as possible.
+A program is a generator function without arguments. A program yields requests. For each request, the program is sent
+`(answer, now)`. `answers` returns the possible effects of a request, as pairs of a new world and an answer. For
+example, the answer may be lost. `explore` visits all possible states, breadth first, so the returned history is as
+short as possible.
 
 The state of a program is the local variables of its frames. So a loop with a `yield` in it must run over a range.
 """
@@ -44,7 +45,7 @@ class _Moments:
         self.first = self._reach(())
 
     def after(self, number: int, answer: Any) -> int:
-        """The next moment, after the request of this moment got this answer."""
+        """The number of the next moment, if the request of moment `number` gets this answer."""
         moment = self.all[number]
         if answer not in moment.after:
             moment.after[answer] = self._reach((*moment.path, answer))

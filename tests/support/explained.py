@@ -100,7 +100,7 @@ class Place:
     def round(self, *states, slot=SLOT, rejects=(), labelled=True, batch="orders-e-1", **note):
         """A round that commits these states, with the slot's signal.
 
-        For each state that is not `gone`, the round has the number of rows that the state says. `rejects`: offset and
+        If a state is not `gone`, the round has as many rows of the object as the state says. `rejects`: offset and
         reason of each reject.
         """
         table = self.source.table(store=self.store, clock=self.clock)

@@ -85,7 +85,8 @@ def at(method: str, fault: Fault, *, nth: int = 0, key: str | None = None) -> Sc
 
 
 def seeded(seed: int | str, rates: Mapping[Fault, float]) -> Schedule:
-    """Each call has each fault with its rate. Only conditional writes can be LATE.
+    """Each fault happens at a call with the probability that `rates` has for the fault. Only conditional writes can be
+    LATE.
 
     If an unconditional write were applied long after its caller has continued, it would overwrite newer writes, which
     no store does.

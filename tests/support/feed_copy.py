@@ -22,7 +22,7 @@ def ends_at_new_values(error: str) -> bool:
 
 
 class FeedCopy:
-    """Copies the table of a source, starting at its first use.
+    """A copy of a source's table. The copy begins when the object is used for the first time.
 
     If the feed cannot continue because a column got new values, the copy starts again with a snapshot of all rows, as
     the error advises. `again` counts these restarts.

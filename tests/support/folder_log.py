@@ -167,7 +167,9 @@ class FolderLog:
         )
 
     def checkpoint(self, *, cut: bool) -> None:
-        """Writes a checkpoint of the newest version. With `cut`, also removes all versions up to the newest."""
+        """Writes a checkpoint of the newest version. With `cut`, also removes the files of all versions, including the
+        newest one.
+        """
         body, last = checkpoint.encode(self.state, version=self.version)
         self.put(LAYOUT.checkpoint(self.version).removeprefix(LAYOUT.prefix), body)
         (self.folder / "_delta_log/_last_checkpoint").write_bytes(last.dumps())

@@ -77,7 +77,7 @@ def allowed(policy: dict[str, object], need: Need) -> bool:
 
 
 def refused(policy: dict[str, object], wanted: Iterable[Need]) -> set[Need]:
-    """The needed permissions that the policy does not allow, or denies."""
+    """The needed permissions that the policy denies or does not allow."""
     granted, denied = _pairs(policy), _pairs(policy, "Deny")
     return {
         need

@@ -25,7 +25,9 @@ NO_CONDITIONS = {"create", "match", "delete", "copy"}
 
 
 class ManualClock(HandClock):
-    """A clock that only calls move. Its elapsed time can run at another rate than its wall clock."""
+    """A clock that stands still, and is moved only by calls. Its elapsed time can run at another rate than its wall
+    clock.
+    """
 
     def __init__(self, rate=1.0):
         super().__init__()
@@ -43,7 +45,9 @@ class ManualClock(HandClock):
 
 
 class WatchedLeases:
-    """A wrapper of leases. It records every call, and calls `before` and `after` around each put, with its number."""
+    """A wrapper of leases. The wrapper records every call. Around each put, the wrapper calls `before` and `after` with
+    the number of the put.
+    """
 
     def __init__(self, leases: Leases | None = None):
         self.leases = leases or RecordLeases(MemoryRecordStore())

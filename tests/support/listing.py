@@ -36,8 +36,8 @@ def by_names(key: str) -> Any:
 
 
 class ServerOfItsOwn(MemoryObjectStore):
-    """A server that lists in the order `by`, in pages of `page` keys. `after` decides where a listing begins that
-    starts after a key.
+    """A server that lists in the order `by`, in pages of `page` keys. `after(key, start)` is true if a listing that
+    starts after `start` must have `key`.
 
     With a token, a listing continues exactly where a page ended, as on every server.
     """

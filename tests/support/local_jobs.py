@@ -27,7 +27,7 @@ from s3notify_platform.table.pinned_schema import TableSchema, grown
 class LocalJobs:
     """Jobs for a source with one column, `a`, of the type `kind`. `width`: the number of tasks.
 
-    `inferred`: True if the schema counts as inferred.
+    `inferred`: True if the jobs treat the schema as inferred.
     """
 
     source: Source

@@ -1,9 +1,9 @@
 """The commit protocol of DESIGN.md as programs that make requests. `tests/model/test_log_commit_model.py` explores
 them.
 
-The model was written before the code, and is simpler: a pack is its rows, a manifest holds the states themselves, an
-ETag is a rising number, and a slot is the first letter of a key. `Rules` has the rules that keep the invariants. Each
-rule can be switched off.
+The model was written before the code, and is simpler. A pack is its rows, and a manifest holds the states themselves.
+An ETag is a rising number, and a slot is the first letter of a key. `Rules` has the rules that keep the invariants.
+Each rule can be switched off.
 
     ("log", v)          a version: parent, adds with their rows, removes
     ("checkpoint", v)   the live packs as of v; ("last",) names the newest, since ("last at",)
@@ -31,7 +31,7 @@ class Rules:
     """The rules of DESIGN.md, followed by rules whose need this model has shown."""
 
     conditional: bool = True
-    """A version is created if absent."""
+    """The request that creates a version requires that the version does not exist."""
     fresh_numbers: bool = True
     """`n` is new in each attempt."""
     own_number_is_mine: bool = True
@@ -52,8 +52,8 @@ class Rules:
     refuses_missing: bool = True
     """A log that ends before the known version is refused."""
     cut_waits: bool = True
-    """The log is cut only below a checkpoint that `last` has named for the duration of the longest run. The age of a
-    version alone does not suffice.
+    """The log is cut only below a checkpoint. `last` must have named this checkpoint for as long as the longest run
+    takes. The age of a version alone does not suffice.
     """
     late_check: bool = True
     """A version whose PUT was late counts only if neither a checkpoint nor `known` is newer."""
@@ -314,8 +314,8 @@ def a_round(  # noqa: PLR0911
         _, now = yield Request("put", None, puts)
         for again in range(2):
             if now - snap.read_at >= HALF:
-                # This check is not needed for safety, because `late_check` finds the same. Without it, a version below
-                # the newest one would be created needlessly.
+                # This check is not needed for safety, because `late_check` finds the same. Without the check, a version
+                # below the newest one would be created needlessly.
                 return ("stale", snap.v)
             if not rules.known_after_commit:
                 yield Request("raise", ("known",), (snap.table, snap.v + 1, number))

@@ -1,6 +1,6 @@
 """Rounds over a bucket in memory. A round plans, makes packs and commits as the engine does, without the engine.
 
-An object is a pair of its ETag and the numbers of its rows. Each third number is a reject instead of a row. The first
+An object is a pair of its ETag and the numbers of its rows. Every third number is a reject instead of a row. The first
 letter of a key decides its slot.
 """
 

@@ -160,7 +160,7 @@ class Beaten:
 
 
 def beaten(whole: LogTable, others: list[Callable[[], Any]]) -> LogTable:
-    """The table, with the writers `others`, which commit first."""
+    """Returns the table with a committer that is always late: before each version, the next of `others` commits."""
     commits = Beaten(inner=whole.committer.commits, others=others, layout=whole.layout)
     return replace(whole, committer=replace(whole.committer, commits=commits))
 

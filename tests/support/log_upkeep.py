@@ -1,4 +1,6 @@
-"""Programs besides rounds on the log of `log_commit`: checkpoints, vacuum, another engine, the time, a person."""
+"""The programs on the log of `log_commit` that are not rounds: checkpoints, vacuum, another engine, the passing time, a
+person's action.
+"""
 
 from dataclasses import replace
 from typing import Any

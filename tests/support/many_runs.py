@@ -25,7 +25,7 @@ ROWS = 3
 
 @contextmanager
 def processes() -> Iterator[Callable[[], None]]:
-    """Yields a function. A thread that calls it acts as a separate process."""
+    """Yields a function that makes the calling thread act as a separate process."""
     process = local()
     with patch.object(location, "_memory", lambda *_: process.memory):
         yield lambda: setattr(process, "memory", SnapshotMemory())

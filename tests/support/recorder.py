@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 REFUSE = 0
-"""The value in place of a status that makes the process refuse: it does not listen, and it cuts open connections."""
+"""A value in place of a status. With this value, the process does not listen, and cuts open connections."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,6 @@
-"""A table over a store in memory. Its columns get other types, while batches read with the earlier types."""
+"""A table over a store in memory. The columns of the table get other types, while batches still read objects with the
+earlier types.
+"""
 
 import json
 from collections.abc import Mapping, Sequence

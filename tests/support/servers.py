@@ -1,5 +1,5 @@
-"""Real servers for tests: ministack (S3, DynamoDB, SQS, SNS, EventBridge) and SeaweedFS. A test session has one of
-each.
+"""Real servers for tests: ministack (S3, DynamoDB, SQS, SNS, EventBridge) and SeaweedFS. A test session has one server
+of each kind.
 """
 
 import contextlib

@@ -1,4 +1,4 @@
-"""A code location with services for tests. The environment says which source it has."""
+"""A code location with services for tests. The environment says which source the code location has."""
 
 import os
 from threading import Event

@@ -181,7 +181,8 @@ class Simulation:
         self._dice = random.Random(f"order {seed}")
         self._schedule = seeded(seed, faults) if faults else never
         self._step = 0
-        # Each store has one faulty layer for all actors. So a late write is applied during a later call of any actor.
+        # Each store has one `FaultyStore`, which all actors share. So a late write is applied during a later call of
+        # any actor.
         self._current: _Worker | None = None
         self._faulty = {
             name: FaultyStore(inner, self._schedule, pause=self._pause, late_by_calls=1 + seed % 5)

@@ -235,7 +235,7 @@ class Site:
     # The sensor
 
     def evaluate(self) -> SensorExecutionData:
-        """Does a tick as the daemon evaluates it, without storing the cursor."""
+        """Evaluates a tick as the daemon does, but does not store the cursor."""
         sensor = self.defs.resolve_sensor_def(f"{self.name}_sensor")
         with dg.build_sensor_context(
             instance=self.instance,

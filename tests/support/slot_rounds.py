@@ -228,7 +228,7 @@ def content_of(bucket: Bucket) -> tuple[Counter[Any], Counter[Any]]:
 
 
 class Place:
-    """A slot whose objects are in `bucket`. They are readable only up to the limits in `unreadable`."""
+    """A slot whose objects are in `bucket`. The objects are readable only up to the limits in `unreadable`."""
 
     def __init__(self, store: ObjectStore, **bodies: Body) -> None:
         self.store = store

@@ -1,4 +1,4 @@
-"""A code location whose runs wait while they load it, as long as the file that `HOLD` names exists."""
+"""A code location. A run that loads this module waits until the file that the variable `HOLD` names is removed."""
 
 import multiprocessing
 import os

@@ -1,5 +1,5 @@
-"""Configurations with credentials by names of environment variables, as Spark needs them, and the data source's options
-for a lake.
+"""Configurations that name environment variables for their credentials, as Spark needs. The module also makes the data
+source's options for a lake.
 """
 
 import os

@@ -35,7 +35,7 @@ class Remote:
     body: bytes
     asked: list[tuple[int, int]] = field(default_factory=list)
     fails: dict[int, Exception] = field(default_factory=dict)
-    """By the number of a request, the exception that the request raises."""
+    """The exception that a request raises, by the number of the request."""
     _lock: Lock = field(default_factory=Lock)
 
     @property

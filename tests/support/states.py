@@ -14,7 +14,9 @@ from s3notify_platform.table.states.state_reader import StateReader
 
 
 class MemoryRanges:
-    """`Ranges` over a dictionary of files. `bodies`: by name. `reads`: all reads (name, start, end). Thread-safe."""
+    """`Ranges` over a dictionary of files. `bodies`: the contents of the files by name. `reads`: all reads (name,
+    start, end). Thread-safe.
+    """
 
     def __init__(self):
         self.bodies = {}

@@ -2,8 +2,8 @@
 the query at any point.
 
 The order of steps is that of Spark's MicroBatchExecution. An offset is logged before its batch runs. After the sink has
-written the batch, the batch is committed in the commit log. Then the source is informed. A batch that was logged and
-not committed runs again.
+written the batch, the batch is committed in the commit log. Then the source's `commit` is called. A batch that was
+logged and not committed runs again.
 """
 
 import json
@@ -76,7 +76,8 @@ class Query:
     reader: ChangesReader | None = None
 
     def batch(self, limit: ReadLimit | None = None) -> list[Row] | None:
-        """Does one trigger. Returns the rows of its micro-batch, or None if there was no batch.
+        """Does the work of one trigger of the query. Returns the rows of its micro-batch, or None if there was no
+        batch.
 
         Raises `Killed` at the point that `dies` names.
         """

@@ -10,7 +10,9 @@ TOY = "tests.support.toy_mirror:ToyMirror"
 
 
 class ToyMirror:
-    """A catalog in the memory of this process. By URL, it has each table's newest version and number of rows."""
+    """A catalog in the memory of this process. `tables` has each table's newest version and number of rows, by the
+    table's URL.
+    """
 
     tables: ClassVar[dict[str, tuple[int, int]]] = {}
     fails: ClassVar[bool] = False

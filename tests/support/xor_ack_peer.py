@@ -1,4 +1,6 @@
-"""A replacement for the npm package (`xor_ack_peer.js`), as a Python object. Also makes tables for it on ministack."""
+"""A replacement for the npm package (`xor_ack_peer.js`), as a Python object. The module also makes tables for the
+replacement on ministack.
+"""
 
 import json
 import os

@@ -27,7 +27,7 @@ class Supervised:
     restarts_max: int = 2
 
     def reconcile(self) -> None:
-        """Starts the process if it should run, but does not."""
+        """Starts the process if it should run and is not running."""
         if self.done or (self.process is not None and self.process.poll() is None):
             return
         code = self.process.returncode if self.process is not None else None

@@ -93,7 +93,9 @@ class Journal:
 
 
 def read_journal(path: Path) -> dict[int, str]:
-    """For each operation that was begun, in order, its last line."""
+    """The last journal entry (`begin`, `done` or `doubt`) of each operation, in the order in which the operations
+    began.
+    """
     if not path.exists():
         return {}
     lines = re.findall(r"^(begin|done|doubt) (\d+);$", path.read_text(), re.MULTILINE)

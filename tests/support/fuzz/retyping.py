@@ -1,8 +1,8 @@
 """Changes the types of columns while all other processes continue. The module also has the model of the values that a
 JSON row may have in these columns.
 
-After all work is done, a row exists if the types of its columns can hold the values in its object. Before that, a value
-may be null: an earlier type could not hold it, and the object was not read again yet.
+After all work is done, a row exists if the types of its columns can hold the values in its object. Before all work is
+done, a value may be null: an earlier type could not hold the value, and the object was not read again.
 """
 
 import os
@@ -27,7 +27,7 @@ KINDS: Final = {
     "amount": ("decimal(12,2)", "decimal(20,4)", "string"),
 }
 """The possible types of each column, beginning with its initial type. The first column has JSON numbers. The second
-column has JSON strings."""
+column, `amount`, has JSON strings in the objects."""
 
 _ARROW: Final[Mapping[str, pa.DataType]] = {
     "int": pa.int32(),
@@ -82,7 +82,7 @@ def is_wide(values: Values) -> bool:
 
 
 def may_be(shown: Values, values: Values, kinds: Mapping[str, str]) -> bool:
-    """True if a row may have the values `shown` at some time. `values`: the values in its object.
+    """True if a row may have the values `shown` at some time. `values`: the values of the row in its object.
 
     `kinds`: the types of the columns.
     """

@@ -72,7 +72,8 @@ def poison_rows(name: str) -> tuple[Mapping[int, Values], bool]:
     """The rows of a bad object by offset, if the object is read alone. The second value is True if the object also
     gives rejects.
 
-    The result is the same for all types of the columns: its numbers are small, and its other values fit no type.
+    The result is the same for all types of the columns. The object's numbers are small, and its other values fit no
+    type.
     """
     form = format_of(name, "auto")
     assert form is not None
@@ -290,7 +291,7 @@ class Drift:
     _stop: threading.Event = field(default_factory=threading.Event)
 
     def once(self) -> list[str]:
-        """Runs each ingest once. Returns their outputs."""
+        """Runs each ingest once. Returns the outputs of the ingests."""
         said = []
         for command in self.commands:
             done = subprocess.run(

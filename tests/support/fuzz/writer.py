@@ -86,9 +86,7 @@ class Writer:
         return through.put(operation.key, operation.body)
 
     def until_done(self, change):
-        """Makes a change as an unqueued writer does. The change is repeated after a failure, and if its outcome is in
-        doubt.
-        """
+        """Makes a change as an unqueued writer does. A change that failed, or that is in doubt, is repeated."""
         while True:
             try:
                 if isinstance(change(), Written):

@@ -1,4 +1,4 @@
-"""Writers that are killed. A separate process forks them.
+"""Writers that are killed. A separate process forks the writers.
 
     python -m tests.support.programs.dying_writer steps      one writer after another, each killed one store call later
     python -m tests.support.programs.dying_writer streams    as steps, with streams that are uploaded

@@ -2,8 +2,8 @@
 
 BUCKET is JSON: the bucket's configuration without credentials. The credentials are in the environment. Each line of
 stdin is a run, `{"source": {…}, "batch": …, "listing": …}`. The answer is lines of progress, `{"progress": …}`, and
-then a line `{"complete": …, "failed": …}` or `error`. If `endpoint_url` is given, the source is read from there.
-Entries are removed as in the platform's own runs.
+then a line `{"complete": …, "failed": …}` or `error`. If `endpoint_url` is given, the source is read from there. The
+driver removes entries from the queue as the platform's own runs do.
 """
 
 import json

@@ -1,7 +1,7 @@
 """An inlet as a separate process: `python -m … JSON`. The process sends itself SIGKILL at a given call.
 
 Calls of the record store, of the keyspace and of SQS are counted together. If the given number is odd, the process dies
-before this call; if even, after the call was applied.
+before this call. If the given number is even, the process dies after the call was applied.
 """
 
 import json
@@ -24,7 +24,9 @@ from s3notify_platform.stores.sqs import SqsQueue
 
 
 class Mortal:
-    """A wrapper of an object. The process dies at a call with a given number, counted over all wrapped objects."""
+    """A wrapper of an object. The calls of all wrapped objects are counted together. The process dies at the call whose
+    number is `dies_at`.
+    """
 
     calls = count(1)
     dies_at = 0

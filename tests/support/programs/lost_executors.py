@@ -1,4 +1,4 @@
-"""A program whose executors are killed, or whose tasks run twice, as a test asks: `python -m`, with JSON on stdin."""
+"""A program whose executors a test kills, or whose tasks a test lets run twice: `python -m`, with JSON on stdin."""
 
 import json
 import sys
@@ -71,7 +71,7 @@ class Steps:
             for key, some in groupby(
                 sorted(self.streamed[number], key=itemgetter("_key")), itemgetter("_key")
             ):
-                held[key] = [*some]  # the rows of its newest version
+                held[key] = [*some]  # the rows of the key's newest version
         there = {key for _, key, *_ in self.lake.second_opinion()}
         self.check(row for key, rows in held.items() if key in there for row in rows)
 
