@@ -69,12 +69,13 @@ class Split:
 class ObjectState:
     """The state of one object version in a commit.
 
-    Reading continues at `offset`, in bytes; or in records, if the object is read `by_record` (see `Split`). The object
-    is done if `reach_end`. The object's rows and rejects are in files of the generations `since` to `until`. `reason`:
-    why the object is in quarantine as a whole, with all that was read of this version. Such an object is not read
-    further until it changes or is retried. `trace`: the traceback, if the error was unforeseen. `expired`: the bucket's
-    lifecycle has removed the object, and its rows stay. `gone` marks a key whose object has left. `again`: the object
-    must be read again, although it has not changed.
+    Reading continues at `offset`, in bytes; or in records, if the object is read `by_record` (see `Split`). If
+    `reach_end` is true, the object was read to its end. The object's rows and rejects are in files of the generations
+    `since` to `until`. `reason`: the reason why the object is in quarantine as a whole. The other fields still describe
+    the parts of this version that were read. Such an object is not read further until it changes or is retried.
+    `trace`: the traceback, if the error was unforeseen. `expired`: the bucket's lifecycle has removed the object, and
+    its rows stay. `gone` marks a key whose object has left. `again`: the object must be read again, although it has not
+    changed.
     """
 
     key: str
@@ -179,8 +180,9 @@ def cut_to_bytes(
 ) -> Iterator[SlotChanges]:
     """As much of the work as `max_bytes` allows, in order; always includes the first item. Pure.
 
-    If an object does not fit, it is cut to no less than `least` bytes, if it is cuttable. Otherwise, this object and
-    all later items are left for the next round. Each split may decode to as many bytes as remained for it.
+    An object that does not fit is cut if it is `cuttable`, and if its part gets at least `least` bytes. Otherwise, this
+    object and the slot's later objects are left for the next round. Each split gets a limit of decoded bytes: the bytes
+    that were left for the split, but at least `least`.
     """
     left, taken = max_bytes, False
     for each in changes:
@@ -262,7 +264,7 @@ class Enumerator:
     def current(self, key: str) -> ObjectVersion | None:
         """The current version of a key that an entry names; None if the object is missing or not chosen.
 
-        Cost: no request if the key is not chosen; else 1 HEAD. If the HEAD is refused, 1 LIST replaces it, so that a
+        Cost: no request if the key is not chosen; else 1 HEAD. If the HEAD is refused, 1 LIST replaces the HEAD. So a
         key that nobody may read is found, as in a sweep. The entry is only a hint that the key changed: entries may be
         late and in any order.
         """
