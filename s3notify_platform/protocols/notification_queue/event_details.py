@@ -53,7 +53,7 @@ def eventbridge_details(message: Mapping[str, Any]) -> Details | None:
 
 
 def in_record(details: Details | None, bucket: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The fields of a record, and the fields of its bucket, that contain these details."""
+    """Returns the fields for a record and the fields for its bucket, made from these details."""
     found = dict(details or {})
     of_bucket = {name: found.pop(f"bucket.{name}", None) for name in _OF_BUCKET}
     given = {name: value for name, value in of_bucket.items() if value}
