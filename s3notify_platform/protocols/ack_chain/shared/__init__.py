@@ -33,7 +33,7 @@ is returned.
 Limits
     - One process at a time writes the record: k concurrent processes need up to k(k+1)/2 attempts, as in the package.
     - A parent must begin the same children in every attempt. If a later attempt names other children, these children
-      are begun, too, but perhaps only after the chain is acked.
+      also begin, perhaps after the chain is acked.
     - The limits are `PAYLOAD_MAX` characters of payload, `OPERATIONS_MAX` raw stamps, and `ATTEMPTS` attempts.
 
 Requests: create 1, stamp 2, state 1, fail 2, delete 2; 2 more for each write of another client in between.
