@@ -84,7 +84,9 @@ def probe_arrival(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Newest:
-    """The newest object of a source, and the delay until its slot was signalled; None if it was not signalled."""
+    """The newest object of a source, and the delay until its slot was signalled; None if no signal came after the
+    object.
+    """
 
     key: str
     seconds: float | None

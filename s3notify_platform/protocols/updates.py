@@ -191,8 +191,8 @@ class Updates:
     ) -> tuple[T, Record | None]:
         """Writes the value that `decide` returns (None: no change). Returns the result of `decide` and the new record.
 
-        In each attempt, `decide` gets the record that was read; its errors are raised. `known`: the record as the
-        caller has read it; the first round uses it without a read.
+        In each attempt, `decide` gets the record that was read. Errors of `decide` are raised. `known`: the record as
+        the caller has read it; the first attempt uses this record without a read.
 
         If a write is in doubt and its value is not found, a later value of the record may still include the change. So
         `decide` must recognise its own change, or be safe to apply twice. After a removal in doubt, `decide` has the

@@ -229,8 +229,8 @@ class ReconcilerService:
         return report
 
     def _poll(self, errors: list[str]) -> None:
-        """Polls the signals before the entries are read. So if an entry is new in this pass, its signal may have moved
-        since the previous pass, but not earlier.
+        """Polls the signals before the entries are read. So the signal of an entry that is new in this pass may have
+        moved since the previous pass, but not earlier.
         """
         for watched in self._keyspaces:
             watched.before = watched.watcher.state if watched.polled else None

@@ -442,7 +442,7 @@ class AckChains:
             list(pool.map(remove, records))
 
     def _groups(self, keys_only: Callable[[str], bool]) -> Iterator[tuple[str, Record | None, list[Record]]]:
-        """Each tag with its head or None, and its other records. Cost: 1 scan, without the values of `keys_only`."""
+        """For each tag, its head (or None) and its other records. Cost: 1 scan, without the values of `keys_only`."""
         records = self._records.scan(self._partition, keys_only=keys_only)
         for tag, group in groupby(records, key=lambda record: tag_of(record.key)):
             found = list(group)

@@ -65,9 +65,9 @@ Invariants
       write.
     - An entry keeps its number in the segment, and leaves the segment once. Every write of a segment has unique bytes,
       so a writer that finds its bytes knows that its write was applied.
-    - An owner removes only entries that it claimed before a read showed that it was still the owner. The next owner
-      takes over after this read, finds all these claims, and drops them. The former owner's replacement of the segment
-      then fails.
+    - An owner claims entries, and then reads the owners' record. The owner removes these entries only if the record
+      still showed this owner. The next owner takes over after this read, finds all these claims, and drops them. The
+      former owner's replacement of the segment then fails.
     - A committed entry is removed only by its consumer, by the move into the dead letters, or with its topic. After a
       topic is deleted, no earlier reservation can be committed to a new topic of the same name.
     - A pulled topic serves the tables that it names: no other table takes or removes its entries. A topic without
@@ -82,7 +82,8 @@ Limits
     - Clocks must not stop. If a machine is paused together with its clock, as some virtual machines are, it may rely on
       topics for too long. The operations of this machine may then exceed the bound, or miss a topic that was created
       meanwhile.
-    - When a put is resolved by HEAD, another writer's object counts as success; for a delete, it counts as failure.
+    - A HEAD resolves the put or the delete of a writer that is gone. Another writer's object then counts as success of
+      the put, and as failure of the delete.
     - The time to live is a lower bound. When an owner ends, the time after the owner's last write of the entry is not
       counted.
     - Entries are unordered, as in Ceph, even for one key: the later entry has the greater `sequencer`, by its writer's

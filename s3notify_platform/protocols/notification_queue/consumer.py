@@ -100,8 +100,8 @@ class ShardConsumer:
 
         Takes the shard's entries in turn, so a failing entry does not delay later entries. A failing entry is taken
         again only after its backoff. Entries whose attempts or time are used up go to the dead letters. `FencedError`:
-        the lease is gone; stop delivering. Requests: 1 write for each segment and 1 read of the owners; one scan for
-        each pass over the shard (bucket alone: 1 LIST, and 1 read for each segment passed).
+        the lease is gone; stop delivering. Requests: 1 write for each segment, 1 read of the owners, and 1 scan for
+        each pass over the shard. If the queue is on a bucket, a scan is 1 LIST, and 1 read for each segment passed.
         """
         self._check()
         self.settle(())
@@ -387,7 +387,7 @@ class ShardConsumer:
         return self._watched[entry.id]
 
     def _aged(self, entry: Entry) -> Entry:
-        """The entry with its watched time, to which the time since this owner's last write of the entry is added."""
+        """The entry with its watched time as of now: the time since this owner's last write of the entry is added."""
         elapsed = self.clock.monotonic() - self._watch(entry).since
         return replace(entry, waited_seconds=entry.waited_seconds + elapsed)
 

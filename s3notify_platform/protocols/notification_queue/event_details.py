@@ -2,8 +2,8 @@
 
 Details are passed on unchanged, for consumers that read them; no decision here depends on them. Any client that reports
 changes can write records. So only these fields are kept, and only if they are texts, or mappings of texts, of bounded
-length. Other values are dropped. If the event would be too large for its topic, all details are dropped: no change is
-lost because of them.
+length. Other values are dropped. If the event would be too large for its topic, all details are dropped. So no change
+is refused because of its details.
 
 Metadata and tags of the object, which rules of topics match, are passed on in Ceph's form.
 """

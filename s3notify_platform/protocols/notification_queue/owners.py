@@ -1,7 +1,7 @@
 """Ownership of shards: leases with generations, spread over the running workers.
 
-A worker shows that it runs by one record, its heartbeat, which changes at every renewal. The owners of a topic are one
-record, too. So a renewal costs one write, for any number of shards.
+Each worker has one record, its heartbeat. The heartbeat changes at every renewal, and so shows that the worker runs.
+The owners of a topic are one record, too. So a renewal costs one write, for any number of shards.
 """
 
 import json
@@ -110,7 +110,9 @@ class Worker:
         self.surplus = 0
         """Number of busy leases above the fair share in the last `balance`: finish the entries of this many leases."""
         self.unadopted = 0
-        """Shards that the last `balance` took but had no time to scan. Call `balance` again without a pause."""
+        """Number of shards that the last `balance` took, but could not scan in time. Call `balance` again without a
+        pause.
+        """
         self._adopted = 0
         self.unreadable: dict[tuple[str, int], str] = {}
         """Shards, by topic and number, with corrupt records: a person must repair them before they can be served."""

@@ -5,10 +5,10 @@ needs, and uses the spare room before it asks again. The spare room is 0 at firs
 `ROOM_HELD` entries. Spare room stays with its shard, and is taken only while the shard is filled up to
 `ROOM_IDLE_SHARE`. If the shard is fuller, a process takes exactly the room that it needs.
 
-Spare room belongs to one generation of the quota. The reservation that uses it is granted only if that generation is
-still current (`reserving`). Spare room does not expire. But the spare room of an idle or ended process keeps no writer
-out. If room becomes scarce, a reconciler recounts the shard (`reconciler`). After the recount, the spare room cannot be
-used.
+Spare room belongs to one generation of the quota. A reservation that uses spare room is granted only if this generation
+is still current (`reserving`). Spare room does not expire. But the spare room of an idle or ended process keeps no
+writer out. If room becomes scarce, a reconciler recounts the shard (`reconciler`). After the recount, the spare room
+cannot be used.
 """
 
 from collections import Counter

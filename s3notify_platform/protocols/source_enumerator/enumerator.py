@@ -143,10 +143,10 @@ def changes_of_slot(
 ) -> SlotChanges:
     """Compares one slot's enumerated versions with its committed states by key. Pure.
 
-    `touched`: the keys that were looked up; None: all keys of the slot, so a key that was not found has left. `pending`
-    keys continue where reading ended. A `pending` key that was read to its end is read again even with the same ETag.
-    `stale` keys are read again. `expired` keys were removed by the bucket's lifecycle. `stays`: true if a key counts as
-    present although no version was found.
+    `touched`: the keys that were looked up. None means all keys of the slot: a key that was not found has left.
+    `pending` keys continue where reading ended. A `pending` key that was read to its end is read again even with the
+    same ETag. `stale` keys are read again. `expired` keys were removed by the bucket's lifecycle. `stays`: true if a
+    key counts as present although no version was found.
     """
     looked_at = states if touched is None else touched
     versions = {version.key: version for version in found}
@@ -209,11 +209,12 @@ def parts_of(split: Split, size: int) -> list[Split]:
 
 
 def assign(sizes: Sequence[int], tasks: int) -> list[int]:
-    """The task, in `0 .. tasks-1`, of each split, balanced by bytes: largest split first, to the least loaded task.
+    """Returns the task of each split, from 0 to `tasks - 1`. The largest split goes first, to the task with the fewest
+    bytes.
 
     No task gets more than 4/3 of the best possible load (Graham's bound). `assign_slots` is not used here: a task reads
-    objects one by one, and keeps nothing from one batch to the next. Contiguous ranges have no advantage here, and
-    their largest load can be twice the best possible (one large object and many small objects). Pure.
+    objects one by one, and keeps nothing from one batch to the next. Contiguous ranges have no advantage here. With one
+    large object and many small objects, the largest load of contiguous ranges can be twice the best possible. Pure.
     """
     if tasks < 1:
         raise UsageError(f"tasks={tasks}: must be at least 1")

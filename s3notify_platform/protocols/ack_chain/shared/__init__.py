@@ -15,8 +15,7 @@ Steps
        child's name. The record contains the XOR of all stamps. `create` begins a chain with a stamp, as the package
        does.
     2. A worker that has finished children reads the record, XORs the children's stamps into it, and replaces it by
-       compare-and-set. Stamps of several threads on one chain at the same time are combined: one thread sends all of
-       them.
+       compare-and-set. If several threads stamp one chain at the same time, one thread sends all these stamps together.
     3. When the XOR is zero, the chain is acked. The record stays as a tombstone, so an acked chain differs from an
        unknown chain.
     4. In one stamp, a parent ends itself and begins more children (`starts`). So the chain never looks acked in
