@@ -30,9 +30,9 @@ iam` prints the least policy of each role.
 Each secret gives access to:
     - The keys of a role: everything that this role may do. Settings name the keys, and do not contain them
       (`stores.credentials`).
-    - The HTTP inlet's secret: reporting changed keys. Without TLS this secret can be read on the network.
-    - A key of the front: creating topics. The secret of such a key is never sent. Without TLS a request can be replayed
-      unchanged for a quarter of an hour.
+    - The HTTP inlet's secret: the report of changed keys. Without TLS this secret can be read on the network.
+    - A key of the front: the creation of topics. The secret of such a key is never sent. Without TLS a request can be
+      replayed unchanged for a quarter of an hour.
     - A push HMAC key: nothing on the platform. The holder of such a key can send forged events to the endpoint that
       uses the key.
     - The embedded server's key: everything on that server, which listens on loopback. The key is in a folder of mode

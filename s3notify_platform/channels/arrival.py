@@ -44,7 +44,7 @@ def probe_arrival(
     hopeless: Callable[[], bool] = lambda: False,
     clock: Clock = SYSTEM_CLOCK,
 ) -> float | None:
-    """Seconds from the end of a write until the change was in the queue; None if it did not arrive within
+    """Seconds from the end of a write until the change was in the queue; None if the change did not arrive within
     `wait_seconds`.
 
     `hopeless`: called every few seconds after `PATIENCE_SECONDS`; if it returns True, the wait ends.
@@ -84,7 +84,9 @@ def probe_arrival(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Newest:
-    """The newest object of a source, and the delay until its slot was signalled; None if it was not signalled."""
+    """The newest object of a source, and the delay until its slot was signalled; None if no signal came after the
+    object.
+    """
 
     key: str
     seconds: float | None

@@ -56,7 +56,8 @@ class ServiceContext:
 
 @dataclass(frozen=True, kw_only=True)
 class ServiceSettings:
-    """Declared settings of a service (`setting`), for the component and for the command, whose help is the docstring.
+    """Declared settings of a service (`setting`). The component and the command use them; the docstring is the
+    command's help.
 
     Types: str, int, float, bool, a tuple of str; each may also be None. `UsageError` for invalid values.
     """

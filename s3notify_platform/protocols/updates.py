@@ -11,8 +11,8 @@ The loop (`Updates.change`). Read the record, decide, and write under the versio
 and decide again. The number of attempts is bounded.
 
 How a value is recognised. A written value may contain something unique to its writer: the id of an entry or an
-operation, a worker's name, a generation. Every other value means the same, whichever call writes it. So a record with
-the value of this call counts as written by this call.
+operation, a worker's name, a generation. A value without such a mark means the same, no matter which call wrote the
+value. So a record with the value of this call counts as written by this call.
 """
 
 from collections.abc import Callable
@@ -70,7 +70,7 @@ def resolve(  # noqa: C901 - one loop over the outcomes of one write
     may_resend: Callable[[], bool] = lambda: True,
     retry_unavailable: bool = False,
 ) -> Written | Conflict | T:
-    """Returns the outcome of one conditional write; sends it until the outcome is known.
+    """Sends one conditional write until its outcome is known; returns the outcome.
 
     `look` reads the state and returns what the state proves. None means that the precondition still holds, so the write
     has not been applied so far. `look` may raise `UnknownOutcomeError` if the state proves nothing. `may_resend` is
@@ -130,7 +130,8 @@ class Stored:
 class Changed:
     """The record does not have the expected version. `record` is the record that was found at the conflict or later.
 
-    `in_doubt`: an attempt of this call may have been applied, and its value replaced or removed since then.
+    `in_doubt`: an attempt of this call may have been applied, and another call may have replaced or removed its value
+    since then.
     """
 
     record: Record | None
@@ -161,8 +162,8 @@ class Updates:
         self._contended = contended
 
     def create(self, partition: str, key: str, value: bytes, *, once: bool = False) -> RecordOutcome:
-        """Creates the record if it does not exist. Cost: 1 request; 1 more read if a conflict does not contain the
-        record.
+        """Creates the record if it does not exist. Cost: 1 request; after a conflict, 1 read more if the store's answer
+        does not contain the record.
 
         `once`: do not resend a write in doubt, so that a record which was created and then removed stays removed.
         `UnknownOutcomeError` if a later read does not find the record.
@@ -174,7 +175,9 @@ class Updates:
         return self._resolved(partition, key, value, expected)
 
     def remove(self, partition: str, key: str, *, expected: Version) -> RecordOutcome:
-        """Removes the version `expected`. If it is gone after a lost answer, returns `Changed(in_doubt=True)`."""
+        """Removes the version `expected`. If this version is gone after a lost answer, returns
+        `Changed(in_doubt=True)`.
+        """
         return self._resolved(partition, key, None, expected)
 
     def change(  # noqa: C901 - one loop over the outcomes of one write
@@ -188,12 +191,12 @@ class Updates:
     ) -> tuple[T, Record | None]:
         """Writes the value that `decide` returns (None: no change). Returns the result of `decide` and the new record.
 
-        In each attempt, `decide` gets the record that was read; its errors are raised. `known`: the record as the
-        caller has read it; the first round uses it without a read.
+        In each attempt, `decide` gets the record that was read. Errors of `decide` are raised. `known`: the record as
+        the caller has read it; the first attempt uses this record without a read.
 
-        If a write is in doubt and its value is not found, the record may still include that change. So `decide` must
-        recognise its own change, or be safe to apply twice. `decide` must also do so after a removal in doubt, because
-        a missing record proves nothing.
+        If a write is in doubt and its value is not found, a later value of the record may still include the change. So
+        `decide` must recognise its own change, or be safe to apply twice. After a removal in doubt, `decide` has the
+        same duty, because a missing record proves nothing.
 
         Cost: 1 read, unless `known` is given, and 1 write; 2 more requests for each conflict. `patient`: also retry
         while the store is unavailable and nothing is in doubt.

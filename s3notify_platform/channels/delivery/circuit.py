@@ -25,7 +25,9 @@ REFUSED_MAX: Final = 6
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Admission:
-    """The number of entries to take and send now. After a `probe`, call `note` with its answer, or `release`."""
+    """The number of entries to take and send now. After a `probe`, call `note` with the probe's answer; or call
+    `release` if the probe was not sent.
+    """
 
     limit: int
     probe: bool = False

@@ -44,8 +44,8 @@ from s3notify_platform.protocols.notification_queue.owners import (
 )
 
 STOP_SECONDS: Final = 3.0
-"""At a clean stop, requests in flight get this time to end. Then they are cut off, and the next owner of the shard
-delivers their entries again.
+"""At a clean stop, requests in flight get this time to end. After this time, the requests are cut off. The next owner
+of the shard delivers the entries again.
 """
 
 PAUSE_SECONDS: Final = 0.2

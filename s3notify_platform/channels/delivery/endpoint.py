@@ -7,7 +7,7 @@ A topic may name two environment variables of the worker. `S3NOTIFY_PUSH_…` is
 `S3NOTIFY_SEND_…` is a login, which is sent only to the host that the operator has written into it. A topic may name one
 file of the worker, in its `ca_folder`.
 
-Every event has the topic's `opaque_data`, if any, as `opaqueData` beside `s3`, as Ceph sends it.
+If the topic has `opaque_data`, every event has this text as `opaqueData` beside `s3`, as in Ceph's messages.
 
 Over HTTP a batch is one POST. Its body has all events of the batch, in the topic's format (`messages`). Its headers:
     - s3notify-topic: name of the topic.
@@ -35,7 +35,9 @@ from s3notify_platform.kernel.errors import UsageError
 from s3notify_platform.kernel.setting import About, check_settings
 
 BATCH_MAX: Final = 200
-"""Maximum number of events in one request; their ids are in one header, which receivers limit to about 8 KB."""
+"""Maximum number of events in one request. One header has the ids of all these events, and receivers limit a header to
+about 8 KB.
+"""
 
 OPAQUE_MAX: Final = 1024
 """Maximum number of characters of opaque data, which is sent with each event."""

@@ -2,9 +2,9 @@
 
     - `s3`: `{"Records": […]}`, as Amazon S3 sends them.
     - `cloudevents`: CloudEvents 1.0 in JSON, with the attributes of the CloudEvents adapter for AWS S3. Several events
-      are a JSON batch.
-    - `cloudevents-binary`: the same attributes in HTTP headers, as Ceph sends them, and the body of `s3`. In this
-      format, each request has one event.
+      form one JSON batch.
+    - `cloudevents-binary`: the same attributes in HTTP headers, as Ceph sends them. The body is that of the format
+      `s3`. In this format, each request has one event.
 
 Source: cloudevents/spec, "JSON Event Format" 1.0.2, "HTTP Protocol Binding" 1.0.2 and "AWS Simple Storage Service
 CloudEvents Adapter".

@@ -32,7 +32,9 @@ class BucketNotifications:
     """
 
     def __init__(self, queue: NotificationQueue, bucket: str, on_put: OnPut) -> None:
-        """`on_put`: `replace`: a put removes configurations that it does not name, as on S3; `merge`: as in Ceph."""
+        """`on_put`: with `replace`, a put removes the configurations that the put does not name, as on S3. With
+        `merge`, such configurations stay, as in Ceph.
+        """
         self._topics = queue.topics
         self._bucket = bucket
         self._on_put = on_put

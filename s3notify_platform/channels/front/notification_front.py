@@ -3,7 +3,7 @@
 | request | answer |
 |---|---|
 | `POST /`, an action of SNS: `sns_topics` | 200, or SNS's XML error |
-| `PUT /BUCKET?notification` | 200 after all later changes are announced by the new configuration; or S3's XML error |
+| `PUT /BUCKET?notification` | 200 when the new configuration applies to all later changes; or S3's XML error |
 | `GET /BUCKET?notification`, Ceph's `?notification=ID` | 200 with all configurations, or this one; 404 NoSuchKey |
 | `DELETE /BUCKET?notification`, `?notification=ID` | 204, also if there is no configuration |
 | another bucket | 404 NoSuchBucket |
@@ -15,7 +15,7 @@
 Each request may be sent again, even if its answer was lost: a repeated request has the same effect.
 
 Threat model. A client with one of the front's keys is a creator of topics (see `channels`). The client decides which
-changes of the bucket are taken by topics that this API made. The client cannot see or change other topics, nor read an
+changes of the bucket go to the topics that this API made. The client cannot see or change other topics, nor read an
 object. A worker connects to the topics' endpoints within its own `Egress`, as for topics of `s3notify topics create`.
 Clients without a key get the share of connections that `http_server` describes. The bodies of their requests are read,
 within the server's bounds, because a signature covers the body, too.
@@ -56,10 +56,10 @@ from s3notify_platform.stores.config import default_region
 log = logging.getLogger(__name__)
 
 OPERATIONS: Final = 16
-"""Maximum number of requests that are processed in parallel. A change of a topic waits some seconds."""
+"""Maximum number of requests that are processed in parallel. A request that changes a topic takes some seconds."""
 
 WAITING_MAX: Final = 64
-"""Maximum number of requests that wait to be processed. More requests are refused."""
+"""Maximum number of requests that wait to be processed. Requests beyond this number are refused."""
 
 ANSWER_SECONDS: Final = 50.0
 """A request that is not done after this time is answered 503. It may still be done later. Clients wait 60 s."""
@@ -275,7 +275,9 @@ class NotificationFront:
         return reply.done()
 
     def _bucket_of(self, head: Head) -> str | None:
-        """The bucket in the path. If the path is `/`, our bucket if the host name begins with its name."""
+        """The bucket in the path. A path without a bucket means our bucket, if the host name begins with our bucket's
+        name.
+        """
         name, _, key = head.path.removeprefix("/").partition("/")
         if not name and head.headers.get("host", "").startswith(f"{self._bucket}."):
             return self._bucket

@@ -3,7 +3,7 @@
 A request is accepted if
     - its key is known, and its signature over method, path, query, signed headers and body was made with the key's
       secret;
-    - `host`, and each `x-amz-…` header that it has, is signed;
+    - `host`, and each `x-amz-…` header of the request, is signed;
     - it was signed within `SKEW_SECONDS` of this machine's clock; or it is presigned, and has not expired;
     - the body is signed by its hash. Only a presigned request of S3 without a body may leave out the hash.
 
@@ -115,7 +115,9 @@ def signed_of(head: Head) -> Signed:
 
 
 def check_signature(signed: Signed, head: Head, body: bytes, secret: str) -> None:
-    """Raises `DeniedError` unless head and body were signed with this secret. Takes the same time in both cases."""
+    """Raises `DeniedError` unless head and body were signed with this secret. The comparison takes the same time for
+    any signature.
+    """
     actual = hashlib.sha256(body).hexdigest()
     claimed = head.headers.get(_BODY_HASH)
     presigned = signed.presigned_seconds is not None

@@ -52,8 +52,8 @@ class SnsTopics:
     def answer(self, parameters: Parameters, reply: Reply) -> Answer:
         """The answer to an action. Raises `FrontError`, and errors of the store.
 
-        Requests: 1 scan or read, and in addition 3 to create a topic, or 2 to change a topic. A deletion sends as many
-        as `Topics.delete`, which waits.
+        Requests: 1 scan or read, and in addition 3 to create a topic, or 2 to change a topic. A deletion sends the
+        requests of `Topics.delete`, and waits as long as `Topics.delete`.
         """
         name = parameters.get("Action", "")
         if (action := self._actions.get(name)) is None:

@@ -58,7 +58,8 @@ _KAFKA_PORT: Final = 9092
 
 
 def settings_of(given: Mapping[str, str], before: TopicSettings = _PLAIN) -> TopicSettings:
-    """The settings of a topic with exactly these attributes. Its rules, and settings without an attribute, stay.
+    """The settings of a topic with exactly these attributes. Rules, and settings without an attribute, stay as in
+    `before`.
 
     `UsageError` for attributes that do not exist, or that cannot work.
     """

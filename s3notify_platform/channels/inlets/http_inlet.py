@@ -28,9 +28,9 @@ these headers:
 Several variables may be named, so that a secret can be changed without interruption. The inlet listens on loopback. It
 listens on other addresses only with TLS, or with `plain_http` if a proxy in front does TLS.
 
-Posts that arrive while a batch is processed form the next batch. Ceph sends one record in each post; a batch needs only
-one count of its entries, and one signal for each slot. `GET /health` answers 200, without a secret, while the inlet
-serves.
+Posts that arrive while a batch is processed form the next batch. Ceph sends one record in each post. A batch saves
+requests: its entries are counted together, and each slot is signalled once. `GET /health` answers 200, without a
+secret, while the inlet serves.
 
 Setup of the sender. Ceph needs a topic with `push-endpoint` and `persistent=true`, and a notification of the bucket to
 this topic. Ceph accepts an endpoint with a password only in a request over TLS. Ceph repeats posts until they are

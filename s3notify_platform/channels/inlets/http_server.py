@@ -5,7 +5,7 @@ client; waitress has no TLS. Here h11 implements the protocol; this module adds 
 
 | subject | bound |
 |---|---|
-| connections, counted when they are accepted | `connections`; more are refused, without TLS by an answer 503 |
+| connections, counted when they are accepted | `connections`; others are refused; without TLS, they get 503 |
 | connections of one address (IPv6: /64) without an admitted request so far | `strangers`; more are refused, too |
 | from acceptance to the head of the first admitted request, TLS included | `stranger_seconds` (408) |
 | a later request, from its first byte to its last | `request_seconds` (408) |
@@ -15,8 +15,8 @@ client; waitress has no TLS. Here h11 implements the protocol; this module adds 
 
 A request is admitted by its head alone: the body of a refused request is not read. So a client without a secret has at
 most `strangers` connections for each address, each for `stranger_seconds`. In some applications the body, too, is
-needed to prove the sender (a signature). Such an application returns `UNPROVEN`, so the body is read within these
-bounds, and then admits the request by its answer.
+needed to prove the sender (a signature). Such an application returns `UNPROVEN`. Then the body is read within these
+bounds, and the application's answer admits the request.
 
 A connection of a trusted proxy counts for the client of its last request (`proxies`). Before its first request, such a
 connection counts for no client, because HTTP proxies send only whole heads. If a client has `strangers` connections
@@ -134,7 +134,7 @@ class SparseLog:
         self._left_out = 0
 
     def warning(self, text: str, *values: object, exc_info: bool = False) -> None:
-        """Logs this line, with the number of lines left out before it; or leaves the line out."""
+        """Logs this line and the number of earlier lines that were left out; or leaves this line out."""
         if self._clock.monotonic() < self._next_at:
             self._left_out += 1
             return
@@ -243,7 +243,7 @@ class HttpServer:
             self._open.discard(task)
 
     def _count(self, stranger: _Stranger, address: str) -> bool:
-        """Counts the stranger's connection for this address, and no longer for its former address.
+        """Counts the stranger's connection for `address` instead of its former address.
 
         Returns False if the address has too many connections; then the connection counts for no address.
         """

@@ -1,15 +1,16 @@
 """Intake, shared by all inlets: reported changes become entries of every matching topic, then signals.
 
-Guarantees. If the outcome of an event is queued or duplicate, the event is durable in every matching topic, and the
-signal of its slot has moved after that. So the sender may drop the event. Events with the outcome full or unavailable
+Guarantees. If the outcome of an event is queued or duplicate, the event is durable in every matching topic. After that,
+the signal of the event's slot has moved. So the sender may drop the event. Events with the outcome full or unavailable
 must be reported again. Repeated or reordered reports do no damage: an entry only names the object to read.
 
 Duplicates. An event with a sequencer is identified by key, operation, sequencer and ETag. If this process has completed
-the same event among its last `MEMORY` steps, the event is dropped. Steps (each topic, each keyspace) are remembered one
-by one, so a full topic does not cause a second entry in other topics. An event without a sequencer never counts as a
-duplicate. Otherwise the last change would be missed if an object changes from A to B and back to A. An event with an
-older sequencer is not dropped either. Sequencers come from the clock of one gateway: MinIO and Ceph run several, and
-Ceph writes the bytes in little-endian order. So the event with the smaller sequencer may be the later change.
+the same event among its last `MEMORY` steps, the event is dropped. A step is the entry in one topic, or the signal in
+one keyspace. Each step is remembered on its own, so a full topic causes no second entry in other topics. An event
+without a sequencer never counts as a duplicate. Otherwise the last change would be missed if an object changes from A
+to B and back to A. An event with an older sequencer is not dropped either. Sequencers come from the clock of one
+gateway: MinIO and Ceph run several, and Ceph writes the bytes in little-endian order. So the event with the smaller
+sequencer may be the later change.
 
 Requests for a batch of n events in s slots: 1 scan of the topics; for each topic as many as `push_many`; for each
 keyspace s + 1 PUTs.
@@ -93,7 +94,7 @@ class _Report:
     outcome: Outcome | None = None
 
     def is_at_least(self, outcome: Outcome) -> None:
-        """Records a failure. Of several failures, the outcome that requires another report is kept."""
+        """Records a failure. If there are several failures, an outcome that requires another report is kept."""
         if _RANK[outcome] > _RANK[self.outcome]:
             self.outcome = outcome
 
@@ -142,7 +143,8 @@ class _Memory:
 
 
 class Intake:
-    """Puts the reported changes of one bucket into its queue, and signals its keyspaces. Thread-safe.
+    """Puts the reported changes of one bucket into the queue, and moves the signals of the bucket's keyspaces.
+    Thread-safe.
 
     `excluded`: prefixes of the platform's own objects, whose changes are ignored. Otherwise, if a topic takes all keys
     of the queue's own bucket, each of its entries would cause another entry, without end.
@@ -271,8 +273,8 @@ class Intake:
                     assert_never(unreachable)
 
     def _signal(self, step: str, target: Keyspace, reports: Sequence[_Report], trouble: _Retry) -> None:
-        """Signals events that have an entry, even if another topic was full: the entry of the full topic is signalled
-        later.
+        """Signals each event that has an entry, even if another topic was full. When the full topic gets its entry,
+        this entry is signalled, too.
         """
         began = self._memory.tick()
         lacking = [
@@ -360,7 +362,7 @@ def _identity(event: Event) -> bytes | None:
 
 
 def _unfit(event: Event) -> str:
-    """The reason why no topic can take the event; empty if it is valid."""
+    """The reason why no topic can take the event; empty if the event is valid."""
     if reason := unaddressable(event.key):
         return f"S3 clients cannot address its key: {reason}"
     if max(len(event.etag or ""), len(event.sequencer), len(event.name)) > FIELD_MAX:

@@ -59,8 +59,8 @@ class PoisonStore:
         self._lock = Lock()
 
     def keep(self, body: bytes, *, origin: str, reason: str) -> bool:
-        """Keeps a message; False if `limit` messages are kept. Cost: 2 requests (3 on a bucket), 0 if the message was
-        kept before.
+        """Keeps a message. Returns False if `limit` messages are kept already. Cost: 2 requests (3 on a bucket), 0 if
+        the message was kept before.
 
         `UnavailableError`, `UnknownOutcomeError`: try again.
         """

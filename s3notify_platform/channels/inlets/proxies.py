@@ -62,7 +62,7 @@ class TrustedProxies:
         return address is not None and any(address in network for network in self.networks)
 
     def client(self, peer: str, headers: Mapping[str, str]) -> str:
-        """The address that the request of a trusted peer counts for. `headers`: the headers by lower-case name."""
+        """The address for which a trusted peer's request counts. `headers`: the headers by lower-case name."""
         found = {
             self._last_untrusted(list(hops))
             for name, hops in (
@@ -87,8 +87,8 @@ NO_PROXIES: Final = TrustedProxies()
 
 
 def counted(address: str) -> str:
-    """The address or network that counts: the /64 network of an IPv6 address; an IPv4 address within IPv6 counts as
-    IPv4.
+    """The address or network that counts. An IPv6 address counts as its /64 network; an IPv4 address within IPv6 counts
+    as IPv4.
     """
     found = _address(address)
     if isinstance(found, IPv6Address):
@@ -107,7 +107,7 @@ def _address(text: str) -> _Address | None:
 
 
 def _hops(forwarded: str) -> Iterator[str]:
-    """The `for` of each element; the last text is empty if the header is malformed."""
+    """Yields the `for` of each element. If the header is malformed, the last text is empty."""
     at, hop = 0, ""
     while at < len(forwarded):
         if (pair := _PAIR.match(forwarded, at)) is None:

@@ -11,7 +11,7 @@ A message that was not deleted is received again, so no crash loses a change; du
 Outcomes of a message
     - All events queued, duplicate, ignored or kept as poison: the message is deleted.
     - A topic is full: the message is hidden, and received again later. The hidden time grows with each receive, up to
-      15 minutes. The other topics have their entry.
+      15 minutes. Other topics have the entry already.
     - The store is unavailable: the message is kept in memory and retried. Meanwhile, no new message is received,
       because each receive counts. After too many receives, the message service moves a message to its dead letters.
     - The message is not an S3 event message: it is left to the dead letters of the message service. If the service has
@@ -142,7 +142,8 @@ class PullInlet:
         return {**mine, **self._intake.counts()}
 
     def handle(self, messages: Sequence[Message]) -> tuple[str, float] | None:
-        """Processes messages once. Returns None, or, if the store is unavailable, the reason and the seconds to wait.
+        """Processes messages once. Returns None. If the store is unavailable, returns the reason and the seconds to
+        wait.
 
         Finished messages are deleted or put back; call this method again for the other messages.
         """

@@ -1,6 +1,6 @@
 """Inlet from SQS: S3's notifications, as S3, SNS or EventBridge put them into a queue. `queue_inlet` has the loop.
 
-SQS hides at most 120,000 messages. It delivers no more messages while so many are hidden.
+SQS hides at most 120,000 messages. While so many messages are hidden, SQS delivers no other messages.
 """
 
 from dataclasses import dataclass

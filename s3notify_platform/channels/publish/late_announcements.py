@@ -17,7 +17,9 @@ from s3notify_platform.kernel.errors import (
 from s3notify_platform.protocols.notification_queue import NotificationQueue, QuotaExceeded, Topic
 
 ATTEMPTS: Final = 5
-"""Maximum number of a writer's attempts, if topics change meanwhile, or refuse a change that must be announced."""
+"""Maximum number of a writer's attempts for one change. An attempt fails if the topics change meanwhile, or if a topic
+refuses a change that must be announced.
+"""
 
 
 class LateAnnouncements:
@@ -53,10 +55,10 @@ class LateAnnouncements:
             self.reserve_again(topic, [work for work in unannounced if not work.happened])
 
     def _topics_after(self, works: Sequence[PendingChange]) -> tuple[Topic, ...] | None:
-        """The topics that take these changes; None if the topics could not be read, so that the signal is not marked.
+        """All topics as of these changes; None if the topics could not be read: then the signal is not marked.
 
-        Makes no request if all changes are reserved, and happened while this process's knowledge of the topics was
-        valid. The topics are read if a change has no reservation, or is in doubt and so may happen later.
+        If all changes are reserved and happened in time, the topics that this process knows suffice, and no request is
+        made. The topics are read if a change has no reservation, or is in doubt and so may happen later.
         """
         reserved = all(work.held and work.happened for work in works)
         moment = max(work.answered for work in works) if reserved else None

@@ -9,14 +9,14 @@ Steps, for one change or a batch
     1. Reserve, in every topic that takes the key. If a topic is full, the change is refused in all topics.
     2. Write, if the reservations are still fresh. Object and reservations name the writer's id (`s3notify-writer`).
     3. If the outcome is unknown: HEAD. If the object has our id (or is absent, after a delete), the write happened.
-    4. Look at the topics. The known topics suffice if the writes are reserved, and were answered within 2 s after the
-       start of the last read of topics. Otherwise, read the topics again. If a write happened, announce it to new
+    4. Look at the topics. The known topics suffice if all writes have reservations and were answered in time: within 2
+       s after the last read of topics began. Otherwise, read the topics again. If a write happened, announce it to new
        topics: their consumers list only once, and could miss the object.
     5. If the write happened, commit the entries. If the write did not happen, abort the entries. If the write is in
        doubt, or a new topic could not take the change, leave the entries to the reconciler. If a reservation was
        resolved meanwhile, push the change again.
-    6. Move the signal of each touched slot, marked as queued, then the root. With `signals: root`, move only the root
-       if all changes are queued.
+    6. Move the signal of each touched slot, marked as queued, then the root. With `signals: root`: if all changes are
+       queued, move the root and no slot's signal.
 
 Large objects (`put_file`, `put_stream`, `copy`) are written in step 2 by a multipart upload, which the reservations
 name. The reservations are renewed during the upload. The upload is completed only if they are still fresh. If the
@@ -26,12 +26,12 @@ Threads of a process share steps 1 and 4 to 6 (`kernel.group_commit`). Changes o
 are one reservation, and one batch of commits and signals. Meanwhile, each thread writes its own objects.
 
 If the writer is killed between any two steps, the reconciler resolves the reservations by HEAD. The reconciler also
-announces the changes to the topics that exist then, and moves the signals. If no topic takes the key, or the queue was
-not reachable, the signal is not marked, so consumers list, as for an unqueued writer.
+announces the changes to the topics that exist then, and moves the signals. The signal is not marked if no topic takes
+the key, or if the queue was not reachable. Then consumers list, as for an unqueued writer.
 
 Limit. If a writer without a reservation is killed between its write and the end of step 4, its change is not announced.
 Only the sweep finds the object. A writer has no reservation in two cases. Either the first topic for the key was
-created after the write began, or less than 2 s before. Or all topics that the writer knew were deleted meanwhile.
+created after the write began, or less than 2 s before. Or all topics known to the writer were deleted meanwhile.
 
 | requests, for n changes in s slots and t topics | |
 |---|---|
@@ -99,8 +99,8 @@ class QueuedPublisher(LargeObjects[PublishOutcome]):
     """Writes objects, announces them in the queue, moves signals. Thread-safe: threads that share it share requests.
 
     Outcomes are those of the object writes, or `Refused`. `UnavailableError` or `UnknownOutcomeError`: nothing could be
-    reserved, and nothing was written. `UsageError`: a change is invalid; it was not written, but the other changes of
-    its batch were written. `NotSignalledError`: changes happened that may not be announced everywhere: call
+    reserved, and nothing was written. `UsageError`: a change is invalid. This change was not written; the other changes
+    of its batch were written. `NotSignalledError`: changes happened that may not be announced everywhere: call
     `announce(error.keys)`, or leave them to the reconciler.
     """
 
@@ -139,8 +139,8 @@ class QueuedPublisher(LargeObjects[PublishOutcome]):
         precondition: Precondition | None = None,
         metadata: Mapping[str, str] | None = None,
     ) -> PublishOutcome:
-        """Writes one object. Requests with one topic: 5, in sequence; 1 more every 2 s and every 32 puts; 3 or 4 more
-        at first. Concurrent threads share all requests except the PUTs of object and slot signal.
+        """Writes one object. Requests with one topic: 5, in sequence. The first put takes 3 or 4 more; later, 1 more
+        each 2 s and each 32 puts. Concurrent threads share all requests except the PUTs of object and slot signal.
         """
         return self.publish([Put(key=key, body=body, precondition=precondition, metadata=metadata)])[0]
 
@@ -164,8 +164,8 @@ class QueuedPublisher(LargeObjects[PublishOutcome]):
         """Applies all changes; returns an outcome for each. If a topic is nearly full, the first changes get room.
 
         Requests: see the module. After the last entry, the signal of each touched slot moves once, and the root once. A
-        write may begin only within a third of the queue's `stale_seconds` (by default 40 s of 120 s). The writes of a
-        large batch that could not begin by then are `Refused`, with 0 s to wait. Bodies are held in memory.
+        write may begin only within a third of the queue's `stale_seconds` (by default 40 s of 120 s). A write of a
+        large batch that would begin later is `Refused`, with 0 s to wait. Bodies are held in memory.
         """
         batch = tuple(changes)
         self._publisher.check(batch)
@@ -315,7 +315,7 @@ class QueuedPublisher(LargeObjects[PublishOutcome]):
     def _reserve_in(
         self, topic: str, works: Sequence[PendingChange]
     ) -> Sequence[Reservation | QuotaExceeded] | S3NotifyError:
-        """The reservations, or the error; also `NotFoundError` for a topic that was created again meanwhile."""
+        """The reservations, or the error. A topic that was created again meanwhile gives `NotFoundError`."""
         try:
             answers = self._queue.reserve_many(topic, [work.event for work in works])
         except S3NotifyError as error:

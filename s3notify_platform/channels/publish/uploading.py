@@ -55,7 +55,8 @@ class Renewal:
     """Renews the reservations of an upload (`keyspace.uploads.Keep`). The first renewal also names the upload in the
     reservations.
 
-    Requests: 1 for each topic at first, and every 13 s (a ninth of the topic's `stale_seconds`).
+    Requests: 1 for each topic at the beginning, then 1 for each topic every 13 s (a ninth of the topic's
+    `stale_seconds`).
     """
 
     def __init__(self, queue: NotificationQueue, work: PendingChange) -> None:

@@ -5,7 +5,7 @@
 | a reservation, its object written or not | HEAD (`Reconciler`) | `stale_seconds`, and one or two passes |
 | a multipart upload | its reservation, which names it; aborted before the HEAD | the same time |
 | an entry whose slot was never signalled | the signal has not moved since before the entry | `unsignalled_seconds` |
-| such an entry, if others moved that signal, or this process is new | it still exists | `doubtful_seconds` |
+| an entry whose slot's signal has moved, or was unknown before | the entry still exists | `doubtful_seconds` |
 
 In each of these cases, the slot's signal is moved, marked as queued. The signal is moved again every `doubtful_seconds`
 while the entry exists. A needless signal causes a batch that finds nothing; to avoid this, the reconciler watches the
@@ -79,12 +79,12 @@ class ReconcilerReport:
     signalled: int = 0
     """Keys whose slots were signalled."""
     errors: tuple[str, ...] = ()
-    """The requests that failed. The next pass repeats them."""
+    """The requests that failed. The next pass repeats these requests."""
 
 
 @dataclass(slots=True, kw_only=True)
 class WaitingEntry:
-    """A committed entry; for each keyspace, the time since which it waits, and the first known signal of its slot."""
+    """A committed entry that no consumer has removed yet. `since`: for each keyspace, the start of the entry's wait."""
 
     since: dict[int, float]
     unmoved: dict[int, bytes]
@@ -140,7 +140,7 @@ class ReconcilerService:
             ("passes", "committed", "aborted", "recounted", "signalled", "failed", "working_ms"), 0
         )
         self._unannounced: set[str] = set()
-        """Keys to signal that could not be announced in every topic."""
+        """Keys to signal whose changes could not be announced in every topic."""
         self._turn = Lock()
         self._due_at: float | None = None
 
@@ -161,8 +161,8 @@ class ReconcilerService:
         return dict(self._counts)
 
     def reconcile_when_due(self) -> ReconcilerReport | None:
-        """Makes one pass if the last pass began `pass_seconds` ago, and no other thread makes one; else returns None
-        immediately.
+        """Makes one pass if the last pass began at least `pass_seconds` ago. Otherwise, or while another thread makes a
+        pass, returns None immediately.
 
         A sensor in a long-lived process calls this method in every tick, on the same object (`shared_reconciler`).
         """
@@ -229,8 +229,8 @@ class ReconcilerService:
         return report
 
     def _poll(self, errors: list[str]) -> None:
-        """Polls the signals before the entries are read. So if an entry is new in this pass, its signal may have moved
-        since the previous pass, but not earlier.
+        """Polls the signals before the entries are read. So the signal of an entry that is new in this pass may have
+        moved since the previous pass, but not earlier.
         """
         for watched in self._keyspaces:
             watched.before = watched.watcher.state if watched.polled else None
@@ -252,13 +252,14 @@ class ReconcilerService:
             if upload:
                 self._objects.abort_upload(event.key, upload)
             elif empty := self._objects.empty_uploads(event.key):
-                # The named uploads are read after the list of uploads. So if a writer has begun a listed upload and
-                # named it, the upload is kept.
+                # The uploads that reservations name are read after the list of uploads. So if a writer has begun a
+                # listed upload and named it, the upload is kept.
                 for orphan in set(empty) - self._queue.uploads_of(self._bucket, event.key):
                     self._objects.abort_upload(event.key, orphan)
 
     def _announce_to_others(self, event: Event) -> None:
-        """Announces the event to topics that are younger than the reservation, in place of its killed writer.
+        """In place of the killed writer, announces the event to topics that were created after the writer's
+        reservation.
 
         An inlet's reservation (its `announced_to` is empty) is skipped: the inlet receives its message again. A topic
         for which the event is too large gets no entry: the signal is not marked, so the topic's consumer lists.
@@ -267,8 +268,8 @@ class ReconcilerService:
             return
         takers = self._queue.takers(self._queue.see_topics(), self._bucket, event)
         others = [topic for topic in takers if topic.epoch not in event.announced_to]
-        # The reservations made here name these topics, too. So if this process is killed, the changes are not announced
-        # to these topics again.
+        # The reservations made here name these topics, too. So if this process is killed, no other reconciler announces
+        # the change to these topics again.
         event = replace(event, announced_to=(*event.announced_to, *(other.epoch for other in others)))
         held: list[Reservation] = []
         try:
@@ -328,7 +329,7 @@ class ReconcilerService:
         )
 
     def _digest(self, watched: WatchedKeyspace, state: WatcherState, entry: Entry) -> bytes:
-        """The signal that moves after the entry: the slot's, or the root if the root moves alone."""
+        """The digest of the signal that moves after the entry: the root's if the root moves alone, else the slot's."""
         if watched.watcher.alone:
             return digest_of(ETag(state.root_etag or ""))
         return state.seen(watched.keyspace.publisher.slot_of(entry.event.key))

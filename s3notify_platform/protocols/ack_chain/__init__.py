@@ -40,15 +40,15 @@ Invariants
     - An acked chain stays acked, and a failed chain stays failed. An ended chain is kept for a while. `purge` removes
       an ended chain to free space; `reuse` removes the chain when the caller wants its tag again.
     - Exactly one operation of a chain gets `Acked`. If the caller of this operation crashed before the answer arrived,
-      a retry of the operation gets `Acked`. If a call that only reads was the first to see the end, one stamper claims
-      `Acked`, by one more record.
+      a retry of the operation gets `Acked`. If a call that only reads was the first to see the end, one stamper creates
+      one more record, and so claims `Acked`.
     - A scan of several pages is not a snapshot. The scan shows all records that existed when the scan began. Stamps
-      only bring a chain nearer to its end. So a chain that a scan shows as done is done.
+      only bring a chain nearer to its end. So if a scan shows a chain as done, the chain is done.
 
 Limits
     - A parent must begin the same children in every attempt. If a later attempt names other children, these children
-      are begun, too, but perhaps only after the chain is acked.
-    - A stamp that is created while the chain is being failed may get `Stamped`. Its children then stay missing.
+      also begin, perhaps after the chain is acked.
+    - `fail` and a stamp may run at the same time. The stamp may then get `Stamped`, but its children stay missing.
     - A scan takes one request for each 1000 stamps. Limits: `PAYLOAD_MAX` characters of payload, `TAG_BYTES_MAX` bytes
       of tag.
 

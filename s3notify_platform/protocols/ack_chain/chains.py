@@ -205,9 +205,9 @@ class AckChains:
     def finish(self, chain: Chain, operation_id: str | None = None) -> StampOutcome:
         """Ends all children of an `open_batch` chain in one stamp. Cost: 1 request.
 
-        This method is only for chains whose stamps began no other children (`starts`). The stamp alone brings the XOR
-        to zero, so it is written as the end of the chain without a look at other stamps. The call may be repeated. If
-        the chain was deleted, the call does not notice this, and leaves a record that `purge` removes.
+        This method is only for chains whose stamps began no other children (`starts`). This one stamp brings the XOR to
+        zero. So the call writes the chain's end directly, and reads no other stamps. The call may be repeated. If the
+        chain was deleted, the call does not notice this, and leaves a record that `purge` removes.
         """
         if chain.stamp:
             raise UsageError(f"chain {chain.tag!r} was created with stamps: use `stamp`")
@@ -264,8 +264,8 @@ class AckChains:
     def purge(self) -> int:
         """Deletes chains whose retention has ended by this wall clock; returns their number.
 
-        Also removes the records that are left of deleted chains. The call only frees space. Cost: 1 request for each
-        1000 records, for each chain that has ended, and for each removed record.
+        Also removes the leftover records of deleted chains. The call only frees space. Cost: 1 request for each 1000
+        records, for each chain that has ended, and for each removed record.
         """
         now_ms, purged = self._clock.wall_ms(), 0
         for tag, head, others in self._groups(keys_only=lambda key: not is_closed(key)):
@@ -364,7 +364,7 @@ class AckChains:
         return Acked() if winner == operation else AlreadyAcked()
 
     def _settled(self, found: Seen) -> Seen:
-        """Returns `found`. Closes the chain if all children have ended; a stamp can claim its `Acked` later."""
+        """Returns `found`. Closes the chain if all children have ended; a stamp can claim the chain's `Acked` later."""
         if found.closed is None and found.done:
             return replace(found, closed=self._close(found.chain, self._closing("acked")))
         return found
@@ -442,7 +442,7 @@ class AckChains:
             list(pool.map(remove, records))
 
     def _groups(self, keys_only: Callable[[str], bool]) -> Iterator[tuple[str, Record | None, list[Record]]]:
-        """Each tag with its head or None, and its other records. Cost: 1 scan, without the values of `keys_only`."""
+        """For each tag, its head (or None) and its other records. Cost: 1 scan, without the values of `keys_only`."""
         records = self._records.scan(self._partition, keys_only=keys_only)
         for tag, group in groupby(records, key=lambda record: tag_of(record.key)):
             found = list(group)

@@ -31,7 +31,9 @@ def is_number(name: str) -> bool:
 
 
 def pack_names(names: Iterable[str]) -> list[object]:
-    """Names as compact JSON. Names that are not numbers and do not end in "/" and a number stay unchanged."""
+    """Names as compact JSON. Only numbers, and names that end in "/" and a number, are packed. Other names stay
+    unchanged.
+    """
     ordered = in_order(names)
     numbers = [int(name) for name in ordered if is_number(name)]
     packed = _runs(numbers)

@@ -113,7 +113,7 @@ def new_stamp(clock: Clock = SYSTEM_CLOCK) -> bytes:
 
 
 def with_xor(outcome: StampOutcome, stamp: bytes) -> StampOutcome:
-    """Adds the XOR to the outcome of the last raw stamp: zero bytes of the stamp's length."""
+    """If this raw stamp got `Acked`, adds the resulting XOR to the outcome: zero bytes of the stamp's length."""
     return Acked(xor=bytes(len(stamp))) if isinstance(outcome, Acked) else outcome
 
 

@@ -21,19 +21,20 @@ Steps, leases
     1. HEAD the path. If the precondition fails, the outcome is a conflict.
     2. Create the lease of (path, expected ETag or `*`), generation 0. If that succeeds, go to step 4.
     3. If a lease exists already, HEAD the path at every test interval. If the precondition fails, the outcome is a
-       conflict. Wait until the timeout of the lease found, times the clock skew rate, has passed on our own clock. Then
-       HEAD again, and replace the lease with generation + 1 if the lease has not changed. If the replacement is
-       refused, repeat step 3 with the current lease.
-    4. The lease is ours: write, without a condition. The write must begin in the first half of the timeout, which
-       counts from before step 1. After that, go back to step 1 and replace our own lease. If the store's answer is
-       unknown, HEAD the path. If the object has our writer id (for a delete: if the object is gone), the write is
-       confirmed. If the path is unchanged, write again under the same id. In all other cases, the outcome is unknown.
+       conflict. Wait for the found lease's timeout, multiplied by the clock skew rate, on our own clock. Then HEAD
+       again, and replace the lease with generation + 1 if the lease has not changed. If the replacement is refused,
+       repeat step 3 with the current lease.
+    4. The lease is ours: write, without a condition. The timeout counts from a moment before step 1. The write must
+       begin in the first half of the timeout. After the first half, go back to step 1 and replace our own lease. If the
+       store's answer is unknown, HEAD the path. If the object has our writer id (for a delete: if the object is gone),
+       the write is confirmed. If the path is unchanged, write again under the same id. In all other cases, the outcome
+       is unknown.
     5. If the write was confirmed only after the timeout, another HEAD must still find our writer id. Otherwise, the
        outcome is unknown.
     6. Mark the lease done (generation + 1, timeout 0) if it is still ours. If that succeeds, the outcome is `Written`.
        If another writer has taken the lease over, the outcome is unknown, because the other writer's write may be in
-       flight. If there is no answer, the outcome is `Written` only if our write was confirmed within the timeout.
-       Within the timeout, no other writer can take the lease over.
+       flight. The mark may get no answer. Then the outcome is `Written` if the write itself was confirmed within the
+       timeout, and unknown otherwise. Within the timeout, no other writer can take the lease over.
 
 Storage
     {path}                        the object itself
@@ -53,8 +54,8 @@ Limits
       reports such stores (`copy_if_absent`, `delete_if_match`); this package does not check the store.
     - Native: a delete leaves no writer id. If a delete is in doubt and the object is gone: `UnknownOutcomeError`.
     - Native and leases: while our attempt to create is in doubt, another writer may find the object and delete it.
-      Then we create the object a second time. If a third writer has created the object by then, the result is a
-      conflict (native) or unknown (leases). Commits to a Delta table do not have this problem: no writer deletes a
+      Then we create the object a second time. If a third writer has created the object before us, the outcome is a
+      conflict (native), or is unknown (leases). Commits to a Delta table do not have this problem: no writer deletes a
       version of the table's log, and vacuum keeps young files.
     - Leases: an unconditional write cannot be cancelled. Such a write may be in flight for longer than timeout × skew
       rate: its process paused after the check in step 4, or the network delayed the request. The late write may then

@@ -192,7 +192,7 @@ class DynamoCommit(ConditionalCommit):
         return found
 
     def _write(self, operation: Operation, lease: CommitLease, writer: str, began: float) -> Written:
-        """Writes under our lease. A write in doubt keeps the lease, so that the next writer waits for it."""
+        """Writes under our lease. A write in doubt keeps the lease: the next writer waits for the lease's end."""
         path, labels = operation.path, {WRITER: writer, EXPECTED: operation.expected}
 
         def send() -> WriteOutcome:

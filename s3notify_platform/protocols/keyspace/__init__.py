@@ -9,9 +9,9 @@ Steps
     6. The watcher remembers the new root only after the LIST has succeeded.
 
 If nearly all writers announce their changes in a queue first, they may skip step 2 (`signals: root`): the root moves
-alone. Such a root is one byte longer; it says that entries of the queue name all slots with new changes. A watcher then
-reads the marks of the entries (`entries`) instead of step 5. For each slot, it remembers 8 bytes of a hash of these
-marks.
+alone. Such a root is one byte longer, and says that entries of the queue name all slots with new changes. A watcher
+then reads the marks of the entries (`entries`) instead of step 5. For each slot, it remembers 8 bytes of a hash of
+these marks.
 
 Unqueued writers still signal as above. The root of an unqueued writer makes the watcher both LIST the signals and read
 the marks. But a root that moves alone may overwrite the root of an unqueued writer before the next poll. So a watcher
@@ -39,13 +39,13 @@ Limits
       the latest.
     - A watcher remembers 8 bytes of a hash of each ETag. So it misses a change with probability 2**-64.
 
-Requests: publish n objects in s slots: n + s + 1 PUTs, or n + 1 if the root moves alone; a multipart upload takes 2
-more, and 1 for each part. A poll takes 1 HEAD, and 1 LIST if the root changed.
+Requests: n objects in s slots take n + s + 1 PUTs, or n + 1 if the root moves alone. A multipart upload replaces the
+PUT of its object by 2 requests, and 1 for each part. A poll takes 1 HEAD, and 1 LIST if the root changed.
 
-The protocol differs from the vnotify crate, with the same bytes in the bucket: the root is remembered after the LIST,
-not before it. The causal poll begins after the GET, not together with it, and is retried while the reader waits. The
-causal poll is also made for a missing key and for entries that the background reads again. Foreign objects below the
-prefix cannot hide slots. Deletes and batches are signalled.
+The bytes in the bucket are the same as those of the vnotify crate; the protocol differs in these points. The root is
+remembered after the LIST, not before the LIST. The causal poll begins after the GET, not together with it, and is
+retried while the reader waits. The causal poll is also made for a missing key and for entries that the background reads
+again. Foreign objects below the prefix cannot hide slots. Deletes and batches are signalled.
 
 Reading order: signals, publisher, uploads (large objects), watcher, causal (a cache above the watcher), cached_entries.
 """

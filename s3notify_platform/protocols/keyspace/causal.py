@@ -52,7 +52,7 @@ WAIT_SECONDS: Final = 60.0
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class _Held:
-    """A poll whose changes readers do not see yet: its number, its start, and the number of each slot's last change."""
+    """A poll whose changes are hidden from readers: its number, its start, and each slot's last poll with a change."""
 
     number: int
     began: float
@@ -66,27 +66,27 @@ _Again = Mapping[str, tuple[Entry, Entry]]
 class CausalCache:
     """Cached objects that never contradict each other: a reader never sees an effect without its cause.
 
-    A new version, or the absence of a key, is used only after a poll that began after the response to the GET of this
-    key. So all changes signalled before that version was written are known, and stale entries of other keys are
-    revalidated on their next read. A failed poll is retried with backoff while its readers wait. After
-    `patience_seconds`, readers get `UnavailableError`, never a body that no such poll has followed.
+    A GET may return a new version, or the absence of its key. The cache uses this result only after a poll that began
+    after the response to the GET. So the cache knows all changes that were signalled before that version was written.
+    Stale entries of other keys are revalidated on their next read. A failed poll is retried with backoff while its
+    readers wait. After `patience_seconds`, readers get `UnavailableError`, never a result without its poll.
 
     Cost: a hit takes 0 requests, and all hits together take one poll each `staleness_seconds`. A miss takes 1 GET and a
     poll, which waiting readers share. A stale entry takes 1 conditional GET. Thread-safe. Above `max_entries` or
     `max_bytes`, the least recently used entries are evicted. Each poll also evicts entries that were unused for
-    `idle_seconds`. The watcher must not be shared. An object written by `put` is used immediately: its causes are
-    objects that its writer has read from this cache.
+    `idle_seconds`. The watcher must not be shared. An object that `put` wrote is used immediately, without a poll: its
+    writer has read all causes of the object from this cache.
 
     To refresh in the background:
 
         with CausalCache(store, Watcher(store, prefix=…)) as cache:     # or `start` and `close`
             cache.try_get(key)                                          # no request: cached, and at most 10 s old
 
-    A thread polls each `staleness_seconds`. The thread reads again the changed entries that were used within
-    `HOT_SECONDS`: at most `revalidate_max` entries a poll, the most recently used first. Meanwhile, and while polls
-    fail, hits stay unchanged for at most `serve_stale_seconds`. Then readers wait for a poll, as without the thread.
-    Cost: one poll each `staleness_seconds`. A poll that finds changes takes up to `revalidate_max` more conditional
-    GETs. It takes one more poll if one of these GETs finds a new version.
+    A thread polls each `staleness_seconds`. After each poll, the thread reads changed entries again if they were used
+    within `HOT_SECONDS`. One poll causes at most `revalidate_max` such reads, the most recently used entries first.
+    Meanwhile, and while polls fail, hits stay unchanged for at most `serve_stale_seconds`. Then readers wait for a
+    poll, as without the thread. Cost: one poll each `staleness_seconds`. A poll that finds changes takes up to
+    `revalidate_max` more conditional GETs. It takes one more poll if one of these GETs finds a new version.
     """
 
     def __init__(
@@ -184,7 +184,7 @@ class CausalCache:
         The call does nothing while another thread polls. `UnavailableError` if the poll failed: cached objects are
         served until they are too old. Requests are listed in the class's docstring.
         """
-        self._is_fresh()  # shows changes that another thread has held back for too long
+        self._is_fresh()  # makes changes visible that another thread has held back for too long
         with self._turn:
             if self._polling:
                 return
@@ -227,7 +227,7 @@ class CausalCache:
             return self._load(key, slot, known.found if known is not None else None, as_of)
 
     def try_get(self, key: str) -> StoredObject | None:
-        """The result of `get`, if `get` takes no request; else None. Waits for no request of another thread.
+        """The result of `get`, if `get` takes no request; else None. Never waits for a request of another thread.
 
         If the result is None, call `get`: the object does not exist or is not cached, its slot has changed, or the last
         poll is too old. With the refresh in the background, objects that are often used are cached.
@@ -249,8 +249,8 @@ class CausalCache:
     ) -> WriteOutcome:
         """Writes one object and moves its signals. Requests, outcomes and errors are those of `Publisher.put`.
 
-        After `Written`, readers of this cache get this version or a later version, at first without a request. After
-        any other outcome, the next `get` reads the object. `UsageError` if the cache was created without a `publisher`.
+        After `Written`, readers of this cache get this version or a later version. Until the next poll, such reads take
+        no request. After any other outcome, the next `get` reads the object. `UsageError` without a `publisher`.
         """
         if self._publisher is None:
             raise UsageError("this cache has no publisher: create it with CausalCache(…, publisher=…)")
@@ -313,7 +313,7 @@ class CausalCache:
         return found
 
     def _read(self, key: str, known: StoredObject | None) -> tuple[StoredObject | None, bool]:
-        """The current object, and True if it is a new version or a new absence, which needs a poll. Cost: 1 GET."""
+        """The object; True unless it is the `known` version. A new version or absence needs a poll. Cost: 1 GET."""
         answer = self._objects.get(key, if_none_match=known.meta.etag if known else None)
         if isinstance(answer, NotModified):
             return known, False
@@ -349,8 +349,8 @@ class CausalCache:
             attempt += 1
 
     def _poll(self, number: int) -> UnavailableError | None:
-        # Only the one thread that set `_polling` runs this method, so `_state` has one writer. If another thread shows
-        # the changes that this thread holds back, this thread does not change `_state` any more.
+        # Only the one thread that set `_polling` runs this method, so `_state` has one writer. Another thread may make
+        # the changes visible that this thread holds back. After that, this thread does not change `_state`.
         held: _Held | None = None
         began = self._clock.monotonic()
         try:

@@ -180,7 +180,9 @@ class Publisher(LargeObjects[WriteOutcome]):
         return self._objects.head(key)
 
     def watcher(self) -> "Watcher":
-        """A new watcher of the signals. The watcher also accepts roots that move alone. Cost: no request."""
+        """A new watcher of the signals. The watcher also accepts a root that moves without the signal of a slot. Cost:
+        no request.
+        """
         return Watcher(self._keyspace, prefix=self._prefix, slots=self.slots, clock=self._clock, entries=dict)
 
     def slot_of(self, key: str) -> Slot:
@@ -193,11 +195,11 @@ class Publisher(LargeObjects[WriteOutcome]):
         """Moves the signals of objects that others wrote. Cost: s + 1 requests for keys in s slots, 0 if there are no
         keys.
 
-        `queued`: the keys whose changes are in the notification queue. Default: all or no keys, as set in the
-        constructor. The signal of a slot says that its changes are queued only if all keys of this slot are in
-        `queued`. `alone`: if all keys are queued, only the root moves, with 1 request. `alone` is for keyspaces whose
-        watchers read the queue. `NotSignalledError` names the keys whose signals may not have moved; the signals of all
-        other keys have moved.
+        `queued`: the keys whose changes are in the notification queue. Default: all keys if the constructor got
+        `queued=True`, else no key. The signal of a slot says that its changes are queued only if all keys of this slot
+        are in `queued`. `alone`: if all keys are queued, only the root moves, with 1 request. `alone` is for keyspaces
+        whose watchers read the queue. `NotSignalledError` names the keys whose signals may not have moved; the signals
+        of all other keys have moved.
         """
         slot_by_key = {key: slot_of(key, self.slots) for key in keys}
         slots = sorted(set(slot_by_key.values()))

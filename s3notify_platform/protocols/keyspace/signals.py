@@ -74,8 +74,8 @@ class WatcherState:
     """The state that a watcher remembers: the root's ETag, and 8 bytes for each slot. Immutable; 11 KB as a string.
 
     A change that the state does not remember is reported again: the second report costs one request, and no change is
-    missed. A caller that stores the new root without some changed slots must remember these slots itself. No poll
-    reports these slots until the root moves.
+    missed. A caller may store the new root without the signals of some changed slots. Then the caller must remember
+    these slots itself. No poll reports these slots until the root moves.
 
     If the root moves alone, `entries` has 8 more bytes for each slot (another 11 KB): a hash of the marks of the slot's
     entries in the queue. `listed_root` is the root as of the last LIST of the signals.
@@ -100,7 +100,9 @@ class WatcherState:
         return self.digests[DIGEST_BYTES * slot : DIGEST_BYTES * (slot + 1)]
 
     def changed(self, signals: Mapping[Slot, ETag]) -> tuple[Slot, ...]:
-        """The slots, ascending, whose signal differs from the remembered signal. Vanished signals do not count."""
+        """The slots, ascending, whose signal differs from the remembered signal. A signal that has vanished is not a
+        change.
+        """
 
         def seen(slot: Slot) -> bytes:
             if not signals[slot].startswith(_OF_ENTRIES):
@@ -110,7 +112,7 @@ class WatcherState:
         return tuple(slot for slot in sorted(signals) if seen(slot) != digest_of(signals[slot]))
 
     def advance(self, slots: Iterable[int], signals: Mapping[Slot, ETag]) -> "WatcherState":
-        """The state that also remembers the signals of exactly these slots. The root stays unchanged."""
+        """A copy of the state that also remembers the signals of `slots`. The root stays unchanged."""
         digests, entries = bytearray(self.digests), bytearray(self.entries)
         for slot in slots:
             if not 0 <= slot < self.slots:

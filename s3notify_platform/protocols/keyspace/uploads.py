@@ -1,9 +1,9 @@
 """Objects that do not fit into memory: multipart uploads of files and streams, and copies by the store itself.
 
 No part is visible before the upload is completed, by one request under the precondition. If that request has no answer,
-a HEAD shows by the writer id in the metadata if the upload was completed (`updates.resolve`). An upload that does
-not become an object is aborted. If its process is killed, the upload is left over. If the publisher has a queue, the
-reconciler aborts such an upload. Otherwise, add a rule to the bucket's lifecycle that aborts it
+a HEAD shows if the upload was completed: the object's metadata has the writer id (`updates.resolve`). An upload that
+does not become an object is aborted. If its process is killed, the upload is left over. If the publisher has a queue,
+the reconciler aborts such an upload. Otherwise, add a rule to the bucket's lifecycle that aborts such uploads
 (`AbortIncompleteMultipartUpload`).
 
 Limits. A precondition holds only if the store honours it when an upload is completed. Some stores honour a precondition
@@ -131,8 +131,8 @@ class LargeObjects(Generic[O_co]):
         precondition: Precondition | None = None,
         metadata: Metadata = None,
     ) -> O_co:
-        """Writes a file as an object. Requests below 8 MiB: those of `put`. Requests above: 2 more, and 1 for each
-        part.
+        """Writes a file as an object. Requests below 8 MiB: those of `put`. Requests from 8 MiB on: the PUT of the
+        object is replaced by 2 requests, and 1 for each part.
 
         `UsageError`: the file cannot be read, or changed meanwhile; nothing was written.
         """
@@ -186,8 +186,8 @@ class LargeObjects(Generic[O_co]):
 
         An empty `source_bucket` is this bucket. The copy keeps the source's metadata; `metadata` overrides it.
         `NotFoundError`: the source does not exist. `ConflictError`: the source changed meanwhile. In both cases nothing
-        was written. Requests: up to 1 GiB and without a precondition, those of `put` and 1 HEAD of the source.
-        Requests otherwise: 2 more, and 1 for each 128 MiB instead of the one request that copies.
+        was written. Requests of a copy of up to 1 GiB without a precondition: those of `put`, and 1 HEAD of the source.
+        In any other copy, the one request that copies is replaced by 2 requests, and 1 for each 128 MiB.
         """
         found = self._source(source_bucket, source_key)
         if found is None:
@@ -332,8 +332,8 @@ def _ours(found: ObjectMeta | None, writer: str) -> Written | None:
 
 
 def _looked_at(call: Callable[[], WriteOutcome], look: Callable[[], None], at_once: int) -> WriteOutcome:
-    """Makes a long call. Unless `at_once` is 1, another thread makes it, and this thread calls `look`, whose errors it
-    ignores.
+    """Runs `call`, which may take long. Unless `at_once` is 1, `call` runs in another thread. Meanwhile this thread
+    calls `look`, and ignores the errors of `look`.
     """
     if at_once == 1:
         return call()

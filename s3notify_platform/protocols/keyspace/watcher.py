@@ -25,7 +25,8 @@ RELIST_SECONDS = 300.0
 root."""
 
 HIDDEN_SECONDS = 10.0
-"""A root that moves alone may hide, for at most this time, an earlier root of a writer that moved a slot's signal.
+"""A root that moves alone may hide an earlier root, whose writer also moved a slot's signal. The earlier root stays
+hidden for at most this time.
 
 The first poll after this time LISTs the signals."""
 
@@ -55,8 +56,8 @@ class Poll:
     pages: int = 0
 
     def settled(self, state: WatcherState) -> WatcherState:
-        """The state, moved to this poll's root if the state remembers all changes found. Otherwise the state is
-        unchanged, so that the next poll looks again.
+        """If the state remembers all changes of this poll, returns the state with this poll's root. Otherwise the state
+        is unchanged, so that the next poll looks again.
         """
         if not self.pages or state.changed(self.signals) or state.changed(self.entries):
             return state
@@ -78,9 +79,9 @@ class Watcher:
 
     `entries`: returns the marks of the entries in the queue, by slot. `entries` is needed if queued writers move the
     root alone. Without `entries`, such a keyspace is refused with `UsageError`. A poll with changes then takes 1 HEAD
-    and the requests of `entries`. The poll takes 1 LIST more if an unqueued writer has moved the root. The poll also
-    takes this LIST if an unqueued writer may have moved the root after the last LIST, and the last LIST is at least
-    `HIDDEN_SECONDS` old.
+    and the requests of `entries`. The poll takes 1 LIST more if an unqueued writer has moved the root. An unqueued
+    writer may also have moved the root unseen after the last LIST. Then the poll takes this LIST when the last LIST is
+    at least `HIDDEN_SECONDS` old.
     """
 
     def __init__(
@@ -141,8 +142,8 @@ class Watcher:
         ago = self._listed_ago() if listed_ago is None else listed_ago
         relist = ago >= self._relist_seconds if relist is None else relist
         moved = root_etag != state.root_etag
-        # A hidden root is always older than the current root: the first change after a quiet time needs no LIST of the
-        # signals.
+        # Only a root that is older than the current root can be hidden. So the first change after a quiet time needs no
+        # LIST of the signals.
         hidden = self._entries is not None and state.root_etag != state.listed_root and ago >= HIDDEN_SECONDS
         listing = relist or hidden or (moved and not self.alone)
         following = self._entries is not None and (moved or relist)

@@ -52,9 +52,9 @@ Invariants
       entry is older. Counters are never too low.
     - A recount recovers room that a crash or a lost answer left in use. First the counter is sealed. Then a new
       generation begins; its base is the full count of the former generation. After the wait for writers of the former
-      generation, the base shrinks to the number of entries found. A client that later counts under the former
-      generation is fenced, however long it paused: it measures the time until the answer arrives. A segment is created
-      once. If the creation is in doubt, the segment keeps its room, and the writer creates another segment.
+      generation, the base shrinks to the number of entries found. A client may pause, and later count under the former
+      generation. Such a client is fenced, because a client measures the time until the answer arrives. A segment is
+      created once. If the creation is in doubt, the segment keeps its room, and the writer creates another segment.
     - Spare room belongs to one quota generation, and cannot be used under another generation. Spare room fills at most
       a fourth of a shard, so other writers still find room. Spare room is recounted only if the counter does not move
       for long, or if more than a fourth of the shard is in use. A process that has ended or is idle does not give back
@@ -65,13 +65,13 @@ Invariants
       write.
     - An entry keeps its number in the segment, and leaves the segment once. Every write of a segment has unique bytes,
       so a writer that finds its bytes knows that its write was applied.
-    - An owner removes only entries that it claimed before a read showed that it was still the owner. The next owner
-      takes over after this read, finds all these claims, and drops them. The former owner's replacement of the segment
-      then fails.
+    - An owner claims entries, and then reads the owners' record. The owner removes these entries only if the record
+      still showed this owner. The next owner takes over after this read, finds all these claims, and drops them. The
+      former owner's replacement of the segment then fails.
     - A committed entry is removed only by its consumer, by the move into the dead letters, or with its topic. After a
       topic is deleted, no earlier reservation can be committed to a new topic of the same name.
     - A pulled topic serves the tables that it names: no other table takes or removes its entries. A topic without
-      tables is claimed by the first table that uses it, by a replacement of the topic's record.
+      tables is claimed by the first table that uses it. The claim is a replacement of the topic's record.
     - Durations (leases, stale reservations, backoff) are measured on the process's own monotonic clock. A new owner
       restarts the backoff from the stored attempts. The time to live counts only while an owner watches.
 
@@ -79,11 +79,12 @@ Limits
     - At least once: after a crash, a lost answer or a long pause, an entry may be delivered twice.
     - A writer that pauses for more than `stale_seconds` before its write is treated as if it had not written. Its
       commit returns `Expired`. If such a writer is killed before the commit, only the sweep finds its object.
-    - Clocks must run. If a machine is paused together with its clock, as some virtual machines are, it may rely on
+    - Clocks must not stop. If a machine is paused together with its clock, as some virtual machines are, it may rely on
       topics for too long. The operations of this machine may then exceed the bound, or miss a topic that was created
       meanwhile.
-    - When a put is resolved by HEAD, another writer's object counts as success; for a delete, it counts as failure.
-    - The time to live is a lower bound: when an owner ends, the time since this owner last wrote the entry is not
+    - A HEAD resolves the put or the delete of a writer that is gone. Another writer's object then counts as success of
+      the put, and as failure of the delete.
+    - The time to live is a lower bound. When an owner ends, the time after the owner's last write of the entry is not
       counted.
     - Entries are unordered, as in Ceph, even for one key: the later entry has the greater `sequencer`, by its writer's
       clock. On a bucket alone, the writers of a shard change its counter one after the other. Pass the `keys_recur` of

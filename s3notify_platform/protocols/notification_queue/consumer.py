@@ -100,8 +100,8 @@ class ShardConsumer:
 
         Takes the shard's entries in turn, so a failing entry does not delay later entries. A failing entry is taken
         again only after its backoff. Entries whose attempts or time are used up go to the dead letters. `FencedError`:
-        the lease is gone; stop delivering. Requests: 1 write for each segment and 1 read of the owners; one scan for
-        each pass over the shard (bucket alone: 1 LIST, and 1 read for each segment passed).
+        the lease is gone; stop delivering. Requests: 1 write for each segment, 1 read of the owners, and 1 scan for
+        each pass over the shard. If the queue is on a bucket, a scan is 1 LIST, and 1 read for each segment passed.
         """
         self._check()
         self.settle(())
@@ -131,7 +131,7 @@ class ShardConsumer:
         """Moves entries whose attempts or time are used up to the dead letters. Returns the number of these entries.
 
         This method delivers no entry: it is for times when nothing can be delivered. Requests and errors are those of
-        `take`, with a separate scan.
+        `take`, but the call makes a scan of its own.
         """
         self._check()
         settings = self._worker.topic(self.lease).settings
@@ -163,9 +163,9 @@ class ShardConsumer:
         failed entries, in order.
 
         A failed entry whose attempts or time are used up goes to the dead letters. An entry that another owner has
-        taken over meanwhile is left to that owner. If the store does not answer, later calls settle the entry; this
-        owner does not deliver it again. Requests: 1 write for each segment, 1 for each dead letter, 2 `add` if entries
-        were removed, and 1 if entries failed.
+        taken over meanwhile is left to that owner. If the store does not answer, a later call removes the delivered
+        entries; this owner does not deliver these entries again. Requests: 1 write for each segment, 1 for each dead
+        letter, 2 `add` if entries were removed, and 1 if entries failed.
         """
         self._delivered.extend(delivered)
         return self._settle(failures)[1]
@@ -199,7 +199,9 @@ class ShardConsumer:
         return len(taken), tuple(outcomes)
 
     def _after(self, entry: Entry, failure: Failure) -> Entry:
-        """The entry after this failure. The result has a reason if the entry must not be retried."""
+        """The entry with the error and the attempts as of this failure. The result has a reason if the entry must not
+        be retried.
+        """
         aged = with_error(self._aged(entry), failure.error)
         after = aged if failure.begun else replace(aged, attempts=aged.attempts - 1)
         return replace(after, reason=exhausted(after, self._worker.topic(self.lease).settings))
@@ -232,7 +234,7 @@ class ShardConsumer:
                     if entry.claim != self._claim:
                         raise FencedError(f"{self.lease}: a successor has taken over {entry.id}")
                     continue
-                # An entry with a successor's claim means that this owner is fenced; this owner will notice that soon.
+                # If an entry has a successor's claim, this owner is fenced, and will notice that soon.
                 if entry.claim is None or entry.claim.generation <= self.lease.generation:
                     yield entry
 
@@ -263,8 +265,8 @@ class ShardConsumer:
         return replace(entry, reason=exhausted(begun, settings))
 
     def _claimed(self, entries: Sequence[Entry]) -> list[Entry]:
-        """Claims entries. Returns the entries that were claimed while this worker was the owner. Writes dead letters
-        for the entries with a reason.
+        """Claims entries. Returns the entries that were claimed while this worker was the owner. If an entry has a
+        `reason`, writes its dead letter.
         """
         segments = list(by_place(entries).values())
         claimed = [
@@ -285,7 +287,7 @@ class ShardConsumer:
         return claimed
 
     def _claim_segment(self, entries: Sequence[Entry]) -> Sequence[Entry]:
-        """Claims these entries of one segment. The values written do not depend on the number of tries."""
+        """Claims these entries of one segment. Each attempt writes the same values."""
         place = entries[0].place
         wanted = {entry.n: self._begun(entry) for entry in entries}
 
@@ -335,7 +337,9 @@ class ShardConsumer:
         return {entry.id for entry, done in zip(entries, written, strict=True) if done}
 
     def _change(self, changes: _Changes) -> dict[Place, frozenset[int] | None]:
-        """Changes entries that this owner still owns. Returns the entries' numbers, or None without an answer."""
+        """Changes entries that this owner still owns. Returns, for each segment, the numbers of the changed entries;
+        None if the store did not answer.
+        """
         places = list(changes)
         answers = self._queue.shards.in_parallel(
             lambda place: self._change_one(place, changes[place]), places
@@ -383,7 +387,7 @@ class ShardConsumer:
         return self._watched[entry.id]
 
     def _aged(self, entry: Entry) -> Entry:
-        """The entry with its watched time, to which the time since this owner's last write of the entry is added."""
+        """The entry with its watched time as of now: the time since this owner's last write of the entry is added."""
         elapsed = self.clock.monotonic() - self._watch(entry).since
         return replace(entry, waited_seconds=entry.waited_seconds + elapsed)
 

@@ -19,7 +19,7 @@ _UNWRITTEN = Version("")
 _UNBEGUN = UploadId("")
 
 PLAIN_NAMES: Final = {"put": "ObjectCreated:Put", "delete": "ObjectRemoved:Delete"}
-"""Event names that say no more than the operation."""
+"""For each operation, the plain event name, which says no more than the operation."""
 
 WORKERS, OWNERS, TOPICS = "workers", "owners", "topics"
 """Partitions: the workers' heartbeats, the owners of shards, and the topics themselves."""
@@ -73,7 +73,8 @@ class TopicUser:
     epoch: str = ""
 
     def claimed(self, topic: Topic) -> Topic:
-        """The topic with this table added. The table replaces its own former ids, or it is the topic's first table.
+        """The topic with this table added. This table takes the place of its own former ids, or becomes the topic's
+        first table.
 
         `UsageError`: the topic has other slots, or serves other tables. `NotFoundError`: the topic has another epoch.
         Pure.
@@ -140,8 +141,8 @@ class Event:
     announced_to: tuple[str, ...] = field(default=(), compare=False)
     upload: Upload | None = None
     sequencer: str = ""
-    """Hex digits. The later of two events of one key by one clock has the longer or greater text. The sequencer is only
-    a hint, as in S3.
+    """Hex digits. Of two events of one key with sequencers of one clock, the later event has the longer text, or the
+    greater text of equal length. The sequencer is only a hint, as in S3.
     """
     time_ms: int = 0
     """The Unix time of the change, for people and for the message; no decision compares it with another machine's
@@ -299,7 +300,7 @@ def shard_capacity(shard: int, settings: TopicSettings) -> int:
 
 
 def segment_id(key: str) -> str:
-    """The unique part of a segment's key, without its shard. Sorts by age."""
+    """The unique part of a segment's key, without its shard. The parts sort by the age of their segments."""
     name = key.partition(".")[0]
     return name[4:] if name[3:4] == "-" else name
 

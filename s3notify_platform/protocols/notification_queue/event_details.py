@@ -2,8 +2,8 @@
 
 Details are passed on unchanged, for consumers that read them; no decision here depends on them. Any client that reports
 changes can write records. So only these fields are kept, and only if they are texts, or mappings of texts, of bounded
-length. Other values are dropped. If the event would be too large for its topic, all details are dropped: no change is
-lost because of them.
+length. Other values are dropped. If the event would be too large for its topic, all details are dropped. So no change
+is refused because of its details.
 
 Metadata and tags of the object, which rules of topics match, are passed on in Ceph's form.
 """
@@ -53,7 +53,7 @@ def eventbridge_details(message: Mapping[str, Any]) -> Details | None:
 
 
 def in_record(details: Details | None, bucket: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The fields of a record, and the fields of its bucket, that contain these details."""
+    """Returns the fields for a record and the fields for its bucket, made from these details."""
     found = dict(details or {})
     of_bucket = {name: found.pop(f"bucket.{name}", None) for name in _OF_BUCKET}
     given = {name: value for name, value in of_bucket.items() if value}

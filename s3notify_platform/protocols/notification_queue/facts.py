@@ -28,15 +28,16 @@ class TopicStats:
     depth: int
     """Entries in the queue: reserved, committed and in flight."""
     counted: int
-    """The value that the bound uses: `depth`, spare room of writers, and room lost to crashes that is not yet
-    recounted."""
+    """The value that the bound uses: the sum of `depth`, of the writers' spare room, and of room that crashes left in
+    use until the next recount.
+    """
     capacity: int
     reserved: int
     in_flight: int
     oldest_age_seconds: float | None
     """Computed from the wall clocks of writer and reader, so only for people."""
     delivered: int
-    """Deliveries by owners. Entries that a table takes from a topic are in the table's history instead."""
+    """Deliveries by owners. Entries that a table took are not counted here, but in the table's history."""
     failed: int
     dead: int
     shards: tuple[ShardStats, ...]

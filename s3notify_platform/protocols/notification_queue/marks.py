@@ -12,8 +12,8 @@ from s3notify_platform.protocols.notification_queue.segments import decode_segme
 def marks_of(records: RecordStore, topic: str) -> Mapping[Slot, Sequence[str]]:
     """The marks of a topic's entries, by slot. Each newly committed entry adds a mark that never existed before.
 
-    A slot may have marks without a committed entry. Cost: 1 scan; on a bucket alone, 1 GET more for each segment whose
-    key does not name its slots.
+    A slot may have marks without a committed entry. Cost: 1 scan. If the records are in a bucket, also 1 GET for each
+    segment whose key does not name the segment's slots.
     """
     found: defaultdict[Slot, list[str]] = defaultdict(list)
     for record in records.scan(queue_partition(topic), keys_only=lambda key: slots_in(key) is not None):

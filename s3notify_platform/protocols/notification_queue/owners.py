@@ -1,7 +1,7 @@
 """Ownership of shards: leases with generations, spread over the running workers.
 
-A worker shows that it runs by one record, its heartbeat, which changes at every renewal. The owners of a topic are one
-record, too. So a renewal costs one write, for any number of shards.
+Each worker has one record, its heartbeat. The heartbeat changes at every renewal, and so shows that the worker runs.
+The owners of a topic are one record, too. So a renewal costs one write, for any number of shards.
 """
 
 import json
@@ -108,16 +108,18 @@ class Worker:
         self._leases: dict[tuple[str, int], ShardLease] = {}
         self._topics: dict[str, Topic] = {}
         self.surplus = 0
-        """Number of busy leases above the fair share in the last `balance`: finish the entries of as many leases."""
+        """Number of busy leases above the fair share in the last `balance`: finish the entries of this many leases."""
         self.unadopted = 0
-        """Shards that the last `balance` took but had no time to scan. Call `balance` again without a pause."""
+        """Number of shards that the last `balance` took, but could not scan in time. Call `balance` again without a
+        pause.
+        """
         self._adopted = 0
         self.unreadable: dict[tuple[str, int], str] = {}
         """Shards, by topic and number, with corrupt records: a person must repair them before they can be served."""
 
     @property
     def leases(self) -> tuple[ShardLease, ...]:
-        """The leases that this worker has since the last `balance`, without those that are no longer valid."""
+        """The leases of the last `balance` that are still valid."""
         return tuple(lease for lease in self._leases.values() if self.valid(lease))
 
     def balance(self, busy: Collection[ShardLease] = ()) -> tuple[ShardLease, ...]:
@@ -133,7 +135,7 @@ class Worker:
         `UnknownOutcomeError`: call again; leases stay valid for `lease_seconds`.
         """
         self._renew()
-        # The owners are read before the workers: so the later read of the workers finds every worker that owns a shard.
+        # The owners are read first, so the read of the workers finds every worker that owns a shard.
         owned = self._owned()
         alive = self._alive()
         for key, lease in tuple(self._leases.items()):
@@ -216,8 +218,8 @@ class Worker:
         raise UnavailableError(f"worker {self.name} could not renew; call balance again")
 
     def _alive(self) -> set[str]:
-        """The workers whose heartbeat changed lately, and the workers that this worker has not watched for long enough
-        to decide.
+        """The workers that count as running: their heartbeats changed lately, or this worker has not watched them for
+        long enough.
 
         Removes the record of an ended worker, so that no other worker waits for the ended worker. A worker that was
         only paused registers again.
@@ -311,8 +313,8 @@ class Worker:
     def _take_over(self, topic: Topic, shard: int, generation: int) -> None:
         """Drops the claims of former owners, so that the replacements by former owners fail.
 
-        A former owner that claims after this scan reads the owners after its claim (`verify`), and then delivers
-        nothing.
+        A former owner may claim entries after this scan. Then the former owner reads the owners (`verify`), and
+        delivers nothing.
         """
 
         def free(segment: Segment) -> tuple[Segment, None]:

@@ -102,7 +102,7 @@ class NotificationQueue:
         A newer topic may be missing. So before a writer announces a change, it must call `topics_as_of` with the time
         of the change. A topic that is created even later needs no entry: its consumer's first listing finds the change.
         """
-        # Refreshes early if the process has spare room, so that one change seldom waits for both topics and room.
+        # If the process has spare room, the topics are read early. So a change seldom waits for both topics and room.
         ahead = self.topics.known_seconds / 4 if self._rooms.any_held() else 0.0
         return self.takers(self.topics_as_of(self.clock.monotonic() + ahead), bucket, event)
 
@@ -114,7 +114,7 @@ class NotificationQueue:
         return tuple(self._known.as_of(moment).by_name.values())
 
     def see_topics(self) -> tuple[Topic, ...]:
-        """All topics as they are now, also for later `topics_of` calls. Cost: 1 scan, and reads of changed topics."""
+        """Reads all topics now. Later `topics_of` calls use the result. Cost: 1 scan, and reads of changed topics."""
         return tuple(self._known.see().by_name.values())
 
     def stale_seconds(self, topic: Topic) -> float:
@@ -164,7 +164,7 @@ class NotificationQueue:
         return self._reservations.fits(topic, event)
 
     def fresh_since(self, moment: float) -> bool:
-        """True if objects may still be written: no reconciler can have resolved a reservation made since `moment`.
+        """True while no reconciler can have resolved a reservation made since `moment`: the write may begin.
 
         The result is valid for a third of the topics' shortest `stale_seconds`. `moment`: by the queue's clock, like
         `Reservation.since`. Call this method right before the write. If False, call `abort_many` and reserve again.
@@ -178,8 +178,8 @@ class NotificationQueue:
     def renew(self, reservation: Reservation, upload: Upload) -> Reservation | Expired:
         """Makes the reservation fresh again while this multipart upload writes the object. Returns the new reservation.
 
-        `upload.beats` must differ in each call. Reconcilers wait `stale_seconds` after the last change of the
-        reservation that they saw. Then they abort the upload first. `Expired`: do not complete the upload.
+        `upload.beats` must differ in each call. A reconciler waits `stale_seconds` after it has seen the reservation's
+        last change. Then the reconciler aborts the upload, before its HEAD. `Expired`: do not complete the upload.
         `UnavailableError`, `UnknownOutcomeError`: renew again while the reservation is fresh. Cost: 1 request; 2 more
         if others have changed the segment.
         """
@@ -199,7 +199,7 @@ class NotificationQueue:
         return replace(reservation, entry=edited.result, segment=edited.segment, since=since)
 
     def uploads_of(self, bucket: str, key: str) -> frozenset[UploadId]:
-        """Multipart uploads in reservations of this key. Cost: 1 scan of the topics, 1 of each topic with the key."""
+        """Uploads in the key's reservations. Cost: 1 scan of the topics, 1 scan of each topic that takes the key."""
         return frozenset(
             entry.event.upload.id
             for topic in self.see_topics()
@@ -297,8 +297,8 @@ class NotificationQueue:
     def check_topic(self, topic: str, user: TopicUser) -> None:
         """Checks that the topic serves this table. A topic that serves no table yet serves this table from now on.
 
-        Cost: 1 request, and those of `Topics.serve`. `NotFoundError`: the topic is missing or does not have
-        `user.epoch`, so entries that the caller relies on may be gone. `UsageError`: see `Topics.serve`.
+        Cost: 1 request, and those of `Topics.serve`. `NotFoundError`: the topic is missing, or its epoch is not
+        `user.epoch`; entries that the caller knows may be gone. `UsageError`: see `Topics.serve`.
         """
         self.topics.serve(self.topics.get(topic), user)
 
@@ -351,7 +351,7 @@ class NotificationQueue:
         """Puts dead letters back, with attempts from 0: all, or the letters of these object keys. Returns their number.
 
         `QuotaExceeded`: some letters may be back; continue later. If the call is interrupted, no letter is lost, but
-        one letter may be back twice. Cost: 5 requests for each letter.
+        another call may put one letter back a second time. Cost: 5 requests for each letter.
         """
         wanted = None if keys is None else set(keys)
         moved = 0
@@ -375,9 +375,9 @@ class NotificationQueue:
     def erase(self, bucket: str, key: str, *, own: str, user: TopicUser) -> tuple[int, int]:
         """Removes entries and letters of a deleted object from all topics. Returns the numbers (removed, left).
 
-        Reserved and claimed entries are left. Entries of the object's deletion are left, too, except in the topic `own`
-        if it serves only this user. The call may be repeated. Requests: one scan of the topics; for each topic, one
-        scan of the segments that may name the object, and one scan of the dead letters; for each item, 2 requests.
+        Reserved and claimed entries stay. Entries of the object's deletion stay, too, unless the topic is `own` and
+        serves no other user. The call may be repeated. Requests: one scan of the topics; for each topic, one scan of
+        the segments that may name the object, and one scan of the dead letters; for each item, 2 requests.
         """
         removed = left = 0
         for topic in self.topics.all():
@@ -422,7 +422,7 @@ class NotificationQueue:
         )
 
     def oldest_age_seconds(self, topic: str) -> float | None:
-        """The waiting time of the oldest entry, by the first segment of each shard; None if the topic is empty.
+        """The waiting time of the oldest entry among the first segments of all shards; None if the topic is empty.
 
         Cost: 2 requests for each shard, and a GET of its first segment if the queue is on a bucket.
         """
@@ -432,7 +432,7 @@ class NotificationQueue:
         return oldest_age_seconds(entries, self.clock.wall_ms())
 
     def pending(self, topic: str) -> Iterator[Entry]:
-        """Every entry that is not dead, shard by shard, old entries first, as they are read. One scan."""
+        """Yields every entry that is not dead: shard by shard, old entries first. One scan."""
         for segment in self.shards.scan_all(self.topics.get(topic)):
             yield from segment.entries
 

@@ -32,8 +32,8 @@ LEAK_SECONDS = 30.0
 """
 
 IDLE_LEAKS = 20
-"""Factor by which the recount waits longer than `LEAK_SECONDS` if the extra room keeps no writer out. The counter must
-not move during this time: if it moves, writers may still use the room.
+"""If the extra room keeps no writer out, the recount waits `LEAK_SECONDS` times this factor. The counter must not move
+during this time: if it moves, writers may still use the room.
 """
 
 SCAN_EVERY = 20
@@ -60,7 +60,9 @@ class Reconciled:
 
 @dataclass(slots=True, kw_only=True)
 class _Pass:
-    """The content of one shard in one scan. `current` and `older`: numbers of entries by the quota that counts them."""
+    """The content of one shard in one scan. `current`: the number of entries that the current quota generation counts.
+    `older`: the number of entries that older generations count.
+    """
 
     current: int = 0
     older: int = 0
@@ -84,8 +86,8 @@ class _Shard:
     unscanned: int = SCAN_EVERY
     """Passes since the last scan."""
     excess: tuple[tuple[int, int | None], float] | None = None
-    """The quota generation and the counter (None if the counter may move), and the time since which the counter is too
-    high.
+    """Set if the counter is too high. The pair has the quota generation and the counter (None: the counter may move).
+    The time says since when the counter is too high.
     """
     quota: tuple[str, int, float] | None = None
     """Epoch and generation of the quota, and the time at which both were first seen."""
@@ -142,19 +144,20 @@ class Reconciler:
     ) -> Reconciled:
         """Makes one pass over the shards (default: all). `NotFoundError` if there is no such topic.
 
-        A reservation is stale after this process has seen it for the topic's `stale_seconds`, on its own clock. `head`
-        is the method of the store that contains the topic's objects. `announce` is called with each change that has
-        happened, before its entry is committed. `abort` is called with each change that an upload writes, before the
-        HEAD: an object that the HEAD does not find can then never appear. A reservation waits if one of these calls is
-        unavailable, or if it names another `bucket`. `UnavailableError`: the pass was cut short; continue later.
+        A reservation is stale after this process has seen the reservation for the topic's `stale_seconds`, by the clock
+        of this process. `head` makes a HEAD in the store that contains the topic's objects. `announce` is called with
+        each change that has happened, before its entry is committed. `abort` is called with each change that an upload
+        writes, before the HEAD: an object that the HEAD does not find can then never appear. If one of these calls is
+        unavailable, the reservation waits for a later pass. A reservation that names another `bucket` also waits.
+        `UnavailableError`: the pass was cut short; continue later.
         """
         reconciled: Counter[str] = Counter()
         resolved: list[Entry] = []
         pending: list[Entry] = []
         found = self._queue.topics.get(topic)
         for shard in shards if shards is not None else range(found.settings.shards):
-            # The time is measured before the scan, so that the scan finds all entries that were granted under older
-            # quotas.
+            # `outdated` is computed before the scan: if `outdated` is true, the scan finds all entries that older
+            # quotas have granted.
             outdated = self._seen_for(found, shard) >= self._queue.topics.outdated_seconds
             counted = self._queue.shards.counted(found, shard)
             if self._may_skip(found, shard, counted):
@@ -223,7 +226,7 @@ class Reconciler:
         abort, head, announce = calls
 
         def look(entry: Entry) -> tuple[Event | None] | None:
-            """Returns a tuple with the event, or with None if the event's change did not happen. Returns None if the
+            """Returns a tuple of one item: the event, or None if the event's change did not happen. Returns None if the
             outcome cannot be known now.
             """
             try:
@@ -237,7 +240,7 @@ class Reconciler:
             return (event,)
 
         answers = zip(stale, self._queue.shards.in_parallel(look, stale), strict=True)
-        # A reservation that was renewed meanwhile has another key in `known`: its writer is alive.
+        # A reservation that was renewed meanwhile has another `upload`, and so no item in `known`: its writer is alive.
         known = {(entry.id, entry.event.upload): answer[0] for entry, answer in answers if answer is not None}
         touched = {entry.place for entry in stale if (entry.id, entry.event.upload) in known}
         segments = [segment for segment in seen.segments if segment.place in touched]
@@ -313,9 +316,9 @@ class Reconciler:
     def _leaks(self, topic: Topic, shard: int, counted: int, excess: int) -> bool:
         """True if room is lost: the counter was above the number of entries in every pass for a while.
 
-        Writers may have spare room. Up to `idle_ceiling`, spare room keeps no writer out, and is left to the writers as
-        long as the counter moves. Above `idle_ceiling`, writers take no more spare room, and soon use up the spare room
-        that they have.
+        Writers may have spare room. While the shard is filled up to `idle_ceiling`, spare room keeps no writer out. So
+        spare room is left to the writers as long as the counter moves. Above `idle_ceiling`, writers take no more spare
+        room, and soon use up the spare room that they have.
         """
         quota, now, known = topic.quotas[shard], self._clock.monotonic(), self._at(topic, shard)
         if excess <= 0:
@@ -329,8 +332,8 @@ class Reconciler:
         return now - known.excess[1] >= wait or counted >= SEALED
 
     def _recount(self, topic: Topic, shard: int, counted: int) -> bool:
-        """Begins a new quota generation. Its base is all that the former generation could count; the base shrinks
-        later.
+        """Begins a new quota generation. The new base is the former base plus the value of the former counter. The new
+        base shrinks later.
 
         The counter is sealed first, so that it gives no more room: there are never more entries than the counter has
         counted. Then the reconciler waits until no writer relies on the former generation. After the wait, a scan finds

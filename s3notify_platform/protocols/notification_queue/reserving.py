@@ -126,9 +126,9 @@ class Reservations:
 
         Then reads the topics again, unless they are still known. If the topic's epoch or quota changed, the call
         removes its segments and begins again. So the quota is never exceeded, and `delete` leaves nothing: every later
-        deletion or recount finds the segment of each granted reservation. The reason: the segment's creation was
-        answered before any client could finish its wait for another epoch or quota generation of the topic. A refusal
-        is always checked by a read.
+        deletion or recount finds the segment of each granted reservation. The reason: a client waits before it acts on
+        another epoch or quota generation of the topic. The segment's creation was answered before any such wait could
+        end. A refusal is always checked by a read.
         """
         for _ in attempts(self._clock, ATTEMPTS if events else 0):
             since = self._clock.monotonic()
@@ -240,8 +240,8 @@ class Reservations:
         return _Created(drafts=drafts, error=doubt)
 
     def _undo(self, created: Sequence[_Created], *, in_time: bool) -> None:
-        """Removes created segments. Gives their space back only if `in_time`: later, a reconciler may have given it
-        back already.
+        """Removes created segments. Gives back the space of these segments only if `in_time`: later, a reconciler may
+        have given back this space already.
         """
         segments = [each.segment for each in created if each.segment is not None]
 

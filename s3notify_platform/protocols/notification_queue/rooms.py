@@ -5,9 +5,10 @@ needs, and uses the spare room before it asks again. The spare room is 0 at firs
 `ROOM_HELD` entries. Spare room stays with its shard, and is taken only while the shard is filled up to
 `ROOM_IDLE_SHARE`. If the shard is fuller, a process takes exactly the room that it needs.
 
-Spare room belongs to one generation of the quota. The reservation that uses it is granted only if that generation is
-still current (`reserving`). Spare room does not expire: a process that is idle or has ended keeps nobody out. If room
-becomes scarce, a reconciler recounts the shard (`reconciler`). After the recount, the spare room cannot be used.
+Spare room belongs to one generation of the quota. A reservation that uses spare room is granted only if this generation
+is still current (`reserving`). Spare room does not expire. But the spare room of an idle or ended process keeps no
+writer out. If room becomes scarce, a reconciler recounts the shard (`reconciler`). After the recount, the spare room
+cannot be used.
 """
 
 from collections import Counter
@@ -52,11 +53,12 @@ class Rooms:
         self._held: Counter[tuple[Place, int]] = Counter()
         """Spare room, by counter and by the shard's capacity when the room was taken."""
         self._more: dict[str, int] = {}
-        """The number of spare entries to take the next time, by topic."""
+        """For each topic, the spare room to take the next time, in entries."""
         self._lock = Lock()
 
     def take(self, topic: Topic, wanted: int) -> list[tuple[int, int]]:
-        """Takes room for `wanted` entries, or for as many as fit. Returns shards with their numbers of entries.
+        """Takes room for `wanted` entries, or for as many as fit. Returns pairs: a shard, and the number of entries
+        with room in this shard.
 
         Uses spare room first. Then asks for the room of one segment at a time: first in the shard whose turn it is,
         then in the other shards. The room that this method returns is already counted.
@@ -85,7 +87,7 @@ class Rooms:
         self._shards.give_back_rooms(places)
 
     def _use_held(self, topic: Topic, wanted: int) -> tuple[int, int]:
-        """The shard to begin with, and the spare room used there, in entries."""
+        """Uses spare room. Returns the shard to begin with, and the number of entries that use its spare room."""
         with self._lock:
             for place, capacity in [at for at in self._held if at[0].topic == topic.name]:
                 at = place, capacity
@@ -131,7 +133,9 @@ class Rooms:
             return error
 
     def ask(self, topic: Topic, shard: int, wanted: int, *, more: bool = False) -> int:
-        """Takes room for up to `wanted` entries. Returns the number. `more`: also takes spare room for later."""
+        """Takes room for up to `wanted` entries. Returns the number of entries with room. `more`: also takes spare room
+        for later.
+        """
         quota, capacity = topic.quotas[shard], shard_capacity(shard, topic.settings)
         ceiling, idle = capacity - quota.base, idle_ceiling(shard, topic.settings) - quota.base
         key = depth_key(topic.epoch, shard, quota.generation)
@@ -150,7 +154,7 @@ class Rooms:
                 if isinstance(outcome, int):
                     with self._lock:
                         self._held[_counter(topic, shard)] += extra
-                        # No spare room is taken next time if the shard does not have room for it.
+                        # If the shard lacks the room, no spare room is taken the next time.
                         fits = outcome + 2 * extra + 1 <= idle
                         self._more[topic.name] = min(2 * extra + 1, most) if fits else 0
                     return asked
@@ -167,7 +171,7 @@ class Rooms:
 
 
 def counted_at(topic: Topic, shard: int, key: str = "") -> Place:
-    """A `Place` in the shard, counted by the shard's current quota generation."""
+    """A `Place` in the shard, with the shard's current quota generation."""
     quota = topic.quotas[shard].generation
     return Place(topic=topic.name, epoch=topic.epoch, shard=shard, key=key, quota=quota)
 

@@ -47,8 +47,8 @@ _OPS: tuple[tuple[str, Op], ...] = (
     ("ObjectCreated:", "put"),
     ("ObjectRemoved:", "delete"),
     ("LifecycleExpiration:", "delete"),
-    # Ceph's own event names: changes made in another zone, and removals by the lifecycle. Noncurrent versions are no
-    # change of the key.
+    # Ceph's own event names: changes made in another zone, and removals by the lifecycle. The removal of a noncurrent
+    # version is no change of the key.
     ("ObjectSynced:Create", "put"),
     ("ObjectSynced:Delet", "delete"),
     ("ObjectLifecycle:Expiration:Current", "delete"),

@@ -79,7 +79,7 @@ class Segment:
 
 
 def read_whole(place: Place, entries: Sequence[Entry]) -> Segment | None:
-    """The segment of `entries`, if it had no other entries when it was read (`Entry.read`); else None."""
+    """The segment of `entries`, as it was read (`Entry.read`); None if the segment had other entries, too."""
     read, distinct = entries[0].read, {entry.n: entry for entry in entries}
     if read is None or len(distinct) < read.entries or any(entry.read != read for entry in entries):
         return None
@@ -113,14 +113,14 @@ def shard_prefix(shard: int) -> str:
 
 
 def segment_key(shard: int, name: str, slots: Iterable[int]) -> str:
-    """The key of a segment of this shard with this unique name and entries of these slots."""
+    """The key of a segment of this shard. `name` is the segment's unique name; `slots` are the slots of its entries."""
     distinct = sorted(set(slots))
     named = "_".join(map(str, distinct)) if len(distinct) <= SLOTS_NAMED else _ALL
     return f"{shard_prefix(shard)}{name}.{named}"
 
 
 def slots_in(key: str) -> tuple[Slot, ...] | None:
-    """The slots that the key of a segment names; None if only the value names them."""
+    """The slots that the key of a segment names; None if the key names no slots."""
     named = key.partition(".")[2].split("_")
     return tuple(Slot(int(slot)) for slot in named) if all(map(str.isdecimal, named)) else None
 
@@ -227,7 +227,7 @@ def letter_key(entry: Entry) -> str:
 
 
 def row_bytes(entry: Entry) -> int:
-    """Bytes of an entry in the form in which it is delivered, if its segment has no other entry."""
+    """The size, in bytes, of the entry's row at its delivery, computed as if the segment had no other entry."""
     event = replace(entry.event, announced_to=(), upload=None)
     return len(
         json.dumps(_row(replace(entry, event=event), Event(key=""), ERROR_MAX), ensure_ascii=False).encode()

@@ -61,7 +61,7 @@ class Shards:
     def scan(
         self, topic: Topic, shard: int, *, wanted: Callable[[str], bool] | None = None
     ) -> Iterator[Segment]:
-        """The shard's segments of this epoch of the topic whose keys are `wanted`, old segments first. One scan."""
+        """The shard's segments whose keys are `wanted`, old segments first, without those of other epochs. One scan."""
         return self._scan(topic, shard_prefix(shard), wanted)
 
     def scan_all(self, topic: Topic, *, wanted: Callable[[str], bool] | None = None) -> Iterator[Segment]:
@@ -92,9 +92,9 @@ class Shards:
         segment.
 
         `known`: the segment as the caller last read or wrote it. Returns the result of the edit that was certainly
-        applied. After a lost answer, an edit that finds its work done counts as another client's edit. Cost: 1 write; 1
-        read if the segment is not known; 2 requests for each conflict. `UnavailableError`: nothing was applied.
-        `UnknownOutcomeError`: read the segment again.
+        applied. After a lost answer, `edit` may find its work done already. Then this work counts as another client's
+        edit. Cost: 1 write; 1 read if the segment is not known; 2 requests for each conflict. `UnavailableError`:
+        nothing was applied. `UnknownOutcomeError`: read the segment again.
         """
         write = unique_name(self._clock)[:16]
         first = Record(key=place.key, value=b"", version=known.version) if known and known.version else None
@@ -153,7 +153,7 @@ class Shards:
         self._add_each({at: number for at, number in counters.items() if number})
 
     def count(self, entries: Iterable[Entry], kind: str) -> None:
-        """Adds to the totals for people. Cost: 1 `add` for each shard."""
+        """Adds the number of entries to the totals, which are for people. Cost: 1 `add` for each shard."""
         self._add_each(
             Counter(
                 (counts_partition(entry.topic), count_key(entry.epoch, entry.shard, kind))

@@ -3,7 +3,8 @@
 A rule matches the bucket, key and event name, which are always known. It also matches metadata and tags, if they are
 known. Our publisher knows the metadata of the objects that it writes. A reconciler knows the metadata of the objects
 that its HEAD finds. Ceph's messages have metadata and tags. The events of S3 and MinIO have no metadata and no tags.
-Deletions have them only in Ceph's messages. A rule that requires metadata or tags never matches an event without them.
+The event of a deletion has metadata and tags only in Ceph's messages. A rule that requires metadata or tags never
+matches an event without them.
 
 A rule that can never match is refused. Examples of such rules: an event that no store reports, or that changes no
 object; a regular expression that matches no key, or no key with the rule's prefix; one name with two values; another
@@ -88,7 +89,7 @@ class Rule:
         return not self.regex or _pattern(self.regex).fullmatch(key) is not None
 
     def takes_event(self, name: str | None, metadata: Known, tags: Known) -> bool:
-        """True if a change whose key matches also has a matching name, metadata and tags. `name` None matches any
+        """For a change whose key matches: true if its name, metadata and tags match, too. `name` None matches any
         event.
         """
         if self.events and name is not None and not any(_named(name, event) for event in self.events):

@@ -179,8 +179,8 @@ def check_slots(name: str, settings: TopicSettings, slots: int) -> None:
 
 
 def check_signals(name: str, settings: TopicSettings, signals: str) -> None:
-    """Raises `UsageError` if writers of a topic do not signal as its source expects: with such signals, the source
-    would miss changes.
+    """Raises `UsageError` if writers of a topic signal in another way than its source expects: the source would miss
+    changes.
     """
     if settings.signals != signals:
         raise UsageError(

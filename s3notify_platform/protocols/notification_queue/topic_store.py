@@ -1,22 +1,22 @@
 """Topics: create, change, list, and delete with all pending entries, even if a deletion is interrupted.
 
-Writers rely on the topics that they read, for `TOPICS_KNOWN_SECONDS` by their own clock from the start of the read
-(`KnownTopics`). So a client that changes something on which writers rely must wait until that time is over. The client
-waits `CLOCK_SKEW` times as long, by its own clock, after it saw the changed record. Then it acts on the change. Any
-client may repeat the wait: nothing is stuck if one client is killed.
+After a read of the topics, a writer relies on the result for `TOPICS_KNOWN_SECONDS` (`KnownTopics`). The writer counts
+this time from the start of the read, by its own clock. So a client that changes something on which writers rely must
+wait until that time is over. After the client saw the changed record, the client waits `CLOCK_SKEW` times as long, by
+its own clock. Then it acts on the change. Any client may repeat the wait: nothing is stuck if one client is killed.
 
     Creation. A writer that does not know the topic does not announce its changes to the topic. `create` and `serve`
     wait until all writers know the topic, so each later write is announced. A consumer lists the bucket afterwards, so
     it finds each earlier write. No wait is needed if no other topic may receive the same keys: a writer without any
     reservation reads the topics again after its write. `Topic.phase` says if the wait has ended.
-    Changed bucket, prefix or rules. Writers may know the topic with its former keys. `update` waits until all writers
-    know the new keys. Until then, the creation of another topic cannot tell which keys writers have reserved, so it
-    waits, too.
+    Changed bucket, prefix or rules. Writers may still know the topic's former keys. `update` waits until all writers
+    know the new keys. Until then, the creation of another topic also waits, because the creator cannot tell which keys
+    writers have reserved.
     Deletion. Reservations that writers make in the topic are still granted. Nothing of the topic is removed, and its
     name is not used again, until the wait has ended. So all entries of the topic are found, and their commit returns
     `Expired`.
-    Recount of a shard. Room that writers count by the former generation of its quota is still granted. The base
-    shrinks, and the former counters are removed, after the wait has ended (`reconciler`).
+    Recount of a shard. Writers may still count room by the shard's former quota generation; such room is granted. The
+    base shrinks, and the former counters are removed, after the wait has ended (`reconciler`).
     Lower capacity. Writers take room up to the former capacity for a while. The room up to the former capacity is
     counted as always, and nothing relies on the lower capacity.
     Higher capacity, lower base. Writers know only a part of the room that there is. A refusal is checked by a read.
@@ -164,8 +164,8 @@ class Topics:
 
         If the capacity falls below the number of entries, reservations are refused until enough entries have left. If
         the topic now receives more keys, it gets their changes after the call has returned. Consumers list earlier
-        objects only for a new topic. Cost: 2 requests. Another bucket or prefix, or other rules, cost 1 request more
-        and `outdated_seconds`.
+        objects only for a new topic. Cost: 2 requests. If the bucket, the prefix or the rules change, the call costs 1
+        request more, and takes `outdated_seconds`.
         """
         check_topic(name, settings)
         return self.revise(name, lambda _: settings, tables=tables)
@@ -232,10 +232,11 @@ class Topics:
         """Deletes the topic with all its pending entries and dead letters; `NotFoundError` if it does not exist.
 
         `user`: the topic is deleted for this user. A topic that also serves other tables stays, and serves only these.
-        A topic that serves only other tables raises `UsageError`. `served=False`: `UsageError` if it serves any table.
-        After the call has returned, or as soon as another topic of the name exists, no earlier reservation can be
-        committed: its commit returns `Expired`. To finish an interrupted deletion, call `delete` again or create the
-        topic. The call takes `outdated_seconds`. Cost: 2 requests, 5 scans, and 1 removal for each record.
+        A topic that serves only other tables raises `UsageError`. `served=False`: a topic that serves any table raises
+        `UsageError`. After the call has returned, or as soon as another topic of the name exists, no earlier
+        reservation can be committed: its commit returns `Expired`. To finish an interrupted deletion, call `delete`
+        again or create the topic. The call takes `outdated_seconds`. Cost: 2 requests, 5 scans, and 1 removal for each
+        record.
         """
 
         def mark(topic: Topic | None) -> Topic:
@@ -253,7 +254,7 @@ class Topics:
     def _finish_delete(self, topic: Topic) -> None:
         """Removes all records of this epoch, then the topic. Any number of callers may call this method, and repeat it.
 
-        First waits until no writer knows the topic. So the call finds all entries that writers were granted until then.
+        First waits until no writer knows the topic. So the call finds every entry that a writer was granted.
         """
         self._clock.sleep(self.outdated_seconds)
         for partition in (queue_partition(topic.name), dead_partition(topic.name)):
@@ -315,9 +316,9 @@ class KnownTopics:
         self._records: dict[str, Record] = {}
 
     def as_of(self, moment: float) -> TopicsSeen:
-        """All topics on which a client that acted until `moment` may rely. Cost: 1 scan, or no request.
+        """All topics. A client that acts until `moment` may rely on this result. Cost: 1 scan, or no request.
 
-        A client that has created or changed a topic after the read does not act on this change before `moment`.
+        If a client has created or changed a topic after the read, the client acts on that change only after `moment`.
         """
         seen = self._seen
         if seen is None or seen.changes != self._topics.changes:
@@ -335,7 +336,7 @@ class KnownTopics:
         return seen
 
     def get(self, name: str) -> Topic:
-        """The topic, on which the caller may rely now; `NotFoundError` if there is none. Cost: 1 scan or no request."""
+        """A topic on which the caller may rely now; `NotFoundError` if there is none. Cost: 1 scan or no request."""
         seen = self.as_of(self._clock.monotonic())
         return _existing(name, seen.by_name.get(name) or self.see().by_name.get(name))
 

@@ -30,8 +30,8 @@ Invariants
     - Missing commits are an error (`table.known`). A slot that had a state is never treated as new.
 
 Limits
-    - A plan contains at most `max_objects` changes, deletions first, and reads about `max_bytes`. A slot with more
-      changes is `complete=False`, and is planned again after its commit.
+    - A plan contains at most `max_objects` changes, deletions first, and reads about `max_bytes`. If a slot has more
+      changes, its `SlotChanges` are `complete=False`. The slot is planned again after its commit.
     - The signal of a queueing writer may hide the signal of an unqueued writer, until the unqueued writer signals
       again. From then on, for `UNQUEUED_SECONDS`, every signalled slot is listed; the sweep finds the earlier changes.
 

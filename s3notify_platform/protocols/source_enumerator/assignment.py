@@ -1,9 +1,9 @@
 """Assignment of slots to readers: contiguous ranges, balanced, with the fewest moves when anything changes.
 
-Balanced: without a `previous` assignment, no contiguous assignment has a smaller largest load (`best`). With a previous
-assignment, no load is above `BALANCE_SLACK` times `best`. Among all contiguous assignments within this bound, the
-result is one in which the fewest slots change their reader. The price is less even loads: a new reader may get few
-slots, if the other readers' loads were within the bound without it.
+Balanced: without a `previous` assignment, the largest load is the least that contiguous ranges allow (`best`). With a
+previous assignment, no load is above `BALANCE_SLACK` times `best`. Among all contiguous assignments within this bound,
+the result is one in which the fewest slots change their reader. The price is less even loads. A new reader may get few
+slots, if the loads of the other readers were already within the bound.
 
 The fewest moves are found exactly, by dynamic programming over the places where one range ends and the next begins. Two
 facts make the exact search possible. First, readers that keep any slot stay in their old order: if two readers swapped
@@ -114,7 +114,8 @@ def _least_largest(sums: Sequence[int], count: int) -> int:
 def _even(sums: Sequence[int], count: int, best: int) -> list[tuple[int, int]]:
     """Non-empty ranges with loads of at most `best`, each as near as possible to the mean of the remaining load."""
     last = len(sums) - 1
-    # The first place from which the remaining ranges can take all remaining slots.
+    # The earliest end of each range: from this place, the later ranges can take all later slots with loads of at most
+    # `best`.
     earliest = [last] * count
     for number in range(count - 1, 0, -1):
         earliest[number - 1] = bisect_left(sums, sums[earliest[number]] - best)
@@ -134,7 +135,7 @@ def _even(sums: Sequence[int], count: int, best: int) -> list[tuple[int, int]]:
 def _least_moved(
     sums: Sequence[int], count: int, limit: int, owners: Sequence[int]
 ) -> list[tuple[int, int, int]]:
-    """`count` ranges (start, end, owner) with loads of at most `limit`, in which most slots keep their owner.
+    """`count` ranges (start, end, owner) with loads of at most `limit`. As many slots as possible keep their owner.
 
     `owners` has -1 for a slot without an owner. A range that keeps no slot has the owner -1.
     """
@@ -142,7 +143,8 @@ def _least_moved(
 
     places = len(sums)
     gains, straddling = _gains(sums, limit, owners)
-    # First index: 1 if the owner of the old range across a place is used already, else 0. Second index: the place.
+    # First index: 1 if an earlier new range has the owner whose old range straddles the place, else 0. Second index:
+    # the place.
     kept = np.full((2, places), _NEVER, np.int32)
     kept[0, 0] = 0
     choices: list[np.ndarray] = []
@@ -174,10 +176,11 @@ def _least_moved(
 
 
 def _gains(sums: Sequence[int], limit: int, owners: Sequence[int]) -> tuple["np.ndarray", list[int]]:
-    """The slots that ranges keep, and the owner whose old range straddles each place (-1 if no range does).
+    """The gains, and for each place the owner whose old range straddles the place (-1 if there is none).
 
-    `gains[u, v, a, b]` is the gain of the range from a to b. u is 1 if the owner that straddles a is taken already. v
-    is 1 if the owner that straddles b is taken afterwards. `_NEVER` marks impossible cases.
+    `gains[u, v, a, b]`: the number of slots that keep their owner in a new range from a to b. u is 1 if an earlier new
+    range has the owner that straddles a. v is 1 if this or an earlier new range has the owner that straddles b.
+    `_NEVER` marks impossible cases.
     """
     import numpy as np
 
@@ -204,7 +207,8 @@ def _gains(sums: Sequence[int], limit: int, owners: Sequence[int]) -> tuple["np.
         np.maximum(gains[1, 0], other, out=gains[1, 0])
         gains[0, 1][:, inside] = overlap[:, inside]
         gains[1, 1][:, inside] = overlap[:, inside]
-    # Within one old range, an owner that is used stays used, and the slots in between get another reader.
+    # One old range may straddle both a and b. If an earlier new range has the owner of this old range, the slots from a
+    # to b get another reader.
     straddled = np.asarray(straddling)
     within = (straddled[:, None] == straddled[None, :]) & (straddled >= 0)[:, None]
     gains[1, 1, within] = 0

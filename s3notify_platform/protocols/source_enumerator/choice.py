@@ -1,8 +1,8 @@
 """Selection of the objects below a prefix that a source reads: by their keys, and by the time of their write. Pure.
 
 An object that is not chosen is treated as if it did not exist: it costs no request, is not in quarantine, and has no
-rows. If it was read before the choice changed, its rows leave the table when the source is next listed, independent of
-`on_delete`.
+rows. If such an object was read before the choice changed, its rows leave the table at the source's next listing. The
+setting `on_delete` has no effect on these rows.
 
 Patterns are those of `aws s3 sync --include`: `*` means any characters, also `/`; `?` means one character; `[a-z]`
 means one of these characters. A pattern must match the whole rest of the key after the prefix. Matching takes linear
@@ -52,7 +52,8 @@ class Choice:
     """The objects below `prefix` that a source reads. The default chooses all objects.
 
     `own`: prefixes of the platform's objects, which no source reads. `include`, `exclude`: patterns separated by `|`;
-    an empty `include` includes all. `modified_after`: whole seconds since 1970, the precision of a HEAD.
+    an empty `include` includes all. `modified_after`: whole seconds since 1970, because a HEAD shows no fractions of a
+    second.
     """
 
     prefix: str = ""
@@ -85,7 +86,7 @@ class Choice:
 
     @property
     def _begun(self) -> str:
-        """A replacement for the part of a name that the prefix contains, if the prefix ends within a name."""
+        """A placeholder: if the prefix ends within a name, the placeholder stands for the beginning of the name."""
         return "x" if self.prefix and not self.prefix.endswith("/") else ""
 
     def covers(self, key: str) -> bool:

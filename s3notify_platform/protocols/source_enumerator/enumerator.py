@@ -69,12 +69,13 @@ class Split:
 class ObjectState:
     """The state of one object version in a commit.
 
-    Reading continues at `offset`, in bytes; or in records, if the object is read `by_record` (see `Split`). The object
-    is done if `reach_end`. The object's rows and rejects are in files of the generations `since` to `until`. `reason`:
-    why the object is in quarantine as a whole, with all that was read of this version. Such an object is not read
-    further until it changes or is retried. `trace`: the traceback, if the error was unforeseen. `expired`: the bucket's
-    lifecycle has removed the object, and its rows stay. `gone` marks a key whose object has left. `again`: the object
-    must be read again, although it has not changed.
+    Reading continues at `offset`, in bytes; or in records, if the object is read `by_record` (see `Split`). If
+    `reach_end` is true, the object was read to its end. The object's rows and rejects are in files of the generations
+    `since` to `until`. `reason`: the reason why the object is in quarantine as a whole. The other fields still describe
+    the parts of this version that were read. Such an object is not read further until it changes or is retried.
+    `trace`: the traceback, if the error was unforeseen. `expired`: the bucket's lifecycle has removed the object, and
+    its rows stay. `gone` marks a key whose object has left. `again`: the object must be read again, although it has not
+    changed.
     """
 
     key: str
@@ -142,10 +143,10 @@ def changes_of_slot(
 ) -> SlotChanges:
     """Compares one slot's enumerated versions with its committed states by key. Pure.
 
-    `touched`: the keys that were looked up; None: all keys of the slot, so a key that was not found has left. `pending`
-    keys continue where reading ended. A `pending` key that was read to its end is read again even with the same ETag.
-    `stale` keys are read again. `expired` keys were removed by the bucket's lifecycle. `stays`: true if a key counts as
-    present although no version was found.
+    `touched`: the keys that were looked up. None means all keys of the slot: a key that was not found has left.
+    `pending` keys continue where reading ended. A `pending` key that was read to its end is read again even with the
+    same ETag. `stale` keys are read again. `expired` keys were removed by the bucket's lifecycle. `stays`: true if a
+    key counts as present although no version was found.
     """
     looked_at = states if touched is None else touched
     versions = {version.key: version for version in found}
@@ -179,8 +180,9 @@ def cut_to_bytes(
 ) -> Iterator[SlotChanges]:
     """As much of the work as `max_bytes` allows, in order; always includes the first item. Pure.
 
-    If an object does not fit, it is cut to no less than `least` bytes, if it is cuttable. Otherwise, this object and
-    all later items are left for the next round. Each split may decode to as many bytes as remained for it.
+    An object that does not fit is cut if it is `cuttable`, and if its part gets at least `least` bytes. Otherwise, this
+    object and the slot's later objects are left for the next round. Each split gets a limit of decoded bytes: the bytes
+    that were left for the split, but at least `least`.
     """
     left, taken = max_bytes, False
     for each in changes:
@@ -207,11 +209,12 @@ def parts_of(split: Split, size: int) -> list[Split]:
 
 
 def assign(sizes: Sequence[int], tasks: int) -> list[int]:
-    """The task, in `0 .. tasks-1`, of each split, balanced by bytes: largest split first, to the least loaded task.
+    """Returns the task of each split, from 0 to `tasks - 1`. The largest split goes first, to the task with the fewest
+    bytes.
 
     No task gets more than 4/3 of the best possible load (Graham's bound). `assign_slots` is not used here: a task reads
-    objects one by one, and keeps nothing from one batch to the next. Contiguous ranges have no advantage here, and
-    their largest load can be twice the best possible (one large object and many small objects). Pure.
+    objects one by one, and keeps nothing from one batch to the next. Contiguous ranges have no advantage here. With one
+    large object and many small objects, the largest load of contiguous ranges can be twice the best possible. Pure.
     """
     if tasks < 1:
         raise UsageError(f"tasks={tasks}: must be at least 1")
@@ -262,7 +265,7 @@ class Enumerator:
     def current(self, key: str) -> ObjectVersion | None:
         """The current version of a key that an entry names; None if the object is missing or not chosen.
 
-        Cost: no request if the key is not chosen; else 1 HEAD. If the HEAD is refused, 1 LIST replaces it, so that a
+        Cost: no request if the key is not chosen; else 1 HEAD. If the HEAD is refused, 1 LIST replaces the HEAD. So a
         key that nobody may read is found, as in a sweep. The entry is only a hint that the key changed: entries may be
         late and in any order.
         """

@@ -9,11 +9,11 @@ Steps
        chain's own listing. If the check fails, the chain continues past that cut.
 
 Why the result is complete. Take a key that exists all the time, and the last cut before it in the server's order. The
-chain from that cut finds no other cut before the key, so it reaches the key. This argument needs no knowledge of the
-order of keys or cuts: S3 lists in the order of UTF-8 bytes, SeaweedFS lists `a/x` before `a-x`. The argument needs only
-that a LIST with `start_after` continues where the server's own listing does. Step 1 omits cuts at which a LIST does not
-continue there, and step 3 skips them. So if a server ignores `start_after`, or includes the key of `start_after` again,
-the prefix is listed in one chain.
+chain from that cut finds no other cut before the key, so this chain reaches the key. This argument needs no knowledge
+of the order of keys or cuts: S3 lists in the order of UTF-8 bytes, SeaweedFS lists `a/x` before `a-x`. The argument has
+one condition: a LIST with `start_after` continues with the keys that follow in the server's own listing. A cut at which
+this condition does not hold is omitted by step 1, or skipped by step 3. So if a server ignores `start_after`, or
+includes the key of `start_after` again, the prefix is listed in one chain.
 
 A key is listed twice if a cut was removed or skipped meanwhile: the caller must accept such keys.
 
@@ -43,7 +43,7 @@ def quantiles(sample: Iterable[str], parts: int) -> list[str]:
 
 
 def choose_cuts(store: ObjectStore, prefix: str, wanted: Sequence[str]) -> list[str]:
-    """Returns cuts: for each wanted key the next existing key, if `start_after` works there on this server.
+    """Returns cuts. A cut is the next existing key after a wanted key, if `start_after` works at this next key.
 
     Cost: 2 LISTs for each wanted key, for `REQUESTS_IN_FLIGHT` keys at the same time.
     """
@@ -59,7 +59,7 @@ def choose_cuts(store: ObjectStore, prefix: str, wanted: Sequence[str]) -> list[
 
 
 def hands_over(store: ObjectStore, prefix: str, cut: str, following: Sequence[str]) -> bool:
-    """True if a LIST after `cut` begins with the known keys `following` it. Cost: 1 LIST."""
+    """True if a LIST after `cut` begins with the keys `following`, known to come after `cut`. Cost: 1 LIST."""
     return _keys(store, prefix, cut, HANDOVER_KEYS)[: len(following)] == list(following[:HANDOVER_KEYS])
 
 
@@ -113,8 +113,8 @@ class Chain:
 
 
 def listed_pages(chains: Iterable[Chain], at_once: int) -> Iterator[ListedColumns]:
-    """The pages of all chains as they arrive, from `at_once` chains at a time. Keeps one page of each of these chains
-    in memory.
+    """The pages of all chains as they arrive, from `at_once` chains at a time. Memory: one page of each chain that is
+    being read.
     """
     waiting = iter(chains)
     with readers(at_once) as pool:

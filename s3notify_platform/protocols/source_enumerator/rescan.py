@@ -121,7 +121,9 @@ class RescanBacklog:
             self._change(remove)
 
     def enumerated(self, epoch: str) -> None:
-        """Stores that all slots were compared and committed for this epoch of the topic. Requests: as in `add`."""
+        """Stores the fact that all slots were compared and committed for this epoch of the topic. Requests: as in
+        `add`.
+        """
         self._change(lambda rescans: replace(rescans, enumerated=epoch))
 
     def _change(self, change: Callable[[Rescans], Rescans]) -> None:

@@ -15,8 +15,7 @@ Steps
        child's name. The record contains the XOR of all stamps. `create` begins a chain with a stamp, as the package
        does.
     2. A worker that has finished children reads the record, XORs the children's stamps into it, and replaces it by
-       compare-and-set. Stamps of several threads on one chain at the same time are combined: one thread sends all of
-       them.
+       compare-and-set. If several threads stamp one chain at the same time, one thread sends all these stamps together.
     3. When the XOR is zero, the chain is acked. The record stays as a tombstone, so an acked chain differs from an
        unknown chain.
     4. In one stamp, a parent ends itself and begins more children (`starts`). So the chain never looks acked in
@@ -33,7 +32,7 @@ is returned.
 Limits
     - One process at a time writes the record: k concurrent processes need up to k(k+1)/2 attempts, as in the package.
     - A parent must begin the same children in every attempt. If a later attempt names other children, these children
-      are begun, too, but perhaps only after the chain is acked.
+      also begin, perhaps after the chain is acked.
     - The limits are `PAYLOAD_MAX` characters of payload, `OPERATIONS_MAX` raw stamps, and `ATTEMPTS` attempts.
 
 Requests: create 1, stamp 2, state 1, fail 2, delete 2; 2 more for each write of another client in between.

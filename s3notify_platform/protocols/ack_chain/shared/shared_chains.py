@@ -125,7 +125,7 @@ class SharedChains:
         children: Iterable[str] = (),
         starts: Iterable[str] = (),
     ) -> StampOutcome:
-        """XORs `stamp` into the chain, once for each operation id, however often it is sent. Cost: 2 requests.
+        """XORs `stamp` into the chain. A stamp that is sent again with its operation id counts once. Cost: 2 requests.
 
         `Stamped` and `Acked` contain the resulting XOR, which the npm package's `stamp` returns. `children` names the
         children that the stamp ends; `starts` names the children that the stamp begins. Without an operation id, a
