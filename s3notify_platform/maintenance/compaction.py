@@ -117,8 +117,8 @@ def compact(table: LogTable, *, dry_run: bool = False, step_bytes: int = STEP_BY
     """Merge all small files. A compaction is safe beside batches, and safe to repeat; a killed compaction leaves only
     garbage files.
 
-    `dry_run`: only reads the newest snapshot; its counts are a lower bound. Errors: those of `LogTable.newest` and
-    `Committer.commit`.
+    `dry_run`: only reads the newest snapshot. The counts of a dry run are a lower bound. Errors: those of
+    `LogTable.newest` and `Committer.commit`.
     """
     report = CompactReport()
     found = table.newest()
@@ -201,8 +201,8 @@ class _Run:
             self.report.packs += len(step)
 
     def _commit(self, change: Change) -> bool:
-        """Commit one step; returns True if the step was committed. Afterwards, also without a commit, the newest
-        snapshot is read and kept.
+        """Commit one step; returns True if the step was committed. Whether the step was committed or not, the newest
+        snapshot is then read and kept.
         """
         try:
             done = self.table.committer.commit_alone(change, self.snapshot)

@@ -71,7 +71,7 @@ def schema_history(reader: LogReader, *, derived: bool = False) -> list[SchemaEv
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchemaRollback:
     """The effect of a rollback to the schema of `version`. `columns`: paths of columns that leave the schema. `in_use`:
-    those of these columns that have values, each with the objects of the values.
+    for each of these columns that has values, the keys of some objects with such values.
     """
 
     version: int
@@ -126,7 +126,8 @@ def plan_schema_rollback(table: LogTable, version: int) -> SchemaRollback:
 
 
 def roll_back_schema(table: LogTable, planned: SchemaRollback) -> int:
-    """Commit the earlier schema; returns the new version. `UsageError`: removed columns have live values.
+    """Commits the earlier schema, and returns the number of the new version. `UsageError`: removed columns have live
+    values.
 
     `ConflictError`: the table has changed after the plan was made: plan again. Requests: those of a commit.
     """

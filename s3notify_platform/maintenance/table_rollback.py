@@ -1,7 +1,8 @@
 """Goes back to an earlier version of the whole table, by a new version that has the same packs, states and schema.
 
 A rollback is also the remedy after a forbidden change by another engine. The engine's versions stay in the log. The new
-version follows them, undoes them, and names them (`log_state.UNDOES`). Readers ignore the state of the undone versions.
+version follows the engine's versions, undoes them, and names them (`log_state.UNDOES`). Readers ignore the state of the
+undone versions.
 
 The new version becomes the generation of each changed slot, so that derived tables and data versions see the change. In
 the table, these slots get the signals of the earlier version. So the next run finds that the signals have moved, and
@@ -9,9 +10,8 @@ reads everything that has changed after the earlier version.
 
 | another writer, since the rollback was planned | the rollback |
 |---|---|
-| changed any slot, removed packs, let the schema grow, merged packs | restarts on top of that version, and drops the
-other writer's changes | | began a vacuum | restarts; it fails if the vacuum may be removing files of the earlier
-version |
+| changed slots or the schema, removed or merged packs | restarts on top of that version, and drops the changes |
+| began a vacuum | restarts; fails if the vacuum may be removing files of the earlier version |
 | rolled back, too | continues from there; if the table is already as wanted, nothing is left to do |
 | began the table again, under another id | fails with an error |
 | is another engine whose version is adopted, or refused | undoes that version, too |
@@ -166,8 +166,8 @@ def roll_back(table: LogTable, version: int) -> CommitResult:
 def _ends(reader: LogReader) -> tuple[Snapshot, Snapshot]:
     """The newest readable snapshot, and the log's end as other engines see it.
 
-    Snapshot and end differ if versions of other engines are refused. In this case no reader of the platform uses the
-    end.
+    The two results differ if versions of other engines are refused. In this case no reader of the platform uses the
+    log's end.
     """
     try:
         found = reader.open()

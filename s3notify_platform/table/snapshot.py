@@ -1,8 +1,9 @@
 """Reads the newest state of a table: cold, or as a refresh of an earlier snapshot. Pure except for `LogReader`.
 
-A process keeps its snapshot. Before each round, it reads `known`, and lists the log from the snapshot's version on. The
-two requests are made in parallel. If the snapshot's version is missing or was replaced, or if `n` or the id differs,
-the process opens the table again. The causes are a restored backup, or a table that was removed and made again.
+A process keeps its snapshot. Before each round, the process reads `known`, and lists the log from the snapshot's
+version on. The two requests are made in parallel. If the snapshot's version is missing or was replaced, or if `n` or
+the id differs, the process opens the table again. The causes are a restored backup, or a table that was removed and
+made again.
 
 The age of a snapshot counts from the moment just before the first read of its version, by the process's own clock. A
 version stays in the log for longer than the longest run takes. So a process with a young snapshot finds every later
@@ -147,7 +148,7 @@ class LogReader:
         refused = ""
         for _ in range(OPEN_ATTEMPTS):
             asked_at = self.clock.monotonic()
-            # `known` is read before the log. So if the log lacks the known version, the version is missing.
+            # `known` is read before the log. So if the known version is not in the log, the known version was lost.
             known, record = self.known.read()
             try:
                 found = self._replayed(asked_at)

@@ -41,8 +41,9 @@ KEYS_AT_ONCE: Final = 50_000
 
 Keys = Mapping[Slot, Collection[str]]
 Search = Callable[[Keys], pa.Table]
-"""Returns the newest rows of these keys, in the form of `newest_of`. The rows are as of the version of the source that
-the table has after the round."""
+"""Returns the newest rows of these keys, in the form of `newest_of`. The rows are as of one version of the source: the
+version that the table follows after the round.
+"""
 
 
 @dataclass(slots=True, kw_only=True)

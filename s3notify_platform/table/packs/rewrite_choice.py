@@ -77,8 +77,8 @@ def plan_round(
 ) -> RoundPlan:
     """Returns the plan of a round for the live packs. The round withdraws the rows of the objects in `leaving`.
 
-    `vectors`: deletion vectors hide the rows in packs that are not rewritten for another reason. `budget`: see
-    `compaction`.
+    `vectors`: True if deletion vectors hide the leaving rows of packs that the round does not rewrite for another
+    reason. `budget`: see `compaction`.
     """
     live = {pack.path: pack for pack in packs}
     hit = candidates(live.values(), leaving)
@@ -109,7 +109,7 @@ def compaction(
     """Returns the merges of this round, which limit the number of files.
 
     `touched`: packs that are rewritten anyway, so their merge costs nothing. `budget`: the largest number of bytes of
-    other packs. A merge beyond the budget waits, but the first merge is always made.
+    packs that are rewritten only for these merges. A merge beyond the budget waits, but the first merge is always made.
     """
     groups = [_Group.of(pack, sizes, touched=pack.path in touched) for pack in packs]
     left = budget
