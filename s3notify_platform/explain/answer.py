@@ -84,7 +84,7 @@ class Answer:
     asked_ms: int
     object: ObjectNow | None
     no_object: str
-    """The reason why it is unknown if the object exists, or "" if this is known."""
+    """The reason why the existence of the object is unknown, or "" if the existence is known."""
     signal: Signal | None
     """The signal of the key's slot, or the root with `signals: root`."""
     topics: tuple[TopicView, ...]
@@ -262,7 +262,7 @@ def _taken_in(found: Answer, held: CommittedVersion) -> Verdict:
 
 
 def _pending(found: Answer, entries: list[Notice]) -> Verdict:
-    """Returns the reason why a change is not in the table yet: of all reasons, the one closest to the commit."""
+    """Returns the reason why a change is not committed yet: of several reasons, the reason closest to the commit."""
     ready = [notice for notice in entries if notice.state == "committed"]
     if batch := next((b for b in found.batches if ready or b.listing), None):
         runs = f", run {', '.join(batch.runs)}" if batch.runs else ""

@@ -123,7 +123,7 @@ def explain(
 
 
 def _head(objects: ObjectStore, key: str) -> tuple[ObjectMeta | None, str]:
-    """Returns the object, and the reason why it is unknown if the object exists."""
+    """Returns the object, and the reason if the existence of the object is unknown."""
     if why := unaddressable(key):
         return None, f"S3 clients cannot address this key: {why}"
     try:

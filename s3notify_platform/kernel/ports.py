@@ -248,7 +248,8 @@ class Uploads(Protocol):
     def complete_upload(
         self, key: str, upload: UploadId, parts: Sequence[ETag], *, precondition: Precondition | None = None
     ) -> WriteOutcome:
-        """Creates the object from all its parts, atomically. Cost: 1 request, sent once, also without a precondition.
+        """Creates the object from all its parts, atomically. Cost: 1 request, which is never repeated, even without a
+        precondition.
 
         `NotFoundError`: the upload does not exist, or is already completed. `Conflict` leaves the upload unchanged.
         """

@@ -59,8 +59,8 @@ class CompactReport:
     """The work that was done, or, after a dry run, the work that a run would do. `lost`: steps that were dropped,
     because a batch committed first.
 
-    `packs`, `rejects`, `state_files`: merged files; a result that a later step merges again is counted again. `bytes`:
-    the size of these files. `became`: files that the steps wrote or moved; 0 for a dry run.
+    `packs`, `rejects`, `state_files`: the numbers of merged files. If a later step merges a result again, this result
+    is counted again. `bytes`: the size of these files. `became`: files that the steps wrote or moved; 0 for a dry run.
     """
 
     versions: int = 0

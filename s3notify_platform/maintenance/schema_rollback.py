@@ -148,7 +148,9 @@ def check_unused(planned: SchemaRollback) -> None:
 
 
 def _values(table: LogTable, now: Snapshot, target: TableSchema) -> Iterator[tuple[str, str]]:
-    """Paths that the target schema lacks and that have live values, each with the keys of objects with these values."""
+    """Yields the paths that have live values and are missing in the target schema, each with the key of an object with
+    such a value.
+    """
     kept = _shape(json.loads(target.rows))
     output = arrow_schema(now.metadata.schema)
     names = [name for name in output.names if name not in {name for name, _ in LINEAGE}]

@@ -138,7 +138,7 @@ def to_be_tagged(source: Source, *, again: bool = False, clock: Clock = SYSTEM_C
     """The number of slots that have changed since the last pass, and the number of objects in these slots that
     `tag_committed` checks.
 
-    `again`: count as if `tag_again` had been called. `UsageError`: no `committed_tags`. Requests: those of
+    `again`: True to count as after a call of `tag_again`. `UsageError`: no `committed_tags`. Requests: those of
     `tag_committed` without the requests for objects.
     """
     _check_tags(source)

@@ -3,7 +3,7 @@
 Steps
     1. Commit one version with the request for all slots. A retry (`quarantined`) marks the states of objects (`again`).
        A backfill marks slots: all rows that were planned before this version must be read again (`backfill`).
-    2. Change the slots' signals, marked as queued, and then the root. So the next batch reads these slots.
+    2. Change the slots' signals, which are marked as queued. Then change the root. So the next batch reads these slots.
     3. The batch reads the requested objects even if their ETags are unchanged. The version that the batch commits
        removes the request.
 

@@ -104,7 +104,7 @@ class Doubts:
     """The objects of a pack with values that cannot be converted. `rows`: the number of rows with such a value.
 
     `keys`: the objects' keys by slot. Instead of keys, a slot with too many keys and each slot of a slot asset have
-    None. `lost`: objects with a value that is null until they are read.
+    None. `lost`: objects with a value that is null until the object is read again.
     """
 
     keys: Objects = field(default_factory=dict)
@@ -116,7 +116,7 @@ class Doubts:
         """Adds the objects of some rows.
 
         The mask `doubtful` is true for rows with a value that cannot be converted. The mask `lost` is true for rows
-        with a value that is null until the new read.
+        with a value that is null until the object is read again.
         """
         self.rows += pc.sum(doubtful).as_py() or 0
         if "_key" not in rows.schema.names:

@@ -294,8 +294,8 @@ class RowChanges:
         ]
 
     def deletes(self, slots: Collection[Slot] | None = None, *, tasks: int = 1) -> list[Deletes]:
-        """Returns the rows of `slots` (None: all) that left, for at most `tasks` tasks, and the erased objects.
-        Pure.
+        """Returns the rows of `slots` (None: all slots) that left, divided into at most `tasks` shares. One more share
+        has the erased objects. Pure.
         """
         found: list[Deletes] = []
         wanted = None if slots is None else {*slots}

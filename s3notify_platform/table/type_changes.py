@@ -38,7 +38,7 @@ _WHOLE: Final = {"float": 24, "double": 53}
 """By type, the number of bits of an integer that the type always represents exactly."""
 
 _EXACT_DIGITS: Final = 15
-"""A double represents any decimal with at most this number of significant digits exactly."""
+"""A double exactly represents any decimal with at most this number of significant digits."""
 
 _TIMES: Final = ("timestamp", "timestamp_ntz")
 _TEXTS: Final = (*_DIGITS, *_WHOLE, "boolean", "date", *_TIMES)

@@ -55,8 +55,8 @@ class PackSizes:
     Smaller files are in size classes: up to `smallest`, up to `fan` times `smallest`, and so on. Each class has at most
     `in_class` files. `group`: Arrow bytes of a row group. `hidden`: the share of a pack's rows that a vector may hide.
     `budget`: the largest number of bytes of the packs that a round merges. `by_slot`: all rows of a slot are replaced
-    together (`round_packs.write`). Rows are then sorted only by `_slot`, and a pack of one slot is full from `own`
-    bytes on.
+    together (`round_packs.write`). With `by_slot`, rows are sorted only by `_slot`, and a pack of one slot is full from
+    `own` bytes on.
     """
 
     target: int = 64 << 20

@@ -116,7 +116,7 @@ class PackSet:
         """Returns the changes of packs: the `own` packs are added to the live packs, and the rows of the `leaving`
         objects are withdrawn.
 
-        `without`: slots of `own` packs that are left out, because another round has changed them.
+        `without`: slots that are left out of the `own` packs, because another round has changed these slots.
         """
         packs = {pack.path: pack for pack in live}
         plan = plan_round(
