@@ -18,7 +18,7 @@ The verdicts `committed`, `deleted`, `kept` and `not_chosen` mean that the table
 - dead: the entry became a dead letter of the source's topic.
 - rescan: a listing that is due will find the change.
 - signalled: an unqueued writer signalled the slot. The next batch lists the slot.
-- unseen: neither an entry nor a signal announced the change. The sweep will find it.
+- unseen: neither an entry nor a signal announced the change. The sweep will find the change.
 - unknown: no object, no rows and no entry have this key.
 - refused: the store refuses to say if there is an object under this key.
 """
@@ -49,14 +49,14 @@ Kind = Literal[
 ]  # fmt: skip
 
 SILENT_MS: Final = 300_000
-"""Milliseconds without a tick of the sensor after which the text says that the sensor does not run."""
+"""If the sensor has not ticked for this number of milliseconds, the text says that the sensor does not run."""
 
 _BY_BATCH: Final = ("failing", "waiting", "rescan", "signalled")
 """Verdicts about changes that only another batch can commit."""
 
 STATE_WORDS: Final = {"reserved": "reserved", "committed": "queued", "dead": "dead letter"}
-"""The names of an entry's states for people. The state "committed" is shown as "queued", because it is no commit to the
-table.
+"""The names of an entry's states for people. The state "committed" is shown as "queued", because the state says nothing
+about a commit to the table.
 """
 
 
@@ -84,7 +84,7 @@ class Answer:
     asked_ms: int
     object: ObjectNow | None
     no_object: str
-    """The reason why it is unknown if the object exists, or "" if this is known."""
+    """The reason why the existence of the object is unknown, or "" if the existence is known."""
     signal: Signal | None
     """The signal of the key's slot, or the root with `signals: root`."""
     topics: tuple[TopicView, ...]
@@ -94,8 +94,9 @@ class Answer:
     """True if there are more topics than the number that was read."""
     batches: tuple[BatchView, ...]
     batches_cut: bool
-    """True if there are more ack chains than the number that was read. With a sensor's cursor, all open chains are
-    known."""
+    """True if there are more ack chains than the number that was read. If the sensor's cursor is known, all open chains
+    are known.
+    """
     rescans: bool
     """True if the slot waits for a rescan."""
     next_batch: How
@@ -107,7 +108,7 @@ class Answer:
     newest: int
     """The version of the table that last changed the slot, or 0 if no version has changed the slot."""
     newest_signal: str
-    """The first digits of the slot's signal that the version `newest` has seen."""
+    """The first digits of the signal's ETag that the batch of the version `newest` saw."""
     rejections: tuple[Rejection, ...]
     not_chosen: str
     """The reason why the source does not read the object (`Choice`), or "" if the source reads it."""
@@ -217,7 +218,7 @@ class Answer:
         return bool(self.newest_signal) and signal.etag.startswith(self.newest_signal)
 
     def ago(self, then_ms: int) -> str:
-        """Returns the time from `then_ms` to the question, as text."""
+        """Returns the time from `then_ms` to `asked_ms`, as text."""
         return duration(self.asked_ms - then_ms) if then_ms else "an unknown time"
 
 
@@ -261,7 +262,7 @@ def _taken_in(found: Answer, held: CommittedVersion) -> Verdict:
 
 
 def _pending(found: Answer, entries: list[Notice]) -> Verdict:
-    """Returns the reason why a change is not in the table yet: of all reasons, the one closest to the commit."""
+    """Returns the reason why a change is not committed yet: of several reasons, the reason closest to the commit."""
     ready = [notice for notice in entries if notice.state == "committed"]
     if batch := next((b for b in found.batches if ready or b.listing), None):
         runs = f", run {', '.join(batch.runs)}" if batch.runs else ""

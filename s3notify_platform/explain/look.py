@@ -73,8 +73,9 @@ CHAINS_MAX: Final = 100
 ROUNDS: Final = 3
 
 VERSIONS_MAX: Final = 20
-"""Maximum number of table versions that are searched for an object's commit, from the version for which it was
-planned."""
+"""Maximum number of table versions that are searched for an object's commit. The search begins at the version for which
+the object was planned.
+"""
 
 CHANGES_MAX: Final = 12
 """Maximum number of changes of a slot that are searched for the removal or quarantine of an object."""
@@ -122,7 +123,7 @@ def explain(
 
 
 def _head(objects: ObjectStore, key: str) -> tuple[ObjectMeta | None, str]:
-    """Returns the object, and the reason why it is unknown if the object exists."""
+    """Returns the object, and the reason if the existence of the object is unknown."""
     if why := unaddressable(key):
         return None, f"S3 clients cannot address this key: {why}"
     try:
@@ -350,8 +351,8 @@ def _taken_in_by(
 def _last_change(
     reader: LogReader, snapshot: Snapshot, slot: Slot, key: str
 ) -> tuple[int, StateChange | None]:
-    """Returns the last table version that changed the object's state, or 0 if this is none of the slot's last
-    changes.
+    """Returns the table version that last changed the object's state, and the change. Only the slot's last
+    `CHANGES_MAX` changes are searched. If none of these changes concerns the object, the version is 0.
     """
     names, version = {key, key_hash(key)}, snapshot.manifest.slot(slot).generation
     with suppress(CorruptError, NotFoundError):  # old versions may be gone

@@ -15,7 +15,7 @@ COLUMNS: Final = 40
 """Number of slots in a line of a terminal."""
 
 GROUP: Final = 50
-"""Number of slots in a row of the Dagster table. If this makes more than `GROUPS` rows, a row has more slots."""
+"""Number of slots in a row of the Dagster table. To keep at most `GROUPS` rows, a row may have more slots."""
 GROUPS: Final = 20
 
 AGES: Final = {
@@ -41,7 +41,7 @@ COLOURS: Final = {
 BY_ROWS: Final = "·▂▃▅▆█"
 """The characters for slots without rows, with up to 10, 100, … rows, and with more rows."""
 MARKS: Final = {"in flight": ">", "failing": "!"}
-"""The characters for slots in flight and for failing slots, for any number of rows."""
+"""The characters for slots in flight and for failing slots. These characters do not depend on the number of rows."""
 
 LEGEND: Final = "· no rows, ▂ up to 10, ▃ 100, ▅ 1,000, ▆ 10,000, █ more; > in flight, ! failing"
 

@@ -104,8 +104,8 @@ class SchemaStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FollowingStatus:
-    """A derived table. `rows`: the number of its rows. `version`: the version of the source's table from which it is
-    made, or -1 if it was never made.
+    """A derived table. `rows`: the number of the table's rows. `version`: the version of the source's table from which
+    the derived table is made, or -1 if the derived table was never made.
 
     `behind`: the number of later versions of the source's table that changed rows or columns.
     """
@@ -124,11 +124,11 @@ class SourceStatus:
     `version`: the newest version of the table, or -1 without a table. `files` and `bytes`: the number and the size of
     the files with rows and rejects. `without_records`: the number of objects with bytes, but neither rows nor rejects.
     `stale`: the number of slots whose rows another code version made, by the name of the table. Tables whose code
-    version is unknown are left out of `stale`. `queue`: the source's topic. `topics`: the other topics of its queue.
-    `rescan`: the number of slots that wait for a listing. `schema`: None before the first batch. `following`: derived
-    tables that are made as a whole. `failures`: the failing slots. Failures in the sensor's batches are known only with
-    a Dagster instance. Without an instance, `failures` is None, unless slots failed in `s3notify ingest`. `paused`:
-    True if the source's sensor is switched off.
+    version is unknown are left out of `stale`. `queue`: the source's topic. `topics`: the other topics of the source's
+    queue. `rescan`: the number of slots that wait for a listing. `schema`: None before the first batch. `following`:
+    derived tables that are made as a whole. `failures`: the failing slots. Failures in the sensor's batches are known
+    only with a Dagster instance. `failures` is None if there is no instance, and no slot failed in `s3notify ingest`.
+    `paused`: True if the source's sensor is switched off.
     """
 
     name: str
@@ -314,9 +314,11 @@ class SourceLook:
 
 
 def _changing(reader: LogReader, since: int, until: int) -> int:
-    """The number of versions after `since`, up to `until`, that changed rows or columns: a merge of files did not.
+    """The number of versions after `since`, up to `until`, that changed rows or columns. A version that only merged
+    files does not count.
 
-    1 GET for each version, if there are at most `VERSIONS_READ`; otherwise 0 requests, and all versions count.
+    Cost: 1 GET for each version, if there are at most `VERSIONS_READ` versions. If there are more, no request is made,
+    and all versions count.
     """
     versions = range(since + 1, until + 1)
     if len(versions) > VERSIONS_READ:

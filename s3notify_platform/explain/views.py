@@ -54,8 +54,8 @@ class TopicView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommittedVersion:
-    """The object version in the table. `version`: the table version that committed it. `newest`: the table version that
-    last changed its slot.
+    """The object version in the table. `version`: the table version that committed the object version. `newest`: the
+    table version that last changed the object's slot.
     """
 
     etag: str
@@ -65,11 +65,13 @@ class CommittedVersion:
     files: tuple[str, ...]
     version: int
     doubt: str
-    """The doubt about `version`, like "or later", because table versions are not kept forever, or "" if there is no
-    doubt."""
+    """The doubt about `version`, like "or later", or "" if there is no doubt. A doubt exists because old table versions
+    are not kept.
+    """
     seen_ms: int
-    """The time when its batch was opened, or 0 if unknown. `seen_ms` is from the sensor's clock, and `planned_ms` is
-    from the run's clock."""
+    """The time when the object version's batch was opened, or 0 if unknown. `seen_ms` is from the sensor's clock, and
+    `planned_ms` is from the run's clock.
+    """
     planned_ms: int
     committed_ms: int
     batch: str
@@ -80,12 +82,13 @@ class CommittedVersion:
     """The traceback, if the error was unforeseen."""
     reach_end: bool = True
     offset: int = 0
-    """If the object's end is not reached yet: the number of bytes that were read, or of records if `by_record` is
-    set."""
+    """The number of the object's bytes that were read, or the number of records if `by_record` is set. The number is
+    used only if the object's end is not reached yet.
+    """
     by_record: bool = False
     emptiness: str = ""
-    """A text that says when objects of this format have no records. It is set if the object has bytes, but neither rows
-    nor rejects.
+    """A text that says when objects of this format have no records. The text is set if the object has bytes, but
+    neither rows nor rejects.
     """
     pending: bool = False
     """True if the slot's next batch reads the next part of the object, or reads the object again."""
@@ -114,7 +117,7 @@ class BatchView:
     id: str
     opened_ms: int
     listing: bool
-    """True if the batch lists all keys of the slot. Otherwise it reads only the keys that entries name."""
+    """True if the batch lists all keys of the slot. Otherwise the batch reads only the keys that entries name."""
     runs: tuple[str, ...] = ()
     """The batch's runs, with their status. The tuple is empty without a Dagster instance."""
 
@@ -126,7 +129,7 @@ class SensorView:
     seen: bytes
     """The digest of the slot's last signal that the sensor has seen (`protocols.keyspace.digest_of`)."""
     enumerated: str
-    """The epoch of the topic for which the whole source was compared."""
+    """The epoch of the topic in which all slots were compared."""
     batches: tuple[BatchView, ...] = ()
     failing: Failing | None = None
     trace: str = ""

@@ -56,7 +56,9 @@ class UnavailableError(S3NotifyError):
 
 
 class UnknownOutcomeError(S3NotifyError):
-    """The request may have been applied. The caller must find out if it was applied, and only then repeat it."""
+    """The request may have been applied. The caller must find out if the request was applied, and only then repeat the
+    request.
+    """
 
 
 OUTAGES = (UnavailableError, UnknownOutcomeError)
@@ -67,7 +69,8 @@ class CorruptError(S3NotifyError):
     """Stored bytes contradict an invariant. Nothing was written, and a person must investigate."""
 
 
-# The names of these errors are from xor-ack. Each name is a subclass of the error class that says what to do.
+# The names of these errors are from xor-ack. Each error is a subclass of the platform's error class that says what the
+# caller must do.
 
 
 class LessThanTwoBuffers(UsageError):  # noqa: N818 - the original's name

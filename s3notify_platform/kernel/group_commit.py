@@ -132,8 +132,8 @@ class Sharing(Generic[T]):
     """Runs two stages around the work of each thread: `before` and `after`. Each stage is a group commit. The class is
     thread-safe.
 
-    `before` waits for as many threads as worked at the same time since `before` ran last. `after` waits for the threads
-    between the two stages. Each stage waits at most `linger_seconds`.
+    `before` waits for a number of threads: the largest number that worked at the same time since `before` ran last.
+    `after` waits for the threads between the two stages. Each stage waits at most `linger_seconds`.
     """
 
     def __init__(
@@ -147,7 +147,7 @@ class Sharing(Generic[T]):
         self._commits = GroupCommit(linger_seconds=linger_seconds)
         self._inside: set[int] = set()
         self._most_inside = 0
-        """The largest number of calls that were inside `around` at the same time since `before` ran last."""
+        """Since the last run of `before`: the largest number of calls that were inside `around` at the same time."""
         self._between: set[int] = set()
         """The calls between the stages `before` and `after`."""
 

@@ -1,9 +1,11 @@
-"""All limits, each with a name, a unit and a default. Code checks a limit before the work that the limit protects."""
+"""All limits, each with a name, a unit and a default. Code checks a limit before it does the work that the limit
+bounds.
+"""
 
 from typing import Final
 
 MAX_OBJECT_BYTES: Final = (1 << 31) - 1
-"""Largest size in bytes of an object that a task must keep in memory as a whole, and of a record."""
+"""Largest size in bytes of a record, and of an object that a task must keep in memory as a whole."""
 
 MAX_KEY_BYTES: Final = 1024
 """Largest size in bytes of a key, in UTF-8. S3 has the same limit."""
@@ -70,16 +72,20 @@ MAX_CELLS: Final = 8 << 20
 in parts."""
 
 MAX_KEYS: Final = 4 * MAX_COLUMNS
-"""Largest number of different keys in JSON that is parsed together. A record with more keys is rejected or rescued."""
+"""Largest number of different keys in all JSON records that are parsed together. A record with more keys is rejected or
+rescued.
+"""
 
 MAX_ROW_GROUP_BYTES: Final = (1 << 31) - 1
 """Largest number of bytes in the columns of a Parquet row group. The limit applies to the bytes that the footer states,
 and to the decoded bytes."""
 
 MAX_ROW_GROUP_CELLS: Final = 1 << 28
-"""Largest number of rows times columns of a Parquet row group, and of values in the always-null fields of an Avro file.
+"""Largest number of cells (rows times columns) of a Parquet row group. Also the largest number of values in the
+always-null fields of an Avro file.
 
-Without the limit, a file of some hundred bytes could become billions of nulls."""
+Without the limit, a file of some hundred bytes could become billions of nulls.
+"""
 
 MAX_ROWS_PER_BYTE: Final = 100
 """Largest number of rows of a Parquet file for each byte of the file, beyond the first million rows. Constant columns
@@ -90,8 +96,9 @@ MAX_DECODED_BYTES: Final = 256 << 20
 become gigabytes of one value."""
 
 MAX_DECODED_PER_BYTE: Final = 1000
-"""Largest number of decoded bytes for each byte of an object. The larger of this limit and `MAX_DECODED_BYTES` applies
-to an object."""
+"""Largest number of decoded bytes for each byte of an object. An object may always have `MAX_DECODED_BYTES` decoded
+bytes.
+"""
 
 BATCH_BYTES: Final = 16 << 20
 """Largest number of bytes of Arrow rows that pass between Python and the JVM in one step, unless one row is larger."""
@@ -100,7 +107,9 @@ MAX_TASK_BYTES: Final = 8 << 30
 """Bytes of memory that a Spark task may take, besides the earlier memory of its process. `MAX_TASK_SHARE` may be a
 lower limit.
 
-This limit works on systems that can limit memory. One object may have `MAX_OBJECT_BYTES`, and is copied in memory."""
+This limit works on systems that can limit memory. The task needs room for an object of `MAX_OBJECT_BYTES`, and for
+copies of the object.
+"""
 
 MAX_TASK_SHARE: Final = 0.7
 """Share of the memory of the machine or container that a task may take."""
@@ -109,8 +118,8 @@ MAX_TRACE_BYTES: Final = 4096
 """Largest number of bytes of a traceback that are kept with the failure of a slot or an object."""
 
 MAX_UNFORESEEN: Final = 20
-"""Largest number of objects of a source that are in quarantine because of unforeseen errors. If there are more, the
-slots of the further objects fail.
+"""Largest number of objects of a source that are in quarantine because of unforeseen errors. Beyond this number, the
+slots of further such objects fail.
 
 An unforeseen error may be a defect that affects every object. The other objects of a slot are committed in any case, so
 the limit only costs retries. Without the limit, the rows of a whole table could disappear in one night.

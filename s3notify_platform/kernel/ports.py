@@ -70,8 +70,8 @@ class Written:
 class Conflict:
     """The precondition did not hold, and nothing was applied.
 
-    `found`: the record that is stored instead, or None if there is no record, or if the store's refusal does not
-    contain it.
+    `found`: the record that is stored instead, or None if there is no record. `found` is also None if the store's
+    refusal does not contain the record.
     """
 
     found: "Record | None" = field(default=None, compare=False)
@@ -215,8 +215,8 @@ class Uploads(Protocol):
     """Multipart uploads, for objects that do not fit into memory. No part is visible before the upload is completed."""
 
     def source(self, bucket: str, key: str) -> CopySource | None:
-        """Returns the object to copy, or None if it does not exist. Its bucket must have the same server and
-        credentials. Cost: 1 HEAD.
+        """Returns the object to copy, or None if it does not exist. The object's bucket must have the same server and
+        credentials as this store. Cost: 1 HEAD.
 
         An empty `bucket` means the bucket of this store.
         """
@@ -248,7 +248,8 @@ class Uploads(Protocol):
     def complete_upload(
         self, key: str, upload: UploadId, parts: Sequence[ETag], *, precondition: Precondition | None = None
     ) -> WriteOutcome:
-        """Creates the object from all its parts, atomically. Cost: 1 request, sent once, also without a precondition.
+        """Creates the object from all its parts, atomically. Cost: 1 request, which is never repeated, even without a
+        precondition.
 
         `NotFoundError`: the upload does not exist, or is already completed. `Conflict` leaves the upload unchanged.
         """
@@ -312,8 +313,8 @@ class ObjectStore(Uploads, Ranged, Protocol):
         precondition: Absent | None = None,
         metadata: Metadata = None,
     ) -> WriteOutcome:
-        """Copies an object within the bucket, with the metadata of `source`. `metadata` overrides this metadata, for
-        one more HEAD.
+        """Copies an object within the bucket, with the metadata of `source`. The values in `metadata` override the
+        values of `source`, and cost 1 HEAD more.
 
         `NotFoundError`: `source` does not exist. A `CopySource` may be in another bucket. For a `CopySource`,
         `metadata` replaces the source's metadata without a HEAD. `ConflictError`: the copied object has changed, and
@@ -384,8 +385,9 @@ class RecordStore(Protocol):
         """Yields, in key order, the records of a partition whose keys begin with `prefix` and are `wanted` (default:
         all).
 
-        `known`: records by key that the caller has read before. The store may return these records again if they have
-        not changed. `keys_only`: true for keys whose value is not needed. The record of such a key has the value b"".
+        `known`: records by key that the caller has read before. If such a record has not changed, the store may return
+        the record from `known`, without a read. `keys_only`: true for keys whose value is not needed. The record of
+        such a key has the value b"".
         """
         ...
 

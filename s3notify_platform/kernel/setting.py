@@ -1,8 +1,8 @@
 """A declared setting: a field of a dataclass with an `About`. The name, type, default and description of a setting are
 only in this declaration.
 
-Component, IO manager, command line, data source and services derive their fields and options from the declaration. All
-of these convert and check given values by `values_in`, so that a wrong value gets the same message everywhere.
+Component, IO manager, command line, data source and services derive their fields and options from the declaration. Each
+of these users converts and checks given values by `values_in`, so that a wrong value gets the same message everywhere.
 """
 
 import re
@@ -267,7 +267,7 @@ def named(*declared: Any) -> Mapping[str, Setting]:
 
 
 def given_of(values: Mapping[str, Any], *declared: type) -> dict[str, Any]:
-    """Returns the values whose settings these dataclasses declare."""
+    """Returns the values in `values` whose names are settings of these dataclasses."""
     return {name: values[name] for name in named(*declared) if name in values}
 
 

@@ -1,8 +1,8 @@
 """Slots divide the keys of a bucket by hash into up to 1000 classes.
 
-The vnotify crate computes the same slots. The slot of a key is a number modulo the number of slots: the first 8 bytes
-of the BLAKE3 hash of the UTF-8 key, as a little-endian number. A slot's Dagster partition key and the name of its
-signal object are this number in decimal, unpadded.
+The vnotify crate computes the same slots. The hash of a key is a little-endian number: the first 8 bytes of the BLAKE3
+hash of the UTF-8 key. The key's slot is this number modulo the number of slots. A slot's Dagster partition key and the
+name of its signal object are the slot's number in decimal, unpadded.
 """
 
 from collections.abc import Iterable
@@ -15,11 +15,12 @@ from s3notify_platform.kernel.errors import UsageError
 Slot = NewType("Slot", int)
 
 HASH = "blake3-64"
-"""The name of the hash that assigns keys to slots. It is a part of a table's identity."""
+"""The name of the hash that assigns keys to slots. The name is a part of a table's identity."""
 
 SLOT_COUNT = 1000
-"""The largest number of slots. One LIST returns 1000 keys, and the root signal sorts after all digits. So the signals
-of all slots are on one page of a LIST."""
+"""The largest number of slots. One LIST returns up to 1000 keys. The key of the root signal sorts after the keys of all
+other signals. So the signals of all slots are on one page of a LIST.
+"""
 
 
 def check_slot_count(slots: int) -> int:

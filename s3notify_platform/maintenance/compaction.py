@@ -59,8 +59,8 @@ class CompactReport:
     """The work that was done, or, after a dry run, the work that a run would do. `lost`: steps that were dropped,
     because a batch committed first.
 
-    `packs`, `rejects`, `state_files`: merged files; a result that a later step merges again is counted again. `bytes`:
-    the size of these files. `became`: files that the steps wrote or moved; 0 for a dry run.
+    `packs`, `rejects`, `state_files`: the numbers of merged files. If a later step merges a result again, this result
+    is counted again. `bytes`: the size of these files. `became`: files that the steps wrote or moved; 0 for a dry run.
     """
 
     versions: int = 0
@@ -117,8 +117,8 @@ def compact(table: LogTable, *, dry_run: bool = False, step_bytes: int = STEP_BY
     """Merge all small files. A compaction is safe beside batches, and safe to repeat; a killed compaction leaves only
     garbage files.
 
-    `dry_run`: only reads the newest snapshot; its counts are a lower bound. Errors: those of `LogTable.newest` and
-    `Committer.commit`.
+    `dry_run`: only reads the newest snapshot. The counts of a dry run are a lower bound. Errors: those of
+    `LogTable.newest` and `Committer.commit`.
     """
     report = CompactReport()
     found = table.newest()
@@ -201,8 +201,8 @@ class _Run:
             self.report.packs += len(step)
 
     def _commit(self, change: Change) -> bool:
-        """Commit one step; returns True if the step was committed. Afterwards, also without a commit, the newest
-        snapshot is read and kept.
+        """Commit one step; returns True if the step was committed. Whether the step was committed or not, the newest
+        snapshot is then read and kept.
         """
         try:
             done = self.table.committer.commit_alone(change, self.snapshot)

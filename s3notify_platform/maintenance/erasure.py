@@ -85,10 +85,10 @@ def erase(
     """Erase the object of this key, which must have left the bucket. The call may be repeated; the module docstring has
     the steps.
 
-    `source` has a settled commit mode; `platform`: a store to use instead of the source's own store. `UsageError`: the
-    object is still in the bucket, so the next batch would ingest it again. `ConflictError`, `UnavailableError`,
-    `UnknownOutcomeError`: repeat the call. Requests: those of `maintenance.table_erasure` for each table, and of
-    `NotificationQueue.erase`.
+    The commit mode of `source` must be settled (`settle_commit_mode`). `platform`: a store to use instead of the
+    source's own store. `UsageError`: the object is still in the bucket, so the next batch would ingest it again.
+    `ConflictError`, `UnavailableError`, `UnknownOutcomeError`: repeat the call. Requests: those of
+    `maintenance.table_erasure` for each table, and of `NotificationQueue.erase`.
     """
     location, slot = source.location, slot_of(key, source.location.slots)
     check_erasable(source, key)

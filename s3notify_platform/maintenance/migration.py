@@ -1,5 +1,5 @@
-"""Migrates a source's table to another prefix, or to another number of slots. The prefix must be within or around the
-present one.
+"""Migrates a source's table to another prefix, or to another number of slots. The new prefix must be within or around
+the present prefix.
 
 With another prefix, the table stays, and its identity changes. The next listing compares all slots, one by one, so the
 table is complete all the time.
@@ -11,7 +11,8 @@ ends, rows are missing. Rows of objects that have left the bucket (kept by `on_d
 In both cases the source's topic is created again, and all objects are compared once. Stop the source's sensor and runs
 first: a run that was planned with the former settings may still commit.
 
-Steps, each safe to repeat; repeat a command that was killed. Steps 1 and 2 are done only for another number of slots
+Steps. Each step is safe to repeat: if the command was killed, repeat the command. Steps 1 and 2 are done only for
+another number of slots
     1. `known` names the new table, and says that the table is being written. From now on runs refuse the table.
     2. The former tables and the signals of slots that no longer exist are removed.
     3. All slots are added to the rescan backlog. The topic is deleted, and created again with its settings for the new

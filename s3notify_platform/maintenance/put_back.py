@@ -1,15 +1,16 @@
 """Restores committed versions that a writer with an expired lease replaced.
 
 If the store has no conditional writes, a writer that slept may overwrite a version that another writer has committed
-meanwhile (`conditional_commit`, Limits). Readers then refuse the log, because `known`, or the next version, names the
-number `n` of the committed version. The committed body is still staged under its `n`.
+meanwhile (`conditional_commit`, Limits). Readers then refuse the log: the stored version has another number `n` than
+the number that `known` or the next version names. The committed body is still staged under its `n`.
 
 Steps
-    1. Each version, from the one in `known` downwards, must have the `n` that the next version names as its parent.
-       A version that has another `n`, or is missing, is written again from its staged body by a conditional commit.
-    2. Versions above the version in `known` are removed, newest first, if they do not descend from it. No writer
-       reported them as committed: a writer reports a commit only after `known` has the committed version, or a version
-       that descends from it.
+    1. The versions are checked downwards from the version in `known`. Each version must have the `n` that the next
+       version names as its parent. A version that has another `n`, or is missing, is written again from its staged body
+       by a conditional commit.
+    2. Versions above the version in `known` are removed, newest first, if they do not descend from it. No writer has
+       reported these versions as committed. A writer reports a commit only after `known` has the committed version, or
+       a descendant of this version.
 
 The restoration is safe to repeat, and safe to run beside writers. If no version was replaced, nothing is changed.
 
@@ -43,7 +44,9 @@ class PutBack:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Version:
-    """A version: as it is stored, with the ETag of its object, or as it was committed, with its staged `body`."""
+    """A version, as it is stored or as it was committed. `etag`: the ETag of the stored version's object. `body`: the
+    staged body of the committed version.
+    """
 
     number: int
     parent: int

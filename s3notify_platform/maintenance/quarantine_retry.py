@@ -14,7 +14,8 @@ from s3notify_platform.table.quarantined import Choice, Retried, retry
 class RetryRequest:
     """The part of a source's quarantine to read again: exactly one of `keys`, `slots` and `everything`.
 
-    `reason`: only data whose reason contains this text. `UsageError`: not exactly one of the three is given.
+    `reason`: only data whose reason contains this text. `UsageError`: none of the three is given, or more than one of
+    the three is given.
     """
 
     keys: Sequence[str] = ()
@@ -29,7 +30,8 @@ class RetryRequest:
     def run(
         self, location: Location, store: ObjectStore, commit: CommitMode, *, dry_run: bool = False
     ) -> Retried:
-        """Request the retry: see `table.quarantined.retry`. `commit` must be settled, unless `dry_run` is set.
+        """Request the retry: see `table.quarantined.retry`. Without `dry_run`, the commit mode `commit` must be settled
+        (`settle_commit_mode`).
 
         A table that a run would refuse, or that has another number of slots, is also refused here
         (`Location.open_table`).

@@ -142,7 +142,7 @@ def remove_table(location: Location, asset: str, store: ObjectStore, clock: Cloc
     """Remove the table of a slot asset; returns the number of removed objects. The call may be repeated.
 
     The asset's next table has another id, so a writer that still has this table open is refused. Cost: 1 LIST for each
-    1000 objects, 1 DELETE for each.
+    1000 objects, and 1 DELETE for each object.
     """
     record, layout = location.known(asset, store=store), location.table_layout(asset)
     fresh = new_id(clock)
@@ -227,7 +227,7 @@ def _remove(records: RecordStore, partition: str, record: Record) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Removal:
-    """The task: removes a source. `force`: removes it even if a batch is open."""
+    """The task: removes a source. `force`: removes the source even if a batch is open."""
 
     location: Location
     force: bool = False

@@ -60,14 +60,14 @@ class RollbackPlan:
 def version_of(location: Location, at: datetime, *, store: ObjectStore | None = None) -> int:
     """The version that was the newest at this time, which must have a time zone.
 
-    `NotFoundError`: no version of that time exists or is kept.
+    `NotFoundError`: all kept versions are newer than this time.
     """
     return version_at(location.table(store=store).reader, round(at.timestamp() * 1000))
 
 
 def plan_rollback(location: Location, version: int, *, store: ObjectStore | None = None) -> RollbackPlan:
-    """The changes that a rollback to this version would make. The call writes at most a probe object, if a vacuum has
-    begun.
+    """The changes that a rollback to this version would make. The call writes nothing, except a probe object if a
+    vacuum has begun.
 
     `NotFoundError`: the version, or one of its files, is not kept. `ConflictError`: a vacuum may be removing the
     version's files.
@@ -97,9 +97,9 @@ def rollback(
 ) -> CommitResult:
     """Roll back to this version. The rollback is safe beside batches, and safe to repeat.
 
-    `source` has a settled commit mode; `platform`: a store to use instead of the source's own store. Errors: those of
-    `table_rollback`. Requests: those of `table_rollback`; 1 read and 1 write of the rescan backlog; 1 PUT for each
-    changed slot.
+    The commit mode of `source` must be settled (`settle_commit_mode`). `platform`: a store to use instead of the
+    source's own store. Errors: those of `table_rollback`. Requests: those of `table_rollback`; 1 read and 1 write of
+    the rescan backlog; 1 PUT for each changed slot.
     """
     location = source.location
     store = platform if platform is not None else open_store(location.platform)

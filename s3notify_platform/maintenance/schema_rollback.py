@@ -71,7 +71,7 @@ def schema_history(reader: LogReader, *, derived: bool = False) -> list[SchemaEv
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchemaRollback:
     """The effect of a rollback to the schema of `version`. `columns`: paths of columns that leave the schema. `in_use`:
-    those of these columns that have values, each with the objects of the values.
+    for each of these columns that has values, the keys of some objects with such values.
     """
 
     version: int
@@ -126,7 +126,8 @@ def plan_schema_rollback(table: LogTable, version: int) -> SchemaRollback:
 
 
 def roll_back_schema(table: LogTable, planned: SchemaRollback) -> int:
-    """Commit the earlier schema; returns the new version. `UsageError`: removed columns have live values.
+    """Commits the earlier schema, and returns the number of the new version. `UsageError`: removed columns have live
+    values.
 
     `ConflictError`: the table has changed after the plan was made: plan again. Requests: those of a commit.
     """
@@ -147,7 +148,9 @@ def check_unused(planned: SchemaRollback) -> None:
 
 
 def _values(table: LogTable, now: Snapshot, target: TableSchema) -> Iterator[tuple[str, str]]:
-    """Paths that the target schema lacks and that have live values, each with the keys of objects with these values."""
+    """Yields the paths that have live values and are missing in the target schema, each with the key of an object with
+    such a value.
+    """
     kept = _shape(json.loads(target.rows))
     output = arrow_schema(now.metadata.schema)
     names = [name for name in output.names if name not in {name for name, _ in LINEAGE}]

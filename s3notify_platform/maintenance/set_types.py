@@ -1,7 +1,7 @@
 """Gives columns of a table other types, and requests that values which cannot be converted are read again.
 
 Steps
-    1. Commit the version (`table.retype`), which also requests the objects to read again.
+    1. Commit a version with the new types (`table.retype`). The version also has the requests to read objects again.
     2. Move the signals of these objects' slots. If there are no such objects, but derived tables exist, move one
        signal.
     3. Retry records that are in quarantine because of a value of one of these columns.
@@ -82,7 +82,7 @@ class SetTypes:
         elif self.asset is None and made.changes_values and any(slot_assets(location, store)):
             asked |= {slot for slot, each in done.snapshot.manifest.slots.items() if each.rows}
         if self.asset is None and not asked and any(slot_assets(location, store)):
-            asked = {Slot(0)}  # a batch, even of nothing, advances the derived tables
+            asked = {Slot(0)}  # a batch advances the derived tables, even if the batch reads no object
         if asked:
             location.slot_signals(store).signal_slots(sorted(asked))
         retried = self._retry(table, store, change)
@@ -184,7 +184,7 @@ class _Again:
 
     @classmethod
     def of(cls, table: LogTable, base: Snapshot, doubts: Doubts, change: SchemaChange) -> "_Again":
-        """The data that a change makes the next batch read again. A derived table has no objects."""
+        """Finds the data that the next batch must read again because of a change. A derived table has no objects."""
         objects = size = 0
         for state in concerned(table, base, doubts.keys) if change.every else ():
             objects, size = objects + 1, size + state.size

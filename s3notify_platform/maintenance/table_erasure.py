@@ -5,9 +5,9 @@ Steps
        already hides its rows; its rejects and its state are removed. The slot's generation changes in every case, so
        that a round that was planned earlier cannot bring the object back.
     2. Search for the object in files that e does not name, and in versions that name such files.
-    3. If a version holds the object, the log is cut: the log then begins after the last version with the object, or
-       later, with a checkpoint that `_last_checkpoint` names. Earlier versions become empty objects; earlier
-       checkpoints are removed.
+    3. If a version holds the object, the log is cut. The log then begins after the last version with the object, or
+       later. The log begins with a checkpoint that `_last_checkpoint` names. Earlier versions become empty objects;
+       earlier checkpoints are removed.
     4. Remove the files.
 
 Invariants
@@ -76,8 +76,8 @@ _NUMBER: Final = re.compile(r"\d{20}(?!\d)")
 class Erased:
     """The result of one call: the removed data, and the data that is left.
 
-    `version`: the committed version without the object; -1: there is no table. `begins`: the version that the log
-    begins with, if it was cut, else -1. `rows`, `rejects`: the number of live rows and live rejects that were removed.
+    `version`: the committed version without the object; -1: there is no table. `begins`: the first version of the log
+    if the log was cut, or else -1. `rows`, `rejects`: the number of live rows and live rejects that were removed.
     `files`: the number of removed files. `left`: the number of files that hold the object and may belong to a run.
     `again_ms`: the time at which to repeat the call, by the store's clock (Unix milliseconds).
     """
@@ -350,7 +350,7 @@ class _Bodies:
 
 
 def _holds(table: LogTable, meta: ObjectMeta, what: _What, bodies: _Bodies) -> bool:
-    """True if a file outside the log holds the object. At most 1 GET."""
+    """True if a file outside the log holds the object. Cost: at most 1 GET."""
     layout = table.layout
     if meta.key.startswith((layout.vectors, layout.cuts, f"{layout.own}now/")):
         return False

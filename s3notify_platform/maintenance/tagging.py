@@ -1,10 +1,10 @@
 """Tags committed objects, so that lifecycle rules of their bucket may archive or delete them.
 
-Guarantees. Exactly the committed object version is tagged, and only if it was read whole and without rejects, because
-quarantined data may have to be read again. S3 has no conditional tagging, so only objects with a version id are tagged;
-a bucket without versioning is refused at the beginning. A pass moves and deletes nothing. Tags are not changes: their
-events are ignored, and ETags stay the same. If a pass is killed at any point, a repetition does the rest. Several
-passes may run at the same time.
+Guarantees. Exactly the committed object version is tagged. An object version is tagged only if it was read whole and
+without rejects, because quarantined data may have to be read again. S3 has no conditional tagging, so only objects with
+a version id are tagged; a bucket without versioning is refused at the beginning. A pass moves and deletes nothing. Tags
+are not changes: their events are ignored, and ETags stay the same. If a pass is killed at any point, a repetition does
+the rest. Several passes may run at the same time.
 
 A record says, for each slot, up to which table version the slot's objects are tagged. The next pass tags objects that
 were read for later versions. A slot does not count as tagged if the store was unavailable, or refused all tags: the
@@ -138,7 +138,7 @@ def to_be_tagged(source: Source, *, again: bool = False, clock: Clock = SYSTEM_C
     """The number of slots that have changed since the last pass, and the number of objects in these slots that
     `tag_committed` checks.
 
-    `again`: count as if `tag_again` had been called. `UsageError`: no `committed_tags`. Requests: those of
+    `again`: True to count as after a call of `tag_again`. `UsageError`: no `committed_tags`. Requests: those of
     `tag_committed` without the requests for objects.
     """
     _check_tags(source)

@@ -9,9 +9,8 @@ from typing import Any, Protocol
 class Report:
     """The result of a plan or of a run.
 
-    `lines`: the text for people. `document`: the same content as JSON values. `left`: some work is left, as a line
-    says.
-    `nothing`: there was nothing to do.
+    `lines`: the text for people. `document`: the same content as JSON values. `left`: True if some work is left. A line
+    of the text says so. `nothing`: there was nothing to do.
     """
 
     lines: tuple[str, ...]

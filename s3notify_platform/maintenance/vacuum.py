@@ -8,14 +8,14 @@ Invariants
       conflict.
     - The log is cut below a checkpoint that `_last_checkpoint` has named for longer than the longest run takes. So no
       reader and no writer still uses earlier versions. `_last_checkpoint` changes all the time. So each pass leaves a
-      mark of the checkpoint that is named now, and a later pass cuts below the newest mark that is old enough.
+      mark of the checkpoint that is named at this time. A later pass cuts below the newest mark that is old enough.
     - Every kept version can be read: the log begins with a checkpoint, and versions are removed one by one, oldest
       first.
 
 Ages are measured by the store's clock, from a probe object that is written at the start.
 
-Requests: 1 LIST for each 1000 objects of the table. If files must be removed: the requests of a commit, 1 GET for each
-kept version and 1 for its manifest, and 1 DELETE for each removed object.
+Requests: 1 LIST for each 1000 objects of the table. If files must be removed: the requests of a commit, 2 GETs for each
+kept version (the version and its manifest), and 1 DELETE for each removed object.
 """
 
 from collections.abc import Collection, Iterable
@@ -88,7 +88,7 @@ def vacuum(
 ) -> VacuumReport:
     """Do one pass over the whole table. The pass is safe beside batches, and beside another vacuum.
 
-    A dry run writes only the probe object. `UsageError`: the retention is shorter than a run may take.
+    A dry run writes only the probe object. `UsageError`: the retention is shorter than the longest run.
     """
     reader = committer.reader
     if retention_seconds < committer.max_run_seconds:

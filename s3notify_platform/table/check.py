@@ -16,8 +16,8 @@ Requests:
 
     - 1 LIST for each 1000 versions, and 1 GET for each version
     - 1 GET for each pack
-    - 1 GET (2 GETs if a file has the deletion vector) for each pack and each group of `SLOTS_AT_ONCE` slots of which
-      the pack may have rows
+    - for each group of `SLOTS_AT_ONCE` slots: 1 GET for each pack that may have rows of the group, and 1 GET more if
+      the pack has its deletion vector in a file
     - the requests of `StateReader.columns`
 """
 

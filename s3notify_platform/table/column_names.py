@@ -20,8 +20,8 @@ _IN_OBJECTS: Final = "s3notify.name"
 def safe_name(name: str) -> str:
     """Returns a safe name for the column, with only letters, digits and _.
 
-    Engines need no quotes for a safe name, and Delta needs no column mapping. Adjacent other characters become one _.
-    At the two ends of a name, other characters are removed: `Amount (EUR)` becomes `Amount_EUR`.
+    Engines need no quotes for a safe name, and Delta needs no column mapping. A sequence of other characters becomes
+    one _. At the two ends of a name, other characters are removed: `Amount (EUR)` becomes `Amount_EUR`.
     """
     return re.sub(r"\W+", "_", re.sub(r"^\W+|\W+$", "", name)) or "column"
 

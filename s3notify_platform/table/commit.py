@@ -8,8 +8,9 @@ Steps
        lease).
     4. If another writer was first, read the versions in between, wait a little, and begin again with the newest
        snapshot. The same happens if `erase` has removed a file that only older versions name. A command that rewrites
-       the table may lose to other writers again and again. It then holds the table (`Known.held`). Other writers wait
-       until the command releases the table. They wait before the first, the third and each later attempt.
+       the table may lose to other writers again and again. Such a command then holds the table (`Known.held`). Other
+       writers wait until the command releases the table. Each of these writers waits before its first attempt, its
+       third attempt, and each later attempt.
     5. Record the version in `known`. Write a checkpoint if the last checkpoint is far behind.
 
 Invariants
@@ -17,9 +18,9 @@ Invariants
       here, because an attempt in doubt may have been applied.
     - Each attempt has a new `n`. So if a version in the log has this `n`, this attempt created the version.
     - No version is created below the newest version. Without a check, a process that slept while the log was cut could
-      create an older version. So no commit builds on a snapshot that is older than half of the longest run. If the
-      write was late, the version counts only if there is no newer checkpoint and no newer known version. Otherwise the
-      writer plans its change again. The new plan shows whether the change was committed.
+      create an older version. So no commit builds on a snapshot that is older than half of the longest run. A version
+      that was written late counts only if there is no newer checkpoint and no newer known version. Otherwise the writer
+      plans its change again. The new plan shows whether the change was committed.
     - If `known` has another `n` for a writer's version, another writer has replaced this version. A version can be
       replaced only if a lease ended during the write. So with leases, the body of each version is first staged under
       `n`. From this copy, `put_back` can restore a replaced version. A version does not count if `known` has another
@@ -306,7 +307,7 @@ class Committer:
         return {layout.staged_version(version.number): version.dumps()} if self.leases else {}
 
     def _created(self, version: int, number: int, body: bytes) -> ETag | None:
-        """Creates the version. Returns its ETag, or None if another writer created this version."""
+        """Creates the version. Returns the version's ETag, or None if another writer created this version."""
         key = self.reader.layout.version(version)
         try:
             outcome = self.commits.put_if_absent(key, body)
@@ -330,8 +331,8 @@ class Committer:
             )
 
     def _check_not_late(self, current: Snapshot) -> None:
-        """Raises `FencedError` if the table already had this version, or a newer version, when the version was
-        created.
+        """Raises `FencedError` if the version was created too late: the table had already reached this version or a
+        newer version.
         """
         version, last = current.version, self.reader.last_checkpoint()
         known, _ = self.reader.known.read()

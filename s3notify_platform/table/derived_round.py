@@ -1,7 +1,7 @@
 """A round of a derived slot table, as a change. The round replaces all rows of each of its slots.
 
 A derived slot table has a log like its source's table, but neither states of objects nor rejects. The first column of
-its rows is `_slot`. The rows need no other columns of the platform. For each slot, the manifest has the version of the
+the table is `_slot`. The rows need no other columns of the platform. For each slot, the manifest has the version of the
 source's table from which the slot's rows were made. So a crash between the commits to the source's table and to the
 derived table is detected. The rows of the slot are then made again.
 
@@ -16,9 +16,9 @@ derived table is detected. The rows of the slot are then made again.
 | began the table again, under another id | commits nothing |
 
 Packs are small (`DERIVED`). So replacing one slot writes at most `MAX_OTHERS` bytes besides its own rows. These bytes
-are rows of other slots in the same packs, and rows of merged packs. A batch may write as many bytes for each of its
-slots. If a batch replaces half of the bytes in the packs that it rewrites, it writes at most twice the bytes of its own
-rows.
+are rows of other slots in the same packs, and rows of merged packs. A batch may write this number of bytes for each of
+its slots. If half of the bytes in the rewritten packs are rows of the batch's slots, the batch writes at most twice the
+bytes of its own rows.
 """
 
 from collections.abc import Mapping, Sequence
@@ -44,13 +44,15 @@ MAX_OTHERS: Final = 16 << 20
 DERIVED: Final = PackSizes(
     target=2 << 20, smallest=256 << 10, fan=2, group=1 << 20, budget=6 << 20, by_slot=True
 )
-"""The sizes of packs in derived slot tables. They respect `MAX_OTHERS`: 3 (`target` + `group`) + `budget` is less."""
+"""The sizes of packs in derived slot tables. With these sizes, 3 (`target` + `group`) + `budget` is less than
+`MAX_OTHERS`.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewSlot:
     """The new rows of a slot. `rows`: the number of these rows. `source`: the version of the source's table from which
-    they were made.
+    the rows were made.
     """
 
     rows: int
@@ -60,12 +62,12 @@ class NewSlot:
 
 @dataclass(slots=True, kw_only=True)
 class Replacement:
-    """New rows for slots of a derived slot table, which were planned on the snapshot `base`. `Committer.commit` commits
-    this change.
+    """New rows for slots of a derived slot table. The rows were planned on the snapshot `base`. `Committer.commit`
+    commits this change.
 
-    `rows`: packs of these slots, which are stored already. Their label is `base.version` + 1. The other fields are as
-    in `RoundChange`. After the commit, `done` has the slots whose new rows another writer has already committed.
-    `dropped` has the other slots that were left out, with reasons.
+    `rows`: packs of these slots, which are stored already. The label of these packs is `base.version` + 1. The other
+    fields are as in `RoundChange`. After the commit, `done` has the slots whose new rows another writer has already
+    committed. `dropped` has the other slots that were left out, with reasons.
     """
 
     base: Snapshot

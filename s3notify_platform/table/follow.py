@@ -55,8 +55,9 @@ from s3notify_platform.table.versions import snapshot_of
 
 STEP_OBJECTS: Final = 100_000
 STEP_BYTES: Final = 256 << 20
-"""The largest number of changed objects in one step, and of bytes that they add. If a single version of the source has
-more, the derived table is rebuilt."""
+"""The largest number of changed objects in one step, and the largest number of bytes that these objects add. If a
+single version of the source has more, the derived table is rebuilt.
+"""
 
 CONFLICTS: Final = 6
 """A call fails if other writers are first more often than this."""
@@ -113,7 +114,8 @@ class Kind(Protocol):
     def schema(
         self, source: MetaData, *, created_ms: int, vectors: bool
     ) -> tuple[MetaData, actions.Protocol]:
-        """Returns the table's `metaData` (without id and definition) and `protocol`, for a source with this `metaData`.
+        """Returns the `metaData` (without id and definition) and the `protocol` of the derived table. `source`: the
+        `metaData` of the table's source.
 
         Pure.
         """
@@ -174,8 +176,8 @@ class _TooMuchError(Exception):
 
 @dataclass(slots=True, kw_only=True)
 class FollowResult:
-    """The table after the call. `version`: its version, or -1 without a table. `source`: the version of the source from
-    which it is made.
+    """The table after the call. `version`: the table's version, or -1 without a table. `source`: the version of the
+    source from which the table is made.
 
     `changed`: the number of changed rows or keys, as the kind counts them. `rebuilt`: the reason why the table was
     rebuilt, or "" if it was not rebuilt.
@@ -190,8 +192,8 @@ class FollowResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FollowingTable:
-    """A derived table of the kind `kind`. `source`: the table from which it is made. `name`, `identity`: as in
-    `open_table`.
+    """A derived table of the kind `kind`. `source`: the table from which the derived table is made. `name`, `identity`:
+    as in `open_table`.
     """
 
     source: LogTable
@@ -275,8 +277,8 @@ class FollowingTable:
         return ""
 
     def _change(self, held: Snapshot, now: Snapshot, why: str, batch: str) -> tuple[Change, int, str]:
-        """Returns the next change, the number of changed rows or keys, and the reason of a rebuild ("" if it is no
-        rebuild).
+        """Returns the next change, the number of changed rows or keys, and the reason of a rebuild. The reason is "" if
+        the change is no rebuild.
         """
         if not why:
             try:
@@ -325,7 +327,7 @@ class FollowingTable:
         return self.kind.changed(step, row_changes(self.source.reader, follows.version, until))
 
     def _schema(self, held: Snapshot, source: Snapshot) -> tuple[MetaData, actions.Protocol]:
-        """Returns the table's `metaData` and `protocol`, for a source with the schema of this snapshot."""
+        """Returns the table's `metaData` and `protocol` for the schema that the snapshot `source` has."""
         found, protocol = self.kind.schema(
             source.metadata, created_ms=self.clock.wall_ms(), vectors=self.vectors
         )

@@ -9,7 +9,7 @@ Invariants
     - `known` is created first. Then version 0 of the log is created, with the same table id.
     - A version is recorded after it was created. So after a crash, `known` may name an older version than the newest
       version of the log, but never a newer version. If the log ends before the known version, commits were lost.
-    - If the log has another `n` for the known version, another version has replaced it. The cause is a writer whose
+    - If the log has another `n` for the known version, the known version was replaced. The cause is a writer whose
       lease had ended, or a log that was restored from a backup.
     - If a table begins again, its version numbers are used again. So the table gets a new id, and the record keeps a
       list of its former ids.
@@ -39,7 +39,7 @@ PUT_BACK: Final = "s3notify table put-back"
 """The command that restores a version if a writer whose lease had ended has replaced it (`put_back`)."""
 
 LINEAGE: Final = 64
-"""A snapshot keeps the manifest numbers of at most this number of versions, the newest versions."""
+"""The largest number of versions whose manifest numbers a snapshot keeps. The newest versions are kept."""
 
 Lineage = tuple[tuple[int, int], ...]
 """Versions and the numbers of their manifests, in ascending order."""
@@ -91,10 +91,10 @@ class Known:
     the manifest of `version`.
 
     `identity`: None until a run opens the table. `former`: the former ids of the table. `endpoint` (of the source's
-    bucket) and `sensor` (the epoch of the sensor that last opened a batch) are used for warnings. `confirmed`: a slot
-    whose last change is this version, or an earlier version, may lose any number of objects. `rewriting`: `migrate` is
-    removing the former table's objects. `held`: the command (`s3notify {held}`) that rewrites the table while other
-    writers wait, or "" if no writer waits.
+    bucket) and `sensor` (the epoch of the sensor that last opened a batch) are used for warnings. `confirmed`: a
+    version. If the last change of a slot is not newer than this version, the slot may lose any number of objects.
+    `rewriting`: `migrate` is removing the former table's objects. `held`: the command (`s3notify {held}`) that rewrites
+    the table while other writers wait, or "" if no writer waits.
     """
 
     table: str
@@ -124,11 +124,11 @@ class Known:
             raise CorruptError(f"{where}: not the record of a table ({body[:80]!r}): restore it") from error
 
     def topic_user(self, slots: int) -> TopicUser:
-        """Returns the table as a user of its topic. `slots`: the number of slots of its source."""
+        """Returns the table as a user of its topic. `slots`: the number of slots of the table's source."""
         return TopicUser(slots=slots, table=self.table, former=self.former)
 
     def follower(self, table: str) -> "Known":
-        """Returns the record of the table that replaces this one. The new record has no versions yet."""
+        """Returns the record of a new table that replaces this table. The new record has no versions yet."""
         return Known(table=table, former=(self.table, *self.former)[:FORMER_MAX], sensor=self.sensor)
 
 
@@ -154,8 +154,8 @@ class KnownRecord:
     ) -> tuple[Known | None, Record | None]:
         """Replaces the record. `change` may be called twice.
 
-        `seen`: the record that the caller read last. Cost: 1 read and 1 write. With `seen`, the call needs no read.
-        Without a change, it needs no write. `UnavailableError`: the caller may repeat the call.
+        `seen`: the record that the caller read last. Cost: 1 read and 1 write. With `seen`, the call needs no read. If
+        `change` changes nothing, the call needs no write. `UnavailableError`: the caller may repeat the call.
         """
 
         def decide(record: Record | None) -> tuple[bytes | None, Known | None]:

@@ -115,7 +115,7 @@ class TableLayout:
 
     @property
     def changes(self) -> str:
-        """Prefix of the files of changes of states."""
+        """Prefix of the files that have changes of object states."""
         return f"{self.own}changes/"
 
     def changes_path(self, number: int) -> str:
@@ -141,8 +141,8 @@ class TableLayout:
 
     @property
     def cuts(self) -> str:
-        """Prefix of vacuum's marks. The time of a mark is the time since which `_last_checkpoint` has named a
-        checkpoint (`vacuum`).
+        """Prefix of vacuum's marks. A mark is written when vacuum first finds the mark's checkpoint in
+        `_last_checkpoint`.
         """
         return f"{self.own}cut/"
 

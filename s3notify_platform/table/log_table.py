@@ -44,7 +44,7 @@ class SnapshotMemory:
             return self._kept
 
     def keep(self, found: Snapshot | Absent) -> None:
-        """Keeps a snapshot that was just read or committed. If it is `Absent`, the kept snapshot is dropped."""
+        """Keeps a snapshot that was just read or committed. If `found` is `Absent`, the kept snapshot is dropped."""
         with self._lock:
             if isinstance(found, Absent):
                 self._kept = None

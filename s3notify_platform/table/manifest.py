@@ -39,8 +39,8 @@ class SlotFacts:
     reading continues or is repeated. `signal`: the first digits of the signal's ETag that the last batch saw.
     `code_version`: the version of the code that made the newest rows. `other_code`: the number of objects whose rows
     were made by other code. The rows of these objects have labels below `code_since`. Failing objects do not count in
-    `other_code`. `backfill`: rows that were planned before this version must be read again. It is 0 if there is no
-    request. `source`: for a slot of a slot asset, the version of the source's table from which its rows were made.
+    `other_code`. `backfill`: rows that were planned before this version must be read again. `backfill` is 0 if there is
+    no request. `source`: for a slot of a slot asset, the version of the source's table from which its rows were made.
     """
 
     generation: int = 0
@@ -70,8 +70,8 @@ class SlotFacts:
     def made_by(self, code: str) -> str:
         """Returns `code` if this code made all rows.
 
-        Otherwise returns the version of the code that made the rows. Returns `OTHER_CODE` if this version is unknown,
-        or if several versions made the rows. Pure.
+        Otherwise returns the version of the code that made the rows. Returns `OTHER_CODE` if the code version is
+        unknown, or if several code versions made the rows. Pure.
         """
         if not self.is_stale(code):
             return code
@@ -106,8 +106,8 @@ class Followed:
 class Manifest:
     """The table's state as of `version`, except its packs. `rejects`: packs of rejects, which are not in the log.
 
-    `changes`: the changes of this version, in order. It is empty if the changes are in `changes_file`. `follows`: the
-    source of a derived table that is made as a whole.
+    `changes`: the changes of this version, in order. `changes` is empty if the changes are in `changes_file`.
+    `follows`: the source of a derived table that is made as a whole.
     """
 
     table: str

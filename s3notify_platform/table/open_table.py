@@ -29,7 +29,7 @@ ID_BYTES: Final = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableName:
-    """The name of a table in messages. `source`: the name of its source.
+    """The name of a table in messages. `source`: the name of the table's source.
 
     `command`: makes the text of a command for the table (`s3notify table NAME …`).
     """
@@ -53,7 +53,7 @@ class OpenTable:
         return self.known.table
 
     def topic_user(self, slots: int) -> TopicUser:
-        """Returns the table as a user of its topic. `slots`: the number of slots of its source."""
+        """Returns the table as a user of its topic. `slots`: the number of slots of the table's source."""
         return self.known.topic_user(slots)
 
 
@@ -221,11 +221,11 @@ class Forgotten:
 def forget(committer: Committer, backlog: Callable[[], None]) -> Forgotten:
     """Accepts that versions or the record are missing. The table gets a new id, and keeps the versions that remain.
 
-    Version numbers are used again, so cursors and streams with the former id begin again. `backlog` is called first. It
-    makes later batches compare every slot with a listing of the bucket. The source's runs must be stopped before the
-    call. The call may be repeated. Until a call has succeeded, the table is refused.
+    Version numbers are used again, so cursors and streams with the former id begin again. `backlog` is called first.
+    `backlog` makes later batches compare every slot with a listing of the bucket. The source's runs must be stopped
+    before the call. The call may be repeated. Until a call has succeeded, the table is refused.
 
-    Requests: 1 LIST and 1 DELETE for each version beyond a gap, and the requests of `open` and of a commit.
+    Requests: 1 LIST, 1 DELETE for each version beyond a gap, and the requests of `open` and of a commit.
     """
     reader = committer.reader
     known, _ = reader.known.read()

@@ -111,7 +111,7 @@ def described(
 def both_sources(theirs: Mapping[str, str], mine: Mapping[str, str]) -> dict[str, str]:
     """Returns the properties of both writers. If both writers set a property, the value in `mine` is used.
 
-    The parsing schema gets the fields of both parsing schemas. Pure.
+    The result's parsing schema has the fields of both parsing schemas. Pure.
     """
     properties = {**theirs, **mine}
     if SOURCE in theirs and SOURCE in mine:
@@ -203,9 +203,9 @@ def merged(old: str, new: str, *, strict: bool, bounded: bool = False) -> str:
     """Returns the schema `old`, extended by the fields that only `new` has, also inside structs, arrays and maps. Pure.
 
     A field that both schemas have stays as in `old`. If `strict` is set and the types differ, `UsageError` names the
-    field. Spark ignores case. So if a new name differs from another name only in case, the field is left out, or
-    `UsageError` is raised if `strict` is set. If `bounded` is set, fields that would make the schema too large or too
-    deep are left out.
+    field. Spark ignores case. So if a new name differs from another name only in case, the field is left out. If
+    `strict` is set, `UsageError` is raised instead. If `bounded` is set, fields that would make the schema too large or
+    too deep are left out.
     """
     empty: dict[str, Any] = {"type": "struct", "fields": []}
     one, other = empty | json.loads(old), empty | json.loads(new)

@@ -24,8 +24,8 @@ class Proposal:
     """The difference between a snapshot and the next version. Omitted fields stay unchanged.
 
     `files`: the bodies to write before the version, by key. Each key is new. `slots`: the counts of changed slots. The
-    commit sets their `generation`. `states`, `rejects`, `follows`: as in `Manifest`. `changes`: the changes of the
-    objects' states, for the feed (`feed`). `note`: data for the history.
+    commit sets the `generation` in these counts. `states`, `rejects`, `follows`: as in `Manifest`. `changes`: the
+    changes of the objects' states, for the feed (`feed`). `note`: data for the history.
     """
 
     adds: tuple[Add, ...] = ()

@@ -1,5 +1,5 @@
-"""Quarantine: the records and objects that could not be ingested, with the reasons. After a fix, a retry reads them
-again.
+"""Quarantine: the records and objects that could not be ingested, with the reasons. After a fix, a retry reads these
+records and objects again.
 
 There are two kinds. *Rejected records* belong to objects whose other records are committed. The manifest names the
 packs of these records. *Failing objects* could not be read completely. The state of a failing object has the reason,
@@ -11,10 +11,10 @@ object stays in quarantine until a version adds its rows, or until the object is
 object stays in quarantine with the new reason.
 
 Limits: at most `WAITING_MAX` objects of a slot are pending at the same time. The limit exists because a batch keeps the
-states of pending objects in memory. Further objects need another call of `retry`. One version has the request for one
-slot, or for several slots with at most `REQUEST_MAX` failing objects and rejects together. If an object is being read
-in parts and has not failed, the object is already pending. A retry of its rejects is possible after the object was read
-to its end.
+states of pending objects in memory. Further objects need another call of `retry`. One version has the request for
+several slots, with at most `REQUEST_MAX` failing objects and rejects in total. A slot with more failing objects and
+rejects gets a version of its own. If an object is being read in parts and has not failed, the object is already
+pending. The rejects of such an object can be retried after the object was read to its end.
 
 The examination of slots makes the requests of `LogTable.newest`, of `StateReader.failing`, and of `reading` for the
 rejects. Slots share packs of rejects, so one request often serves several slots.
@@ -83,8 +83,8 @@ class Choice:
 
     @property
     def _of_columns(self) -> str:
-        """A regular expression for reasons that name one of `columns`, as for rescued values
-        (`formats.rescue.mismatch_reason`) and columnar files.
+        """A regular expression that finds the reasons that name one of `columns`. Such reasons come from rescued values
+        (`formats.rescue.mismatch_reason`) and from columnar files.
         """
         names = "|".join(re.escape(name) for name in self.columns)
         return rf"^([0-9]+ more, the first: )?`?({names})`?[:.\[]|column '({names})' does not fit"
@@ -322,11 +322,11 @@ def retry(
     *,
     dry_run: bool = False,
 ) -> Retried:
-    """Requests that the source's next batch reads the `choice` of `slots` again.
+    """Lets the source's next batch read again the objects that `choice` selects in `slots`.
 
     `signals`: the publisher of the source's keyspace, or None for a run that reads the slots itself. The call may be
-    repeated. It makes the requests of an examination (see the module's docstring), of `StateReader.lookup`, and of a
-    commit for each new request (`REQUEST_MAX`). It also costs 1 PUT for each signal, and 1 PUT for the root. With
+    repeated. Cost: the requests of an examination (see the module's docstring) and of `StateReader.lookup`, and one
+    commit for each group of slots (`REQUEST_MAX`). The signals cost 1 PUT for each slot, and 1 PUT for the root. With
     `dry_run`, nothing is written. Raises the errors of `LogTable.newest` and `Committer.commit`.
     """
     base = table.newest()

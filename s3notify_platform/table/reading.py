@@ -1,9 +1,9 @@
 """Reads the rows, or the rejects, of slots as of a snapshot. The result is Arrow record batches. Reading works with and
 without Spark.
 
-By the log, the driver finds the packs that may have rows of the slots. It distributes these packs to tasks, evenly by
-bytes (`plan_read`). A task needs only its `ReadTask`, which is small. Tasks do not read the log. A large pack is
-divided among several tasks by ranges of bytes. A row group belongs to the task in whose range it begins.
+The driver uses the log to find the packs that may have rows of the slots. The driver distributes these packs to tasks,
+evenly by bytes (`plan_read`). A task needs only its `ReadTask`, which is small. Tasks do not read the log. A large pack
+is divided among several tasks by ranges of bytes. A row group belongs to the task in whose range it begins.
 
 A task reads the footer of each pack, and then the row groups that may have rows of the task's slots. A task reads only
 the requested columns. Packs of other engines are read in the same way if their row groups have statistics of `_slot`.
@@ -169,8 +169,8 @@ class _Share:
         )
 
     def _place(self, weight: float) -> int:
-        """Returns the position up to which the pack has this weight. All slots in the pack's range are assumed to be
-        equally large.
+        """Returns a position in the pack: the bytes before this position have the weight `weight`. All slots in the
+        pack's range are assumed to be equally large.
         """
         if self.slots is None:
             return int(weight)
@@ -252,7 +252,7 @@ class _Group:
 
 @dataclass(slots=True, kw_only=True)
 class _Job:
-    """Row groups of a pack that are read together. `spans`: the byte ranges of their wanted columns.
+    """Row groups of a pack that are read together. `spans`: the byte ranges of the wanted columns in these row groups.
 
     `bytes`: the size of these columns.
     """
@@ -340,7 +340,7 @@ class _Reader:
         return _Pack(key=key, part=part, metadata=metadata, columns=columns, whole=whole, hidden=hidden)
 
     def _groups(self, pack: _Pack) -> Iterator[_Group]:
-        """Yields the row groups of the part that may have rows of the wanted slots."""
+        """Yields row groups of the part `pack.part`: the row groups that may have rows of the wanted slots."""
         first, last = pack.part.span
         names = [pack.metadata.schema.column(n).path for n in range(pack.metadata.num_columns)]
         if self.slots is not None and "_slot" not in names:

@@ -1,9 +1,9 @@
-"""Requests that unchanged objects of a table are read again.
+"""Lets the next batches read unchanged objects of a table again.
 
 Steps
     1. Commit one version with the request for all slots. A retry (`quarantined`) marks the states of objects (`again`).
        A backfill marks slots: all rows that were planned before this version must be read again (`backfill`).
-    2. Change the slots' signals, marked as queued, and then the root. So the next batch reads these slots.
+    2. Change the slots' signals, which are marked as queued. Then change the root. So the next batch reads these slots.
     3. The batch reads the requested objects even if their ETags are unchanged. The version that the batch commits
        removes the request.
 
@@ -70,7 +70,9 @@ def ask_again(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backfilled:
-    """The slots that are read again. `objects` and `rows`: the numbers of their objects and of their current rows."""
+    """The slots that are read again. `objects`: the number of objects in these slots, without failing objects. `rows`:
+    the number of current rows in these slots.
+    """
 
     slots: tuple[Slot, ...] = ()
     objects: int = 0
@@ -146,17 +148,17 @@ def backfill(
     batch: str = BACKFILL,
     dry_run: bool = False,
 ) -> Backfilled:
-    """Requests that the source's next batches read all objects of `slots` again, and replace their rows.
+    """Lets the source's next batches read all objects of `slots` again, and replace the rows of these objects.
 
     Failing objects stay in quarantine. Slots that no batch has committed are left out. A slot that is too large for one
     batch takes several commits, but each object is read only once. The call may be repeated. Cost: the requests of
     `LogTable.newest`, 3 PUTs for the version of all slots, 1 PUT for each signal, and 1 PUT for the root. With
     `dry_run`, nothing is written. Raises the errors of `LogTable.newest` and `Committer.commit`.
 
-    `signals`: None for a run that reads the slots itself. `batch` is then the run's own batch, and a retry of the run
-    requests nothing for slots that the batch has already read. To find these slots, the retry makes 1 GET for each
-    version that was the last change of a slot. If the run is killed and never retried, its requests stay, but no signal
-    of the slots changes. The old rows of a slot stay until the next batch of the slot reads the objects again.
+    `signals`: None for a run that reads the slots itself. For such a run, `batch` is the run's own batch. A retry of
+    the run requests nothing for slots that the batch has already read. To find these slots, the retry makes 1 GET for
+    each version that was the last change of a slot. If the run is killed and never retried, its requests stay, but no
+    signal of the slots changes. The old rows of a slot stay until the next batch of the slot reads the objects again.
     """
     base = table.newest()
     if isinstance(base, Absent):
@@ -169,7 +171,7 @@ def backfill(
 def backfilled_keys(facts: SlotFacts, states: Mapping[str, ObjectState]) -> frozenset[str]:
     """Returns the objects of a slot that a backfill requests, and that have not been read since the request. Pure.
 
-    If rows were planned on top of the version with the request, or of a later version, their label is greater than
-    `facts.backfill`.
+    `facts.backfill` is the version with the request. Rows that were planned on top of this version, or of a later
+    version, have a greater label.
     """
     return frozenset(key for key, s in states.items() if s.since <= facts.backfill and not s.reason)

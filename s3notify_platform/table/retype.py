@@ -101,10 +101,10 @@ Objects = dict[Slot, set[str] | None]
 
 @dataclass(slots=True, kw_only=True)
 class Doubts:
-    """The objects of a pack that have a value that cannot be converted.
+    """The objects of a pack with values that cannot be converted. `rows`: the number of rows with such a value.
 
-    `rows`: the number of rows with such a value. `keys`: the objects by slot, or None for a slot with too many keys,
-    and for each slot of a slot asset. `lost`: objects with a value that is null until they are read.
+    `keys`: the objects' keys by slot. Instead of keys, a slot with too many keys and each slot of a slot asset have
+    None. `lost`: objects with a value that is null until the object is read again.
     """
 
     keys: Objects = field(default_factory=dict)
@@ -116,7 +116,7 @@ class Doubts:
         """Adds the objects of some rows.
 
         The mask `doubtful` is true for rows with a value that cannot be converted. The mask `lost` is true for rows
-        with a value that is null until the new read.
+        with a value that is null until the object is read again.
         """
         self.rows += pc.sum(doubtful).as_py() or 0
         if "_key" not in rows.schema.names:
@@ -254,7 +254,7 @@ class Retype:
         )
 
     def _requests(self, base: Snapshot) -> tuple[dict[Slot, SlotRound], dict[Slot, SlotFacts]]:
-        """Returns, by slot, the marks of objects that are read again, and the counts of all slots with a request."""
+        """Returns two mappings by slot: the marks of objects to read again, and the counts of slots with a request."""
         facts, doubts = base.manifest.slot, self.doubts.keys
         if self.wanted.derived:
             return {}, {slot: replace(facts(slot), source=0) for slot in doubts}
@@ -441,7 +441,7 @@ def retyped(
 def concerned(table: LogTable, snapshot: Snapshot, objects: Objects) -> Iterator[ObjectState]:
     """Yields the states of these objects.
 
-    If a slot has None instead of keys, all states of this slot are in memory, but only for one slot at a time.
+    If a slot has None instead of keys, memory holds all states of this slot. Memory never holds two such slots.
     """
     named = {slot: keys for slot, keys in objects.items() if keys}
     yield from table.states.lookup(snapshot.manifest.states, named).values()

@@ -6,7 +6,7 @@
 | changed one of its slots | leaves out this slot, with its rows, rejects and states: a conflict |
 | erased an object that is in one of the round's packs | leaves out the slots of that pack, too |
 | replaced a pack from which the round withdraws rows | withdraws these rows from the new packs |
-| merged packs or state files that the round merges, too | merges the new packs, and drops its own merge of states |
+| merged packs or state files that the round also merges | merges the new packs, and drops its merge of state files |
 | added columns, and did not change common columns | is committed, with the columns of both writers |
 | gave a column another type or parsing type than the round | leaves out slots with new rows or rejects: a conflict |
 | began the table again, under another id | commits nothing |

@@ -1,8 +1,8 @@
 """The change feed: the rows that were added to a table, and the rows that left the table, between two versions.
 
 Guarantees
-    - The rows as of the first version, without the rows that left, and with the added rows, are the rows as of the last
-      version.
+    - The feed turns the rows as of the first version into the rows as of the last version. A consumer only removes the
+      rows that left, and adds the added rows.
     - A row that was added and left between the two versions is not in the feed. So the feed has at most one change of
       each row.
     - Each change has its version, the time of this version, and the reason why the object changed.
@@ -91,8 +91,8 @@ def sizes_of(reader: LogReader, since: int, until: int) -> Iterator[tuple[int, i
 def row_changes(reader: LogReader, since: int, until: int, *, deletes: bool = True) -> "RowChanges":
     """Returns the changes after the version `since`, up to and including `until`. Raises the errors of `sizes_of`.
 
-    `deletes`: True if rows that left are wanted. If they are, the version `since` must not have been removed. Memory
-    holds the key of each object that was changed or has left.
+    `deletes`: True if rows that left are wanted. With `deletes`, the version `since` must still be kept. Memory holds
+    the key of each object that was changed or has left.
     """
     found = RowChanges()
     base = since
@@ -100,12 +100,12 @@ def row_changes(reader: LogReader, since: int, until: int, *, deletes: bool = Tr
         _check_forward(each)
         found.add(each)
         if each.version == since + 1 and found.erased:
-            # The files that this version removed no longer exist, and only erased objects lost rows. So the feed takes
-            # the files of this version as its new base.
+            # An erasure has deleted the files that this version removed. In this version, only erased objects lost
+            # rows. So the feed takes the files of this version as its new base.
             base = each.version
             found.forget_files()
     if deletes and found.first and base >= 0 and reader.version(base) is None:
-        raise not_kept(reader, base)  # `erase` may have removed its files right afterwards
+        raise not_kept(reader, base)  # a later erasure may have removed the files of version `base`
     return found
 
 
@@ -124,8 +124,8 @@ def all_rows(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Brought:
-    """Rows that one version added. `at_ms`: the version's time. `reasons`: the reasons of the objects that existed
-    before.
+    """Rows that one version added. `at_ms`: the version's time. `reasons`: the changed objects that existed before this
+    version, each with the reason of its change.
     """
 
     task: ReadTask
@@ -225,8 +225,8 @@ Change = tuple[Slot, int, int, str]
 
 @dataclass(slots=True, kw_only=True)
 class RowChanges:
-    """The changes between two versions, as made by `row_changes`. The methods `inserts` and `deletes` divide them into
-    tasks.
+    """The changes between two versions, as made by `row_changes`. The methods `inserts` and `deletes` divide these
+    changes into tasks.
 
     `came`: the packs that each version added, and the objects in these packs that existed before. `left`: packs that
     were live as of the first version, and are no longer live as of the last version. `first`, `last`: for each object
@@ -268,11 +268,15 @@ class RowChanges:
         self._added.clear()
 
     def shares(self, slots: Collection[Slot] | None = None, *, tasks: int = 1) -> "Sequence[Share]":
-        """Returns all changes of `slots` (None: all), deletes first, for about twice `tasks` tasks. Pure."""
+        """Returns all changes of `slots` (None: all slots), the deletes first, divided into about twice `tasks` shares.
+        Pure.
+        """
         return [*self.deletes(slots, tasks=tasks), *self.inserts(slots, tasks=tasks)]
 
     def inserts(self, slots: Collection[Slot] | None = None, *, tasks: int = 1) -> list[Inserts]:
-        """Returns the added rows of `slots` (None: all), in the order of versions, for about `tasks` tasks. Pure."""
+        """Returns the added rows of `slots` (None: all slots) in the order of versions, divided into about `tasks`
+        shares. Pure.
+        """
         parts = [
             Brought(
                 task=task,
@@ -290,8 +294,8 @@ class RowChanges:
         ]
 
     def deletes(self, slots: Collection[Slot] | None = None, *, tasks: int = 1) -> list[Deletes]:
-        """Returns the rows of `slots` (None: all) that left, for at most `tasks` tasks, and the erased objects.
-        Pure.
+        """Returns the rows of `slots` (None: all slots) that left, divided into at most `tasks` shares. One more share
+        has the erased objects. Pure.
         """
         found: list[Deletes] = []
         wanted = None if slots is None else {*slots}

@@ -126,8 +126,8 @@ class ColumnChange:
 class SchemaChange:
     """A schema after a change of types. `columns`: columns of the table whose type changes.
 
-    `parsed`: columns whose parsing type changes. `names`: the names of all requested columns in the objects. A column
-    that is not in the objects has its name in the table.
+    `parsed`: columns whose parsing type changes. `names`: the names of all requested columns in the objects. If a
+    column is not in the objects, `names` has the name in the table.
     """
 
     schema: TableSchema
@@ -184,7 +184,7 @@ def _change(column: Json, given: Json) -> ColumnChange | None:
 
 
 def _retyped(old: Any, new: Any, path: str) -> Any:
-    """Returns the type `new`, with the fields that only `old` has added. `UsageError`: `new` has fields that `old`
+    """Returns the type `new`, extended by the fields that only `old` has. `UsageError`: `new` has fields that `old`
     lacks.
     """
     if isinstance(old, str) or isinstance(new, str) or old["type"] != new["type"]:

@@ -1,8 +1,9 @@
 """Reads the newest state of a table: cold, or as a refresh of an earlier snapshot. Pure except for `LogReader`.
 
-A process keeps its snapshot. Before each round, it reads `known`, and lists the log from the snapshot's version on. The
-two requests are made in parallel. If the snapshot's version is missing or was replaced, or if `n` or the id differs,
-the process opens the table again. The causes are a restored backup, or a table that was removed and made again.
+A process keeps its snapshot. Before each round, the process reads `known`, and lists the log from the snapshot's
+version on. The two requests are made in parallel. If the snapshot's version is missing or was replaced, or if `n` or
+the id differs, the process opens the table again. The causes are a restored backup, or a table that was removed and
+made again.
 
 The age of a snapshot counts from the moment just before the first read of its version, by the process's own clock. A
 version stays in the log for longer than the longest run takes. So a process with a young snapshot finds every later
@@ -43,8 +44,8 @@ class Snapshot:
 
     `number`: the `n` of the manifest of the newest version that the platform itself wrote. `etag`: the ETag of the
     version's object. `asked_at`: the monotonic time before the first read for this snapshot. `checkpoint`: the newest
-    checkpoint that the process knows. `known`, `record`: the decoded and the stored record that were read with the
-    snapshot. `lineage`: at most `LINEAGE` versions up to this version. `fresh`: the paths of the packs that this
+    checkpoint that the process knows. `record`: the stored record that was read with the snapshot. `known`: the same
+    record, decoded. `lineage`: at most `LINEAGE` versions up to this version. `fresh`: the paths of the packs that this
     version adds, if the version is not committed yet.
     """
 
@@ -147,7 +148,7 @@ class LogReader:
         refused = ""
         for _ in range(OPEN_ATTEMPTS):
             asked_at = self.clock.monotonic()
-            # `known` is read before the log. So if the log lacks the known version, the version is missing.
+            # `known` is read before the log. So if the known version is not in the log, the known version was lost.
             known, record = self.known.read()
             try:
                 found = self._replayed(asked_at)

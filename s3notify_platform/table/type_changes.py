@@ -15,8 +15,8 @@
 - *checked*: a value stays if the new type has exactly the same value. Otherwise the value's object must be read again.
 - *again*: the objects of all values must be read again.
 
-A type with fields or elements is converted in the most costly way that a field or an element needs. If this way is
-*checked*, the whole type is converted by *again*.
+A type with fields or elements is converted in the most costly way that a field or an element needs. But if the most
+costly way is *checked*, the whole type is converted by *again*.
 
 Types are in Spark's JSON, and values are in Arrow's format.
 """
@@ -35,10 +35,10 @@ WORST: Final[tuple[How, ...]] = ("exact", "text", "checked", "again")
 
 _DIGITS: Final = {"byte": 3, "short": 5, "integer": 10, "long": 19}
 _WHOLE: Final = {"float": 24, "double": 53}
-"""By type, the number of bits up to which all integers are exact."""
+"""By type, the number of bits of an integer that the type always represents exactly."""
 
 _EXACT_DIGITS: Final = 15
-"""A double represents any decimal with at most this number of significant digits exactly."""
+"""A double exactly represents any decimal with at most this number of significant digits."""
 
 _TIMES: Final = ("timestamp", "timestamp_ntz")
 _TEXTS: Final = (*_DIGITS, *_WHOLE, "boolean", "date", *_TIMES)

@@ -1,5 +1,5 @@
-"""A clustered table has the same rows as its source, sorted by some columns. It is kept in step with the source
-(`table.follow`).
+"""A clustered table has the same rows as its source, sorted by some columns. `table.follow` keeps the table in step
+with its source.
 
 So a query by these columns reads only the few files whose statistics include the query's values.
 

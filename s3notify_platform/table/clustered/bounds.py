@@ -1,7 +1,7 @@
 """Finds the files that may hold given rows. Compares the rows with the statistics of each file in the log. Pure.
 
-Statistics are bounds. Bounds of texts are cut and bounds of times are rounded, so that no value is outside its bounds.
-A column without statistics may have any value.
+The statistics of a file are bounds of the file's values. Bounds of texts are cut and bounds of times are rounded, so
+that no value is outside its bounds. A column without statistics may have any value.
 """
 
 import json
@@ -19,7 +19,8 @@ Rows = npt.NDArray[np.int64]
 
 
 def files_of(packs: Iterable[Add], rows: pa.Table, columns: Sequence[str]) -> dict[str, Rows]:
-    """Returns the files that may have some of `rows`: by path, the positions of these rows in `rows`.
+    """Returns, by the path of a file, the positions in `rows` of the rows that the file may have. Files without such
+    rows are left out.
 
     Only the values in `columns` are compared.
     """

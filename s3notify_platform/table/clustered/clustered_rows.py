@@ -32,8 +32,8 @@ class ClusterJobs(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusteredRows(Kind):
-    """A table with the rows of its source, sorted by some columns. `jobs`: does the work that needs all rows of the
-    source.
+    """A table with the rows of its source, sorted by some columns. `jobs`: implements the work that needs all rows of
+    the source.
     """
 
     clustered: Clustered

@@ -1,9 +1,9 @@
 """The actions of one version of a Delta log. This platform or another engine may have written the version. Pure.
 
-Each version of the platform has one `txn` action. Its `appId` is the table's id, and its `version` is the number `n` of
-the version's manifest. So a version of the log names its manifest, and a checkpoint names the manifest, too.
-`commitInfo` has `n`, too, and the `n` of the version before (`parent`). By `parent`, a reader notices that an earlier
-version was replaced.
+Each version of the platform has one `txn` action. The action's `appId` is the table's id, and the action's `version` is
+the number `n` of the version's manifest. So a version of the log names its manifest, and a checkpoint names the
+manifest, too. `commitInfo` has `n`, too, and the `n` of the version before (`parent`). By `parent`, a reader notices
+that an earlier version was replaced.
 
 The label of a row is the number of the version for which the row was planned. The tags of a pack's `add` have the
 lowest and the highest label of its rows.
@@ -119,7 +119,7 @@ class Add:
     def may_hold(self, slot: int, key: str | None, since: int, until: int) -> bool:
         """Returns true if the file may hold rows of this object, with a label in this range.
 
-        If `key` is None, this applies to any object in the slot.
+        If `key` is None, any object in the slot is meant.
         """
         return (
             self.slots[0] <= slot <= self.slots[1]
@@ -311,8 +311,8 @@ class Protocol:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogVersion:
-    """One version of the log. `number`: the number of its manifest. `parent`: the number of the manifest of the version
-    before.
+    """One version of the log. `number`: the number of the version's manifest. `parent`: the number of the manifest of
+    the version before.
 
     `number` is 0 in a version of another engine. `note`: data for the history. `strange`: the names of actions that
     this platform neither writes nor reads.
@@ -337,7 +337,7 @@ class LogVersion:
 
     @property
     def changes_rows(self) -> bool:
-        """True if the version marks a file as a change of data. A merge of files does not."""
+        """True if the version marks a file as a change of data. A merge of files has no such mark."""
         return any(add.data_change for add in self.adds) or any(gone.data_change for gone in self.removes)
 
     def dumps(self) -> bytes:

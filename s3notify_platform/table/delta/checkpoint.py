@@ -175,7 +175,7 @@ def encode(state: Checkpoint, *, version: int) -> tuple[bytes, LastCheckpoint]:
 def decode(body: bytes, *, where: str) -> Checkpoint:
     """Decodes a checkpoint of this platform or of another engine. Raises `CorruptError`, with `where` in its message.
 
-    A V2 checkpoint lists the live files in other objects. For such a checkpoint, `strange` has `sidecar`.
+    A V2 checkpoint lists the live files in other objects. For a V2 checkpoint, `strange` contains `sidecar`.
     """
     try:
         file = pq.ParquetFile(pa.BufferReader(body))

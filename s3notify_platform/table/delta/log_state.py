@@ -1,8 +1,8 @@
 """Computes the state of a log, version by version. Decides which versions of other engines are adopted. Pure.
 
-A version of the platform follows the version before it. A version of another engine is adopted if it changes no data.
-Other foreign versions are refused, unless the platform's next version undoes them (`rollback`). This next version
-restores the state before the foreign versions.
+A version of the platform must name the previous manifest of the platform as its parent. A version of another engine is
+adopted if it changes no data. Other foreign versions are refused, unless the platform's next version undoes them
+(`rollback`). This next version restores the state before the foreign versions.
 """
 
 from collections.abc import Mapping, Sequence
@@ -59,8 +59,8 @@ def after(
 ) -> LogState:
     """Returns the state after this version. Pure.
 
-    `adopt`: a foreign version that changes no data is accepted. `undone`: any foreign version is accepted.
-    `CorruptError`: the version does not fit the state. `UsageError`: another engine made a forbidden change.
+    `adopt`: True if a foreign version that changes no data is accepted. `undone`: True if any foreign version is
+    accepted. `CorruptError`: the version does not fit the state. `UsageError`: another engine made a forbidden change.
     """
     number = state.version + 1
     if version.foreign and not adopt and not undone:

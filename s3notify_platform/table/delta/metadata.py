@@ -79,8 +79,8 @@ class DeltaSchema:
 def delta_schema(rows: str | None, *, vectors: bool = False, derived: bool = False) -> DeltaSchema:
     """Returns the schema of a table whose packs hold `rows` (Spark's schema JSON) after the lineage columns.
 
-    `vectors`: deletion vectors will be written. `derived`: `_slot` is the only lineage column, as in the table of a
-    slot asset. `UsageError` names a column whose type Delta lacks, or whose name is already used.
+    `vectors`: True if deletion vectors will be written. `derived`: True if `_slot` is the only lineage column, as in
+    the table of a slot asset. `UsageError` names a column whose type Delta lacks, or whose name is already used.
     """
     own = [{"name": name, "type": kind} for name, kind in LINEAGE[: 1 if derived else None]]
     columns = own + (json.loads(rows).get("fields", []) if rows else [])
@@ -222,7 +222,7 @@ def raised(known: Protocol | None, wanted: Protocol) -> Protocol:
 
 def objections(version: LogVersion, *, metadata: MetaData, protocol: Protocol) -> list[str]:
     """Returns the reasons why the `metaData` and `protocol` of a foreign version cannot be adopted. The list is empty
-    if they can be adopted.
+    if `metaData` and `protocol` can be adopted.
 
     The version may change comments, the name, the description, properties that do not begin with `delta.`, and
     properties that tune other engines.

@@ -117,7 +117,7 @@ def add_of(
     data_change: bool = True,
     no_nan: Collection[Path] = (),
 ) -> Add:
-    """Returns the action that adds this pack. `path`: its path in the log.
+    """Returns the action that adds this pack. `path`: the pack's path in the log.
 
     `no_nan`: the float columns without NaN, which may have bounds.
     """
@@ -178,8 +178,8 @@ def hidden(add: Add, vector: Vector, *, data_change: bool = True) -> Add:
 
 
 def _columns(footer: pq.FileMetaData) -> Iterator[tuple[Path, _Column]]:
-    """Yields the columns that get statistics: the lineage columns, and the first other columns that can have
-    statistics.
+    """Yields at most `COLUMNS` columns that get statistics: the lineage columns, and then the first other columns that
+    can have statistics.
     """
     leaves = list(_leaves(footer.schema.to_arrow_schema()))
     single = [(at, path, kind) for at, (path, kind) in enumerate(leaves) if path is not None]

@@ -1,4 +1,5 @@
-"""A table of newest rows has the newest row of each key. It is kept in step with its source's table (`table.follow`).
+"""A table of newest rows has the newest row of each key. `table.follow` keeps the table in step with its source's
+table.
 
 Reading order: `latest_definition` (the key's columns, and the order of rows), `ranks` (texts by which rows are
 compared), `latest_round` (the next version, from the changes), `latest_build` (a rebuild), `newest_rows` (the kind of

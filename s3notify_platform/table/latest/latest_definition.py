@@ -36,7 +36,7 @@ Predicate = Callable[[pa.RecordBatch], pa.BooleanArray]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Latest:
-    """The definition of a table of newest rows. It can be pickled if `deleted` can be pickled.
+    """The definition of a table of newest rows. The definition can be pickled if `deleted` can be pickled.
 
     `key`: the columns of the key. A row with a null in one of these columns has no key, and is left out. `order_by`:
     the columns that decide which row is newer, the most significant first. Null is older than all values. Ties are

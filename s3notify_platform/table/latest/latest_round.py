@@ -2,9 +2,9 @@
 
 In a table of newest rows, each key has a state, like an object in other tables. The state's ETag is the rank of the
 key's newest row (`ranks`). If this newest row says that the key is deleted, the key has no row in the table, but keeps
-its state. So the state is enough to decide if a row that arrives late is newer. If the rank of a row that left equals
-the state's ETag, the row that left was the newest row. The round decides for each key that gained or lost rows in the
-source's table:
+its state. So the state is enough to decide if a row that arrives late is newer. A row that left was the key's newest
+row if the row's rank equals the state's ETag. The round decides for each key that gained or lost rows in the source's
+table:
 
 | the key's newest row | a newer row was added | the key |
 |---|---|---|
@@ -41,8 +41,9 @@ KEYS_AT_ONCE: Final = 50_000
 
 Keys = Mapping[Slot, Collection[str]]
 Search = Callable[[Keys], pa.Table]
-"""Returns the newest rows of these keys, in the form of `newest_of`. The rows are as of the version of the source that
-the table has after the round."""
+"""Returns the newest rows of these keys, in the form of `newest_of`. The rows are as of one version of the source: the
+version that the table follows after the round.
+"""
 
 
 @dataclass(slots=True, kw_only=True)

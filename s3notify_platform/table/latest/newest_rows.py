@@ -45,7 +45,7 @@ class NewestJobs(typing.Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewestRows(Kind):
-    """A table of the newest row of each key. `jobs`: does the work that needs all rows of the source."""
+    """A table of the newest row of each key. `jobs`: implements the work that needs all rows of the source."""
 
     latest: Latest
     jobs: NewestJobs

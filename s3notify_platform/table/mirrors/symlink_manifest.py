@@ -1,9 +1,9 @@
 """A list of the table's Parquet files, for engines that read Hive's symlink format: Athena, Presto, Redshift Spectrum.
 
 `{table}/_symlink_format_manifest/manifest` has the URLs of all packs, one on each line, as Delta Lake's `GENERATE
-symlink_format_manifest` writes them. The metadata of this object have the table version. So a slow writer notices a
-newer list, and does not replace it. Tables with deletion vectors are refused, because engines would show the hidden
-rows.
+symlink_format_manifest` writes them. The user metadata of this object contains the table version. So a slow writer
+notices a newer list, and does not replace it. Tables with deletion vectors are refused, because engines would show the
+hidden rows.
 
 Cost: 1 HEAD and 1 PUT for each version, and 1 HEAD and 1 PUT more for each competing writer. The body has about 100
 bytes for each pack of the table.

@@ -55,8 +55,8 @@ class PackSizes:
     Smaller files are in size classes: up to `smallest`, up to `fan` times `smallest`, and so on. Each class has at most
     `in_class` files. `group`: Arrow bytes of a row group. `hidden`: the share of a pack's rows that a vector may hide.
     `budget`: the largest number of bytes of the packs that a round merges. `by_slot`: all rows of a slot are replaced
-    together (`round_packs.write`). Rows are then sorted only by `_slot`, and a pack of one slot is full from `own`
-    bytes on.
+    together (`round_packs.write`). With `by_slot`, rows are sorted only by `_slot`, and a pack of one slot is full from
+    `own` bytes on.
     """
 
     target: int = 64 << 20
@@ -71,7 +71,7 @@ class PackSizes:
     row: int = 0
 
     def weight(self, size: int, rows: int) -> int:
-        """Returns the number of bytes for which a file with this size and this number of rows counts. Pure."""
+        """Returns the weight of a file in bytes: its size, or `row` bytes for each row if this is more. Pure."""
         return max(size, rows * self.row)
 
     @property
@@ -146,7 +146,7 @@ class OpenPack:
         return self.sizes.weight(self._sink.tell(), self._slots.total())
 
     def add(self, rows: pa.Table) -> None:
-        """Adds rows of one slot, in order. Their number is at most the number that fits into a row group."""
+        """Adds rows of one slot, in order. The rows must fit into one row group."""
         self._waiting.append(rows)
         self._waiting_bytes += rows.nbytes
         if self._waiting_bytes >= self.sizes.group:
@@ -250,7 +250,8 @@ class PackReader:
             start += rows.num_rows
 
     def places(self, slots: npt.NDArray[np.int64]) -> Iterator[tuple[int, pa.Table]]:
-        """Reads `_slot`, and `_key` if it exists, of the row groups that may have one of `slots` (ascending).
+        """Reads the columns `_slot` and `_key` of the row groups that may have one of `slots` (ascending). A pack
+        without `_key` gives only `_slot`.
 
         A result has the number of the first row, and all rows of the row group. If the file is read by ranges, the call
         reads the footer and one range of each such row group.

@@ -59,7 +59,7 @@ class StagedPack:
     body: bytes = b""
 
     def dumps(self) -> str:
-        """Returns the pack as JSON, without its body. A task sends this to its driver."""
+        """Returns the pack as JSON, without its body. A task sends this text to its driver."""
         return json.dumps([self.add.json(), [*self.slots.items()]], separators=(",", ":"))
 
     @classmethod
@@ -73,8 +73,8 @@ class StagedPack:
 class PackChanges:
     """The packs that a round adds and removes. `withdrawn`: the number of withdrawn rows, by slot.
 
-    `files`: the bodies to write, by key. `lost`: the slots of packs of the round that no longer exist, because they had
-    rows of an erased object.
+    `files`: the bodies to write, by key. `lost`: the slots of staged packs that an erasure has deleted, because these
+    packs had rows of the erased object.
     """
 
     adds: list[Add] = field(default_factory=list)
@@ -116,7 +116,7 @@ class PackSet:
         """Returns the changes of packs: the `own` packs are added to the live packs, and the rows of the `leaving`
         objects are withdrawn.
 
-        `without`: slots of `own` packs that are left out, because another round has changed them.
+        `without`: slots that are left out of the `own` packs, because another round has changed these slots.
         """
         packs = {pack.path: pack for pack in live}
         plan = plan_round(
@@ -259,7 +259,9 @@ class PackSet:
         return replace(own, body=b"")
 
     def opened(self, pack: Add) -> PackReader:
-        """Returns a live pack, without the rows that its vector hides. Cost: 1 GET, and 1 for a vector in a file."""
+        """Returns a live pack, without the rows that its vector hides. Cost: 1 GET, and 1 GET more for a vector in a
+        file.
+        """
         where = self.layout.file(pack.path)
         rows: Rows | None = None
         if pack.vector is not None:

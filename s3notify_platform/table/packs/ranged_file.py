@@ -1,5 +1,5 @@
-"""Reads Parquet files by ranges. Several requests are in flight before the decoder needs their bytes, within a limit of
-bytes.
+"""Reads Parquet files by ranges. Several requests are in flight before the decoder needs the bytes. The number of bytes
+that are read in advance is limited.
 
 The footer has the positions of the pages that a caller needs. Neighbouring pages are read by one request, up to
 `PACK_READ_BYTES`. Other bytes are read when the decoder asks for them.
@@ -31,7 +31,8 @@ ITEMS_AHEAD: Final = 64
 class RangedFile:
     """A file for `pa.PythonFile`, of which some byte ranges are in memory.
 
-    `parts`: these byte ranges in order, each with the position of its first byte. Each read of other bytes costs 1 GET.
+    `parts`: the byte ranges in memory, in order, each with the position of its first byte. Each read of other bytes
+    costs 1 GET.
     """
 
     closed = False

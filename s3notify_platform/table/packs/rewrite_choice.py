@@ -3,9 +3,9 @@
 If there are more than `in_class` files of one size class (`PackSizes`), a round merges some of these files, the files
 with the oldest labels first. A file counts by its bytes, or by its rows if there are many rows (`PackSizes.weight`). So
 a table of B bytes has at most B / target full files, and `in_class` files for each class. For some time there may be
-more files: the files of the newest round, and files whose merge the budget delays. Merges rewrite each row about once
-for each class. Young packs are not merged with old packs, because the objects in young packs are the most likely to
-change again.
+more files: the files of the newest round, and files whose merge the budget delays. Over time, merges rewrite each row
+about once for each size class. Young packs are not merged with old packs, because the objects in young packs are the
+most likely to change again.
 
 A pack that a round rewrites for another reason (copy-on-write) is merged without extra cost. If a vector hides more
 than the share `hidden` of a pack's rows, the pack is rewritten without these rows. A rewritten pack never gets new rows
@@ -77,8 +77,8 @@ def plan_round(
 ) -> RoundPlan:
     """Returns the plan of a round for the live packs. The round withdraws the rows of the objects in `leaving`.
 
-    `vectors`: deletion vectors hide the rows in packs that are not rewritten for another reason. `budget`: see
-    `compaction`.
+    `vectors`: True if deletion vectors hide the leaving rows of packs that the round does not rewrite for another
+    reason. `budget`: see `compaction`.
     """
     live = {pack.path: pack for pack in packs}
     hit = candidates(live.values(), leaving)
@@ -109,7 +109,7 @@ def compaction(
     """Returns the merges of this round, which limit the number of files.
 
     `touched`: packs that are rewritten anyway, so their merge costs nothing. `budget`: the largest number of bytes of
-    other packs. A merge beyond the budget waits, but the first merge is always made.
+    packs that are rewritten only for these merges. A merge beyond the budget waits, but the first merge is always made.
     """
     groups = [_Group.of(pack, sizes, touched=pack.path in touched) for pack in packs]
     left = budget

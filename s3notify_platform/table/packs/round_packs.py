@@ -108,8 +108,8 @@ def _by_slot(
 
     A pack may also end within a slot: at twice the full size, or at `own` bytes if the pack has only this slot. So a
     slot shares at most two packs with other slots. The pack where the slot begins has less than `target` bytes of
-    earlier slots. The pack where the slot ends has less than twice `target` bytes of later slots. A merge does not
-    divide the rows of a pack below `target` again.
+    earlier slots. The pack where the slot ends has less than twice `target` bytes of later slots. If a pack is smaller
+    than `target`, a merge does not divide the pack's rows again.
     """
     pack, last, shared = None, -1, False
     for slot, piece in _pieces(rows, sizes):
@@ -156,7 +156,7 @@ def _pieces(rows: Iterable[pa.Table | pa.RecordBatch], sizes: PackSizes) -> Iter
 
 
 def candidates(packs: Iterable[Add], leaving: Withdrawals) -> dict[str, list[Withdrawal]]:
-    """Returns, by path, the packs that may have rows of some of these objects, with these objects. Other packs are left
+    """Returns, by the path of a pack, the objects in `leaving` of which the pack may have rows. Other packs are left
     out. Pure.
     """
     ordered = sorted(leaving, key=lambda each: each.slot)
@@ -191,12 +191,12 @@ class Rewritten:
 
 
 def rewritten(held: Sequence[Held], sizes: PackSizes = SIZES) -> Rewritten:
-    """Returns the packs that replace these packs. They have the live rows of all these packs, sorted together, without
-    the withdrawn rows.
+    """Returns the packs that replace these packs. The new packs have the live rows of all these packs, sorted together,
+    without the withdrawn rows.
 
-    For a single pack, this is a withdrawal by copy-on-write. For several packs, this is also a merge. Memory holds a
-    row group of each pack, and one new pack. `withdrawn` may be empty, because a pack's bounds may include objects that
-    the pack does not have.
+    The rewrite of a single pack is a withdrawal by copy-on-write. The rewrite of several packs is also a merge. Memory
+    holds a row group of each pack, and one new pack. `withdrawn` may be empty, because a pack's bounds may include
+    objects that the pack does not have.
     """
     result = Rewritten()
     schema = pa.unify_schemas([each.pack.schema for each in held])
@@ -304,8 +304,8 @@ def _merged(streams: Sequence[Iterator[pa.Table]], order: tuple[str, ...]) -> It
             waiting[number] = rows.slice(count)
         more = next(streams[first], None)
         if more is None:
-            # Other streams may have further rows at this last place. So the rest of the rows waits together with the
-            # rows of another stream.
+            # Other streams may have further rows at this last place. So the remaining rows of this stream are added to
+            # the waiting rows of another stream.
             others = [number for number in waiting if number != first]
             rest = waiting.pop(first)
             if others:

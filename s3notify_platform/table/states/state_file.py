@@ -1,8 +1,8 @@
 """A state file: object states sorted by (slot, key), in pages, each with a filter of its keys. Pure.
 
 The file is Parquet, and any reader of Parquet can open it. The row groups of the file are the pages. The filters come
-after the last page, where readers of Parquet do not look. Then comes the footer. Its metadata has the position of each
-page. Filters and footer are the *tail*. A process needs only the tail to find the page that may have a key.
+after the last page, where readers of Parquet do not look. Then comes the footer. The footer's metadata has the position
+of each page. Filters and footer are the *tail*. A process needs only the tail to find the page that may have a key.
 `StateFile`, in the manifest, has the tail's length and checksum. Pages have Parquet's checksums.
 
 The place of a state is (slot, key). The places in a file are from `first` to `end` (exclusive). A key in the bounds is

@@ -103,8 +103,8 @@ class StateSet:
         return tuple(file for file in self.files if file.level == number)
 
     def after(self, changes: Changes, *, name: Name, merge: "Merge | None" = None) -> "Next":
-        """Returns the set of the next version. It is this set, with a round's changes, and with a merge of some
-        files.
+        """Returns the set of the next version. The result is this set, with the round's `changes`, and after the merge
+        `merge` (None: no merge).
         """
         return _next(self, changes, name, merge, None)
 
@@ -120,9 +120,9 @@ class Merge:
     bodies: Mapping[str, bytes] = field(default_factory=dict, repr=False)
 
     def fits(self, files: Collection[StateFile]) -> bool:
-        """Returns true if all files to remove are in `files`, in the same level.
+        """Returns true if `files` has all files in `removed`, in the same levels.
 
-        If they are, no file of another writer overlaps the new files.
+        In this case, no file of another writer overlaps the files in `added`.
         """
         return {*self.removed} <= {*files}
 
@@ -137,7 +137,7 @@ class Merge:
 class Next:
     """The states of the next version. `bodies`: the files to write before the manifest, by name.
 
-    `merge`: the merge that is included, or None if there is no merge, or if the merge was dropped.
+    `merge`: the merge that `states` includes, or None. A merge that was dropped is not included.
     """
 
     states: StateSet

@@ -1,10 +1,11 @@
 """Merges state files, and rewrites them without erased keys.
 
 One round makes one step of a merge, within a budget of bytes. If there are `STATE_FILES_FRESH` files of level 0, the
-oldest of these files are merged into level 1. Otherwise some files are merged into the next level: files of the level
-that most exceeds its size. A step also takes all files of the next level that are between the first and the last place
-of its upper files. Files that overlap no other file are moved to the next level unchanged, without a request. A merged
-file ends before it overlaps too many files of the next level, so that every step stays small.
+oldest of these files are merged into level 1. If there are fewer files of level 0, the step takes files of the level
+that most exceeds its size. These files are merged into the next level. A step also takes all files of the next level
+that are between the first and the last place of its upper files. Files that overlap no other file are moved to the next
+level unchanged, without a request. A merged file ends before it overlaps too many files of the next level, so that
+every step stays small.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -42,7 +43,7 @@ FILES_IN_FLIGHT: Final = 8
 class MergePlan:
     """A planned merge: `files` (newest first) become files of `level`. `cuts`: places where a new file should end.
 
-    `drops_gone`: marks of `gone` keys are left out, because no file of a deeper level can have these keys.
+    `drops_gone`: True if marks of `gone` keys are left out, because no file of a deeper level can have these keys.
     """
 
     files: tuple[StateFile, ...]
@@ -53,7 +54,7 @@ class MergePlan:
 
     @property
     def moves(self) -> bool:
-        """True if the files overlap no other file, so that they become files of the level unchanged."""
+        """True if the files only move to `level`, unchanged, because no file overlaps another file."""
         ordered = sorted(self.files, key=lambda file: file.first)
         apart = all(one.end <= other.first for one, other in pairwise(ordered))
         above = all(file.level < self.level for file in self.files)
@@ -61,7 +62,7 @@ class MergePlan:
 
     @property
     def bytes(self) -> int:
-        """The number of bytes that the merge reads. It writes about the same number of bytes."""
+        """The number of bytes that the merge reads. The merge writes about the same number of bytes."""
         return 0 if self.moves else sum(file.bytes for file in self.files)
 
 
@@ -101,8 +102,8 @@ def plan_merge(states: StateSet, *, own_bytes: int = 0) -> MergePlan | None:
 
 
 def plan_full_merge(states: StateSet, *, only: Collection[str], budget: int) -> MergePlan | None:
-    """Returns the next step that moves the files `only` towards the deepest level, or None if all these files are in
-    the deepest level. Pure.
+    """Returns the next step for the files with names in `only`: a merge towards the deepest level. Returns None if all
+    these files are in the deepest level. Pure.
 
     `budget`: the largest number of bytes of a step. Only a step with a single file of the upper level may exceed the
     budget.
@@ -205,8 +206,8 @@ class Erasure:
 def without(reader: StateReader, states: StateSet, keys: Keys, *, name: Name) -> Erasure:
     """Removes these keys, also their `gone` marks, from files and inline states.
 
-    Other files do not change. Cost: 1 GET for the tail of each file that may have a key, if the tail is not cached, and
-    1 GET for each file whose filter accepts a key.
+    Other files do not change. Cost: 1 GET for each uncached tail of a file that may have a key, and 1 GET for each file
+    whose filter accepts a key.
     """
     erased = {(slot, key) for slot, some in keys.items() for key in some}
     hashes = {place: hash_of(place[1]) for place in erased}
