@@ -45,7 +45,7 @@ def converted(records: Records, parser: Parser) -> Iterator[Parsed]:
 
 
 def convert_or_halve(records: Records, parser: Parser) -> Parsed:
-    """Converts one block. Suspect records are converted value by value, or rejected.
+    """Converts one block. Records that may be faulty are converted value by value, or rejected.
 
     Other bad records are found by halving the block.
     """

@@ -172,8 +172,8 @@ STATE_FILES_FRESH: Final = 8
 """Number of state files in level 0 from which files are merged into level 1."""
 
 STATE_LEVEL_BYTES: Final = 4 << 20
-"""Bytes of all state files in level 1 from which files are merged into level 2. Each further level may have ten times
-the bytes."""
+"""When the state files of level 1 have this many bytes together, files are merged into level 2. Each further level may
+have ten times the bytes."""
 
 STATE_MERGE_BYTES: Final = 64 << 20
 """Bytes of state files that one round merges, unless the smallest possible merge is larger."""

@@ -272,7 +272,8 @@ class Ranged(Protocol):
     """The port that reads byte ranges of objects."""
 
     def get_range(self, key: str, start: int, end: int) -> bytes | None:
-        """Returns the bytes from `start` to before `end` > `start`, or None if the object does not exist. Cost: 1 GET.
+        """Returns the bytes from `start` up to `end`, without `end`, or None if the object does not exist. `end` must
+        be greater than `start`. Cost: 1 GET.
 
         If the object ends before `end`, the result is shorter, or empty. Two calls may read two versions of an object,
         so the object must never be overwritten.

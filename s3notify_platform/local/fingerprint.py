@@ -92,7 +92,7 @@ def _text(node: ast.expr) -> str | None:
 
 @dataclass(slots=True, kw_only=True)
 class _Walk:
-    """The statements that a function of module `root` uses, in the order in which they are named."""
+    """Collects the statements that a function of module `root` uses, in the order in which the code refers to them."""
 
     root: str
     _found: "list[tuple[_Module, ast.stmt]]" = field(default_factory=list)

@@ -62,8 +62,8 @@ def migrate(
 
     `dry_run`: only returns the result that a migration would have. `NotFoundError`: there is no table. `UsageError`:
     the prefix is neither within nor around the table's prefix. `CorruptError`: the table is not whole. Requests: 2
-    writes for each queue shard and each record of the topic, and about 10 more. Another number of slots costs 1 DELETE
-    for each object of the tables.
+    writes for each queue shard and each record of the topic, and about 10 more. A change of the number of slots costs 1
+    DELETE for each object of the tables.
     """
     store = open_store(location.platform)
     record = location.known(store=store)

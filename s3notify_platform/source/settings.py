@@ -368,7 +368,7 @@ LatestColumns: Final = make_dataclass(
     frozen=True,
     kw_only=True,
 )
-"""The settings of `LatestSettings`, as fields with the settings' names outside YAML."""
+"""The settings of `LatestSettings`. Each field has the name that its setting has outside YAML."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -21,7 +21,7 @@ Requests of a step with few changes:
 
     - the requests of `LogTable.newest` for both tables, and of `row_changes`
     - 1 GET for each pack that was added or removed
-    - the requests of the kind, and of a commit
+    - the requests of the derived table's kind, and those of a commit
 """
 
 from collections.abc import Mapping, Sequence

@@ -116,8 +116,8 @@ class LogReader:
     """Reads the log of one table. Thread-safe.
 
     `adopt`: True if versions of other engines that change no data are adopted. Adoption needs commits without leases.
-    `at_once`: the largest number of requests in flight. `restore`: the command that accepts a loss of versions, for
-    messages.
+    `at_once`: the largest number of requests in flight. `restore`: the command that accepts a loss of versions; error
+    messages name it.
     """
 
     def __init__(

@@ -141,7 +141,7 @@ class Lake:
             yield sorted(Slot(int(n)) for n in self.chance.choice(self.slots, count, replace=False))
 
     def answered(self, some: Iterator[list[Slot]]) -> tuple[list[Slot], list[Answered]]:
-        """The next slots, and the requests that build these slots after each slot has got a new object."""
+        """Gives each of the next slots a new object. Returns these slots, and the requests for deriving their rows."""
         with watched(self.source) as (seen, answered):
             for slots in islice(some, 2):  # the first pass opens connections
                 self.change(slots)

@@ -203,7 +203,7 @@ def _source(
 def _idle(source: Source) -> dict[str, Counter[str]]:
     """The cost of one tick of a sensor that watches, of a sensor that polls once, and of the reconciler.
 
-    Also the cost of one relisting.
+    Also returns the cost of one relisting.
     """
     watched = source.watched()
     watched.site.tick()

@@ -1,4 +1,5 @@
-"""A delivery worker sends exactly the requests that its IAM role allows, on a bucket alone and in DynamoDB."""
+"""A delivery worker sends exactly the requests that its IAM role allows, both with records on the bucket and with
+records in DynamoDB."""
 
 from dataclasses import replace
 

@@ -83,7 +83,7 @@ ALL: Final = {"int to bigint", "float to double"}
 NONE: Final = {"timestamp to string"}
 """Widenings after which every engine can read old files. But each engine converts the values to different texts.
 
-Polars cannot read old files after other widenings.
+This is the only widening after which Polars can read old files.
 """
 
 

@@ -255,7 +255,7 @@ class HttpServer:
         return True
 
     def _forget(self, stranger: _Stranger) -> None:
-        """From now on, the stranger's connection counts for no address."""
+        """From now on, the stranger's connection is not counted among those of its address."""
         if (address := stranger.address) is None:
             return
         stranger.address = None

@@ -13,7 +13,7 @@ children.
 
 Steps
     1. `open_batch` creates the head, which names the children. `create` begins a chain with a stamp instead of names.
-    2. A worker that has finished children creates a stamp: a record that names these children. Then the worker scans
+    2. When a worker finishes children, it creates a stamp: a record that names these children. Then the worker scans
        the chain's keys. Each child is XORed once when it begins and once when it ends, however many stamps name it. So
        two runs that finish the same slot do not cancel each other out. Two raw stamps with one operation id also count
        once.

@@ -52,9 +52,9 @@ Invariants
       entry is older. Counters are never too low.
     - A recount recovers room that a crash or a lost answer left in use. First the counter is sealed. Then a new
       generation begins; its base is the full count of the former generation. After the wait for writers of the former
-      generation, the base shrinks to the number of entries found. A client may pause, and later count under the former
-      generation. Such a client is fenced, because a client measures the time until the answer arrives. A segment is
-      created once. If the creation is in doubt, the segment keeps its room, and the writer creates another segment.
+      generation, the base shrinks to the number of entries found. A client may pause, and later change a counter of the
+      former generation. Such a client is fenced, because a client measures the time until the answer arrives. A segment
+      is created once. If the creation is in doubt, the segment keeps its room, and the writer creates another segment.
     - Spare room belongs to one quota generation, and cannot be used under another generation. Spare room fills at most
       a fourth of a shard, so other writers still find room. Spare room is recounted only if the counter does not move
       for long, or if more than a fourth of the shard is in use. A process that has ended or is idle does not give back

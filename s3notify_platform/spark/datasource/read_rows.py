@@ -30,7 +30,7 @@ from s3notify_platform.table.reading import shaped
 
 CHANGE: Final = "_change"
 ROW, REJECT = "row", "reject"
-"""The value of a row's column `CHANGE`: a record that was read, or a record that could not be read."""
+"""Values of the column `CHANGE`: `ROW` marks a record that was read, and `REJECT` a record that could not be read."""
 
 SPECIAL: Final = (*LINEAGE.names, CHANGE, "_rejected", "_raw")
 

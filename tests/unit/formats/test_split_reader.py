@@ -1,4 +1,4 @@
-"""Any splits and chunks of an object give each record once, as a read of the whole object does."""
+"""However an object is split, and in whatever chunks it is read, each record is read once."""
 
 import csv
 import gzip

@@ -72,7 +72,7 @@ def test_different_types_are_refused_with_the_command(settings: dict[str, Any], 
 
 @pytest.mark.parametrize("transformed", [False, True])
 def test_hints_are_compared_with_the_types_of_the_input(transformed: bool) -> None:
-    """Hints are compared with or without a transform."""
+    """Hints are compared with the types of the input, whether the source has a transform or not."""
     table = opened(TableSchema(source=TABLE.source, rows=columns(other="long"), inferred=True))
     check_declared_types(source(schema_hints="a bigint, new date"), table, transformed=transformed)
     with pytest.raises(UsageError, match="schema_hints: column 'a' is long in the table and now string"):
