@@ -58,10 +58,8 @@ def topics() -> None:
         --url https://hooks.example.com/s3 --secret-env S3NOTIFY_PUSH_HOOKS
       S3NOTIFY_PUSH_HOOKS=… s3notify deliver --bucket BUCKET
 
-    The endpoint may also be a broker: amqps:
-    … (extra `amqp`) or kafkas:
-    … (extra `kafka`). A broker gets one message for each event. An event leaves the queue after the broker has
-    acknowledged it.
+    The endpoint may also be a broker: amqps://… (extra `amqp`) or kafkas://… (extra `kafka`). A broker gets one message
+    for each event. An event leaves the queue after the broker has acknowledged it.
 
     A topic receives all changes below --prefix, or only changes that match one of its rules:
 
