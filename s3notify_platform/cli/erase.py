@@ -27,8 +27,8 @@ def erase(key: str, *, place: SourcePlace, yes: bool, dry_run: bool, as_json: bo
     others. If the platform's bucket is versioned, a lifecycle rule must expire old versions of its objects.
 
     The command is refused while the object is in the bucket. Safe to repeat. A run that began earlier may still write a
-    file with the object, but cannot commit it; the command prints when to repeat it to delete that file. Exit code 1 if
-    something is left now; the reason is printed.
+    file with the object, but cannot commit this file. The command prints when to repeat the command, so that the file
+    is deleted, too. Exit code 1 if something is left now; the reason is printed.
     """
     from s3notify_platform.channels.inlets.poison import PoisonStore
     from s3notify_platform.maintenance.erasure import EraseObject

@@ -26,7 +26,7 @@ def summary(page: str) -> str:
 def guide(topic: str | None) -> None:
     """Show a page of the guide, or the list of its topics.
 
-    A terminal gets the page formatted and page by page; a pipe gets its Markdown.
+    On a terminal, the formatted page is shown one screen at a time. A pipe gets the page's Markdown.
     """
     found = pages()
     if topic is None:

@@ -167,8 +167,8 @@ def forget(*, place: SourcePlace, asset: str | None, dry_run: bool, as_json: boo
 
     Runs refuse a table whose log ends before the version in its record, because history, quarantine and rows of deleted
     objects are lost. If possible, restore the table's objects instead. Otherwise stop the source's runs, and run this
-    command: the newest readable version becomes the newest version, the next batch that lists compares all slots with
-    the bucket, and cursors and streams start again. Safe to repeat.
+    command. The newest readable version becomes the newest version. The next batch that lists compares all slots with
+    the bucket. Cursors and streams start again. Safe to repeat.
     """
     from s3notify_platform.maintenance.loss import ForgetVersions
 

@@ -88,8 +88,8 @@ def topics() -> None:
     at the object.
 
     A refused batch is split until the bad event is alone. After --max-attempts or --ttl-hours, that event becomes a
-    dead letter. An endpoint that is slow or down does not delay other endpoints, and loses no event: when its topic has
-    --capacity entries, writers are refused until the endpoint is back, or until its entries are dead letters.
+    dead letter. An endpoint that is slow or down does not delay other endpoints, and loses no event. When the topic has
+    --capacity entries, writers are refused until the endpoint is back, or until the topic's entries are dead letters.
     """  # noqa: D301 - click's own mark
 
 
@@ -290,8 +290,8 @@ def show(topic: str, *, place: QueuePlace, as_json: bool) -> None:
 def dump(topic: str, *, place: QueuePlace, limit: int | None) -> None:
     """Print the pending entries of the topic TOPIC, one JSON object a line.
 
-    The order is by shard, and old entries first within a shard. The entries stay in the queue. Cost: 1 scan, which ends
-    at the limit.
+    The entries are sorted by shard. Within a shard, the oldest entry is first. The entries stay in the queue. Cost: 1
+    scan, which ends at the limit.
     """
     for entry in islice(place.queue().pending(topic), limit):
         say(json.dumps(entry_document(entry), ensure_ascii=False))

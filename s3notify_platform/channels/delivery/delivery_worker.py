@@ -268,7 +268,8 @@ class DeliverySettings(ServiceSettings):
     """Push all topics that have an endpoint, until SIGINT or SIGTERM.
 
     Delivery is at least once and unordered: an event may arrive twice, or after a later event of its key. An endpoint
-    keeps the greatest `sequencer` of each key, compared as hexadecimal numbers, and drops events without a greater one.
+    keeps the greatest `sequencer` of each key, and drops an event whose `sequencer` is not greater. Sequencers are
+    compared as hexadecimal numbers.
 
     Any number of workers may run: they share the work, and take over from a killed worker within 15 s. Secrets are read
     from environment variables that the topics name: HMAC keys (S3NOTIFY_PUSH_…), and logins (S3NOTIFY_SEND_…). A login
