@@ -153,10 +153,9 @@ def init(
       s3notify init --dagster-home ~/dagster
     """  # noqa: D301 - click's own mark
     if dagster_home is not None:
-        source = click.get_current_context().get_parameter_source(
-            "name"
-        )  # if there is only one source, its name may be a default
-        if events or template or source is ParameterSource.COMMANDLINE:
+        # If the project has only one source, its name is the default of NAME.
+        of_name = click.get_current_context().get_parameter_source("name")
+        if events or template or of_name is ParameterSource.COMMANDLINE:
             raise click.UsageError("--dagster-home goes alone: give the others in another command")
         _write_home(dagster_home.expanduser())
         return

@@ -5,7 +5,7 @@ Requests of one look at a source:
 - Tables: the requests of `LogTable.newest` for the source's table, for the table of each slot asset, and for each
   derived table.
 - Newest commit: 1 GET and 1 HEAD.
-- A derived table that is behind: 1 GET for each of up to `VERSIONS_READ` versions.
+- A derived table that is behind: 1 GET for each of up to `VERSIONS_READ` new versions.
 - Ages of slots: 1 HEAD for each of up to `VERSIONS_TIMED` new versions.
 - Queue: 1 GET of the rescan backlog, and 1 scan of each topic of the source's queue.
 - Open chains: 1 LIST for each 1000 records of chains, and 2 GETs for each open chain.
@@ -183,6 +183,8 @@ class SourceLook:
         self._paused = paused
         self._clock = clock
         self._times = VersionTimes()
+        self._changed: dict[tuple[str, int], bool] = {}
+        """True for each version, by table, that changed rows or columns."""
 
     @property
     def place(self) -> str:
@@ -293,8 +295,22 @@ class SourceLook:
             or follows.table != snapshot.table
         ):
             return FollowingStatus(asset=asset, rows=0, version=-1, behind=newest + 1)
-        behind = _changing(reader, follows.version, newest)
+        behind = self._changing(reader, snapshot.table, range(follows.version + 1, newest + 1))
         return FollowingStatus(asset=asset, rows=found.rows, version=follows.version, behind=behind)
+
+    def _changing(self, reader: LogReader, table: str, versions: range) -> int:
+        """The number of these versions that changed rows or columns. A version that only merged files does not count.
+
+        Cost: 1 GET for each version that was not read before, if there are at most `VERSIONS_READ` versions. If there
+        are more, no request is made, and all versions count.
+        """
+        if len(versions) > VERSIONS_READ:
+            return len(versions)
+        new = [version for version in versions if (table, version) not in self._changed]
+        for version, body in zip(new, in_parallel(reader.version, new, REQUESTS_IN_FLIGHT), strict=True):
+            changed = body is None or body.changes_rows or body.metadata is not None
+            self._changed[table, version] = changed
+        return sum(self._changed[table, version] for version in versions)
 
     def _last(self, reader: LogReader, slots: Mapping[Slot, SlotFacts], now_ms: int) -> LastCommit | None:
         newest = max((facts.generation for facts in slots.values()), default=0)
@@ -311,20 +327,6 @@ class SourceLook:
             age_seconds=max(0, now_ms - body.created_ms) / 1000,
             latency_seconds=max(0, body.created_ms - signal.modified_ms) / 1000 if seen and signal else None,
         )
-
-
-def _changing(reader: LogReader, since: int, until: int) -> int:
-    """The number of versions after `since`, up to `until`, that changed rows or columns. A version that only merged
-    files does not count.
-
-    Cost: 1 GET for each version, if there are at most `VERSIONS_READ` versions. If there are more, no request is made,
-    and all versions count.
-    """
-    versions = range(since + 1, until + 1)
-    if len(versions) > VERSIONS_READ:
-        return len(versions)
-    bodies = in_parallel(reader.version, versions, REQUESTS_IN_FLIGHT)
-    return sum(body is None or body.changes_rows or body.metadata is not None for body in bodies)
 
 
 def _schema(pinned: TableSchema | None) -> SchemaStatus | None:

@@ -16,7 +16,7 @@ TRANSFORMS = "tests.support.transforms"
 
 
 def test_a_run_materializes_exactly_its_scattered_slots(site_of: Callable[..., Site]) -> None:
-    """Of the 1000 slots, the grid must show exactly the slots of the run. The run has no partition tag."""
+    """The grid must show exactly the slots of the run, although the run has no partition tag."""
     site = site_of(slots=1000)
     site.write(3, 42, 999)
     site.write(500)

@@ -1,12 +1,14 @@
 """Fixtures: sources (lakes) on real servers."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 from pyspark.sql import SparkSession
 
 from s3notify_platform.stores.config import S3Config
+from tests.contracts.fault_proxy import FaultProxy
+from tests.support.changing import Changing, changing_source
 from tests.support.servers import S3Server
 from tests.support.spark import Lake
 from tests.support.spark_options import ENVIRONMENT
@@ -36,3 +38,33 @@ def lake_of(spark: SparkSession, ministack: S3Server) -> Callable[..., Lake]:
 @pytest.fixture(autouse=True)
 def _topics(briefly_known: None) -> None:
     """Clients cache topics only briefly, so tests need not wait until a change of a topic is seen."""
+
+
+@pytest.fixture(
+    params=[pytest.param(True, id="listing", marks=pytest.mark.thorough), pytest.param(False, id="entries")]
+)
+def listing(request: pytest.FixtureRequest) -> bool:
+    found: bool = request.param
+    return found
+
+
+@pytest.fixture(params=["ministack", pytest.param("seaweed", marks=pytest.mark.thorough)])
+def server(request: pytest.FixtureRequest) -> S3Server:
+    found: S3Server = request.getfixturevalue(request.param)
+    return found
+
+
+@pytest.fixture
+def changing_of(
+    spark: SparkSession, listing: bool, request: pytest.FixtureRequest
+) -> Iterator[Callable[..., Changing]]:
+    """Returns a function that makes a source with the given settings. A proxy is in front of the source's bucket."""
+    name = "server" if "server" in request.fixturenames else "ministack"
+    at: S3Server = request.getfixturevalue(name)
+    with FaultProxy(at.endpoint_url) as proxy:
+
+        def new(**settings: object) -> Changing:
+            source = changing_source(at.config(at.make_bucket()), proxy, **settings)
+            return Changing(spark=spark, source=source, proxy=proxy, listing=listing)
+
+        yield new

@@ -6,74 +6,23 @@ Each object has its own history, which says how many runs ingest the object. The
 while it is read, and otherwise one.
 """
 
-import gzip
-import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
-from functools import partial
 
 import pytest
-from pyspark.sql import SparkSession
 
 from s3notify_platform.channels.publish.queued_publisher import QueuedPublisher
 from s3notify_platform.kernel.ports import Written
 from s3notify_platform.protocols.keyspace import Publisher
 from s3notify_platform.stores.open_store import open_store
-from tests.contracts.fault_proxy import FaultProxy
-from tests.support.changing import Changing, changing_source
+from tests.support.changing import COUNT, PART, Changing, lines, packed
 from tests.support.independent import differences, differing, rows_of
 from tests.support.servers import S3Server
 from tests.support.sources import with_settings
 from tests.support.waiting import until
 
 pytestmark = [pytest.mark.spark, pytest.mark.server]
-
-PART = 2000
-"""In tests with big objects, objects from this size on are big, and are read in parts of this size."""
-
-COUNT = 400
-"""The number of rows of a big object, which has ten parts."""
-
-
-def lines(count: int, note: str = "") -> bytes:
-    """Rows of about 50 bytes, each different."""
-    return b"".join(json.dumps({"id": n, "note": f"{note}{n:020d}"}).encode() + b"\n" for n in range(count))
-
-
-def packed(count: int, note: str = "") -> bytes:
-    return gzip.compress(lines(count, note), mtime=0, compresslevel=1)
-
-
-@pytest.fixture(
-    params=[pytest.param(True, id="listing", marks=pytest.mark.thorough), pytest.param(False, id="entries")]
-)
-def listing(request: pytest.FixtureRequest) -> bool:
-    found: bool = request.param
-    return found
-
-
-@pytest.fixture(params=["ministack", pytest.param("seaweed", marks=pytest.mark.thorough)])
-def server(request: pytest.FixtureRequest) -> S3Server:
-    found: S3Server = request.getfixturevalue(request.param)
-    return found
-
-
-@pytest.fixture
-def changing_of(
-    spark: SparkSession, listing: bool, request: pytest.FixtureRequest
-) -> Iterator[Callable[..., Changing]]:
-    """Returns a function that makes a source with the given settings. A proxy is in front of the source's bucket."""
-    name = "server" if "server" in request.fixturenames else "ministack"
-    at: S3Server = request.getfixturevalue(name)
-    with FaultProxy(at.endpoint_url) as proxy:
-
-        def new(**settings: object) -> Changing:
-            source = changing_source(at.config(at.make_bucket()), proxy, **settings)
-            return Changing(spark=spark, source=source, proxy=proxy, listing=listing)
-
-        yield new
-
 
 both = pytest.mark.parametrize(
     "listing", [pytest.param(True, marks=pytest.mark.thorough), False], ids=["listing", "entries"]
@@ -384,84 +333,3 @@ def test_source_of_a_whole_bucket_does_not_read_its_keyspace(changing_of: Callab
         bucket.run()
         assert bucket.committed() == {"a.jsonl": 3, "_b/c.jsonl": 4}
     assert bucket.last.status == "unchanged"
-
-
-# Rounds: the next round reads the data that did not fit into the round before.
-
-
-@pytest.mark.thorough
-def test_object_changed_between_two_rounds(changing_of: Callable[..., Changing]) -> None:
-    """One run must be enough: the run continues objects that were committed in part, or withdraws the rows of changed
-    objects.
-    """
-    bucket = changing_of(split_bytes=PART, max_bytes=5 * PART)
-    key = "raw/{}".format
-    big = {key("steady.jsonl"): BIG, key("steady.jsonl.gz"): packed(COUNT, "steady")}
-    changes: dict[str, Callable[[], object]] = {}
-    for suffix, body in (("jsonl", lines), ("jsonl.gz", packed)):
-        names = {name: key(f"{name}.{suffix}") for name in ("overwritten", "emptied", "deleted", "renamed")}
-        for name in names.values():
-            big[name] = body(COUNT, name)
-        changes |= {
-            names["overwritten"]: partial(bucket.put, names["overwritten"], body(150, "new")),
-            names["emptied"]: partial(bucket.put, names["emptied"], b""),
-            names["deleted"]: partial(bucket.delete, names["deleted"]),
-            names["renamed"]: partial(bucket.rename, names["renamed"], key(f"x.{suffix}")),
-        }
-    for name, content in big.items():
-        bucket.put(name, content)
-
-    def before_round() -> None:
-        for name in bucket.pending() & changes.keys():
-            changes.pop(name)()
-
-    assert bucket.run(before_round=before_round).complete
-    assert not changes, "each object was committed in part when it changed"
-    assert bucket.rows_begun(key("steady.jsonl")) == 1, "committed data is not read again"
-    # A run by entries lists nothing, so the next run ingests changes between two rounds.
-    bucket.run()
-    bucket.settled()
-
-
-@pytest.mark.thorough
-def test_object_changed_in_a_later_round(changing_of: Callable[..., Changing]) -> None:
-    """An object changes before a later round. The rows of earlier rounds must stay until the change is ingested."""
-    bucket = changing_of(split_bytes=PART, max_bytes=3 * PART)
-    names = {name: f"raw/{name}.jsonl" for name in ("overwritten", "deleted")}
-    changes: dict[str, Callable[[], object]] = {
-        names["overwritten"]: lambda: bucket.put(names["overwritten"], lines(150, "new")),
-        names["deleted"]: lambda: bucket.delete(names["deleted"]),
-    }
-    for name in names.values():
-        bucket.put(name, lines(COUNT, name))
-
-    def before_round() -> None:
-        for name in bucket.pending() & changes.keys():
-            bucket.when_asked(changes.pop(name), key=name, number=2)
-
-    bucket.run(before_round=before_round)
-    assert not changes
-    bucket.run()
-    bucket.settled()
-
-
-@pytest.mark.thorough
-def test_run_without_time_leaves_the_rest_to_the_next(changing_of: Callable[..., Changing]) -> None:
-    """The next run must continue where the first run ended, although no object has changed. A changed object must be
-    read from its beginning.
-    """
-    bucket = changing_of(split_bytes=PART, max_bytes=4 * PART, max_seconds=0.0)
-    bucket.put("raw/a.jsonl", BIG)
-    assert not bucket.run().complete
-    assert bucket.pending() == {"raw/a.jsonl"}
-    runs = 1
-    while not bucket.run().complete:
-        runs += 1
-    assert runs >= 2
-    assert bucket.rows_begun("raw/a.jsonl") == 1
-    assert not differences(bucket.place)
-    bucket.put("raw/a.jsonl", lines(COUNT, "two"))
-    assert not bucket.run().complete
-    bucket.put("raw/a.jsonl", lines(30, "three"))
-    assert bucket.run().complete
-    bucket.settled()

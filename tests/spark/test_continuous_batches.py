@@ -1,8 +1,8 @@
 """The batches of `ContinuousIngest`: on a real S3 server, without Spark."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from threading import Event
 from typing import Any
 
@@ -10,8 +10,6 @@ import pytest
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 
 from s3notify_platform.channels.publish.queued_publisher import QueuedPublisher
-from s3notify_platform.engine.driver import Ingest
-from s3notify_platform.engine.values.plan import Plan
 from s3notify_platform.explain import explain
 from s3notify_platform.kernel.clock import SYSTEM_CLOCK, Clock
 from s3notify_platform.kernel.errors import CorruptError, UnavailableError
@@ -20,127 +18,24 @@ from s3notify_platform.protocols.keyspace import Publisher
 from s3notify_platform.protocols.notification_queue import TopicSettings
 from s3notify_platform.protocols.source_enumerator import RescanBacklog
 from s3notify_platform.source.batch_settings import BatchSettings
-from s3notify_platform.source.source import Source
 from s3notify_platform.spark.continuous import SWEEP_SECONDS, ContinuousIngest
 from s3notify_platform.spark.failures import TransformError
-from s3notify_platform.stores.s3 import S3ObjectStore
 from s3notify_platform.stores.s3.fast import FastObjectStore
 from s3notify_platform.table.known import KNOWN
-from s3notify_platform.table.snapshot import Snapshot
 from tests.contracts.fault_proxy import FaultProxy
 from tests.support.clocks import HandClock
 from tests.support.faults import CrashedError
+from tests.support.ingest_site import POISON, Rests, Site, Works, running_site
 from tests.support.ingested import rows_of
-from tests.support.local_jobs import LocalJobs
 from tests.support.servers import S3Server
-from tests.support.sources import source_of
 
 pytestmark = [pytest.mark.spark, pytest.mark.server]
 
 
-POISON = Slot(7)
-
-
-@dataclass(slots=True, kw_only=True)
-class Site:
-    """A source with 20 slots, and an ingest of it without Spark."""
-
-    source: Source
-    store: S3ObjectStore
-    planned: list[set[int]] = field(default_factory=list)
-    """The slots of each plan that was made."""
-    fails: list[Exception] = field(default_factory=list)
-    """The exceptions that the next batches raise."""
-    before_plan: list[Callable[[], object]] = field(default_factory=list)
-    """The functions to call right before the next plans."""
-    poisoned: bool = False
-    said: list[str] = field(default_factory=list)
-
-    @property
-    def publisher(self) -> Publisher:
-        location = self.source.location
-        return Publisher(self.store, prefix=location.keyspace_prefix, slots=location.slots)
-
-    def ingest(self, spark: Any = None) -> ContinuousIngest:
-        return ContinuousIngest(
-            spark=spark, source=self.source, later=lambda *_: None, progress=self.said.append, list_seconds=7
-        )
-
-    def committed(self) -> set[Slot]:
-        found = self.newest()
-        slots = found.manifest.slots.items() if found else ()
-        return {slot for slot, facts in slots if facts.generation}
-
-    def newest(self) -> Snapshot | None:
-        found = self.source.table().newest()
-        return found if isinstance(found, Snapshot) else None
-
-    def failing(self, slot: Slot) -> set[str]:
-        found = self.newest()
-        states = self.source.table().states
-        return {*states.failing(found.manifest.states, [slot]).get(slot, {})} if found else set()
-
-
-class Works:
-    """A replacement for a Spark session, which only answers that it works."""
-
-    def range(self, number: int) -> "Works":
-        return self
-
-    def count(self) -> int:
-        return 1
-
-
-class Rests(Event):
-    """An event that is set after a number of waits. It records the duration of each wait, and calls a function each
-    time.
-    """
-
-    def __init__(self, most: int, then: Callable[[int], object] = lambda _: None) -> None:
-        super().__init__()
-        self.seconds: list[float] = []
-        self._most = most
-        self._then = then
-
-    def wait(self, timeout: float | None = None) -> bool:
-        self.seconds.append(timeout or 0.0)
-        self._then(len(self.seconds))
-        if len(self.seconds) >= self._most:
-            self.set()
-        return self.is_set()
-
-
 @pytest.fixture
 def site(ministack: S3Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
-    config = ministack.config(ministack.make_bucket())
-    source = source_of(
-        bucket=config,
-        platform=config,
-        name="orders",
-        prefix="raw/",
-        format="jsonl",
-        slots=20,
-        commit="native",
-    )
-    site = Site(source=source, store=S3ObjectStore(config))
-
-    class Jobs(LocalJobs):
-        def plan(self, slots: Iterable[Slot], *base: Any, **arguments: Any) -> Plan:
-            site.planned.append({*slots})
-            if site.before_plan:
-                site.before_plan.pop()()
-            if site.poisoned and POISON in site.planned[-1]:
-                raise CorruptError("each run with this slot fails")
-            return super().plan(site.planned[-1], *base, **arguments)
-
-    def ingest(_spark: Any, source: Source, *, clock: Clock, **_: Any) -> Ingest:
-        if site.fails:
-            raise site.fails.pop()
-        return Ingest(jobs=Jobs(source=source), source=source, clock=clock)
-
-    monkeypatch.setattr("s3notify_platform.spark.continuous.spark_ingest", ingest)
-    yield site
-    site.store.close()
+    with running_site(ministack.config(ministack.make_bucket()), monkeypatch) as site:
+        yield site
 
 
 KEYS = [f"raw/{number}" for number in range(80)]

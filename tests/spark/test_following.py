@@ -248,8 +248,10 @@ def test_merge_of_files_leaves_no_table_behind(newest_lake: Lake) -> None:
         lake.ingest()
     follow(lake)
 
+    looking = SourceLook(lake.source)
+
     def behind() -> list[int]:
-        return [each.behind for each in SourceLook(lake.source).read().following]
+        return [each.behind for each in looking.read().following]
 
     assert compact(lake.source.table()).versions
     assert behind() == [0]

@@ -2,6 +2,8 @@
 each change.
 """
 
+import gzip
+import json
 import re
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -32,6 +34,21 @@ from tests.support.spark_options import named
 SCHEMA = "id bigint, note string"
 COLUMNS = pa.schema([("id", pa.int64()), ("note", pa.string())])
 LOOK_BYTES = 16
+
+PART = 2000
+"""In tests with big objects, objects from this size on are big, and are read in parts of this size."""
+
+COUNT = 400
+"""The number of rows of a big object, which has ten parts."""
+
+
+def lines(count: int, note: str = "") -> bytes:
+    """Rows of about 50 bytes, each different."""
+    return b"".join(json.dumps({"id": n, "note": f"{note}{n:020d}"}).encode() + b"\n" for n in range(count))
+
+
+def packed(count: int, note: str = "") -> bytes:
+    return gzip.compress(lines(count, note), mtime=0, compresslevel=1)
 
 
 def changing_source(bucket: S3Config, proxy: FaultProxy, **settings: Any) -> Source:

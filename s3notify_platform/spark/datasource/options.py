@@ -80,7 +80,7 @@ _MODES: Final = {"permissive": "column", "dropmalformed": "drop", "failfast": "f
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """What to read of a source, and how.
+    """A request to read a source: the kind of rows, and the limits.
 
     `read`: the bucket's `objects`, the committed `table`, or the table's `changes`. `rejects`: bad records as separate
     rows (`column`), as an error (`fail`), or dropped (`drop`). `only`: the slots to read. `version`, or `at_ms` (Unix
