@@ -7,7 +7,7 @@ settings.
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, Final
@@ -65,22 +65,23 @@ class Written:
 class Notation:
     """The notation of a source's values. `dates`, `times`: patterns by path ("": all columns).
 
-    `commas`: paths of numbers with a decimal comma. `zone`: the zone of times without a zone.
+    `zones`: zones of times without a zone, by path; "" stands for UTC. `commas`: paths of numbers with a decimal comma.
     """
 
     dates: Mapping[str, str] = field(default_factory=dict)
     times: Mapping[str, str] = field(default_factory=dict)
+    zones: Mapping[str, str] = field(default_factory=dict)
     commas: frozenset[str] = frozenset()
-    zone: str = ""
 
     def __bool__(self) -> bool:
         """True if any value has an unusual notation."""
-        return bool(self.dates or self.times or self.commas or self.zone)
+        return bool(self.dates or self.times or self.zones or self.commas)
 
     def paths(self, setting: str) -> set[str]:
         """Returns the paths that occur in a setting."""
         given: dict[str, Iterable[str]] = {
-            "date_format": self.dates, "timestamp_format": self.times, "decimal_comma": self.commas,
+            "date_format": self.dates, "timestamp_format": self.times,
+            "time_zone": self.zones, "decimal_comma": self.commas,
         }  # fmt: skip
         return {*given.get(setting, ())} - {""}
 
@@ -94,7 +95,7 @@ class Notation:
         if pa.types.is_date(kind) and (text := _at(path, self.dates)):
             return _in_pattern("date_format", text, "")
         if pa.types.is_timestamp(kind):
-            zone = self.zone if kind.tz else ""
+            zone = _at(path, self.zones) if kind.tz else ""
             if text := _at(path, self.times):
                 return _in_pattern("timestamp_format", text, zone)
             if zone:
@@ -207,47 +208,47 @@ def notation_of(settings: Any) -> Notation:
 
 
 @lru_cache(maxsize=32)
-def _notation(dates: str, times: str, zone: str, commas: str) -> Notation:
-    if not (dates or times or zone or commas):
+def _notation(dates: str, times: str, zones: str, commas: str) -> Notation:
+    if not (dates or times or zones or commas):
         return USUAL
-    patterns = {
-        name: _patterns(name, text) for name, text in (("date_format", dates), ("timestamp_format", times))
-    }
-    for pattern in patterns["date_format"].values():
-        if "z" in time_pattern(pattern).letters:
-            raise UsageError(f"date_format {dates!r}: a date has no zone: leave out X, x and Z")
     names = [name.strip() for name in commas.split("|")] if commas.strip() else []
     if "" in names:
         raise UsageError(f"decimal_comma {commas!r}: give columns, like amount|price, or all")
-    if zone:
-        _check_zone(zone)
+    by_path = _by_path("time_zone", zones, "a zone", _check_zone)
     return Notation(
-        dates=patterns["date_format"],
-        times=patterns["timestamp_format"],
+        dates=_by_path("date_format", dates, "a pattern", _check_days),
+        times=_by_path("timestamp_format", times, "a pattern", time_pattern),
+        zones={path: "" if zone == "UTC" else zone for path, zone in by_path.items()}
+        if {*by_path.values()} - {"UTC"}
+        else {},
         commas=frozenset("" if name == ALL else name for name in names),
-        zone="" if zone == "UTC" else zone,
     )
 
 
-def _patterns(setting: str, given: str) -> dict[str, str]:
-    """Parses a setting into patterns by path."""
+def _by_path(setting: str, given: str, what: str, check: Callable[[str], object]) -> dict[str, str]:
+    """Parses a setting into checked values by path; "" stands for all columns."""
     found: dict[str, str] = {}
     for part in given.split("|") if given else ():
         path, equals, text = part.rpartition("=")
         path = path.strip()
         if not text.strip() or (equals and not path):
             raise UsageError(
-                f"{setting} {given!r}: give a pattern, or patterns like column=pattern separated by |"
+                f"{setting} {given!r}: give {what}, or several like column={what[2:]} separated by |"
             )
         if path in found:
             whose = f"column {path!r}" if path else "all columns"
-            raise UsageError(f"{setting} {given!r}: {whose} has two patterns")
+            raise UsageError(f"{setting} {given!r}: {whose} has two values")
         try:
-            time_pattern(text)
+            check(text)
         except UsageError as error:
             raise UsageError(f"{setting} {error}") from error
         found[path] = text
     return found
+
+
+def _check_days(pattern: str) -> None:
+    if "z" in time_pattern(pattern).letters:
+        raise UsageError(f"{pattern!r}: a date has no zone: leave out X, x and Z")
 
 
 def _check_zone(zone: str) -> None:
@@ -255,6 +256,6 @@ def _check_zone(zone: str) -> None:
         pc.assume_timezone(pa.array([0], pa.timestamp("us")), zone)
     except pa.ArrowException as error:
         raise UsageError(
-            f"time_zone {zone!r}: this system has no such zone: give an IANA name, like Europe/Berlin; if it is one, "
+            f"{zone!r}: this system has no such zone: give an IANA name, like Europe/Berlin; if it is one, "
             "install the system's tzdata"
         ) from error

@@ -35,6 +35,11 @@ OTHERS: Final = "(others)"
 SHOWN_CHARS: Final = 100
 """Maximum number of a value's characters in a reason."""
 
+_COMMAND_CHARS: Final = 200
+_INDEX: Final = r"\[\d*\]"
+_FRACTION: Final = re.compile(r"[+-]?\d{1,8}\.\d{1,7}")
+"""Numbers that a double holds with all their digits."""
+
 Tally = dict[int, Counter[str]]
 """For each object's number, the number of values at each path."""
 
@@ -182,17 +187,39 @@ def mismatch_reason(path: str, schema: pa.Schema, note: str = "", source: str = 
         return "no values for {}".format
     end = f" does not fit {schema.field(path).type}" if path in schema.names else " does not fit"
     end += note
-    if source and _may_be_text(path, schema):
-        end += f"; if it is text: `s3notify schema set {source} '{path} string'`"
-    return lambda text: f"{path}: {text[:SHOWN_CHARS]!r}{end}"
+    texts, fractions = (_accepting(path, schema, source, fraction) for fraction in (False, True))
+
+    def reason(text: str) -> str:
+        return f"{path}: {text[:SHOWN_CHARS]!r}{end}{fractions if _FRACTION.fullmatch(text) else texts}"
+
+    return reason
 
 
-def _may_be_text(path: str, schema: pa.Schema) -> bool:
-    """True if the path is a column with a plain name whose inferred type is neither string nor nested."""
-    if path not in schema.names or not re.fullmatch(rf"\w{{1,{SHOWN_CHARS}}}", path):
-        return False
-    kind = schema.field(path).type
-    return not (pa.types.is_string(kind) or pa.types.is_nested(kind))
+def _accepting(path: str, schema: pa.Schema, source: str, fraction: bool) -> str:
+    """Returns the end of a reason: the command that gives the values at a path a type for such texts."""
+    if not source:
+        return ""
+    place, lists = re.sub(_INDEX, "", path), len(re.findall(_INDEX, path[path.rfind(".") + 1 :]))
+    found = next((ddl for each in schema if (ddl := _retyped(each, "", place, lists, fraction))), "")
+    if not found or len(found) > _COMMAND_CHARS or "'" in found or not found.isprintable():
+        return f"; `s3notify schema set {source}` changes the type of a column"
+    return f"; to accept such values: `s3notify schema set {source} '{found}'`"
+
+
+def _retyped(column: pa.Field, above: str, place: str, lists: int, fraction: bool) -> str:
+    """Returns DDL for the column, in which the field at `place` has a new type, inside this number of lists. Other
+    fields are not named. Returns "" if the column does not contain this place.
+    """
+    at, inner, around = below(above, column.name), column.type, 0
+    name = column.name if re.fullmatch(r"\w+", column.name) else "`" + column.name.replace("`", "``") + "`"
+    while pa.types.is_list(inner):
+        inner, around = inner.value_type, around + 1
+    if at == place:
+        kind = "double" if fraction and pa.types.is_integer(inner) else "string"
+        return f"{name} {'array<' * lists}{kind}{'>' * lists}"
+    parts = inner if pa.types.is_struct(inner) and place.startswith(f"{at}.") else ()
+    found = next((ddl for part in parts if (ddl := _retyped(part, at, place, lists, fraction))), "")
+    return found and f"{name} {'array<' * around}struct<{found}>{'>' * around}"
 
 
 def rescued_column(records: Sequence[Rescued | None]) -> pa.Array:

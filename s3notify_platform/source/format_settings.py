@@ -51,7 +51,7 @@ class FormatSettings:
         About(
             "Names of new columns: as_is keeps the names in the objects; safe uses only letters, digits and _, so "
             "that order id becomes order_id in the table, the transform and all settings except schema, "
-            "schema_hints, date_format, timestamp_format and decimal_comma. Engines without Delta's column "
+            "schema_hints, date_format, timestamp_format, time_zone and decimal_comma. Engines without Delta's column "
             "mapping cannot read a table if a column name contains a space or one of ,;{}()="
         ),
     ] = "as_is"
@@ -74,8 +74,9 @@ class FormatSettings:
     time_zone: Annotated[
         str,
         About(
-            "Zone of timestamps in CSV and JSON that name no zone, like Europe/Berlin. A local time that occurs "
-            "twice is the first of the two; one that never occurs does not fit its column; default: UTC"
+            "Zone of timestamps in CSV and JSON that name no zone, also for single columns, like "
+            "Europe/Berlin|ordered=UTC. A local time that occurs twice is the first of the two; one that never "
+            "occurs does not fit its column; default: UTC"
         ),
     ] = ""
     decimal_comma: Annotated[

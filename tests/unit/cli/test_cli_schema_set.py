@@ -76,8 +76,8 @@ def reasons(place: Place) -> set[str]:
 def test_a_reject_names_the_command_that_accepts_it(place: Place, run: Run) -> None:
     """The named command must accept the rejected records, as its plan says. A dry run changes nothing."""
     assert reasons(place) == {
-        "a: 'x' does not fit int64; if it is text: `s3notify schema set orders 'a string'`",
-        "a: '1.25' does not fit int64; if it is text: `s3notify schema set orders 'a string'`",
+        "a: 'x' does not fit int64; to accept such values: `s3notify schema set orders 'a string'`",
+        "a: '1.25' does not fit int64; to accept such values: `s3notify schema set orders 'a double'`",
     }
     before = place.objects()
     said = run("schema", "set", "orders", "a string", "--dry-run")

@@ -165,6 +165,14 @@ def test_times_without_a_zone_are_in_the_set_zone(fmt: str) -> None:
     assert [row["at"].hour for row in found] == [17, 11]
 
 
+@pytest.mark.parametrize("fmt", FMTS)
+def test_a_column_may_have_a_zone_of_its_own(fmt: str) -> None:
+    form = form_of(fmt, time_zone="Europe/Berlin|there=America/New_York|sent=UTC")
+    schema = pa.schema([(name, UTC_TIME) for name in ("at", "there", "sent")])
+    (row,), reasons = take(form, body_of(fmt, [dict.fromkeys(schema.names, "2026-01-31T12:00:00")]), schema)
+    assert (row["at"].hour, row["there"].hour, row["sent"].hour, reasons) == (11, 17, 12, [])
+
+
 @pytest.mark.parametrize("fmt", ["csv", "jsonl"])
 def test_a_null_stays_null_under_a_notation(fmt: str) -> None:
     form = form_of(
@@ -301,14 +309,16 @@ def test_without_settings_the_format_is_unchanged(fmt: str) -> None:
     [
         ({"date_format": "dd.MM.YYYY"}, "date_format 'dd.MM.YYYY': 'YYYY' is not supported"),
         ({"date_format": "yyyy-MM-dd HH:mmX"}, "a date has no zone"),
-        ({"timestamp_format": "yyyy|"}, "give a pattern, or patterns like column=pattern"),
-        ({"timestamp_format": "=yyyy"}, "give a pattern, or patterns like column=pattern"),
-        ({"timestamp_format": "yyyy|yy"}, "all columns has two patterns"),
-        ({"timestamp_format": "a=yyyy|a=yy"}, "column 'a' has two patterns"),
+        ({"timestamp_format": "yyyy|"}, "give a pattern, or several like column=pattern"),
+        ({"timestamp_format": "=yyyy"}, "give a pattern, or several like column=pattern"),
+        ({"timestamp_format": "yyyy|yy"}, "all columns has two values"),
+        ({"timestamp_format": "a=yyyy|a=yy"}, "column 'a' has two values"),
         (
             {"time_zone": "Berlin"},
             "time_zone 'Berlin': this system has no such zone: give an IANA name",
         ),
+        ({"time_zone": "Europe/Berlin|at="}, "give a zone, or several like column=zone"),
+        ({"time_zone": "UTC|at=Mars"}, "time_zone 'Mars': this system has no such zone"),
         ({"decimal_comma": "a||b"}, r"decimal_comma 'a\|\|b': give columns"),
     ],
 )

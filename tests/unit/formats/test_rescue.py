@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from s3notify_platform.formats import records
 from s3notify_platform.formats import row_conversion as conversion
 from s3notify_platform.formats.records import Parsed
-from s3notify_platform.formats.rescue import OTHERS, added, below
+from s3notify_platform.formats.rescue import OTHERS, added, below, mismatch_reason
 from s3notify_platform.kernel.limits import MAX_RESCUED_PATHS
 from tests.support.parsing import AB, parquet, reject, take
 
@@ -391,3 +391,36 @@ def test_no_csv_value_is_lost_by_rescue(contents: list[list[str]], inferred: boo
         assert json.loads(odd.pop("_extra", "[]")) == values[3:]
         assert json.loads(odd.pop("_missing", "[]")) == ["a", "z", "b"][len(values) :]
         assert odd == {}
+
+
+@pytest.mark.parametrize(
+    ("path", "text", "columns"),
+    [
+        ("a", "x", "a string"),
+        ("a", "1.5", "a double"),
+        ("a", "99999999999999999999", "a string"),
+        ("day", "1.5", "day string"),
+        ("order id", "x", "`order id` string"),
+        ("by", "x", "by string"),
+        ("by.at", "2.5", "by struct<at double>"),
+        ("by.all[3].n", "x", "by struct<all array<struct<n string>>>"),
+        ("lists[0][1]", "x", "lists array<array<string>>"),
+        ("lists[0]", "x", "lists array<string>"),
+    ],
+)
+def test_a_reject_names_the_type_that_accepts_it(path: str, text: str, columns: str) -> None:
+    """Otherwise a first sample with a wrong type would reject all later objects, and nobody would know the remedy."""
+    inner = pa.struct([("at", pa.int64()), ("all", pa.list_(pa.struct([("n", pa.int32())])))])
+    lists = pa.list_(pa.list_(pa.int64()))
+    schema = pa.schema(
+        [("a", pa.int64()), ("order id", pa.int64()), ("day", pa.date32()), ("by", inner), ("lists", lists)]
+    )
+    reason = mismatch_reason(path, schema, "", "orders")(text)
+    assert reason.endswith(f"to accept such values: `s3notify schema set orders '{columns}'`")
+
+
+@pytest.mark.parametrize("name", ["it's", "a\nb", "n" * 300])
+def test_a_reject_of_an_odd_column_has_no_command_to_paste(name: str) -> None:
+    """A pasted command must not run anything that a column's name contains."""
+    reason = mismatch_reason(name, pa.schema([(name, pa.int64())]), "", "orders")("x")
+    assert reason.endswith("; `s3notify schema set orders` changes the type of a column")

@@ -61,7 +61,7 @@ EXAMPLES: dict[str, tuple[list[Any], list[Any]]] = {
     "column_names": (["safe", "as_is"], ["snake", 7]),
     "date_format": (["dd.MM.yyyy", "d/M/yy|born=yyyyMMdd", ""], ["dd.MM.YYYY", "MM", "|", 7]),
     "timestamp_format": (["yyyy-MM-dd'T'HH:mm[:ss]XXX"], ["HH:mm", "at=", "a=yy|a=yyyy", 7]),
-    "time_zone": (["Europe/Berlin", "UTC"], ["Europe/Berln", 7]),
+    "time_zone": (["Europe/Berlin", "UTC", "UTC|at=Asia/Tokyo"], ["Europe/Berln", "at=", 7]),
     "decimal_comma": (["all", "amount|price", ""], ["|", 7, True]),
     "payload_column": (["raw", ""], ["_raw", 7]),
     "expect": (["amount >= 0", "positive: amount >= 0; region is not null", ""], ["amount >", "1 = 1", "a = 'x", 7]),

@@ -219,6 +219,16 @@ def test_first_columns_and_lineage_have_statistics() -> None:
     assert found["minValues"]["_key"] == found["maxValues"]["_key"] == "a" * 500
 
 
+def test_sorted_column_beyond_the_first_has_statistics() -> None:
+    """Otherwise a table that is clustered by a late column would be read whole by each query."""
+    rows = pa.table({f"c{n}": pa.array([n, n + 1]) for n in range(COLUMNS + 8)})
+    sink = io.BytesIO()
+    order = pq.SortingColumn.from_ordering(rows.schema, [(rows.schema.names[-1], "ascending")])
+    pq.write_table(rows, sink, sorting_columns=order)
+    found = json.loads(stats_of(pq.ParquetFile(sink).metadata))
+    assert [*found["minValues"]] == [rows.schema.names[-1], *rows.schema.names[: COLUMNS - 1]]
+
+
 def test_invalid_or_long_text_has_no_bound() -> None:
     """Otherwise a bound would exclude rows of another row group, or the statistics could not be written."""
     broken = pa.array([b"a", b"\xff"], pa.binary()).view(pa.string())
