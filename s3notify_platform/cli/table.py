@@ -94,15 +94,22 @@ def check(*, place: SourcePlace, asset: str | None, as_json: bool) -> None:
 @dry_run_option
 @json_option
 def compact(*, place: SourcePlace, asset: str | None, dry_run: bool, as_json: bool) -> None:
-    """Merge small files of the table of source NAME, and rewrite files with many hidden rows.
+    """Merge small files of source NAME's table, slot assets, newest rows and clustered rows, or only of --asset.
 
-    The rows do not change. Batches limit the number of small files by themselves. Safe to repeat, and safe beside
-    running batches, which have priority. Merged files stay for readers of earlier versions until `s3notify vacuum`.
+    Files with many hidden rows are rewritten. Files of clustered rows (cluster_by) whose ranges overlap are sorted
+    again. The rows do not change. Batches limit the number of small files by themselves, and Dagster's daily sweep does
+    the same as this command: schedule it beside `s3notify ingest`. Safe to repeat, and safe beside running batches,
+    which have priority. Merged files stay for readers of earlier versions until `s3notify vacuum`.
     """
     from s3notify_platform.maintenance.compaction import Compaction
+    from s3notify_platform.maintenance.erasure import slot_assets
+    from s3notify_platform.stores.open_store import open_store
 
-    table = place.table(asset) if dry_run else place.committing_table(asset)
-    carry_out(Compaction(table=table), dry_run=dry_run, as_json=as_json)
+    location = place.existing(asset)
+    assets = [asset] if asset else [None, *slot_assets(location, open_store(location.platform))]
+    table = place.table if dry_run else place.committing_table
+    tables = {each or place.name: table(each) for each in assets}
+    carry_out(Compaction(tables=tables), dry_run=dry_run, as_json=as_json)
 
 
 @table.command(short_help="Return to an earlier version.")

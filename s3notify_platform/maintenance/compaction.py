@@ -22,7 +22,7 @@ Requests: for each step 1 GET for each merged file, the requests of `LogReader.r
 commit.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from typing import ClassVar, Final
@@ -290,9 +290,9 @@ def _hidden(pack: Add) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compaction:
-    """The task: merges all small files of a table. See `compact`."""
+    """The task: merges all small files of these tables, given by name. See `compact`."""
 
-    table: LogTable
+    tables: Mapping[str, LogTable]
     asks: ClassVar[str] = ""
 
     def plan(self) -> Report:
@@ -304,11 +304,17 @@ class Compaction:
         return self._report(dry_run=False)
 
     def _report(self, *, dry_run: bool) -> Report:
-        done = compact(self.table, dry_run=dry_run)
-        became = "" if dry_run else f" to {done.became}"
-        lost = f"; {done.lost} steps were dropped because a batch committed first" if done.lost else ""
-        line = (
-            f"{'would merge' if dry_run else 'merged'} {done.packs} packs, {done.rejects} packs of rejects and "
-            f"{done.state_files} state files, {done.bytes} bytes{became}, in {done.versions} versions{lost}"
+        merged = {name: compact(table, dry_run=dry_run) for name, table in self.tables.items()}
+        return Report(
+            lines=tuple(_line(name, done, dry_run=dry_run) for name, done in merged.items()),
+            document={"tables": {name: asdict(done) for name, done in merged.items()}},
         )
-        return Report(lines=(line,), document=asdict(done))
+
+
+def _line(name: str, done: CompactReport, *, dry_run: bool) -> str:
+    became = "" if dry_run else f" to {done.became}"
+    lost = f"; {done.lost} steps were dropped because a batch committed first" if done.lost else ""
+    return (
+        f"{name}: {'would merge' if dry_run else 'merged'} {done.packs} packs, {done.rejects} packs of rejects and "
+        f"{done.state_files} state files, {done.bytes} bytes{became}, in {done.versions} versions{lost}"
+    )

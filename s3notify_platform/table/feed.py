@@ -51,6 +51,8 @@ def changes_of(reader: LogReader, since: int, until: int) -> Iterator[VersionCha
     """
     if since < -1:
         raise UsageError(f"since version {since}: the first version is 0; -1 is the table before it")
+    if since > until:
+        raise UsageError(f"since version {since}: give at most {until}, the last version of these changes")
     for start in range(since + 1, until + 1, REQUESTS_IN_FLIGHT):
         some = range(start, min(start + REQUESTS_IN_FLIGHT, until + 1))
         found = in_parallel(partial(_of, reader), some, REQUESTS_IN_FLIGHT)

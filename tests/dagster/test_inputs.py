@@ -18,6 +18,7 @@ from s3notify_platform.orchestration.changes_input import CHANGES_TAG
 from s3notify_platform.orchestration.partitions import slot_partitions
 from s3notify_platform.protocols.keyspace import Put
 from s3notify_platform.spark.load import newest
+from tests.support.short_history import cut
 from tests.support.site import Site
 
 SLOTS = slot_partitions(16)
@@ -167,6 +168,16 @@ def test_changes_that_cannot_be_given_are_refused(site: Site) -> None:
     ):
         assert re.search(message, refused(site, asset, **how))
     assert given(site, copy, tags={CHANGES_TAG: "full"}) != []
+
+
+@pytest.mark.spark
+@pytest.mark.server
+def test_changes_beyond_the_retention_are_refused(site: Site) -> None:
+    """An asset that pauses for longer than the retention must not miss changes. The error must name the remedy."""
+    given(site, copy)
+    cut(site.io.settle_commit_mode().table())
+    assert re.search("are kept; begin with a snapshot.* run a backfill of the asset", refused(site, copy))
+    assert len(*given(site, copy, tags={CHANGES_TAG: "full"})) == 5
 
 
 @pytest.mark.spark

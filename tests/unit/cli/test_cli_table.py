@@ -19,6 +19,7 @@ from s3notify_platform.protocols.source_enumerator import RescanBacklog
 from s3notify_platform.stores.s3.requests import S3Requests
 from tests.support.ingested import Place, derive
 from tests.support.servers import S3Server
+from tests.support.short_history import cut
 from tests.support.sources import with_settings
 from tests.support.tables import create_record_table
 
@@ -116,6 +117,16 @@ def test_changes_of_an_overwritten_object(run: Run) -> None:
     assert run("changes", "orders").exit_code == 2
     gone = run("changes", "orders", "--since", "1", "--until", "99")
     assert (gone.exit_code, "versions 0 to 2 are kept" in gone.output) == (1, True)
+    late = run("changes", "orders", "--since", "99")
+    assert (late.exit_code, "since version 99: give at most 2" in late.output) == (1, True)
+
+
+def test_changes_before_the_kept_versions_are_refused(place: Place, run: Run) -> None:
+    """Otherwise a reader that pauses for longer than the retention would miss changes without an error."""
+    cut(place.source.table())
+    gone = run("changes", "orders", "--since", "1")
+    assert gone.exit_code == 1
+    assert "are kept; begin with a snapshot" in gone.output
 
 
 def test_show_prints_counts_settings_and_url(place: Place, run: Run) -> None:
@@ -173,16 +184,30 @@ def test_compact_merges_what_its_plan_names(place: Place, run: Run) -> None:
     for number in range(3):
         place.put(f"c{number}", number)
         place.run(str(number))
-    would = of(run("table", "compact", "orders", "--dry-run", "--json"))
+    planned = of(run("table", "compact", "orders", "--dry-run", "--json"))
+    would = planned["tables"]["orders"]
     before = place.snapshot()
-    assert (would["packs"], would["dry_run"]) == (len(before.packs), True)
+    assert (would["packs"], planned["dry_run"]) == (len(before.packs), True)
     assert len(before.packs) > 1
-    did = of(run("table", "compact", "orders", "--json"))
+    did = of(run("table", "compact", "orders", "--json"))["tables"]["orders"]
     assert did["packs"] == would["packs"]
     assert len(place.snapshot().packs) == 1
     assert len(place.rows()) == 6
     assert place.snapshot().version == before.version + did["versions"]
-    assert "merged 0 packs" in run("table", "compact", "orders").output
+    assert "orders: merged 0 packs" in run("table", "compact", "orders").output
+
+
+def test_compact_merges_the_tables_that_are_made_from_the_source(place: Place, run: Run) -> None:
+    """With --asset, only that table may change."""
+    for number in range(3):
+        rows = pa.table({"_slot": pa.array([number], pa.int32()), "a": [number]})
+        derive(place.source, "daily", rows, {Slot(number): 1})
+    before = place.snapshot().version
+    only = of(run("table", "compact", "orders", "--asset", "daily", "--dry-run", "--json"))["tables"]
+    assert {name: each["packs"] for name, each in only.items()} == {"daily": 3}
+    assert of(run("table", "compact", "orders", "--asset", "daily", "--json"))["tables"]["daily"]["packs"] == 3
+    assert place.snapshot().version == before
+    assert {*of(run("table", "compact", "orders", "--json"))["tables"]} == {"orders", "daily"}
 
 
 def test_rollback_to_a_version_or_a_time(place: Place, run: Run) -> None:
