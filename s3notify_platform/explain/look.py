@@ -7,7 +7,7 @@ Requests of one round, which finds the facts once:
 - Queue: 1 scan of the topics, and 1 GET of the rescan backlog. For each topic that receives the key (at most
   `TOPICS_MAX` topics): 1 scan of each shard with at most `SEGMENTS_MAX` records, and 1 scan of at most `LETTERS_MAX`
   dead letters.
-- Batches: 1 LIST and 1 GET for each open batch. Without a sensor's cursor: 1 LIST for each 1000 records of chains, and
+- Batches: 1 LIST, and 1 GET for each open batch. Without a sensor's cursor: 1 LIST for each 1000 records of chains, and
   at most `CHAINS_MAX` open chains.
 - Table: the requests of `LogReader.open` or `refresh`, and 1 or 2 GETs for the key's state (`StateReader.lookup`).
 - Version: 1 GET for the table version that committed the object, and 1 GET for each version between the plan and this
@@ -61,8 +61,8 @@ from s3notify_platform.table.snapshot import LogReader, Snapshot
 from s3notify_platform.table.versions import note_of
 
 SEGMENTS_MAX: Final = 500
-"""Maximum number of segments of a topic that are read. A segment is read if it names the slot, or if it has too many
-slots for a list of names.
+"""Maximum number of segments of a topic that are read. A segment is read if it names the slot. A segment that cannot
+name all its slots is always read.
 """
 
 LETTERS_MAX: Final = 500
@@ -330,8 +330,8 @@ def _committed(
 def _taken_in_by(
     reader: LogReader, snapshot: Snapshot, slot: Slot, state: ObjectState
 ) -> tuple[int, str, LogVersion | None]:
-    """Returns the table version that committed the object's first rows, the doubt about its number (like "or later"),
-    and the version's body.
+    """Returns the table version that committed the object's first rows, the doubt about this version, and the version's
+    body.
     """
     newest = snapshot.manifest.slot(slot).generation
     if not state.since:  # no part of the object was ever read

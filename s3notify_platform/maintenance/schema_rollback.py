@@ -94,7 +94,7 @@ class SchemaRollback:
 
 
 def plan_schema_rollback(table: LogTable, version: int) -> SchemaRollback:
-    """The columns that a rollback to the schema of a version removes. Stop the source's runs first.
+    """Finds the columns that a rollback to the schema of `version` removes. Stop the source's runs first.
 
     `NotFoundError`: the version does not exist. `UsageError`: a column's type has changed after that version. Requests:
     those of `snapshot_of`, and of `read_slots` for all packs.

@@ -141,13 +141,13 @@ class Committer:
     def commit(self, change: Change, base: Snapshot) -> CommitResult:
         """Commits `change`, which was planned on `base`, as the next version.
 
-        `ConflictError`: nothing is committed, because other writers were first for `commit_seconds`. The caller must
-        plan again. `FencedError`: the snapshot is too old, or the version came late or was replaced. Plan again: the
-        new plan shows whether the change was committed. `UnknownOutcomeError`: the change may or may not be committed;
-        the next run finds out. An error of `change` is raised unchanged.
+        `ConflictError`: other writers were always first until `commit_seconds` had passed, so nothing is committed. The
+        caller must plan again. `FencedError`: the snapshot is too old, or the version came late or was replaced. Plan
+        again: the new plan shows whether the change was committed. `UnknownOutcomeError`: the change may or may not be
+        committed; the next run finds out. An error of `change` is raised unchanged.
         """
-        # Only committers with the same class of `commits` share a version. Otherwise the change of a committer that may
-        # only read could be committed by another committer.
+        # Only committers with the same class of `commits` share a version. Otherwise a committer with write permission
+        # could commit the change of a read-only committer.
         result: CommitResult = self.together.run(
             type(self.commits).__qualname__, Wanted(change=change, base=base), self.commit_together
         )

@@ -77,7 +77,7 @@ class DeltaSchema:
 
 
 def delta_schema(rows: str | None, *, vectors: bool = False, derived: bool = False) -> DeltaSchema:
-    """Returns the schema of a table whose packs hold `rows` (Spark's schema JSON) after the lineage columns.
+    """Returns the schema of a table: the lineage columns, and then the columns in `rows` (Spark's schema JSON).
 
     `vectors`: True if deletion vectors will be written. `derived`: True if `_slot` is the only lineage column, as in
     the table of a slot asset. `UsageError` names a column whose type Delta lacks, or whose name is already used.
