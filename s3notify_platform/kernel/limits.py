@@ -187,7 +187,7 @@ STATE_WHOLE_BYTES: Final = 256 << 10
 """Bytes of the largest state file that one request reads as a whole."""
 
 STATE_READ_BYTES: Final = 8 << 20
-"""Bytes of a state file that one request reads, if several pages are read together."""
+"""Largest number of bytes of a state file that one request reads, if several pages are read together."""
 
 STATE_GAP_BYTES: Final = 128 << 10
 """Largest gap in bytes between two pages that one request reads together."""

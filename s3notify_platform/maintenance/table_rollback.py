@@ -9,7 +9,7 @@ reads everything that has changed after the earlier version.
 
 | another writer, since the rollback was planned | the rollback |
 |---|---|
-| changed any slot, removed packs, let the schema grow, merged packs | starts again on that version, without its changes |
+| changed any slot, removed packs, let the schema grow, merged packs | starts again, and drops that version's changes |
 | began a vacuum | starts again, or fails if the vacuum may be removing files of the earlier version |
 | rolled back, too | continues from there; if the table is already as wanted, nothing is left to do |
 | began the table again, under another id | fails with an error |

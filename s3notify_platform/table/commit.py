@@ -26,9 +26,9 @@ Invariants
       `n`. From this copy, `put_back` can restore a replaced version. A version does not count if `known` has another
       `n` for one of the versions on which it builds.
 
-Cost of a commit without a competing writer: 1 PUT for each file of the change, and 1 PUT each for the manifest, the
-version and `known`. After `CHECKPOINT_EVERY` versions, a checkpoint costs 1 GET and 2 PUTs more. With leases, a commit
-costs 1 PUT more, and the requests of `DynamoCommit`.
+A commit without a competing writer costs 1 PUT for each file of the change, for the manifest, for the version, and for
+`known`. After `CHECKPOINT_EVERY` versions, a checkpoint costs 1 GET and 2 PUTs more. With leases, a commit costs 1 PUT
+more, and the requests of `DynamoCommit`.
 """
 
 from collections.abc import Mapping, Sequence

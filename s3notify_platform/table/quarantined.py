@@ -5,10 +5,10 @@ There are two kinds. *Rejected records* belong to objects whose other records ar
 packs of these records. *Failing objects* could not be read completely. The state of a failing object has the reason,
 and the traceback of an unforeseen error.
 
-After a fix, `retry` requests that objects are read again, by the steps of `reread`. If an object was read up to some
-offset, the new read continues at this offset. Otherwise the new read begins at the object's start. A record or an
-object stays in quarantine until a version adds its rows, or until the object is deleted. If a new read fails, the
-object stays in quarantine with the new reason.
+After a fix, `retry` requests a new read of objects, by the steps of `reread`. If an object was read up to some offset,
+the new read continues at this offset. Otherwise the new read begins at the object's start. A record or an object stays
+in quarantine until a version adds its rows, or until the object is deleted. If a new read fails, the object stays in
+quarantine with the new reason.
 
 Limits: at most `WAITING_MAX` objects of a slot are pending at the same time. The limit exists because a batch keeps the
 states of pending objects in memory. Further objects need another call of `retry`. One version requests the new read of

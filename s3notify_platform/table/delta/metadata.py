@@ -34,8 +34,8 @@ LINEAGE: Final = (
 """The first columns of each pack, which say from which object a row was read."""
 
 PROPERTIES: Final = {
-    # Only the platform's vacuum may remove files and versions. With these settings, nothing is old enough for the
-    # cleanup of another engine: neither old versions, nor files of a round that is not committed yet.
+    # Only the platform's vacuum may remove files and versions. With these settings, no version and no file of an
+    # uncommitted round is old enough for the cleanup of another engine.
     "delta.deletedFileRetentionDuration": "interval 5200 weeks",
     "delta.enableExpiredLogCleanup": "false",
 }

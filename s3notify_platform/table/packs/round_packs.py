@@ -62,7 +62,7 @@ def write(
     leave out a slot at little cost (`without_slots`). `schema`: the schema of all rows, by default the schema of the
     first rows. Memory holds one pack. `UsageError`: the rows are not sorted.
 
-    With `sizes.by_slot`, rows must be sorted only by `_slot`. The replacement of a slot then rewrites less than 3
+    With `sizes.by_slot`, rows must be sorted only by `_slot`. The replacement of a slot then rewrites less than 3 *
     (`target` + `group`) bytes of other slots.
     """
     if sizes.by_slot:
