@@ -108,7 +108,7 @@ class Answer:
     newest: int
     """The version of the table that last changed the slot, or 0 if no version has changed the slot."""
     newest_signal: str
-    """The first digits of the signal's ETag that the batch of the version `newest` saw."""
+    """The first digits of an ETag of the signal: the batch that committed `newest` saw this ETag."""
     rejections: tuple[Rejection, ...]
     not_chosen: str
     """The reason why the source does not read the object (`Choice`), or "" if the source reads it."""
@@ -203,7 +203,7 @@ class Answer:
 
     @property
     def reported_ms(self) -> int | None:
-        """The time when Dagster received the committed or a later version, or None without Dagster's event log."""
+        """The time when Dagster received the committed version, or a later one; None without Dagster's event log."""
         if self.committed is None or self.sensor is None:
             return None
         held = self.committed
@@ -262,7 +262,7 @@ def _taken_in(found: Answer, held: CommittedVersion) -> Verdict:
 
 
 def _pending(found: Answer, entries: list[Notice]) -> Verdict:
-    """Returns the reason why a change is not committed yet: of several reasons, the reason closest to the commit."""
+    """Returns the reason why a change is not committed yet. The reason that is closest to the commit counts."""
     ready = [notice for notice in entries if notice.state == "committed"]
     if batch := next((b for b in found.batches if ready or b.listing), None):
         runs = f", run {', '.join(batch.runs)}" if batch.runs else ""

@@ -4,14 +4,13 @@ table.
 Requests of one round, which finds the facts once:
 
 - Object and signal: 2 HEADs of the object, and 1 HEAD of the signal.
-- Queue: 1 scan of the topics, and 1 GET of the rescan backlog. For each topic that receives the key (at most
-  `TOPICS_MAX` topics): 1 scan of each shard with at most `SEGMENTS_MAX` records, and 1 scan of at most `LETTERS_MAX`
-  dead letters.
-- Batches: 1 LIST and 1 GET for each open batch. Without a sensor's cursor: 1 LIST for each 1000 records of chains, and
+- Queue: 1 scan of the topics, and 1 GET of the rescan backlog. At most `TOPICS_MAX` topics that receive the key are
+  read. Such a topic costs 1 scan of each shard, and 1 scan of dead letters. The scans read at most `SEGMENTS_MAX`
+  segments and `LETTERS_MAX` letters of a topic.
+- Batches: 1 LIST, and 1 GET for each open batch. Without a sensor's cursor: 1 LIST for each 1000 records of chains, and
   at most `CHAINS_MAX` open chains.
 - Table: the requests of `LogReader.open` or `refresh`, and 1 or 2 GETs for the key's state (`StateReader.lookup`).
-- Version: 1 GET for the table version that committed the object, and 1 GET for each version between the plan and this
-  commit, at most `VERSIONS_MAX`.
+- Version: 1 GET for each table version from the plan to the object's commit, at most `VERSIONS_MAX` versions.
 - A key without rows: 2 GETs and the requests of `feed` for each of the slot's last `CHANGES_MAX` changes.
 - Rejects: the requests of `reading` for the slot's rejects in at most `REJECT_FILES` packs.
 
@@ -61,8 +60,8 @@ from s3notify_platform.table.snapshot import LogReader, Snapshot
 from s3notify_platform.table.versions import note_of
 
 SEGMENTS_MAX: Final = 500
-"""Maximum number of segments of a topic that are read. A segment is read if it names the slot, or if it has too many
-slots for a list of names.
+"""Maximum number of segments of a topic that are read. A segment is read if it names the slot. A segment that cannot
+name all its slots is always read.
 """
 
 LETTERS_MAX: Final = 500
@@ -330,8 +329,8 @@ def _committed(
 def _taken_in_by(
     reader: LogReader, snapshot: Snapshot, slot: Slot, state: ObjectState
 ) -> tuple[int, str, LogVersion | None]:
-    """Returns the table version that committed the object's first rows, the doubt about its number (like "or later"),
-    and the version's body.
+    """Returns the table version that committed the object's first rows, the doubt about this version, and the version's
+    body.
     """
     newest = snapshot.manifest.slot(slot).generation
     if not state.since:  # no part of the object was ever read

@@ -15,7 +15,7 @@ COLUMNS: Final = 40
 """Number of slots in a line of a terminal."""
 
 GROUP: Final = 50
-"""Number of slots in a row of the Dagster table. To keep at most `GROUPS` rows, a row may have more slots."""
+"""Number of slots in a row of the Dagster table."""
 GROUPS: Final = 20
 
 AGES: Final = {

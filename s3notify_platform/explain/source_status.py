@@ -127,7 +127,7 @@ class SourceStatus:
     version is unknown are left out of `stale`. `queue`: the source's topic. `topics`: the other topics of the source's
     queue. `rescan`: the number of slots that wait for a listing. `schema`: None before the first batch. `following`:
     derived tables that are made as a whole. `failures`: the failing slots. Failures in the sensor's batches are known
-    only with a Dagster instance. `failures` is None if there is no instance, and no slot failed in `s3notify ingest`.
+    only with a Dagster instance. Without an instance, `failures` is None if no slot failed in `s3notify ingest`.
     `paused`: True if the source's sensor is switched off.
     """
 

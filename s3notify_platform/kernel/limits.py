@@ -77,8 +77,9 @@ rescued.
 """
 
 MAX_ROW_GROUP_BYTES: Final = (1 << 31) - 1
-"""Largest number of bytes in the columns of a Parquet row group. The limit applies to the bytes that the footer states,
-and to the decoded bytes."""
+"""Largest number of bytes in the columns of a Parquet row group. The limit applies to the size in the footer, and to
+the decoded bytes.
+"""
 
 MAX_ROW_GROUP_CELLS: Final = 1 << 28
 """Largest number of cells (rows times columns) of a Parquet row group. Also the largest number of values in the
@@ -104,8 +105,8 @@ BATCH_BYTES: Final = 16 << 20
 """Largest number of bytes of Arrow rows that pass between Python and the JVM in one step, unless one row is larger."""
 
 MAX_TASK_BYTES: Final = 8 << 30
-"""Bytes of memory that a Spark task may take, besides the earlier memory of its process. `MAX_TASK_SHARE` may be a
-lower limit.
+"""Bytes of memory that a Spark task may take, besides the earlier memory of its process. The limit is lower if
+`MAX_TASK_SHARE` allows fewer bytes.
 
 This limit works on systems that can limit memory. The task needs room for an object of `MAX_OBJECT_BYTES`, and for
 copies of the object.
@@ -126,8 +127,9 @@ the limit only costs retries. Without the limit, the rows of a whole table could
 """
 
 MAX_REJECTS: Final = 1000
-"""Largest number of rejects that are kept of one object, or of one part of a big object. One further reject states the
-total."""
+"""Largest number of rejects that are kept of one object, or of one part of a big object. One further reject has the
+number of rejects that are not kept.
+"""
 
 MAX_DOCUMENT_BYTES: Final = 64 << 20
 """Largest number of decoded bytes of a JSON document that is read as a whole."""
@@ -185,7 +187,7 @@ STATE_WHOLE_BYTES: Final = 256 << 10
 """Bytes of the largest state file that one request reads as a whole."""
 
 STATE_READ_BYTES: Final = 8 << 20
-"""Bytes of a state file that one request reads, if several pages are read together."""
+"""Largest number of bytes of a state file that one request reads, if several pages are read together."""
 
 STATE_GAP_BYTES: Final = 128 << 10
 """Largest gap in bytes between two pages that one request reads together."""
@@ -227,15 +229,17 @@ of the read.
 A client that changes a setting of a topic waits `CLOCK_SKEW` times as long before it acts on the change."""
 
 ROOM_HELD: Final = 32
-"""Number of entries for which a process reserves spare space in one shard. So the reservations of this many puts take
-one request."""
+"""Number of entries for which a process reserves spare space in one shard. So the space for this number of entries
+takes only one request.
+"""
 
 ROOM_HELD_SHARE: Final = 1 / 16
 """Largest share of a shard's capacity that one process may reserve as spare space."""
 
 ROOM_IDLE_SHARE: Final = 1 / 4
-"""Processes reserve spare space only while a shard is filled up to this share. The rest of the shard is kept for
-entries."""
+"""A process reserves spare space only in a shard that is filled to at most this share. The rest of the shard is kept
+for entries.
+"""
 
 REQUESTS_IN_FLIGHT: Final = 16
 """Largest number of requests of one operation that are in flight at the same time, unless the operation sets another
@@ -254,7 +258,8 @@ MAX_RESCUED_PATHS: Final = 64
 MAX_ORC_BLOCK_BYTES: Final = 1 << 23
 """Largest size in bytes of an ORC block before compression. The format stores the length in 23 bits.
 
-pyarrow allocates as many bytes as the file's tail states."""
+pyarrow allocates the number of bytes that is written in the file's tail.
+"""
 
 MAX_FOOTER_BYTES: Final = 32 << 20
 """Largest size in bytes of the footer of a Parquet file."""

@@ -314,8 +314,8 @@ class ObjectStore(Uploads, Ranged, Protocol):
         precondition: Absent | None = None,
         metadata: Metadata = None,
     ) -> WriteOutcome:
-        """Copies an object within the bucket, with the metadata of `source`. The values in `metadata` override the
-        values of `source`, and cost 1 HEAD more.
+        """Copies an object within the bucket, with the metadata of `source`. If `source` is a key, values in `metadata`
+        override the source's metadata, and the call makes 1 HEAD more.
 
         `NotFoundError`: `source` does not exist. A `CopySource` may be in another bucket. For a `CopySource`,
         `metadata` replaces the source's metadata without a HEAD. `ConflictError`: the copied object has changed, and

@@ -60,7 +60,8 @@ class CompactReport:
     because a batch committed first.
 
     `packs`, `rejects`, `state_files`: the numbers of merged files. If a later step merges a result again, this result
-    is counted again. `bytes`: the size of these files. `became`: files that the steps wrote or moved; 0 for a dry run.
+    is counted again. `bytes`: the size of these files. `became`: the number of files that the steps wrote or moved, or
+    0 for a dry run.
     """
 
     versions: int = 0
@@ -74,7 +75,7 @@ class CompactReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PackStep:
-    """A step that replaces packs by their merged packs. `rejects`: True if the packs contain rejects."""
+    """A step that merges packs, and replaces them by the results. `rejects`: True if the packs contain rejects."""
 
     changes: PackChanges
     rejects: bool
@@ -162,7 +163,7 @@ class _Run:
             # The table's own pack set is not used, because that pack set would cache the bodies.
             changes = packs.fresh().merged(step)
             if len(changes.adds) >= len(step) and not any(pack.vector for pack in step):
-                wanted -= {pack.path for pack in step}  # no merge can give fewer packs
+                wanted -= {pack.path for pack in step}  # this merge would give no fewer packs
                 continue
             if self._commit(PackStep(changes=changes, rejects=rejects)):
                 self._count(step, rejects=rejects)

@@ -15,8 +15,8 @@ Steps. Each step is safe to repeat: if the command was killed, repeat the comman
 another number of slots
     1. `known` names the new table, and says that the table is being written. From now on runs refuse the table.
     2. The former tables and the signals of slots that no longer exist are removed.
-    3. All slots are added to the rescan backlog. The topic is deleted, and created again with its settings for the new
-       identity.
+    3. All slots are added to the rescan backlog. The topic is deleted. Then the topic is created again for the new
+       identity, with the same settings.
     4. `known` gets the new identity, and no longer says that the table is being written. One signal moves, so that a
        sensor sees that there is work.
 """
@@ -129,8 +129,8 @@ def _former(location: Location, store: ObjectStore) -> list[str]:
 
 
 def _remove_former(location: Location, store: ObjectStore, track: Track) -> int:
-    """Remove tables, and signals of slots that no longer exist. Logs are removed first, so that a reader finds either a
-    whole table or no table.
+    """Removes the former tables, and the signals of slots that no longer exist. Logs are removed first, so that a
+    reader finds either a whole table or no table.
     """
     every = _former(location, store)
     derived = f"{location.platform_prefix}derived/"
@@ -148,7 +148,7 @@ def _remove_former(location: Location, store: ObjectStore, track: Track) -> int:
 
 
 def _begin_again(record: KnownRecord) -> None:
-    """Make the table of a slot asset start over with another id, after its objects are removed."""
+    """Gives the table of a slot asset another id, so that the table begins again after the removal of its objects."""
     fresh = new_id(record.clock)
     record.change(lambda known: known.follower(fresh) if known and known.version >= 0 else known)
 

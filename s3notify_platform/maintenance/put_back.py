@@ -8,9 +8,9 @@ Steps
     1. The versions are checked downwards from the version in `known`. Each version must have the `n` that the next
        version names as its parent. A version that has another `n`, or is missing, is written again from its staged body
        by a conditional commit.
-    2. Versions above the version in `known` are removed, newest first, if they do not descend from it. No writer has
-       reported these versions as committed. A writer reports a commit only after `known` has the committed version, or
-       a descendant of this version.
+    2. Later versions that do not descend from the version in `known` are removed, newest first. No writer has reported
+       these versions as committed. A writer reports a commit only after `known` has the committed version, or a
+       descendant of this version.
 
 The restoration is safe to repeat, and safe to run beside writers. If no version was replaced, nothing is changed.
 
@@ -56,8 +56,8 @@ class _Version:
 
 def put_back(committer: Committer, *, dry_run: bool = False) -> PutBack:
     """Restore the versions that were replaced. Open the table again afterwards. `dry_run`: only find these versions.
-    `CorruptError`: a staged body, or its manifest, is missing: restore the table's objects. `ConflictError`: another
-    writer changed the same versions: repeat the call.
+    `CorruptError`: the staged body or the manifest of a version is missing. Then restore the table's objects.
+    `ConflictError`: another writer changed the same versions: repeat the call.
     """
     reader = committer.reader
     known, _ = reader.known.read()
@@ -115,7 +115,7 @@ def _staged(committer: Committer, known: Known, version: int, number: int) -> _V
 
 
 def _beyond(known: Known, found: Mapping[int, _Version]) -> list[int]:
-    """The versions above the known version that do not descend from it, newest first."""
+    """The later versions that do not descend from the known version, newest first."""
     number, version = known.number, known.version + 1
     while version in found and found[version].parent == number:
         number, version = found[version].number, version + 1

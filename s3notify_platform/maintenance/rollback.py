@@ -105,8 +105,8 @@ def rollback(
     store = platform if platform is not None else open_store(location.platform)
     table = source.table(store=store, clock=clock)
     backlog = RescanBacklog(location.records(store), clock=clock)
-    # The slots are added before the commit, too. So if the process is killed after the commit, no comparison is lost;
-    # if it is killed before the commit, some comparisons are needless.
+    # The slots are added before the commit, too. So no comparison is lost if the process is killed after the commit. If
+    # the process is killed before the commit, some comparisons are needless.
     backlog.add(_changed(_readable(location, table), snapshot_of(table.reader, version)))
     done = roll_back(table, version)
     if isinstance(done, Committed) and (slots := sorted(done.proposal.slots)):

@@ -3,7 +3,7 @@
 The next version has the earlier columns, and no file is rewritten. Packs keep the values of the removed columns, and
 readers ignore them. So a rollback is refused while a removed column has a live value, because readers would no longer
 see the value after a rollback. A rollback is also refused if a column's type has changed after the earlier version
-(`retype`), because the column's values no longer have the earlier type.
+(`retype`). The column's values then no longer have the earlier type.
 """
 
 import json
@@ -94,7 +94,7 @@ class SchemaRollback:
 
 
 def plan_schema_rollback(table: LogTable, version: int) -> SchemaRollback:
-    """The columns that a rollback to the schema of a version removes. Stop the source's runs first.
+    """Finds the columns that a rollback to the schema of `version` removes. Stop the source's runs first.
 
     `NotFoundError`: the version does not exist. `UsageError`: a column's type has changed after that version. Requests:
     those of `snapshot_of`, and of `read_slots` for all packs.

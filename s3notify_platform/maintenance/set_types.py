@@ -1,4 +1,4 @@
-"""Gives columns of a table other types, and requests that values which cannot be converted are read again.
+"""Gives columns of a table other types, and requests a new read of the values that cannot be converted.
 
 Steps
     1. Commit a version with the new types (`table.retype`). The version also has the requests to read objects again.
@@ -40,7 +40,7 @@ class SetTypes:
     """The task: gives columns of a source's table, or of the slot asset `asset`, the types in `columns` (DDL).
 
     `of_transform`: changes only the table's columns, not how objects are read. `read_again`: lets the next batch read
-    every object again that has one of the columns. `wait`: waits until these objects have been read.
+    again every object that has one of the columns. `wait`: waits until these objects have been read.
     """
 
     location: Location

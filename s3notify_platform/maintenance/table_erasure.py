@@ -1,9 +1,9 @@
 """Erases an object from a table for good: from its newest version, from its history, and from unreferenced files.
 
 Steps
-    1. Commit a version, called e, that does not have the object. The object's packs are written again, even if a vector
-       already hides its rows; its rejects and its state are removed. The slot's generation changes in every case, so
-       that a round that was planned earlier cannot bring the object back.
+    1. Commit a version, called e, that does not have the object. The packs with rows of the object are written again,
+       even if a vector already hides these rows. The object's rejects and its state are removed. The slot's generation
+       changes in every case, so that a round that was planned earlier cannot bring the object back.
     2. Search for the object in files that e does not name, and in versions that name such files.
     3. If a version holds the object, the log is cut. The log then begins after the last version with the object, or
        later. The log begins with a checkpoint that `_last_checkpoint` names. Earlier versions become empty objects;
@@ -11,13 +11,13 @@ Steps
     4. Remove the files.
 
 Invariants
-    - Files are removed after the log that names them was changed. If a call is killed at any point, a repetition finds
-      the remaining files.
+    - First the log is changed, and then the files that the log named are removed. If a call is killed at any point, a
+      repetition finds the remaining files.
     - An earlier version stays as an empty object, so that a writer that slept cannot create another version with the
       same number. Vacuum removes the empty object once no writer can still be at an earlier version.
     - A file is removed only if it was written before version e. The run that wrote the file was planned earlier, so
-      this run cannot commit the slot. A later file may belong to a run that saw the object in the bucket again, or to a
-      run that slept (`Erased.left`).
+      this run cannot commit the slot. A file that was written later may belong to a run that slept, or that found the
+      object in the bucket again (`Erased.left`).
     - A file that is written again gets a new name.
 
 Files of later runs can stay, so a call must be repeated once, after the duration of the longest run
@@ -27,9 +27,9 @@ The statistics in a version hold values of rows, but are not searched. A version
 names a file that holds the object. Names of columns stay. If the bucket keeps former versions of the platform's
 objects, these object versions stay, too.
 
-Requests: those of a commit; 1 LIST for each 1000 objects of the table; 2 GETs for each kept version; 1 GET for each
-file that e does not name and that may hold the object; 1 PUT for each emptied version, and 1 DELETE for each other
-removed object.
+Requests: those of a commit, 1 LIST for each 1000 objects of the table, and 2 GETs for each kept version. A file that
+may hold the object costs 1 GET if e does not name the file. An emptied version costs 1 PUT, and each other removed
+object costs 1 DELETE.
 """
 
 import json
@@ -373,7 +373,8 @@ def _removed(table: LogTable, history: _History, change: Erasure) -> Erased:
     layout, at_once, snapshot = table.layout, table.committer.at_once, history.snapshot
     begins = _begin(table, history)
     own = history.versions.get(snapshot.version)
-    # If the version is empty, another erasure has emptied it, and the object's time is not the time of the commit.
+    # An empty version was emptied by another erasure. So the modification time of its object is not the time of the
+    # commit.
     before_ms = own.modified_ms - CLOCKS_DIFFER_MS if own is not None and own.size else 0
     first = max(begins, min((n for n, meta in history.versions.items() if meta.size), default=0))
     doomed = [meta for meta in history.rest if _is_below(meta, first, layout.last_checkpoint, before_ms)]

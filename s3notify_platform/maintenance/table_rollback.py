@@ -9,11 +9,11 @@ reads everything that has changed after the earlier version.
 
 | another writer, since the rollback was planned | the rollback |
 |---|---|
-| changed any slot, removed packs, let the schema grow, merged packs | starts again on that version, drops its changes |
-| began a vacuum | restarts; it fails if the vacuum may be removing files of the earlier version |
+| changed any slot, removed packs, let the schema grow, merged packs | starts again, and drops that version's changes |
+| began a vacuum | starts again, or fails if the vacuum may be removing files of the earlier version |
 | rolled back, too | continues from there; if the table is already as wanted, nothing is left to do |
 | began the table again, under another id | fails with an error |
-| is another engine whose version is adopted, or refused | undoes that version, too |
+| is another engine | undoes the engine's version, too |
 
 After two restarts, the rollback holds the table: other writers wait (`Known.held`).
 
@@ -55,7 +55,7 @@ meanwhile.
 class Rollback:
     """The change back to the snapshot `target`, planned on the snapshot `readable`.
 
-    `refused`: True if refused foreign versions follow `readable`.
+    `refused`: True if the versions after `readable` are refused versions of another engine.
     """
 
     target: Snapshot
@@ -64,7 +64,7 @@ class Rollback:
     committer: Committer
     asked: int = 0
     checked: bool = True
-    """True if the files of `target` were found after `readable` was read."""
+    """True before the first attempt, because `roll_back` has just checked the files of `target`."""
 
     def onto(self, base: Snapshot) -> Proposal | None:
         """See `Change`, and the table in the module docstring."""

@@ -9,7 +9,8 @@ the rest. Several passes may run at the same time.
 A record says, for each slot, up to which table version the slot's objects are tagged. The next pass tags objects that
 were read for later versions. A slot does not count as tagged if the store was unavailable, or refused all tags: the
 next pass tries again. If the store refused only some of the tags, the refused tags are counted, and are tried again
-only after `tag_again`. Objects that a lifecycle rule then removes leave the table, unless `on_delete` keeps their rows.
+only after `tag_again`. If a lifecycle rule then removes an object, `on_delete` decides whether the object's rows leave
+the table.
 
 Requests of a pass: those of `LogTable.newest`, 1 read, and 1 GET of the bucket's versioning if a slot has changed. The
 changed slots cost the requests of `StateReader.columns`; each object costs 1 HEAD, 1 GET and 1 PUT. Each group of
@@ -44,8 +45,8 @@ from s3notify_platform.table.open_table import OpenTable
 PARTITION: Final = "tagged"
 SLOTS_AT_ONCE: Final = 50
 FAILURES_MAX: Final = 100
-"""A pass sends no more requests after this number of failures without a success: a permission is missing, or the store
-is down.
+"""After this number of failures without a success, a pass sends no more requests. A permission may be missing, or the
+store may be down.
 """
 
 
@@ -91,7 +92,7 @@ def tag_committed(
     manifest, reached, behind = _behind(opened, done)
     if behind:
         tags.check_versioned()
-    # The order is random: otherwise an object that always fails would end each pass before the same objects.
+    # The order is random. In a fixed order, objects that always fail could end every pass before the same later slots.
     behind.sort(key=lambda _: clock.random_bytes(8))
     table = source.table(store=platform, clock=clock)
     over = clock.monotonic() + seconds if seconds is not None else float("inf")
@@ -138,8 +139,8 @@ def to_be_tagged(source: Source, *, again: bool = False, clock: Clock = SYSTEM_C
     """The number of slots that have changed since the last pass, and the number of objects in these slots that
     `tag_committed` checks.
 
-    `again`: True to count as after a call of `tag_again`. `UsageError`: no `committed_tags`. Requests: those of
-    `tag_committed` without the requests for objects.
+    `again`: counts the objects that a pass would check after a call of `tag_again`. `UsageError`: no `committed_tags`.
+    Requests: those of `tag_committed` without the requests for objects.
     """
     _check_tags(source)
     opened = source.open_table(create=False)

@@ -1,11 +1,10 @@
 """Removes versions outside the retention, and files that no kept version names.
 
 Invariants
-    - The retention is never shorter than the longest run. A file that is younger than the longest run is never removed:
-      a run that has not committed yet may be about to name it.
-    - Before files are removed, the vacuum creates a version that changes nothing. A writer that has staged one of these
-      files may still have the request for its commit in flight. Because of the new version, this request gets a
-      conflict.
+    - The retention is never shorter than the longest run. A file that is younger than the longest run is never removed.
+      The next commit of a run may name this file.
+    - Before files are removed, the vacuum creates a version that changes nothing. The commit request of a writer that
+      has staged one of these files may still be in flight. Because of the new version, this request gets a conflict.
     - The log is cut below a checkpoint that `_last_checkpoint` has named for longer than the longest run takes. So no
       reader and no writer still uses earlier versions. `_last_checkpoint` changes all the time. So each pass leaves a
       mark of the checkpoint that is named at this time. A later pass cuts below the newest mark that is old enough.
@@ -15,7 +14,7 @@ Invariants
 Ages are measured by the store's clock, from a probe object that is written at the start.
 
 Requests: 1 LIST for each 1000 objects of the table. If files must be removed: the requests of a commit, 2 GETs for each
-kept version (the version and its manifest), and 1 DELETE for each removed object.
+kept version, and 1 DELETE for each removed object.
 """
 
 from collections.abc import Collection, Iterable
@@ -193,7 +192,7 @@ def _named_by_versions(reader: LogReader, snapshot: Snapshot, kept: Iterable[int
 
     def of(version: int) -> tuple[LogVersion | None, set[str]]:
         body = reader.version(version)
-        # Files that the oldest version removes are live in no kept version.
+        # No kept version has the files that the oldest kept version removes.
         return body, set() if body is None else _named_by_version(reader, body, removed=version > versions[0])
 
     number = 0
@@ -239,7 +238,7 @@ def named_by_manifest(reader: LogReader, manifest: Manifest) -> set[str]:
 
 
 def files_of(reader: LogReader, packs: Collection[Add | Remove]) -> set[str]:
-    """Keys of these packs, and of the files that have their vectors."""
+    """Keys of these packs, and of the files with the deletion vectors of these packs."""
     paths = {each.path for each in packs}
     vectors = (file_of(each.vector) for each in packs if each.vector)
     return {reader.layout.file(path) for path in paths.union(filter(None, vectors))}

@@ -16,8 +16,8 @@ Requests:
 
     - 1 LIST for each 1000 versions, and 1 GET for each version
     - 1 GET for each pack
-    - for each group of `SLOTS_AT_ONCE` slots: 1 GET for each pack that may have rows of the group, and 1 GET more if
-      the pack has its deletion vector in a file
+    - for each group of `SLOTS_AT_ONCE` slots: 1 GET for each pack that may have rows of the group
+    - 1 GET more for each of these packs whose deletion vector is in a file
     - the requests of `StateReader.columns`
 """
 
@@ -223,7 +223,7 @@ def _problems_of_slot(
     for state in states.values():
         yield from _problems_of_object(slot, state, rows, state.rows, what="rows")
         # If an object has more than `MAX_REJECTS` rejects, only some of them are kept. Each part of the object then has
-        # one further reject, which states the number of rejects.
+        # one further reject, with the number of rejects that are not kept.
         kept = rejects.counts[slot, state.key] if state.rejects > MAX_REJECTS else 0
         expected = kept if MAX_REJECTS < kept <= state.rejects else state.rejects
         yield from _problems_of_object(slot, state, rejects, expected, what="rejects")

@@ -26,9 +26,9 @@ Invariants
       `n`. From this copy, `put_back` can restore a replaced version. A version does not count if `known` has another
       `n` for one of the versions on which it builds.
 
-Cost of a commit without a competing writer: 1 PUT for each file of the change, and 1 PUT each for the manifest, the
-version and `known`. After `CHECKPOINT_EVERY` versions, a checkpoint costs 1 GET and 2 PUTs more. With leases, a commit
-costs 1 PUT more, and the requests of `DynamoCommit`.
+A commit without a competing writer costs 1 PUT for each file of the change, for the manifest, for the version, and for
+`known`. After `CHECKPOINT_EVERY` versions, a checkpoint costs 1 GET and 2 PUTs more. With leases, a commit costs 1 PUT
+more, and the requests of `DynamoCommit`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -141,13 +141,13 @@ class Committer:
     def commit(self, change: Change, base: Snapshot) -> CommitResult:
         """Commits `change`, which was planned on `base`, as the next version.
 
-        `ConflictError`: nothing is committed, because other writers were first for `commit_seconds`. The caller must
-        plan again. `FencedError`: the snapshot is too old, or the version came late or was replaced. Plan again: the
-        new plan shows whether the change was committed. `UnknownOutcomeError`: the change may or may not be committed;
-        the next run finds out. An error of `change` is raised unchanged.
+        `ConflictError`: other writers were always first until `commit_seconds` had passed, so nothing is committed. The
+        caller must plan again. `FencedError`: the snapshot is too old, or the version came late or was replaced. Plan
+        again: the new plan shows whether the change was committed. `UnknownOutcomeError`: the change may or may not be
+        committed; the next run finds out. An error of `change` is raised unchanged.
         """
-        # Only committers with the same class of `commits` share a version. Otherwise the change of a committer that may
-        # only read could be committed by another committer.
+        # Only committers with the same class of `commits` share a version. Otherwise a committer with write permission
+        # could commit the change of a read-only committer.
         result: CommitResult = self.together.run(
             type(self.commits).__qualname__, Wanted(change=change, base=base), self.commit_together
         )

@@ -15,10 +15,10 @@ derived table is detected. The rows of the slot are then made again.
 | gave a column another type than the round | leaves out the slots with new rows: a conflict |
 | began the table again, under another id | commits nothing |
 
-Packs are small (`DERIVED`). So replacing one slot writes at most `MAX_OTHERS` bytes besides its own rows. These bytes
-are rows of other slots in the same packs, and rows of merged packs. A batch may write this number of bytes for each of
-its slots. If half of the bytes in the rewritten packs are rows of the batch's slots, the batch writes at most twice the
-bytes of its own rows.
+Packs are small (`DERIVED`). So the replacement of one slot writes at most `MAX_OTHERS` bytes besides the slot's own
+rows. These bytes are rows of other slots in the same packs, and rows of merged packs. A batch may write this number of
+bytes for each of its slots. If half of the bytes in the rewritten packs belong to the batch's slots, the batch writes
+at most twice the bytes of these slots.
 """
 
 from collections.abc import Mapping, Sequence
@@ -44,7 +44,7 @@ MAX_OTHERS: Final = 16 << 20
 DERIVED: Final = PackSizes(
     target=2 << 20, smallest=256 << 10, fan=2, group=1 << 20, budget=6 << 20, by_slot=True
 )
-"""The sizes of packs in derived slot tables. With these sizes, 3 (`target` + `group`) + `budget` is less than
+"""The sizes of packs in derived slot tables. With these sizes, 3 * (`target` + `group`) + `budget` is less than
 `MAX_OTHERS`.
 """
 

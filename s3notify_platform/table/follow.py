@@ -55,8 +55,8 @@ from s3notify_platform.table.versions import snapshot_of
 
 STEP_OBJECTS: Final = 100_000
 STEP_BYTES: Final = 256 << 20
-"""The largest number of changed objects in one step, and the largest number of bytes that these objects add. If a
-single version of the source has more, the derived table is rebuilt.
+"""The limits of one step: the number of changed objects, and the number of bytes that these objects add. If a single
+version of the source has more, the derived table is rebuilt.
 """
 
 CONFLICTS: Final = 6
@@ -104,7 +104,7 @@ class Kind(Protocol):
 
     @property
     def definition(self) -> str:
-        """A text that identifies the kind and its definition. A property of the table has this text."""
+        """A text that identifies the kind and its definition. The table keeps this text as a property."""
         ...
 
     def check(self, columns: pa.Schema) -> None:

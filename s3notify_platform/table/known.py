@@ -36,7 +36,7 @@ KNOWN: Final = "_s3notify-known"
 ATTEMPTS: Final = 30
 
 PUT_BACK: Final = "s3notify table put-back"
-"""The command that restores a version if a writer whose lease had ended has replaced it (`put_back`)."""
+"""The command that restores a version (`put_back`) after a writer with an expired lease has replaced the version."""
 
 LINEAGE: Final = 64
 """The largest number of versions whose manifest numbers a snapshot keeps. The newest versions are kept."""
@@ -49,8 +49,8 @@ FORMER_MAX: Final = 20
 
 
 def known_key(platform_prefix: str) -> str:
-    """Returns the key of a table's record: the source's name, or the whole platform prefix if it is not
-    `_s3notify/{name}/`.
+    """Returns the key of a table's record: the name in a platform prefix like `_s3notify/{name}/`, or else the whole
+    platform prefix.
 
     Pure.
     """
@@ -91,10 +91,10 @@ class Known:
     the manifest of `version`.
 
     `identity`: None until a run opens the table. `former`: the former ids of the table. `endpoint` (of the source's
-    bucket) and `sensor` (the epoch of the sensor that last opened a batch) are used for warnings. `confirmed`: a
-    version. If the last change of a slot is not newer than this version, the slot may lose any number of objects.
-    `rewriting`: `migrate` is removing the former table's objects. `held`: the command (`s3notify {held}`) that rewrites
-    the table while other writers wait, or "" if no writer waits.
+    bucket) and `sensor` (the epoch of the sensor that last opened a batch) are used for warnings. `confirmed`: the
+    newest version when a person last confirmed withdrawals, or -1. If the last change of a slot is not newer than this
+    version, the slot may lose any number of objects. `rewriting`: `migrate` is removing the former table's objects.
+    `held`: the command (`s3notify {held}`) that rewrites the table while other writers wait, or "" if no writer waits.
     """
 
     table: str
@@ -195,8 +195,8 @@ class KnownRecord:
         return self.change(noted, seen=seen)
 
     def hold(self, command: str) -> None:
-        """Makes other writers wait for this command, unless they already wait for another command. Cost: 1 read and 1
-        write.
+        """Makes other writers wait for this command, unless another command already makes writers wait. Cost: 1 read
+        and 1 write.
         """
         self.change(lambda now: replace(now, held=command) if now and not now.held else now)
 

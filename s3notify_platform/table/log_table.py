@@ -31,7 +31,7 @@ from s3notify_platform.table.states.state_reader import StateReader
 class SnapshotMemory:
     """The newest snapshot of one table that a process has read. Thread-safe.
 
-    `together`: joins the commits to this table of all runs in the process.
+    `together`: the group commit that all commits to this table in the process share.
     """
 
     together: GroupCommit = field(default_factory=GroupCommit)

@@ -1,8 +1,8 @@
 """The part of a table's state that is not in the log: counts by slot, files of object states, files of rejects.
 
 A version of the log names its manifest by a number `n`, which is new at each attempt to commit. A manifest is written
-before its version, and never changed. A manifest to which no version refers is garbage. A manifest has counts, and no
-keys of all objects. So its size does not depend on the table's size, and is at most `MANIFEST_BYTES`.
+before its version, and never changed. A manifest to which no version refers is garbage. A manifest has counts, but not
+the keys of all objects. So its size does not depend on the table's size, and is at most `MANIFEST_BYTES`.
 
 A manifest is stored as JSON, with the counts as columns. Item i of each column belongs to slot i.
 """

@@ -238,7 +238,7 @@ def forget(committer: Committer, backlog: Callable[[], None]) -> Forgotten:
     # A table without a commit may begin again with other settings.
     begun = max(was.version, -1 if left is None else left.version) > 0
     identity = was.identity if begun else None
-    # The record is written first. If the process crashes then, log and record differ, and the command can be repeated.
+    # The record is written first. After a crash at this point, log and record differ, and the command can be repeated.
     reader.known.change(lambda _: replace(was.follower(fresh), identity=identity, endpoint=was.endpoint))
     if left is None:
         return Forgotten(table=fresh)

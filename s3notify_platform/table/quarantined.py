@@ -5,15 +5,15 @@ There are two kinds. *Rejected records* belong to objects whose other records ar
 packs of these records. *Failing objects* could not be read completely. The state of a failing object has the reason,
 and the traceback of an unforeseen error.
 
-After a fix, `retry` requests that objects are read again, by the steps of `reread`. If an object was read up to some
-offset, the new read continues at this offset. Otherwise the new read begins at the object's start. A record or an
-object stays in quarantine until a version adds its rows, or until the object is deleted. If a new read fails, the
-object stays in quarantine with the new reason.
+After a fix, `retry` requests a new read of objects, by the steps of `reread`. If an object was read up to some offset,
+the new read continues at this offset. Otherwise the new read begins at the object's start. A record or an object stays
+in quarantine until a version adds its rows, or until the object is deleted. If a new read fails, the object stays in
+quarantine with the new reason.
 
 Limits: at most `WAITING_MAX` objects of a slot are pending at the same time. The limit exists because a batch keeps the
-states of pending objects in memory. Further objects need another call of `retry`. One version has the request for
-several slots, with at most `REQUEST_MAX` failing objects and rejects in total. A slot with more failing objects and
-rejects gets a version of its own. If an object is being read in parts and has not failed, the object is already
+states of pending objects in memory. Further objects need another call of `retry`. One version requests the new read of
+several slots, which have at most `REQUEST_MAX` failing objects and rejects in total. A slot with more failing objects
+and rejects gets a version of its own. If an object is being read in parts and has not failed, the object is already
 pending. The rejects of such an object can be retried after the object was read to its end.
 
 The examination of slots makes the requests of `LogTable.newest`, of `StateReader.failing`, and of `reading` for the
@@ -325,7 +325,7 @@ def retry(
     """Lets the source's next batch read again the objects that `choice` selects in `slots`.
 
     `signals`: the publisher of the source's keyspace, or None for a run that reads the slots itself. The call may be
-    repeated. Cost: the requests of an examination (see the module's docstring) and of `StateReader.lookup`, and one
+    repeated. Cost: the requests of an examination (see the module's docstring), of `StateReader.lookup`, and of a
     commit for each group of slots (`REQUEST_MAX`). The signals cost 1 PUT for each slot, and 1 PUT for the root. With
     `dry_run`, nothing is written. Raises the errors of `LogTable.newest` and `Committer.commit`.
     """

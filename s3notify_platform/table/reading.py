@@ -13,8 +13,8 @@ The rows of one pack come in the pack's order: by (`_slot`, `_key`, `_offset`). 
 The rows of a slot, and even of one object, may be in several packs. If the order matters, the caller must sort the
 result.
 
-Requests: `plan_read` makes no request. `read` makes 1 GET for each pack up to `PACK_WHOLE_BYTES`. For each part of a
-larger pack, `read` makes 1 GET of the footer, and 1 GET for each sequence of neighbouring columns, up to
+Requests: `plan_read` makes no request. `read` makes 1 GET for each pack up to `PACK_WHOLE_BYTES`. Each part of a larger
+pack costs 1 GET of the footer, and 1 GET for each sequence of neighbouring columns. A GET of columns reads at most
 `PACK_READ_BYTES`. So a read of one slot from a large pack takes 2 GETs, or more if some columns are left out. A
 deletion vector in a file takes 1 GET more.
 

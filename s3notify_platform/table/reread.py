@@ -116,7 +116,7 @@ class _Backfill:
         return Proposal(slots=asked, note={"batch": self.batch, "request": BACKFILL, "slots": [*asked]})
 
     def _own(self, every: Mapping[Slot, SlotFacts]) -> set[Slot]:
-        """Returns the slots whose last change was made by this run itself: its request, or its read of the slots."""
+        """Returns the slots whose last change is from this run: from its request, or from its read of the slots."""
         if self.batch == BACKFILL:
             return set()
         versions = sorted({facts.generation for facts in every.values()})

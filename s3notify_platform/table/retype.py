@@ -19,7 +19,7 @@ Steps
 | committed rows of the old type, merged or rewrote packs | converts those packs, too |
 | added columns | is committed, with these columns |
 | gave the column this type | changes nothing |
-| staged rows of the old type, and commits after it | these slots are a conflict (`round`, `derived_round`) |
+| staged rows of the old type, and commits later | the slots of these rows are a conflict (`round`, `derived_round`) |
 | began the table again, under another id | fails |
 
 So a reader sees all columns with the old types, or all columns with the new types. A value that cannot be converted is
@@ -103,8 +103,8 @@ Objects = dict[Slot, set[str] | None]
 class Doubts:
     """The objects of a pack with values that cannot be converted. `rows`: the number of rows with such a value.
 
-    `keys`: the objects' keys by slot. Instead of keys, a slot with too many keys and each slot of a slot asset have
-    None. `lost`: objects with a value that is null until the object is read again.
+    `keys`: the objects' keys by slot. A slot with too many keys has None instead. Each slot of a slot asset has None,
+    too. `lost`: objects with a value that is null until the object is read again.
     """
 
     keys: Objects = field(default_factory=dict)
@@ -392,7 +392,7 @@ def _escaped(text: str) -> str:
 
 
 def doubts_of(table: LogTable, snapshot: Snapshot, wanted: Wanted, *, track: Track = untracked) -> Doubts:
-    """Finds the objects that a change on top of this snapshot makes batches read again. Nothing is written.
+    """Finds the objects that batches must read again because of a change on top of this snapshot. Nothing is written.
 
     Cost: the requests of `reading.read` for the changed columns, or no request if all values can be converted.
     """
@@ -416,9 +416,9 @@ def retyped(
 ) -> tuple[CommitResult, Retype]:
     """Gives the columns their new types, on top of the newest version. Also returns the change.
 
-    The call is safe while batches run. A killed call may be repeated. `UsageError`: as in `planned_change`, or values
-    would be lost. `ConflictError`, `FencedError`, `UnavailableError`, `UnknownOutcomeError`: repeat the call. The
-    caller must signal the slots of `Retype.asked_slots`.
+    The call is safe while batches run. A killed call may be repeated. `UsageError`: as in `planned_change`, or the
+    change would lose values. `ConflictError`, `FencedError`, `UnavailableError`, `UnknownOutcomeError`: repeat the
+    call. The caller must signal the slots of `Retype.asked_slots`.
     """
     change, found = Retype(table=table, wanted=wanted, base=base), base
     for _ in range(PASSES):

@@ -6,7 +6,7 @@
 | changed one of its slots | leaves out this slot, with its rows, rejects and states: a conflict |
 | erased an object that is in one of the round's packs | leaves out the slots of that pack, too |
 | replaced a pack from which the round withdraws rows | withdraws these rows from the new packs |
-| merged packs or state files that the round also merges | merges the new packs, and drops its merge of state files |
+| merged packs or state files that the round also merges | merges the new packs, and merges no state files |
 | added columns, and did not change common columns | is committed, with the columns of both writers |
 | gave a column another type or parsing type than the round | leaves out slots with new rows or rejects: a conflict |
 | began the table again, under another id | commits nothing |
@@ -80,9 +80,7 @@ class SlotRound:
         )
 
     def _code(self, before: SlotFacts) -> dict[str, Any]:
-        """Returns counts after the round: the code version of the newest rows, and the number of objects whose rows
-        other code made.
-        """
+        """Returns the slot's `code_version`, `other_code` and `code_since` after the round (`SlotFacts`)."""
         code, since = self.code_version, before.code_since
         if code is None:
             code = before.code_version
@@ -93,7 +91,7 @@ class SlotRound:
             return state.since < since and not (state.failing or state.expired)
 
         other = before.objects_of_other_code(code) + self._moved(is_other)
-        # The next read of a failing object may continue after rows that other code has made.
+        # A failing object may already have rows from other code, and its next read may continue after these rows.
         failing = before.failing + self._moved(lambda state: state.failing)
         return {"code_version": code, "other_code": other, "code_since": since if other or failing else 0}
 
@@ -156,8 +154,8 @@ class RoundChange:
             # rows.
             without = frozenset(self.dropped).union(self._staged).difference(left)
             rows = self._data.changed(
-                # Packs that the same version adds are not merged yet. If they were merged, readers of the version's
-                # changes would miss the rows of these packs.
+                # Packs that the same version adds are not merged yet. If such packs were merged, readers of the
+                # version's changes would miss the rows of these packs.
                 (pack for path, pack in base.packs.items() if path not in base.fresh),
                 _withdrawals(leaving, "rows"),
                 self.rows,
@@ -248,7 +246,7 @@ def _withdrawals(leaving: Mapping[Slot, Iterable[ObjectState]], what: str) -> li
 def _mismatches(
     leaving: Mapping[Slot, Iterable[ObjectState]], changes: PackChanges, what: str
 ) -> dict[Slot, str]:
-    """Returns the slots whose packs had more or fewer leaving rows than the states say. Each slot has a reason."""
+    """Returns an error text for each slot that lost more or fewer rows (or rejects) than the states say."""
     expected = {slot: sum(getattr(state, what) for state in states) for slot, states in leaving.items()}
     return {
         slot: f"CorruptError: {changes.withdrawn[slot]} {what} of objects that leave slot {slot} were found, but "

@@ -3,7 +3,7 @@
 Guarantees
     - The feed turns the rows as of the first version into the rows as of the last version. A consumer only removes the
       rows that left, and adds the added rows.
-    - A row that was added and left between the two versions is not in the feed. So the feed has at most one change of
+    - A row that came and left again between the two versions is not in the feed. So the feed has at most one change of
       each row.
     - Each change has its version, the time of this version, and the reason why the object changed.
 
@@ -60,8 +60,9 @@ NO_REASONS: Final = pa.RecordBatch.from_pylist(
         ]
     ),
 )
-"""An empty batch of changed objects. An object has its key, its slot, a version that changed the object, this version's
-time, and the reason."""
+"""An empty batch of changed objects. The columns are the object's key and slot, a version that changed the object, this
+version's time, and the reason of the change.
+"""
 
 
 def with_changes(table: pa.Schema) -> pa.Schema:
@@ -268,8 +269,8 @@ class RowChanges:
         self._added.clear()
 
     def shares(self, slots: Collection[Slot] | None = None, *, tasks: int = 1) -> "Sequence[Share]":
-        """Returns all changes of `slots` (None: all slots), the deletes first, divided into about twice `tasks` shares.
-        Pure.
+        """Returns all changes of `slots` (None: all slots): first the deletes, then the inserts. The number of shares
+        is about twice `tasks`. Pure.
         """
         return [*self.deletes(slots, tasks=tasks), *self.inserts(slots, tasks=tasks)]
 
@@ -294,8 +295,8 @@ class RowChanges:
         ]
 
     def deletes(self, slots: Collection[Slot] | None = None, *, tasks: int = 1) -> list[Deletes]:
-        """Returns the rows of `slots` (None: all slots) that left, divided into at most `tasks` shares. One more share
-        has the erased objects. Pure.
+        """Returns the rows of `slots` (None: all slots) that left, divided into at most `tasks` shares. The erased
+        objects are in one more share. Pure.
         """
         found: list[Deletes] = []
         wanted = None if slots is None else {*slots}
@@ -351,7 +352,7 @@ def _within(objects: pa.RecordBatch, tasks: Sequence[ReadTask]) -> pa.RecordBatc
 
 
 def _dealt(parts: Iterable[Brought], tasks: int) -> Iterator[list[Brought]]:
-    """Yields the parts in order, distributed by bytes to about `tasks` tasks."""
+    """Yields the parts in order, in about `tasks` groups with similar numbers of bytes."""
     parts = [*parts]
     share = sum(part.task.bytes for part in parts) / tasks
     some: list[Brought] = []

@@ -1,8 +1,8 @@
 """Finds columns that contradict the pinned schema, and plans the change of their types. Pure.
 
-`s3notify schema set` changes the parsing type of a column. If the table's column of this name has the same type, the
-table's column changes, too. If the types differ, a transform makes the table's column, which then changes only on
-request.
+`s3notify schema set` changes the parsing type of a column. If the table's column of this name has the type of the
+parsed column, the table's column changes, too. If the types differ, a transform makes the table's column, which then
+changes only on request.
 """
 
 import json
@@ -27,7 +27,7 @@ _OWN: Final = frozenset({*(name for name, _ in LINEAGE), "_rescued"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contradiction:
-    """A contradiction: a column, or a field in it (at `path`), has the type `old`, but is now declared as `new`.
+    """A contradiction: the column or field at `path` has the type `old`, but is now declared with the type `new`.
 
     `column`: the column with its new type.
     """

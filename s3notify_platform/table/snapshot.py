@@ -115,9 +115,9 @@ def of_checkpoint(body: bytes, version: int, *, where: str) -> LogState:
 class LogReader:
     """Reads the log of one table. Thread-safe.
 
-    `adopt`: True if versions of other engines that change no data are adopted. Adoption needs commits without leases.
-    `at_once`: the largest number of requests in flight. `restore`: the command that accepts a loss of versions; error
-    messages name it.
+    `adopt`: True if versions of other engines that change no data are adopted. Adoption is safe only if commits use no
+    leases. `at_once`: the largest number of requests in flight. `restore`: the command that accepts a loss of versions;
+    error messages name it.
     """
 
     def __init__(
@@ -154,7 +154,7 @@ class LogReader:
                 found = self._replayed(asked_at)
             except OtherLogError as error:
                 refused = str(error)
-                continue  # While the log was read, it was cut, or it was removed and made again.
+                continue  # The log was cut or replaced during the read.
             if found is None:
                 refused = self.missing(known, NO_VERSION, "", ())
                 if not refused:

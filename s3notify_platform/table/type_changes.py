@@ -15,8 +15,8 @@
 - *checked*: a value stays if the new type has exactly the same value. Otherwise the value's object must be read again.
 - *again*: the objects of all values must be read again.
 
-A type with fields or elements is converted in the most costly way that a field or an element needs. But if the most
-costly way is *checked*, the whole type is converted by *again*.
+A type with fields or elements is converted in the most costly way that a field or an element needs. But if a part needs
+*checked*, the whole type is converted by *again*.
 
 Types are in Spark's JSON, and values are in Arrow's format.
 """

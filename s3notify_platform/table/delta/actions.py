@@ -2,8 +2,8 @@
 
 Each version of the platform has one `txn` action. The action's `appId` is the table's id, and the action's `version` is
 the number `n` of the version's manifest. So a version of the log names its manifest, and a checkpoint names the
-manifest, too. `commitInfo` has `n`, too, and the `n` of the version before (`parent`). By `parent`, a reader notices
-that an earlier version was replaced.
+manifest, too. `commitInfo` also has `n`, and the field `parent`: the `n` of the previous version. By `parent`, a reader
+notices that an earlier version was replaced.
 
 The label of a row is the number of the version for which the row was planned. The tags of a pack's `add` have the
 lowest and the highest label of its rows.

@@ -34,8 +34,8 @@ LINEAGE: Final = (
 """The first columns of each pack, which say from which object a row was read."""
 
 PROPERTIES: Final = {
-    # Only the platform's vacuum may remove files and versions. With these settings, nothing is old enough for the
-    # cleanup of another engine: neither old versions, nor files of a round that is not committed yet.
+    # Only the platform's vacuum may remove files and versions. With these settings, no version and no file of an
+    # uncommitted round is old enough for the cleanup of another engine.
     "delta.deletedFileRetentionDuration": "interval 5200 weeks",
     "delta.enableExpiredLogCleanup": "false",
 }
@@ -77,7 +77,7 @@ class DeltaSchema:
 
 
 def delta_schema(rows: str | None, *, vectors: bool = False, derived: bool = False) -> DeltaSchema:
-    """Returns the schema of a table whose packs hold `rows` (Spark's schema JSON) after the lineage columns.
+    """Returns the schema of a table: the lineage columns, and then the columns in `rows` (Spark's schema JSON).
 
     `vectors`: True if deletion vectors will be written. `derived`: True if `_slot` is the only lineage column, as in
     the table of a slot asset. `UsageError` names a column whose type Delta lacks, or whose name is already used.

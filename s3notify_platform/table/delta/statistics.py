@@ -8,8 +8,9 @@ no bound. So a query finds the same rows with statistics as without them.
 - Lower bounds of times are rounded down to the millisecond, and upper bounds are rounded up.
 - Engines may read decimals as doubles. So decimals with more than `EXACT_DIGITS` digits are rounded: lower bounds down,
   upper bounds up.
-- The bounds in footers ignore NaN. But for engines, NaN is the greatest value, or the least value. So a column of
-  floats has bounds only if the writer has checked that the column has no NaN (`without_nan`).
+- The bounds in footers ignore NaN. But some engines treat NaN as the greatest value, and other engines treat NaN as the
+  least value. So a column of floats has bounds only if the writer has checked that the column has no NaN
+  (`without_nan`).
 - Booleans and binaries have only a count of nulls. Lists and maps, and the fields inside them, have no statistics.
 - A value that the log cannot express (the year 10000, infinity) does not become a bound.
 

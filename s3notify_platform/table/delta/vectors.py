@@ -5,11 +5,11 @@ vectors of a round are in one file, so that a round writes at most one further o
 name that begins with `_`. In other folders, `vacuum(full=True)` of delta-rs would remove the files, because it ignores
 vectors.
 
-    - A vector has magic (4 bytes, little endian), the number of bitmaps (8), and for each bitmap the high 32 bits of
-      its rows (4) and a Roaring bitmap in the portable format.
+    - A vector begins with magic (4 bytes, little endian) and the number of bitmaps (8 bytes). Each bitmap has the high
+      32 bits of its rows (4 bytes), and a Roaring bitmap in the portable format.
     - In the log, a vector is encoded as Z85, and padded by zeros to a multiple of four bytes.
-    - A file has the version of its format (1 byte), and for each vector its size (4, big endian), the vector, and its
-      CRC-32 (4, big endian).
+    - A file begins with the version of its format (1 byte). Each vector has its size before it (4 bytes, big endian),
+      and its CRC-32 after it (4 bytes, big endian).
 
 Each vector is checked when it is read: its magic, checksum and counts, and whether its row numbers are in the file. A
 vector is expanded only after these checks.

@@ -5,6 +5,6 @@ Reading order: `latest_definition` (the key's columns, and the order of rows), `
 compared), `latest_round` (the next version, from the changes), `latest_build` (a rebuild), `newest_rows` (the kind of
 table, for `follow`).
 
-A row leaves the table when its object leaves. If an object is overwritten, deleted, erased or quarantined, the keys of
-its rows get their next-newest rows.
+A row leaves the table when its object leaves. If an object is overwritten, deleted, erased or quarantined, each key of
+its rows gets the newest of the key's other rows.
 """

@@ -41,8 +41,8 @@ class Latest:
     `key`: the columns of the key. A row with a null in one of these columns has no key, and is left out. `order_by`:
     the columns that decide which row is newer, the most significant first. Null is older than all values. Ties are
     broken by the time when the row's object was written (`_modified`), then by the object's key, then by the row's
-    offset. `deleted`: selects the rows that mean that their key is deleted. If the newest row of a key is a selected
-    row, the key has no row in the table. `deleted_when`: the condition of `deleted` as text. `slots`: the number of
+    offset. `deleted`: selects the rows that mean that their key is deleted. If `deleted` selects the newest row of a
+    key, the key has no row in the table. `deleted_when`: the condition of `deleted` as text. `slots`: the number of
     slots for keys.
     """
 
@@ -141,7 +141,7 @@ def newest_of(rows: pa.Table) -> pa.Table:
 
 
 def is_first(slots: pa.ChunkedArray, keys: pa.ChunkedArray) -> pa.ChunkedArray | pa.Array:
-    """Returns a mask: true for each row whose key differs from the key of the row before it, for sorted rows. Pure."""
+    """Returns a mask of sorted rows: true for each row whose key differs from the key of the previous row. Pure."""
     if len(keys) < 2:
         return pa.repeat(True, len(keys))
     other = pc.or_(

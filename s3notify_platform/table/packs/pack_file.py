@@ -55,8 +55,8 @@ class PackSizes:
     Smaller files are in size classes: up to `smallest`, up to `fan` times `smallest`, and so on. Each class has at most
     `in_class` files. `group`: Arrow bytes of a row group. `hidden`: the share of a pack's rows that a vector may hide.
     `budget`: the largest number of bytes of the packs that a round merges. `by_slot`: all rows of a slot are replaced
-    together (`round_packs.write`). With `by_slot`, rows are sorted only by `_slot`, and a pack of one slot is full from
-    `own` bytes on.
+    together (`round_packs.write`). With `by_slot`, rows are sorted only by `_slot`. A pack with rows of only one slot
+    is then full from `own` bytes on.
     """
 
     target: int = 64 << 20
@@ -155,7 +155,7 @@ class OpenPack:
     def close(self) -> NewPack | None:
         """Ends the pack, and returns it, or None if it has no rows.
 
-        `CorruptError`: readers could not open the file. The user must leave out columns.
+        `CorruptError`: readers could not open the file. The error message says how to change the columns.
         """
         self._flush()
         if self._writer is None:
@@ -253,8 +253,8 @@ class PackReader:
         """Reads the columns `_slot` and `_key` of the row groups that may have one of `slots` (ascending). A pack
         without `_key` gives only `_slot`.
 
-        A result has the number of the first row, and all rows of the row group. If the file is read by ranges, the call
-        reads the footer and one range of each such row group.
+        Each result is the number of a row group's first row, with all rows of the row group. If the file is read by
+        ranges, the call reads the footer and one range of each such row group.
         """
         start = 0
         metadata = self.file.metadata

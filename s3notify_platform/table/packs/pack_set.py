@@ -235,7 +235,7 @@ class PackSet:
 
         No request is made if the pack has none of these slots, or only these slots. Otherwise, a stored pack costs 1
         GET. The commit writes a small new body with the version. A larger new body is stored now by 1 PUT, because a
-        round may have many of them.
+        round may have many large bodies.
         """
         dropped = frozenset(slots & own.slots.keys())
         if not dropped or dropped == own.slots.keys():

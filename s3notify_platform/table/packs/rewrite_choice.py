@@ -1,11 +1,11 @@
 """Chooses the packs that a round rewrites: packs that lose rows, and small packs if there are too many. Pure.
 
-If there are more than `in_class` files of one size class (`PackSizes`), a round merges some of these files, the files
-with the oldest labels first. A file counts by its bytes, or by its rows if there are many rows (`PackSizes.weight`). So
-a table of B bytes has at most B / target full files, and `in_class` files for each class. For some time there may be
-more files: the files of the newest round, and files whose merge the budget delays. Over time, merges rewrite each row
-about once for each size class. Young packs are not merged with old packs, because the objects in young packs are the
-most likely to change again.
+If there are more than `in_class` files of one size class (`PackSizes`), a round merges the files with the oldest
+labels. A file counts by its weight (`PackSizes.weight`): its bytes, or more if the file has many rows. So a table of B
+bytes has at most B / target full files, and `in_class` files for each class. For some time there may be more files: the
+files of the newest round, and files whose merge the budget delays. Over time, merges rewrite each row about once for
+each size class. Young packs are not merged with old packs, because the objects in young packs are the most likely to
+change again.
 
 A pack that a round rewrites for another reason (copy-on-write) is merged without extra cost. If a vector hides more
 than the share `hidden` of a pack's rows, the pack is rewritten without these rows. A rewritten pack never gets new rows
@@ -106,7 +106,7 @@ def compaction(
     touched: Collection[str] = (),
     budget: int = BUDGET,
 ) -> list[Merge]:
-    """Returns the merges of this round, which limit the number of files.
+    """Returns the merges of this round. The merges limit the number of files.
 
     `touched`: packs that are rewritten anyway, so their merge costs nothing. `budget`: the largest number of bytes of
     packs that are rewritten only for these merges. A merge beyond the budget waits, but the first merge is always made.
@@ -119,7 +119,8 @@ def compaction(
         excess = len(members) - sizes.in_class
         if excess <= 0:
             continue
-        # A group that was already joined in a smaller class has cost 0: its packs are rewritten anyway.
+        # If a group was already joined in a smaller class, the group costs nothing, because its packs are rewritten
+        # anyway.
         oldest = _within(members[: excess + sizes.fan], left, least=1 + sizes.fan)
         cost = sum(group.cost for group in oldest)
         if planned and cost > left:

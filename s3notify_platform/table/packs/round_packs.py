@@ -62,7 +62,7 @@ def write(
     leave out a slot at little cost (`without_slots`). `schema`: the schema of all rows, by default the schema of the
     first rows. Memory holds one pack. `UsageError`: the rows are not sorted.
 
-    With `sizes.by_slot`, rows must be sorted only by `_slot`. The replacement of a slot then rewrites less than 3
+    With `sizes.by_slot`, rows must be sorted only by `_slot`. The replacement of a slot then rewrites less than 3 *
     (`target` + `group`) bytes of other slots.
     """
     if sizes.by_slot:
@@ -108,8 +108,8 @@ def _by_slot(
 
     A pack may also end within a slot: at twice the full size, or at `own` bytes if the pack has only this slot. So a
     slot shares at most two packs with other slots. The pack where the slot begins has less than `target` bytes of
-    earlier slots. The pack where the slot ends has less than twice `target` bytes of later slots. If a pack is smaller
-    than `target`, a merge does not divide the pack's rows again.
+    earlier slots. The pack where the slot ends has less than twice `target` bytes of later slots. A merge of packs that
+    are smaller than `target` does not divide the rows of a slot again.
     """
     pack, last, shared = None, -1, False
     for slot, piece in _pieces(rows, sizes):
@@ -291,8 +291,8 @@ def _merged(streams: Sequence[Iterator[pa.Table]], order: tuple[str, ...]) -> It
         number: rows for number, stream in enumerate(streams) if (rows := next(stream, None)) is not None
     }
     while waiting:
-        # The loop has read each stream up to a last place. Rows up to the smallest of these places are complete,
-        # because all later rows of each stream are greater.
+        # Each stream was read up to the place of its last waiting row. Rows up to the smallest of these places are
+        # complete, because all later rows of each stream are greater.
         ends: dict[int, Place] = {
             number: place_of(rows, rows.num_rows - 1, order) for number, rows in waiting.items()
         }
@@ -304,8 +304,8 @@ def _merged(streams: Sequence[Iterator[pa.Table]], order: tuple[str, ...]) -> It
             waiting[number] = rows.slice(count)
         more = next(streams[first], None)
         if more is None:
-            # Other streams may have further rows at this last place. So the remaining rows of this stream are added to
-            # the waiting rows of another stream.
+            # Other streams may have more rows at the last place of this stream. So the remaining rows of this stream
+            # are added to the waiting rows of another stream.
             others = [number for number in waiting if number != first]
             rest = waiting.pop(first)
             if others:

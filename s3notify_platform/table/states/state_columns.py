@@ -131,7 +131,7 @@ def pending_in(columns: pa.RecordBatch) -> pa.BooleanArray:
 
 
 def trimmed(values: list[Any], defaults: Sequence[Any]) -> list[Any]:
-    """Returns the values, without values at the end that equal their defaults."""
+    """Returns the values up to the last value that differs from its default."""
     while values and values[-1] == defaults[len(values) - 1]:
         values.pop()
     return values

@@ -47,8 +47,8 @@ _NAME: Final = re.compile(r"[0-9A-Za-z_-]{1,64}")
 class StateFile:
     """A state file, as the manifest describes it. `states`: the number of all states.
 
-    `gone`: the number of marks of keys whose objects have left. `tail`: the length of the tail in bytes. `check`: the
-    CRC-32 of the tail.
+    `gone`: the number of `gone` marks, for keys whose objects have left. `tail`: the length of the tail in bytes.
+    `check`: the CRC-32 of the tail.
     """
 
     name: str

@@ -6,17 +6,17 @@ In these levels, the files of one level have disjoint ranges of places (slot, ke
 `gone` mark. A merge drops the mark when no file of a deeper level can have the key.
 
 A round makes the next set by `StateSet.after`. The changes of the round become inline states, or a file of level 0. A
-merge of older files (`state_merge`) may be committed with the changes. A merge has no changes of the round. So the
-changes and the merge can also be committed separately. If another writer has created the version, `Next.rebased` puts
-the same changes on top of this version. If the other writer has merged some of the same files, `rebased` drops the
+merge of older files (`state_merge`) may be committed with the changes. The merged files have no changes of the round.
+So the changes and the merge can also be committed separately. If another writer has created the version, `Next.rebased`
+puts the same changes on top of this version. If the other writer has merged some of the same files, `rebased` drops the
 merge.
 
 Invariants
     - The inline state of a key is newer than the states of the key in files.
     - Except in level 0, two files of one level never have the same place.
     - A merge takes the oldest files of level 0, or neighbouring files of another level. A merge also takes all files of
-      the next level that are between the first and the last place of these files. So two merges without a common file
-      never write into the same range of places.
+      the next level in the range of places of these files. So two merges without a common file never write into the
+      same range of places.
 """
 
 import json
@@ -103,8 +103,8 @@ class StateSet:
         return tuple(file for file in self.files if file.level == number)
 
     def after(self, changes: Changes, *, name: Name, merge: "Merge | None" = None) -> "Next":
-        """Returns the set of the next version. The result is this set, with the round's `changes`, and after the merge
-        `merge` (None: no merge).
+        """Returns the set of the next version. The next set has the files after `merge` (None: no merge), and the
+        round's `changes`.
         """
         return _next(self, changes, name, merge, None)
 
@@ -149,7 +149,7 @@ class Next:
     """Files of level 0 that have only this round's changes."""
 
     def rebased(self, theirs: StateSet, *, without: Collection[Slot] = ()) -> "Next":
-        """Returns the same changes on top of `theirs`. Changes of the slots `without` are dropped.
+        """Returns the same changes on top of `theirs`. The changes of the slots in `without` are dropped.
 
         Files of `self.bodies` may already be written. Written files that the new `states` does not name are garbage.
         """

@@ -206,8 +206,8 @@ class Erasure:
 def without(reader: StateReader, states: StateSet, keys: Keys, *, name: Name) -> Erasure:
     """Removes these keys, also their `gone` marks, from files and inline states.
 
-    Other files do not change. Cost: 1 GET for each uncached tail of a file that may have a key, and 1 GET for each file
-    whose filter accepts a key.
+    Other files do not change. Cost: 1 GET for each file whose filter accepts a key. If a file may have a key and its
+    tail is not cached, the tail costs 1 GET.
     """
     erased = {(slot, key) for slot, some in keys.items() for key in some}
     hashes = {place: hash_of(place[1]) for place in erased}

@@ -77,8 +77,8 @@ class StateReader:
         """Yields the states of each of these slots as columns, sorted by key.
 
         Memory holds one slot, and some megabytes for each file of level 0 and for each other level. The requests are
-        made one after the other: 1 GET for each file that may have states of the slots, and 1 GET for each 8 MB of
-        their pages.
+        made one after the other. A file that may have states of the slots costs 1 GET, and each 8 MB of the slots'
+        pages cost 1 GET.
         """
         wanted = sorted(set(slots))
         merged = merge_sorted(
