@@ -150,7 +150,7 @@ def pieces(text: Iterable[bytes], cut: Cut, *, place: int = 0, limit: int = RECO
 def _with_end(text: Iterable[bytes]) -> Iterator[tuple[bytes, str | None]]:
     """Yields each chunk with None.
 
-    The last item is an empty chunk, with the reason if damage has ended the text, else with "".
+    Then yields an empty chunk with the damage that has ended the text; "" means no damage.
     """
     try:
         for chunk in text:

@@ -78,8 +78,8 @@ def decide(
         how="rescan",
         topic=topic,
         slots=frozenset({*changed, *rescans.slots}),
-        # The upper bound of the wait matters if the clock was set back: without it, listings could stop for a
-        # long time.
+        # The wait is at most `list_seconds`, even if the clock was set back. Otherwise listings could stop for a long
+        # time.
         wait_seconds=min(list_seconds, max(0.0, list_seconds - (now_ms - listed_ms) / 1000)),
     )
 
