@@ -1,8 +1,8 @@
 """Drives one run in rounds: plan, read, stage, commit. Each slot has its own result. Needs no Spark.
 
 Memory: the round's splits, outcomes and states, bounded by `Input.max_objects`. Work for a cluster goes through `Jobs`.
-A round is one table version, which the caller commits (`loop.commit_round`). The next round has the slots that another
-run has committed in the meantime, and the slots that have more to read. The failure of a slot raises no error.
+A round is one table version, which the caller commits (`loop.commit_round`). The next round plans again the slots that
+another run has committed in the meantime, and the slots with more to read. The failure of a slot raises no error.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -96,9 +96,9 @@ class Ingest:
         reads at most `Input.max_objects` and `max_bytes`, so a crash costs one round. No round begins after
         `max_seconds`.
 
-        An object whose read fails is left out, and its slot is not `ok`. In the slots of `last_attempt`, the object
-        goes to quarantine, and the slot is committed. A quarantined object is not read again until it changes or is
-        retried (`table.quarantined`), and the rows of its earlier version are removed.
+        An object whose read fails is left out, and its slot is not `ok`. If the slot is in `last_attempt`, the object
+        goes to quarantine, and the slot is committed. A quarantined object is not read again until the object changes
+        or is retried (`table.quarantined`). The rows of the object's earlier version are removed.
 
         An outage never counts against an object. The affected objects and slots are retried last, with backoff. After
         the run has waited `OUTAGE_SECONDS` in total, these slots are not `ok`. If no slot could be planned,

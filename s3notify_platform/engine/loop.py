@@ -1,4 +1,4 @@
-"""The loop of a run. Only this module commits rounds, and it has the order of all steps that follow a commit.
+"""The loop of a run. Only this module commits rounds, and defines the order of all steps that follow a commit.
 
 A round commits some slots to all tables of the run, one table after the other: first the source's table, then the
 derived tables. The rows of each derived table are made from the table version that was just committed to the preceding

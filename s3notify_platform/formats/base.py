@@ -128,7 +128,7 @@ class Format(ABC):
     def records(
         self, source: ObjectBytes, split: Split, target: Target, *, encoding: str, limits: Limits
     ) -> SplitRecords:
-        """Implements `read`. Errors raised here become the status of the split."""
+        """Implements `read`. Errors that this method raises become the status of the split."""
 
     @abstractmethod
     def schemas(self, source: ObjectBytes, key: str, encoding: str) -> Iterator[pa.Schema]:

@@ -293,7 +293,7 @@ class Location(LocationSettings):
                 self.table(store=store).newest()  # raises for an emptied table, before any write
             found = probe(store, self.platform_prefix)
         else:
-            # `store.json` of an earlier version of this package may have fewer abilities.
+            # In `store.json` of an earlier version of this package, some abilities may be missing.
             names = {field.name for field in fields(Capabilities)} & earlier.keys()
             found = Capabilities(**{name: earlier[name] for name in names})
         choice = choose_commit(

@@ -305,7 +305,7 @@ class ContinuousIngest:
             raise
 
     def advance(self, batch: str) -> None:
-        """Updates the source's derived tables. `behind` reports a failure; the next poll or batch tries again."""
+        """Updates the source's derived tables. `behind` shows a failure; the next poll or batch tries again."""
         self.behind = ""
         for asset in self.source.kinds:
             try:

@@ -294,7 +294,7 @@ class SparkJobs:
             raise TransformError(described(error)) from error
         slots = self._source.location.slots
         tasks = max(1, min(self.width, len({split.version.slot for split in splits})))
-        # Each task has a range of slots, so that its packs cover few slots. Every task refuses rows without a
+        # Each task gets a range of slots, so that the task's packs cover few slots. Every task refuses rows without a
         # slot.
         group = F.coalesce(F.floor(F.col("_slot") * tasks / slots), F.lit(0)).cast("int")
         within = F.least(F.greatest(group, F.lit(0)), F.lit(tasks - 1))

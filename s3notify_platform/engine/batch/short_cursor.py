@@ -1,10 +1,10 @@
 """Keeps the sensor's cursor short enough for Dagster's UI: a record of the source stores the signals seen.
 
-A cursor has the name of a record, which has 8 bytes for each slot. The cursor itself lists the slots that have changed
-since the record was written. If there are more than `MOVED_MAX` changed slots, a new record is written; its name is its
-hash. The new record is written before Dagster stores the new cursor, and the previous record is removed later. So a
-repeated tick always finds the record of its cursor. If a record is lost, all slots that were ever signalled are looked
-at, and no change is missed.
+A cursor contains the name of a record. The record has 8 bytes for each slot. The cursor itself lists the slots that
+have changed since the record was written. If there are more than `MOVED_MAX` changed slots, a new record is written;
+its name is its hash. The new record is written before Dagster stores the new cursor, and the previous record is removed
+later. So a repeated tick always finds the record of its cursor. If a record is lost, all slots that were ever signalled
+are looked at, and no change is missed.
 """
 
 import json

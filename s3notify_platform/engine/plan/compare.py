@@ -117,7 +117,7 @@ def comparer(
     """Returns the function that each task calls. The function compares a listing with the manifest's states, for groups
     of slots.
 
-    A plan has at most `quota` changes of each slot. Each task has the slots of one range (`group_of`), sorted.
+    A plan has at most `quota` changes of each slot. Each task compares the slots of one range (`group_of`), in order.
     """
     groups: dict[int, list[Slot]] = {}
     for slot in wanted:
@@ -336,7 +336,7 @@ class Comparison:
         changes = changes_of_slot(
             found.slot,
             [each for each in versions if each.key not in self._skip],
-            # Without this filter, skipped keys count as gone.
+            # Without this filter, skipped keys would count as gone.
             {key: s for key, s in states.items() if key not in self._skip or self._has_left(key, found)},
             max_objects=self._quota,
             touched=touched,

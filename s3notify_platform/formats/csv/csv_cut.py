@@ -137,7 +137,7 @@ class Dialect:
         """Patterns for a record's first value, and for up to 500 further values.
 
         The number of values is limited because an unbounded repetition takes memory. A possessive repetition takes no
-        memory, but Python 3.11.2 matches it wrongly if its body can fail in the middle.
+        memory, but Python 3.11.2 matches it wrongly if the repeated part can fail in the middle.
         """
         d, q, e = (re.escape(one.encode()) for one in (self.delimiter, self.quote, self.escape))
         plain = rb"[^" + d + e + rb"\r\n]*+"
@@ -262,12 +262,16 @@ def quotes_are_plain(octets: npt.NDArray[np.uint8], inside: Marks, dialect: Dial
 
 
 def could_open(padded: npt.NDArray[np.uint8], places: Offsets, dialect: Dialect = STANDARD) -> bool:
-    """True if an opening quote is allowed at each of these places. `padded` has one more byte on either side."""
+    """True if an opening quote is allowed at each of these places. `padded`: the text, with one more byte on either
+    side.
+    """
     return bool(dialect.before[padded[places]].all())
 
 
 def could_close(padded: npt.NDArray[np.uint8], places: Offsets, dialect: Dialect = STANDARD) -> bool:
-    """True if a closing quote is allowed at each of these places. `padded` has one more byte on either side."""
+    """True if a closing quote is allowed at each of these places. `padded`: the text, with one more byte on either
+    side.
+    """
     return bool(dialect.behind[padded[places + 2]].all())
 
 
