@@ -1,8 +1,8 @@
 """Drives one run in rounds: plan, read, stage, commit. Each slot has its own result. Needs no Spark.
 
 Memory: the round's splits, outcomes and states, bounded by `Input.max_objects`. Work for a cluster goes through `Jobs`.
-A round is one table version, which the caller commits (`loop.commit_round`). The next round has the slots that another
-run has committed in the meantime, and the slots that have more to read. The failure of a slot raises no error.
+A round is one table version, which the caller commits (`loop.commit_round`). The next round plans again the slots that
+another run has committed in the meantime, and the slots with more to read. The failure of a slot raises no error.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -96,9 +96,9 @@ class Ingest:
         reads at most `Input.max_objects` and `max_bytes`, so a crash costs one round. No round begins after
         `max_seconds`.
 
-        An object whose read fails is left out, and its slot is not `ok`. In the slots of `last_attempt`, the object
-        goes to quarantine, and the slot is committed. A quarantined object is not read again until it changes or is
-        retried (`table.quarantined`), and the rows of its earlier version are removed.
+        An object whose read fails is left out, and its slot is not `ok`. If the slot is in `last_attempt`, the object
+        goes to quarantine, and the slot is committed. A quarantined object is not read again until the object changes
+        or is retried (`table.quarantined`). The rows of the object's earlier version are removed.
 
         An outage never counts against an object. The affected objects and slots are retried last, with backoff. After
         the run has waited `OUTAGE_SECONDS` in total, these slots are not `ok`. If no slot could be planned,
@@ -108,8 +108,8 @@ class Ingest:
         given, the topic must have this epoch (else `NotFoundError`). `segments`: the slots' segments, if the caller has
         read them after it saw the signals. `run`: the run's id (default: the batch's id). `signals`: the signal ETags
         seen when the batch was opened, at `seen_ms`; the commit of a slot stores the slot's ETag. Raises `UsageError`,
-        before any write, if bucket, schema or transform fail for all slots, or the table has other settings. Raises
-        `CorruptError` if the table is damaged (`open_table`).
+        before any write, if the table has other settings. The same error is raised if the bucket, the schema or the
+        transform fails for all slots. Raises `CorruptError` if the table is damaged (`open_table`).
         """
         self.state = Run(
             batch=batch,
@@ -144,7 +144,7 @@ class Ingest:
 
     @property
     def is_patient(self) -> bool:
-        """True while the run's waits for an unavailable store are less than `OUTAGE_SECONDS` in total."""
+        """True while the run has waited less than `OUTAGE_SECONDS` in total for an unavailable store."""
         return self._waited_seconds < OUTAGE_SECONDS
 
     def _opened(self) -> OpenTable:
@@ -157,7 +157,7 @@ class Ingest:
                 self._wait(str(error))
 
     def _wait(self, why: str) -> None:
-        # A random half prevents retries at the same time; the fixed half bounds the number of retries.
+        # The random half of a wait spreads the retries of several runs; the fixed half limits the number of retries.
         most = min(OUTAGE_WAIT_SECONDS, 2.0**self._waits)
         seconds = most / 2 + backoff_seconds(0, self.clock, base=most / 2, ceiling=most / 2)
         self.progress(f"an outage, trying again in {seconds:.1f} s: {why}")
@@ -185,8 +185,8 @@ class Ingest:
             found = self.table.snapshot or table.newest()
         assert isinstance(found, Snapshot), "it was created when it was opened"
         if found.known is not None and found.known.version < found.version:
-            # The writer of this version was killed before it noted the version in `known`. Without the note,
-            # a loss of this version is not detected.
+            # The writer of this version was killed before it noted the version in `known`. Until `known` has this table
+            # version, a loss of the table version cannot be detected.
             known, record = table.reader.known.note(
                 found.table, found.version, found.number, seen=found.record, below=found.lineage
             )
@@ -356,8 +356,9 @@ class _Round:
     def _keep_within_limit(self, done: StagedRound) -> None:
         """Keeps at most `MAX_UNFORESEEN` objects in quarantine for unforeseen errors.
 
-        If there are more such objects, the slots of these objects stay failed: the slots are settled again, as if on an
-        earlier attempt. Cost of a round with an unforeseen error: the requests of `StateReader.failing`.
+        If the round would exceed this limit, the slots of its new objects stay failed. These slots are settled again,
+        as if this attempt were not their last. Cost of a round with an unforeseen error: the requests of
+        `StateReader.failing`.
         """
         ingest, state, base = self.ingest, self.ingest.state, self._base
         wanted = {

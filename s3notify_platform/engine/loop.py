@@ -1,4 +1,4 @@
-"""The loop of a run. Only this module commits rounds, and it has the order of all steps that follow a commit.
+"""The loop of a run. Only this module commits rounds, and defines the order of all steps that follow a commit.
 
 A round commits some slots to all tables of the run, one table after the other: first the source's table, then the
 derived tables. The rows of each derived table are made from the table version that was just committed to the preceding
@@ -84,7 +84,7 @@ class Round:
 def commit_round(staged: Round) -> None:
     """Commits a round as one version of each table, one table after the other.
 
-    Afterwards `known` has these table versions. The failure of a slot raises no error.
+    Afterwards these table versions are noted in `known`. The failure of a slot raises no error.
     """
     for table in staged.tables:
         staged.results.setdefault(table.name, {}).update(table.commit())
@@ -103,15 +103,15 @@ def commit_rounds(
 
     Yields each round after its last step. Every driver of a run takes its rounds from this function.
 
-    After the commit of a round, its rows are visible, and `known` has the table version. Then the function calls
-    `report`, removes the round's entries from the queue, and calls `ask_again` with the slots that were not read
-    completely. The last step calls `settle`, which settles the rescan backlog and stamps the batch's chain.
+    After the commit of a round, the rows of the round are visible, and the table version is noted in `known`. Then the
+    function calls `report`, removes the round's entries from the queue, and calls `ask_again` with the slots that were
+    not read completely. The last step calls `settle`, which settles the rescan backlog and stamps the batch's chain.
 
     A crash at any step loses nothing: the batch stays open, and its slots are requested again, found unchanged, and
     reported. With the reverse order, a crash could leave a committed slot unreported forever.
 
-    `beside` runs a task in the background, which returns the space of the removed entries to the queue. No step waits
-    for this task.
+    `beside` runs a background task, which returns the space of the removed entries to the queue. No step waits for this
+    task.
 
     Cost of a round: the requests of `commit_round`, of `NotificationQueue.remove` for the entries, and of the given
     functions.

@@ -1,7 +1,7 @@
 """Operations on Arrow columns.
 
-Some operations convert texts to timestamps. Others find values that readers cannot represent, or fields that a schema
-lacks.
+Some operations convert texts to timestamps. Other operations find values that readers cannot represent, or fields that
+a schema lacks.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -48,7 +48,7 @@ def unnamed_columns(table: pa.Table, schema: pa.Schema) -> tuple[dict[str, Place
     """Finds the fields that `schema` lacks, at any depth.
 
     Returns, by the field's path, the numbers of the rows in which the field has a value. Also returns the columns that
-    contain such a field, or None.
+    contain such a field; None if there is no such column.
     """
     rows = np.arange(table.num_rows)
     named = {*schema.names}
@@ -154,8 +154,8 @@ _ZONED: Final = r"[T ].*(Z|[+-]\d\d(:?\d\d)?)$"
 
 
 def timestamps(column: pa.Array, kind: pa.DataType, zone: str = "") -> pa.Array:
-    """Converts strings to timestamps, cut to microseconds, the precision of Spark. Times without a zone are in `zone`,
-    or UTC.
+    """Converts strings to timestamps, cut to microseconds, the precision of Spark. A time without a zone is in `zone`;
+    if `zone` is empty, the time is in UTC.
 
     A local time that occurs twice in `zone` (when clocks go back) means the first occurrence. A local time that never
     occurs is refused.

@@ -128,7 +128,7 @@ class Format(ABC):
     def records(
         self, source: ObjectBytes, split: Split, target: Target, *, encoding: str, limits: Limits
     ) -> SplitRecords:
-        """Implements `read`. Errors raised here become the status of the split."""
+        """Implements `read`. Errors that this method raises become the status of the split."""
 
     @abstractmethod
     def schemas(self, source: ObjectBytes, key: str, encoding: str) -> Iterator[pa.Schema]:
@@ -148,8 +148,8 @@ class Format(ABC):
     ) -> Iterator[Parsed | SplitEnd]:
         """Yields the records of a split, block by block, in order, and at the end one `SplitEnd`.
 
-        Memory: `object_bytes.AHEAD` chunks, and one block of records with its Arrow table. Parquet takes one row group
-        instead of the block, and binary takes the whole object. Cost: 1 GET for each `CHUNK_BYTES`, and 1 GET for the
+        Memory: `object_bytes.AHEAD` chunks, and one block of records with its Arrow table. A Parquet row group, or a
+        whole binary object, takes the place of the block. Cost: 1 GET for each `CHUNK_BYTES`, and 1 GET for the
         object's beginning if the split begins later.
         """
         try:

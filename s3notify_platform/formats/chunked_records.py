@@ -59,7 +59,7 @@ class Piece:
 
 
 def cut_lines(body: bytes, *, mark: bool, final: bool) -> tuple[Offsets, Offsets, int]:
-    """Returns a `Cut` for records that are lines, including blank ones."""
+    """Returns the result of a `Cut` whose records are lines, including blank lines."""
     whole = len(body) if final else body.rfind(b"\n") + 1
     lines = body[:whole]
     return *ranges_between(lines, np.frombuffer(lines, np.uint8) == NEWLINE, mark=mark), whole
@@ -70,7 +70,7 @@ def first_record(
 ) -> tuple[Iterator[bytes], int]:
     """Returns the text behind the first line end, and the place where that text begins. `text` begins at `place`.
 
-    `quoted`: line ends in quoted values do not count. The first byte must not be inside a quoted value.
+    `quoted`: a line end in a quoted value does not end a record. The first byte must not be inside a quoted value.
     """
     first, open_before = True, False
     for chunk in text:
@@ -150,7 +150,7 @@ def pieces(text: Iterable[bytes], cut: Cut, *, place: int = 0, limit: int = RECO
 def _with_end(text: Iterable[bytes]) -> Iterator[tuple[bytes, str | None]]:
     """Yields each chunk with None.
 
-    The last item is an empty chunk, with the reason if damage has ended the text, else with "".
+    Then yields an empty chunk with the damage that has ended the text; "" means no damage.
     """
     try:
         for chunk in text:

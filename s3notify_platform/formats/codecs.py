@@ -95,7 +95,7 @@ def without_suffix(name: str) -> str:
 def by_record(key: str, encoding: str) -> bool:
     """True if key and encoding show that a text can only be read from its beginning. Pure.
 
-    The content of any other object may have the same limitation, which only the reader of the first split finds.
+    The result is false if only the content shows a compression or encoding, which the reader of the first split finds.
     """
     return without_suffix(key) != key or not _is_utf8(encoding)
 
@@ -314,7 +314,7 @@ def _snappy_frames(chunks: Iterator[bytes]) -> Iterator[bytes]:
 
 
 def _is_data(kind: bytes, frame: bytes) -> bool:
-    """True if the frame, with `kind` as its first byte, has the right checksum of its data."""
+    """True if `frame`, behind the byte `kind`, is a frame of data with the right checksum."""
     with suppress(cramjam.DecompressionError):
         return bool(cramjam.snappy.decompress(_SNAPPY_MAGIC + kind + frame))
     return False
@@ -373,7 +373,7 @@ def _encoding_of(head: bytes, declared: str) -> str | None:
     """Returns the encoding of a text that begins with `head`; None for UTF-8. A byte order mark takes precedence."""
     if head.startswith(codecs.BOM_UTF8):
         return None
-    # The byte order mark of UTF-32 also means, in UTF-16, a byte order mark and one NUL character.
+    # In UTF-16, the bytes of UTF-32's byte order mark are a byte order mark and one NUL character.
     two_bytes = codecs.lookup(declared).name.startswith("utf-16")
     for mark, name in _MARKS:
         if head.startswith(mark) and not (two_bytes and name == "utf-32-le"):
@@ -382,7 +382,7 @@ def _encoding_of(head: bytes, declared: str) -> str | None:
 
 
 def _damaged(error: UnicodeError) -> tuple[str, int]:
-    """Replaces bytes that the encoding does not allow by a lone surrogate, which becomes invalid UTF-8."""
+    """Puts a lone surrogate, which becomes invalid UTF-8, in place of bytes that the encoding does not allow."""
     assert isinstance(error, UnicodeDecodeError)
     return "\udcff", error.end
 

@@ -35,7 +35,7 @@ Offsets = npt.NDArray[np.int64]
 _NONE: Final = np.zeros(0, np.int64)
 
 
-# Not frozen: a frozen class takes three times as long, and there may be as many rejects as records.
+# Not frozen: to create a frozen object takes three times as long, and there may be as many rejects as records.
 @dataclass(slots=True, kw_only=True)
 class Reject:
     """A record that could not be loaded. `raw` is cut at `MAX_RAW_BYTES`."""
@@ -194,7 +194,7 @@ class Records:
 
     def texts(self) -> pa.Array:
         """Returns the records as strings; bytes that are not UTF-8 become U+FFFD."""
-        # Parts with an even number are records; the parts between records are line ends.
+        # Parts 0, 2, 4, … are records; the other parts are line ends.
         bounds = np.column_stack([self.start, self.end]).ravel()
         buffers = [None, pa.py_buffer(bounds), pa.py_buffer(self.body)]
         parts = pa.Array.from_buffers(pa.large_binary(), max(len(bounds) - 1, 0), buffers)

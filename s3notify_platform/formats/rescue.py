@@ -1,7 +1,7 @@
 """Values that do not fit their column, and fields that the schema lacks.
 
-With `quarantine`, a record with such a value becomes a reject, whose reason has the column and the value. With
-`rescue`, the record becomes a row: a value that does not fit is null in its column, and `_rescued` has its text.
+With `quarantine`, a record with such a value becomes a reject. The reject's reason contains the column and the value.
+With `rescue`, the record becomes a row: a value that does not fit is null in its column, and `_rescued` has its text.
 `_rescued` is a JSON object of paths and texts; Spark reads it as `from_json(_rescued, 'map<string,string>')`. Paths are
 like `amount`, `customer.city`, `lines[2].sku`. The text of a value is the same as in the object. A JSON string is
 stored as its content, any other JSON value as its JSON text. A value of Parquet is stored as JSON.

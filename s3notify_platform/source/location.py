@@ -170,7 +170,7 @@ class Location(LocationSettings):
 
     @property
     def table_name(self) -> TableName:
-        """The table's name and commands, for messages."""
+        """The table's name for messages, and the function that makes its commands."""
         return TableName(source=self.name, command=self.command)
 
     def open_table(self, store: ObjectStore | None = None, *, expected: str = "") -> OpenTable:
@@ -184,7 +184,8 @@ class Location(LocationSettings):
         return table
 
     def identity(self, *, store: ObjectStore | None = None) -> Identity | None:
-        """Returns the settings with which the table was made, from its record; None without a table. Cost: 1 read.
+        """Returns the identity in the table's known record: the settings with which the table was made. Without a
+        table, returns None. Cost: 1 read.
 
         Raises `UsageError` if the table has another number of slots.
         """
@@ -279,8 +280,8 @@ class Location(LocationSettings):
         """Replaces `auto` by a definite commit mode, which is required before the first commit.
 
         The abilities of the platform's `store` are probed once for each source. The object `store.json` beside the
-        table has the abilities and the resulting mode. Raises `UsageError` if the store lacks a required ability, or if
-        earlier commits to the table used another mode: with two modes, runs would overwrite each other's commits.
+        table keeps the abilities and the resulting mode. Raises `UsageError` if the store lacks a required ability, or
+        if earlier commits to the table used another mode: with two modes, runs would overwrite each other's commits.
         Raises `CorruptError` for an incomplete table, unless `lost` accepts it. Cost: 1 GET, and about 50 requests the
         first time.
         """
@@ -292,7 +293,7 @@ class Location(LocationSettings):
                 self.table(store=store).newest()  # raises for an emptied table, before any write
             found = probe(store, self.platform_prefix)
         else:
-            # `store.json` of an earlier version of this package may have fewer abilities.
+            # In `store.json` of an earlier version of this package, some abilities may be missing.
             names = {field.name for field in fields(Capabilities)} & earlier.keys()
             found = Capabilities(**{name: earlier[name] for name in names})
         choice = choose_commit(
@@ -324,7 +325,7 @@ class ReadOnly(ConditionalCommit):
 
 @lru_cache(maxsize=REMEMBERED_TABLES)
 def _memory(_platform: S3Config, _prefix: str) -> SnapshotMemory:
-    """Returns the memory of a table, by bucket, endpoint and prefix: the newest snapshot that this process knows."""
+    """Returns the object that keeps the newest snapshot of this table that the process knows."""
     return SnapshotMemory()
 
 

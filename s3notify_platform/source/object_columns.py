@@ -158,6 +158,6 @@ def _values(paths: pa.Schema, directory: str) -> tuple[tuple[Any, ...], Mapping[
 
 def _value(text: str, kind: pa.DataType) -> Any:
     value = values_of(pa.array([text]), kind, _PLAIN)[0].as_py()
-    if value is None:  # CSV still reads the empty text as null
+    if value is None:  # `values_of` reads an empty text as null
         raise pa.ArrowInvalid("an empty text")
     return value

@@ -419,8 +419,8 @@ SETTINGS: Final[Mapping[str, Setting]] = {
 
 
 def ungrouped(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Replaces each group of YAML by the group's settings, which get their names outside YAML. A group that is `None`
-    is empty.
+    """Replaces each group of YAML by the group's settings. Each setting gets the name that it has outside YAML. A group
+    that is `None` is empty.
     """
     own = {name: value for name, value in given.items() if name not in ("s3", "dynamodb", "latest")}
     tables = {DYNAMODB.get(name, name): value for name, value in (given.get("dynamodb") or {}).items()}

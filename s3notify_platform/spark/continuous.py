@@ -80,7 +80,7 @@ def _in_background(seconds: float, action: Callable[[], None]) -> None:
 
 
 TAGGING_SECONDS: Final = 2.0
-"""Maximum seconds for tagging between two polls. If the tagging of a slot has begun, the slot is still finished."""
+"""Maximum seconds for tagging between two polls. A slot whose tagging has begun is finished even after this time."""
 
 SWEEP_SECONDS: Final = 86_400.0
 """Seconds between two comparisons of the whole bucket by a process that runs permanently."""
@@ -127,9 +127,9 @@ class ContinuousIngest:
         present changes, and returns.
 
         Continues from the last signals that any process has seen (`engine.batch.signals_seen`). Compares all objects at
-        the first start, with `sweep`, and every `SWEEP_SECONDS`. A table with missing versions is refused. During an
-        outage, waits with backoff and reports to `progress`. With `every_seconds` None, raises the error. Also raises
-        Spark's errors if Spark no longer works, and errors that only an operator can fix.
+        the first start and every `SWEEP_SECONDS`; with `sweep`, also at this start. A table with missing versions is
+        refused. During an outage, waits with backoff and reports to `progress`. With `every_seconds` None, raises the
+        error. Also raises Spark's errors if Spark no longer works, and errors that only an operator can fix.
 
         Cost: 1 HEAD for an idle poll, and 1 HEAD and 1 LIST for a poll with changes. A batch costs 4 requests, and the
         requests of `take`.
@@ -153,8 +153,8 @@ class ContinuousIngest:
     def take(self, signals: Mapping[Slot, str | None], *, batch: str) -> BatchResult:
         """Ingests these slots, and the slots that wait for a rescan. The call may be repeated. Raises `UsageError` if
         no slot can be ingested, and `UnavailableError` for an outage (`Ingest.rounds`). A slot that fails is added to
-        `failing` and requested again. Cost: the requests of `Ingest.rounds` and `commit_rounds`, and 2 or more for
-        topic and backlog.
+        `failing` and requested again. Cost: the requests of `Ingest.rounds` and of `commit_rounds`, and a few requests
+        for the topic and the backlog.
         """
         rescans = self.backlog.read()
         with ThreadPoolExecutor(1, "room") as beside:
@@ -192,7 +192,7 @@ class ContinuousIngest:
 
     def decided(self, signals: Iterable[Slot], rescans: Rescans, *, unqueued: bool = False) -> Decision:
         """Decides how to find the changes in these slots. `rescans`: the backlog, read after the poll. `unqueued`: one
-        of the signals is from a writer that does not queue. Cost: 1 request, or none if the result is `follow` again.
+        of the signals is from a writer that does not queue. Cost: 1 request, or none to follow a known topic.
         """
 
         def decided() -> Decision:
@@ -305,7 +305,7 @@ class ContinuousIngest:
             raise
 
     def advance(self, batch: str) -> None:
-        """Updates the source's derived tables. `behind` reports a failure; the next poll or batch tries again."""
+        """Updates the source's derived tables. `behind` shows a failure; the next poll or batch tries again."""
         self.behind = ""
         for asset in self.source.kinds:
             try:
@@ -377,7 +377,7 @@ class _Following:
         self._seen: Record | None = None
         self._table = ""
         self._followed = False
-        """True if the last batch followed entries; the next batch then reads entries before its decision."""
+        """True if the last decision was to follow entries. The next step then reads the entries before its decision."""
         self._untagged = 0
         self._advanced = False
         """True if the derived tables were updated since the start."""
@@ -434,7 +434,7 @@ class _Following:
     def _begun(self) -> Watcher:
         """Returns a watcher with the last state that any process has seen.
 
-        If no signals are stored yet, and for a sweep, all slots wait.
+        If no state is stored, or if a sweep was requested, the next batch has all slots.
         """
         ingest, location = self._ingest, self._ingest.source.location
         platform = open_store(location.platform)

@@ -22,7 +22,7 @@ MAX_JOBS: Final = 128
 """Maximum number of jobs that search for the slots at fault in a failing batch."""
 
 MAX_FAILED_JOBS: Final = 12
-"""Number of failed jobs, without any successful job, after which all slots count as at fault."""
+"""Number of failed jobs after which all slots count as at fault, if no job has succeeded."""
 
 
 class TransformError(Exception):

@@ -84,7 +84,7 @@ def is_remote(spark: SparkSession) -> bool:
 
 
 def parallelism(spark: SparkSession) -> int:
-    """Returns the number of concurrent tasks of the cluster. A Connect server has this number in
+    """Returns the number of concurrent tasks of the cluster. With Spark Connect, this number comes from
     `spark.default.parallelism`.
     """
     if is_remote(spark):

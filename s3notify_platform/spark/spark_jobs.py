@@ -1,11 +1,10 @@
 """Runs the engine's work as Spark jobs, which plan, infer a schema, or read and stage. Only outcomes and packs reach
 the driver, never rows.
 
-A staging job that fails as a whole is tried again in halves, down to one slot (`failures.in_halves`). If a task died
-that has read only one slot, this slot is tried alone next. When a slot has failed alone, its objects are tried in
+A staging job that fails as a whole is tried again in halves, down to one slot (`failures.in_halves`). If the task that
+died has read only one slot, this slot is tried alone next. When a slot has failed alone, its objects are tried in
 halves, down to the object at fault. Two kinds of failures start this search. In the first kind, a task dies, by a
-signal or for lack of memory. In the second kind, a user's transform, or the writing of files, raises an unexpected
-exception.
+signal or for lack of memory. In the second kind, a user's transform or a file writer raises an unexpected exception.
 """
 
 import pickle
@@ -295,7 +294,7 @@ class SparkJobs:
             raise TransformError(described(error)) from error
         slots = self._source.location.slots
         tasks = max(1, min(self.width, len({split.version.slot for split in splits})))
-        # Each task has a range of slots, so that its packs cover few slots. Every task refuses rows without a
+        # Each task gets a range of slots, so that the task's packs cover few slots. Every task refuses rows without a
         # slot.
         group = F.coalesce(F.floor(F.col("_slot") * tasks / slots), F.lit(0)).cast("int")
         within = F.least(F.greatest(group, F.lit(0)), F.lit(tasks - 1))

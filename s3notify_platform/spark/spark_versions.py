@@ -6,7 +6,7 @@ import pyarrow as pa
 from pyspark.sql.pandas import types
 from pyspark.sql.types import StructType
 
-# Before PySpark 4.3, a boolean parameter, true by default, selects UTC.
+# In PySpark before 4.3, a boolean parameter selects UTC, and is true by default.
 _UTC = {"timezone": "UTC"} if "timezone" in inspect.signature(types.to_arrow_schema).parameters else {}
 
 

@@ -8,7 +8,7 @@ topic, and changes by a writer that does not queue. So the decision is the first
                  signalled: compare these and the changed slots with a listing, once a listing is due
     follow       otherwise: look at the keys that the entries of the changed slots name, and list nothing
 
-`note_writers` notes whether the batch found a writer that does not queue, before the batch counts as done. `ask_again`
+Before a batch counts as done, `note_writers` notes whether the batch found a writer that does not queue. `ask_again`
 requests again the slots that a batch did not read completely.
 """
 
@@ -78,8 +78,8 @@ def decide(
         how="rescan",
         topic=topic,
         slots=frozenset({*changed, *rescans.slots}),
-        # The upper bound of the wait matters if the clock was set back: without it, listings could stop for a
-        # long time.
+        # The wait is at most `list_seconds`, even if the clock was set back. Otherwise listings could stop for a long
+        # time.
         wait_seconds=min(list_seconds, max(0.0, list_seconds - (now_ms - listed_ms) / 1000)),
     )
 
@@ -133,9 +133,9 @@ def ask_again(
     store: ObjectStore | None = None,
     clock: Clock = SYSTEM_CLOCK,
 ) -> None:
-    """Makes the next batch look at these slots again: with a listing if `listing` is true, else by the slots' entries
-    and states. Cost: 1 PUT for each slot, and 1 PUT for the root; with `listing`, also 1 read and 1 write of the
-    backlog. Without slots, no request is sent.
+    """Makes the next batch look at these slots again. With `listing`, the batch lists the bucket. Otherwise the batch
+    uses the slots' entries and states. Cost: 1 PUT for each slot, and 1 PUT for the root; with `listing`, also 1 read
+    and 1 write of the backlog. Without slots, no request is sent.
     """
     if not (wanted := sorted(set(slots))):
         return

@@ -29,7 +29,7 @@ class RunView:
     failure: str = ""
     """The run's own reason for its failure."""
     gone: Callable[[], bool] = lambda: False
-    """Returns True if certainly no process executes the run, now or later.
+    """Returns True if it is certain that no process executes the run, now or later.
 
     The function is called only for a run without a heartbeat.
     """
@@ -58,8 +58,8 @@ def pulse_of(
 ) -> Pulse:
     """Returns the pulse of the runs that have not ended. `before`: the `progress` of the previous call.
 
-    A run that never had a heartbeat is silent after `startup_seconds`. With `patient`, a run that Dagster is starting
-    has no such limit.
+    A run that never had a heartbeat is silent after `startup_seconds`. With `patient`, this limit does not apply to a
+    run that Dagster is starting.
     """
     progress: dict[str, tuple[int, int]] = {}
     alive: list[str] = []

@@ -24,10 +24,10 @@ committed. Batches of failed slots and batches of other slots take turns.
 `list_or_follow` decides for each batch between a listing of the bucket and the entries of the source's topic. A batch
 that compares everything runs alone. Rescans are `list_seconds` apart.
 
-A slot in flight is never requested again. A later change in the slot waits: the cursor keeps the root's old ETag until
-every changed slot could be requested. A living run increments a counter (`heartbeats`). A run counts as dead if, by the
-sensor's own clock, its counter has not changed for `silence_seconds`. A run without a heartbeat counts as dead after
-`silence_seconds` if its process is known to be gone, and otherwise after `startup_seconds`. No data depends on
+A slot in flight is never requested again. If such a slot changes, the change waits. The cursor keeps the root's old
+ETag until all changed slots were requested. A living run increments a counter (`heartbeats`). A run counts as dead if,
+by the sensor's own clock, its counter has not changed for `silence_seconds`. A run without a heartbeat counts as dead
+after `silence_seconds` if its process is known to be gone, and otherwise after `startup_seconds`. No data depends on
 liveness: if a living run counts as dead, it either commits, or has a conflict with the next run.
 """
 
@@ -349,7 +349,9 @@ class BatchPlanner:
     def _pulse(
         self, batch: OpenBatch, runs: Sequence[RunView], now_ms: int
     ) -> tuple[OpenBatch, bool, Sequence[str]]:
-        """Returns the batch with the progress of its runs, true if a run is alive or awaited, and the silent runs."""
+        """Returns the batch with the progress of its runs. The second result is true if a run is alive or awaited. The
+        third result has the silent runs.
+        """
         startup_ms = self.settings.startup_seconds * 1000
         found = pulse_of(
             runs,
@@ -358,7 +360,7 @@ class BatchPlanner:
             silence_seconds=self.settings.silence_seconds,
             startup_seconds=self.settings.startup_seconds,
         )
-        # Dagster may not have created all runs yet: Dagster resumes a tick that died while it created runs.
+        # Some runs of the batch may not exist yet: after a tick has died, Dagster creates the remaining runs.
         awaited = len(runs) < batch.parts and now_ms - batch.opened_ms < startup_ms
         return replace(batch, progress=found.progress), awaited or bool(found.alive), found.silent
 
@@ -388,7 +390,7 @@ class BatchPlanner:
 
 
 def _chain(batch: OpenBatch) -> Chain:
-    """Returns the chain of a batch without its payload, so that no tick has to read the head of the chain."""
+    """Returns the chain of a batch. The chain lacks the payload, so that no tick has to read the chain's head."""
     return Chain.of(batch.id, batch.chain, map(str, batch.slots))
 
 

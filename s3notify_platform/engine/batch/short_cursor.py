@@ -1,10 +1,10 @@
 """Keeps the sensor's cursor short enough for Dagster's UI: a record of the source stores the signals seen.
 
-A cursor has the name of a record, which has 8 bytes for each slot. The cursor itself lists the slots that have changed
-since the record was written. If there are more than `MOVED_MAX` changed slots, a new record is written; its name is its
-hash. The new record is written before Dagster stores the new cursor, and the previous record is removed later. So a
-repeated tick always finds the record of its cursor. If a record is lost, all slots that were ever signalled are looked
-at, and no change is missed.
+A cursor contains the name of a record. The record has 8 bytes for each slot. The cursor itself lists the slots that
+have changed since the record was written. If there are more than `MOVED_MAX` changed slots, a new record is written;
+its name is its hash. The new record is written before Dagster stores the new cursor, and the previous record is removed
+later. So a repeated tick always finds the record of its cursor. If a record is lost, all slots that were ever signalled
+are looked at, and no change is missed.
 """
 
 import json
@@ -37,7 +37,7 @@ this name.
 
 @lru_cache(maxsize=128)
 def _kept(name: str) -> list[bytes]:  # noqa: ARG001 - the key of the cache
-    """Returns a list with this process's copy of the record's value; the list is empty until the value is known."""
+    """Returns a list, in which this process keeps the record's value. The list is empty until the value is known."""
     return []
 
 
@@ -133,7 +133,7 @@ def _watch_of(cursor: str) -> Mapping[str, Any]:
 
 
 def _moved(before: bytes, vectors: bytes) -> dict[str, str]:
-    """Maps the place of each digest that differs from `before` to the digest in `vectors`, as hexadecimal text."""
+    """Returns the digests in `vectors` that differ from `before`, as hexadecimal texts by place."""
     padded = before.ljust(len(vectors), b"\0")
     return {
         str(at // DIGEST_BYTES): vectors[at : at + DIGEST_BYTES].hex()

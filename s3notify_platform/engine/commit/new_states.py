@@ -147,7 +147,7 @@ def _left(planned: SlotPlan, outcomes: Mapping[str, Outcome], facts: RoundFacts)
     deleted = {key for key, outcome in outcomes.items() if outcome.status == "deleted" and key in known}
     match facts.on_delete:
         case "keep":
-            # A deleted object cannot be read again: its state, as expired, no longer requests another read.
+            # A deleted object cannot be read again. Its state becomes expired, and then requests no further read.
             again = {key for key in deleted if outcomes[key].etag == known[key].etag}
             expired |= {key for key in again if known[key].rows and not known[key].expired}
         case "keep_expired":
@@ -173,7 +173,7 @@ def _quarantined(
 def _read(key: str, outcome: Outcome, known: ObjectState | None, facts: RoundFacts) -> ObjectState:
     """Returns the state of an object that was read.
 
-    If the read continued earlier reads, the state counts their rows, too.
+    If the read continued earlier reads, the state also counts the rows of the earlier reads.
     """
     begun = known if outcome.start else None
     if outcome.start and (begun is None or begun.etag != outcome.etag):

@@ -112,7 +112,9 @@ class RoundCommit:
         return found
 
     def _schema(self, schema: TableSchema | None) -> tuple[MetaData | None, Protocol | None]:
-        """Returns the table's new metadata and its new protocol. Both are None if the round changes neither."""
+        """Returns the table's new metadata and its new protocol. If the round changes neither the metadata nor the
+        protocol, both results are None.
+        """
         snapshot = self.base.snapshot
         assert schema is not None, "chosen when the round was staged"
         vectors = self.source.input.overwrites == "vectors"

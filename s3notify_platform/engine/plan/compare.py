@@ -117,7 +117,7 @@ def comparer(
     """Returns the function that each task calls. The function compares a listing with the manifest's states, for groups
     of slots.
 
-    A plan has at most `quota` changes of each slot. Each task has the slots of one range (`group_of`), sorted.
+    A plan has at most `quota` changes of each slot. Each task compares the slots of one range (`group_of`), in order.
     """
     groups: dict[int, list[Slot]] = {}
     for slot in wanted:
@@ -288,7 +288,7 @@ class Comparison:
         return self._is_other(slot) or self.manifest.slot(slot).backfill > 0
 
     def listed(self, found: Sequence[tuple[_Found, pa.RecordBatch]]) -> Iterator[SlotPlan]:
-        """Yields the plans of listed slots. `found` has each slot with all its states."""
+        """Yields the plans of listed slots. `found`: the listed objects of each slot, and all states of the slot."""
         states = [columns for _, columns in found]
         pending = (columns.filter(pending_in(columns)).column("key").to_pylist() for columns in states)
         listed = compared(
@@ -336,7 +336,7 @@ class Comparison:
         changes = changes_of_slot(
             found.slot,
             [each for each in versions if each.key not in self._skip],
-            # Without this filter, skipped keys count as gone.
+            # Without this filter, skipped keys would count as gone.
             {key: s for key, s in states.items() if key not in self._skip or self._has_left(key, found)},
             max_objects=self._quota,
             touched=touched,
@@ -346,7 +346,8 @@ class Comparison:
             stays=lambda state: self._source.input.stays(state) and self._chosen(state.key),
         )
         announced = {entry.event.key for entry in found.entries}
-        # A read that continues, or that repeats an unchanged object, needs no entry: the object counts as announced.
+        # If the ETag is unchanged, the read only continues or repeats an earlier read. Such a read needs no entry, so
+        # the object counts as announced.
         announced |= {v.key for v in (s.version for s in changes.read) if _etag_of(states, v.key) == v.etag}
         concerned = [*(split.version.key for split in changes.read), *changes.gone]
         withdrawn = 0

@@ -81,7 +81,8 @@ def begin_listing(
     `user`: see `NotificationQueue.entries`.
     """
     bucket = CountingStore(open_store(source.input.bucket))
-    # A slot without entries has a row, too. Otherwise a slot whose objects are all gone is not compared.
+    # A slot without entries has a row, too. Without such a row, a slot whose objects are all gone would not be
+    # compared.
     by_slot: dict[Slot, list[Entry]] = {slot: [] for slot in sorted(wanted)}
     with suppress(NotFoundError):  # the source has no topic yet
         queue = source.location.queue(table.reader.store)

@@ -149,7 +149,7 @@ class Counted:
     def beyond(self) -> Iterator[Rejected]:
         """Yields one more reject for each object that has more than `MAX_REJECTS` rejects.
 
-        The reason of this reject has the number of rejects that were not kept.
+        The reason of this reject contains the number of rejects that were not kept.
         """
         yield from self._written(
             replace(first, reason=f"{self._rejects[index] - MAX_REJECTS} more, the first: {first.reason}")
@@ -178,7 +178,7 @@ class Counted:
 
 
 def _under_its_names(column: pa.ChunkedArray, named: pa.Field) -> pa.ChunkedArray:
-    """Returns the column with the names that its nested fields have in the table."""
+    """Renames the nested fields of a column to their names in the table."""
     if column.type.equals(named.type):
         return column
     return pa.chunked_array([chunk.view(named.type) for chunk in column.chunks], named.type)

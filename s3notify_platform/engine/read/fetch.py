@@ -106,8 +106,7 @@ def fetch(
                 for version, count in zip(part, counts, strict=True)
                 for n in range(count)
             ]
-            # Each thread gets one call for many objects. Measured with one call for each object, the read
-            # takes twice the time.
+            # Each thread gets one call for many objects. With one call for each object, the read took twice the time.
             size = -(-len(gets) // IN_FLIGHT)
             upcoming = pool.map(share, [gets[low : low + size] for low in range(0, len(gets), size)])
             if pending is not None:

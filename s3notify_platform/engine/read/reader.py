@@ -76,7 +76,7 @@ class SplitReader:
             yield from self.pieces(split)
 
     def sorted_out(self, splits: Iterable[Split]) -> tuple[list[Split], list[Split]]:
-        """Returns the splits of whole objects, for `windows`, and all other splits, for `pieces`."""
+        """Returns two lists: the splits of whole objects for `windows`, and all other splits for `pieces`."""
         found: tuple[list[Split], list[Split]] = ([], [])
         for split in splits:
             found[is_big(split, self.source)].append(split)

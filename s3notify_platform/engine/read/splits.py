@@ -48,9 +48,9 @@ def cut(split: Split, source: Source) -> list[Split]:
 def assign_splits(splits: Sequence[Split], width: int) -> tuple[list[Split], list[int]]:
     """Returns the splits in order of slots and keys, and the number of the task that reads each split. Pure.
 
-    Each task has a range of slots with about as many bytes as the other tasks. So the packs of a task cover few slots,
-    and later rounds rewrite few packs. There are up to `width` tasks of at least `SMALL_TASK_BYTES`. If a task would
-    then have more than about `TASK_BYTES`, there are more tasks.
+    Each task gets a range of slots, and all tasks get about the same number of bytes. So the packs of a task cover few
+    slots, and later rounds rewrite few packs. There are up to `width` tasks of at least `SMALL_TASK_BYTES`. More tasks
+    are made if a task would otherwise have more than about `TASK_BYTES`.
     """
     ordered = sorted(splits, key=lambda split: (split.version.slot, split.version.key, split.start))
     costs = [split.end - split.start + OBJECT_COST_BYTES for split in ordered]

@@ -6,7 +6,7 @@ written to separate packs in the same way. Tasks report outcomes and packs to th
 `CARRIED_PACK_BYTES` is sent to the driver, which writes the pack together with the manifest: this saves a request.
 
 With a transform, the first tasks only read (`reading_task`), and the rows stay in Spark. The driver receives the
-outcomes. Then other tasks write the transform's rows of the objects that were read completely (`storing_task`).
+outcomes. Then other tasks (`storing_task`) write the rows that the transform has made of completely read objects.
 
 If the attempt of a task is lost or repeated, its packs never become part of a table version.
 
@@ -127,7 +127,7 @@ def reading_task(source: Source, reader: SplitReader, label: int) -> Callable[[B
 def _said(found: list[Staged], output: pa.Schema) -> Batches:
     """Encodes rows of `STAGED` in column `STAGED_COLUMN` of a transform's input.
 
-    A row has a slice of a batch, because a column's value has a size limit.
+    Each row has only a slice of the batch, because the size of a column's value is limited.
     """
     for batch in in_slices(STAGED.batch(found), BATCH_BYTES):
         sink = pa.BufferOutputStream()

@@ -8,5 +8,5 @@ A change is described by these values, from its entry to its rows:
     outcome   Outcome: how the read of an object, or of a part of it, ended
     results   SlotResult: how a slot ended; and BatchResult, Run, Reading of the run as a whole
 
-`row_schema` makes Arrow tables and Spark tables of the rows. `unforeseen` describes errors.
+`row_schema` converts the rows to columns of Arrow and Spark. `unforeseen` describes errors.
 """

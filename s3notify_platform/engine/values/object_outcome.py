@@ -61,7 +61,7 @@ def joined(parts: Sequence[Outcome], *, whole: bool) -> Outcome:
     """Joins the outcomes of an object's parts, which one or several tasks have read, to the outcome of the object.
     Pure.
 
-    The parts count, in order, up to the first part whose read failed. `failed` is the failure of that part. With
+    The result covers the parts before the first part whose read failed, and has the failure of this first part. With
     `whole`, the failure of any part fails the object. If one part is superseded or deleted, the whole object is
     superseded or deleted, because its parts may be of two object versions.
     """

@@ -1,8 +1,8 @@
 """The object versions that a round reads. Tasks find these object versions by comparison, and the driver collects the
 results.
 
-The driver receives only the changes of a batch: the splits, the removed keys, and the entries to remove. Splits and
-removed keys together are at most `max_objects`, and one more for each slot. The topic's capacity limits the number of
+The driver receives only the changes of a batch: the splits, the removed keys, and the entries to remove. The number of
+splits and removed keys is at most `max_objects`, plus one for each slot. The topic's capacity limits the number of
 entries. All other objects of the bucket pass through Spark's own shuffle, which spills to disk, and never through the
 driver.
 """
@@ -76,8 +76,8 @@ class Plan:
     """A round's work, by slot, and the requests that were needed to find it.
 
     `failed` slots have no plan, because their bucket or state could not be read. `chains`: the number of chains in
-    which the bucket was listed. `overran`: the number of cuts at which a chain of LISTs did not stop. The cause is a
-    server that does not list correctly after a given key.
+    which the bucket was listed. `overran`: the number of cuts at which a chain of LISTs did not stop. If a chain does
+    not stop, the server does not list correctly after a given key.
     """
 
     slots: dict[Slot, SlotPlan] = field(default_factory=dict)

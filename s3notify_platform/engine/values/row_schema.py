@@ -78,7 +78,7 @@ def runs_of(batch: pa.RecordBatch, name: str) -> Iterator[tuple[int, pa.RecordBa
 
 
 def numbers_of(batches: Batches) -> Iterator[int]:
-    """Yields the numbers in these batches, the input of a task that receives only its own number."""
+    """Yields the task numbers in these batches, which have no other data."""
     return (int(number) for batch in batches for number in batch.column(0).to_pylist())
 
 

@@ -9,7 +9,8 @@ record's block begins, plus the record's number in the block.
 Two things differ from the Avro specification. A union of several types, besides null, is read only if these types are
 numbers. A type that contains itself, and arrays whose items take no bytes, are refused.
 
-Fields that are always null are not decoded: they take no bytes, so a few bytes of records can have millions of them.
+Fields that are always null are not decoded. Such fields take no bytes, so a small object could contain millions of
+nulls.
 
 Memory: decompressed blocks of up to `BLOCK_BYTES` or `ROWS` in total, one more block, and the records of all these
 blocks as Python values.

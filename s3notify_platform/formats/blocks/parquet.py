@@ -7,8 +7,7 @@ reject. The split at the file's beginning reports this reject. `_offset` is the 
 
 Memory: the encoded bytes of one row group, and `BATCH_BYTES` of decoded rows. Sizes are checked twice: by the footer
 before anything is decoded, and during decoding. An object whose rows exceed `most_decoded` bytes is usually one reject
-as a whole. If some rows were returned before the excess was noticed, the reject begins at the first row that is left
-out.
+as a whole. If some rows were returned before the check, the reject begins at the first row that is left out.
 """
 
 from collections.abc import Generator, Iterator, Sequence
@@ -57,10 +56,14 @@ The number is small because the decoded size is known only after decoding.
 """
 
 PROBED_ROWS: Final = 8
-"""Number of rows that are decoded to estimate the size of a row, if an object in memory may have large values."""
+"""Number of rows that are decoded to estimate the size of a row. The estimate is made only for an object in memory that
+may have large values.
+"""
 
 SUSPECT_PER_BYTE: Final = 20
-"""Above this ratio of decoded bytes to the object's bytes, all rows are counted before more rows are returned."""
+"""Maximum ratio of decoded bytes to the object's bytes without a check. Above this ratio, the size of all rows is
+checked before more rows are returned.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

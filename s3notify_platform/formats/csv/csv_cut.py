@@ -112,7 +112,7 @@ class Dialect:
         return np.isin(np.arange(256), [ord(self.delimiter), NEWLINE, RETURN, self.quote_byte])
 
     def record_end(self, body: bytes, start: int, end: int) -> int:
-        """Returns where the well-formed values that begin at `start` end; `start` if not even one value is
+        """Returns the end of the well-formed values that begin at `start`; `start` if not even the first value is
         well-formed.
         """
         first, more = self._values
@@ -136,8 +136,8 @@ class Dialect:
     def _values(self) -> tuple[re.Pattern[bytes], re.Pattern[bytes]]:
         """Patterns for a record's first value, and for up to 500 further values.
 
-        The number is limited because an unbounded repetition takes memory. A possessive repetition takes no memory, but
-        Python 3.11.2 matches it wrongly if its body can fail in the middle.
+        The number of values is limited because an unbounded repetition takes memory. A possessive repetition takes no
+        memory, but Python 3.11.2 matches it wrongly if the repeated part can fail in the middle.
         """
         d, q, e = (re.escape(one.encode()) for one in (self.delimiter, self.quote, self.escape))
         plain = rb"[^" + d + e + rb"\r\n]*+"
@@ -171,7 +171,7 @@ def csv_cut(
     with a record.
 
     The header counts as a record, a blank line does not. If not `final`, more text may follow. A record longer than
-    `limit` counts as malformed. `mark`: the body is the object's beginning.
+    `limit` counts as malformed. `mark`: true if the body is the beginning of an object.
     """
     if mark and (skipped := _skipped(body, dialect.skip_lines)):
         if skipped == len(body) and not final:
@@ -244,8 +244,8 @@ def _short(breaks: Marks, whole: int, limit: int) -> bool:
 def quotes_are_plain(octets: npt.NDArray[np.uint8], inside: Marks, dialect: Dialect = STANDARD) -> bool:
     """True if quotes alternately open and close a value. Each quote must be at the border of its value, or be doubled.
 
-    `inside`: for each byte, true if a quoted value is open behind it. The result is also false for a lone carriage
-    return outside of quotes, which makes its record malformed.
+    `inside`: for each byte, true if a quoted value is open after this byte. The result is also false for a lone
+    carriage return outside of quotes, which makes its record malformed.
     """
     if len(octets) and inside[-1]:
         return False
@@ -262,12 +262,16 @@ def quotes_are_plain(octets: npt.NDArray[np.uint8], inside: Marks, dialect: Dial
 
 
 def could_open(padded: npt.NDArray[np.uint8], places: Offsets, dialect: Dialect = STANDARD) -> bool:
-    """True if an opening quote is allowed at each of these places. `padded` has one more byte on either side."""
+    """True if an opening quote is allowed at each of these places. `padded`: the text, with one more byte on either
+    side.
+    """
     return bool(dialect.before[padded[places]].all())
 
 
 def could_close(padded: npt.NDArray[np.uint8], places: Offsets, dialect: Dialect = STANDARD) -> bool:
-    """True if a closing quote is allowed at each of these places. `padded` has one more byte on either side."""
+    """True if a closing quote is allowed at each of these places. `padded`: the text, with one more byte on either
+    side.
+    """
     return bool(dialect.behind[padded[places + 2]].all())
 
 

@@ -71,9 +71,9 @@ def most_values(
 ) -> tuple[pa.Array, ColumnMismatches | None]:
     """Converts texts to the values of a column. A text that does not fit becomes null and counts as a mismatch.
 
-    Tries the cheaper conversions first. The first conversion reads all texts together. The second one leaves out each
-    text that begins with a character with which no value begins. The last conversion leaves out texts that do not match
-    the type's pattern, and finds other mismatches by halving.
+    Tries the cheaper conversions first. The first conversion reads all texts together. The second conversion leaves out
+    each text whose first character cannot begin a value. The last conversion leaves out texts that do not match the
+    type's pattern, and finds other mismatches by halving.
     """
     kind, form = column.type, (written.form if written else "") or FORMS.get(column.type.id)
     rest, odd = texts, np.zeros(len(texts), bool)

@@ -91,7 +91,7 @@ _FEW: Final = 2000
 def check_cells(text: bytes, columns: int | None = None) -> None:
     """Raises `ArrowInvalid` if the number of objects in a JSON text, times `columns`, is too large.
 
-    Without `columns`, the number of different keys counts.
+    Without `columns`, the number of different keys is used.
     """
     objects = max(1, text.count(b"{"))
     if columns is None:

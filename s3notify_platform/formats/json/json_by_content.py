@@ -4,8 +4,8 @@ This format reads objects with the suffix `.json` if no setting decides: one sou
 object is a document if it begins with a list of objects, or with a line that is only `{`. Every other object is read as
 JSON lines. Only the first `BEGINNING_BYTES` of the decoded object decide.
 
-A list cannot be read from its middle. But a large object may have been split before its content was known, as if it had
-JSON lines. Then the reader of the first part reads the whole list, up to `MAX_DOCUMENT_BYTES`. The readers of the other
+A list cannot be read from its middle. But a large object may have been split as JSON lines, before its content was
+known. Then the reader of the first part reads the whole list, up to `MAX_DOCUMENT_BYTES`. The readers of the other
 parts read the object's beginning, too, and find out that their parts have no record. So each record is read exactly
 once, even if the object was split. Each part takes one more GET.
 """

@@ -42,7 +42,7 @@ class Checker:
 
     def unfit(self, records: Records) -> npt.NDArray[np.int64]:
         """Returns the numbers of the records that have a value of a wrong type."""
-        # Parts with an even number are records; the parts between records are line ends.
+        # Parts 0, 2, 4, … are records; the other parts are line ends.
         bounds = np.column_stack([records.start, records.end]).ravel()
         parts = pa.Array.from_buffers(
             pa.large_string(), len(bounds) - 1, [None, pa.py_buffer(bounds), pa.py_buffer(records.body)]

@@ -74,7 +74,7 @@ class JsonReader:
         return pa.string() if written and (commas or not written.comma) else kind
 
     def typed(self, values: pa.Array, kind: pa.DataType, path: str) -> pa.Array:
-        """Converts values that `read` has returned to `kind`, and drops fields that `kind` lacks."""
+        """Converts to `kind` the values that `read` has returned, and drops fields that `kind` lacks."""
         written = self._notation.written(path, kind) if pa.types.is_string(values.type) else None
         if written:
             values = written.values(values, kind)
@@ -115,7 +115,9 @@ class JsonReader:
         raise AssertionError("unreachable")
 
     def noted(self, joined: bytes, found: pa.Schema) -> pa.Schema:
-        """Returns the columns `found` of these lines. Columns whose texts fit the notation get the notation's type."""
+        """Returns the columns `found`, which pyarrow has inferred from these lines. Columns whose texts fit the
+        notation get the notation's type.
+        """
         if not self._notation.infers:
             return found
         texts = pa.schema([column.with_type(_with_texts(column.type)) for column in found])

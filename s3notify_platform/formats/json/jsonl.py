@@ -249,7 +249,7 @@ class JsonLines(Parser):
         return found
 
     def _read_all(self, joined: bytes) -> pa.Table:
-        """Reads all fields. Fields that the schema lacks are read only after a check of their number."""
+        """Reads all fields. Checks the number of values before it reads fields that the schema lacks."""
         try:
             return self._noted(self._read(joined, "error", self._occurring))
         except pa.ArrowInvalid as error:

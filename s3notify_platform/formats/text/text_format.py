@@ -6,10 +6,10 @@ and its last record may end behind the split. A split also reads the byte before
 record begins. In a quoted format, this byte must not be inside a quoted value: so splits of a quoted format are read
 one after the other.
 
-An object that is compressed, or is not in UTF-8 (`codecs`), can only be read from its beginning. Offsets in such an
-object are numbers of records. The split with `start` 0 reads from the beginning. A split with `by_record` skips the
-first `start` records, and reads the records behind them. If only the content shows the compression or encoding, the
-object may have been split already: then its other splits return no record.
+An object that is compressed, or is not in UTF-8 (`codecs`), can only be read from its beginning. For such an object, an
+offset counts records. The split with `start` 0 reads from the beginning. A split with `by_record` skips the first
+`start` records, and reads the records behind them. If only the content shows the compression or encoding, the object
+may have been split already: then its other splits return no record.
 """
 
 from abc import abstractmethod

@@ -3,10 +3,10 @@
 Guarantees. A query reads exactly the object versions that were listed when it was planned. So a task that is repeated
 (on another executor, or speculatively) returns the same rows. If an object was overwritten or deleted after planning,
 the query fails with `ConflictError`: it never mixes object versions. With `read="table"`, a query reads one table
-version: the newest, or that of the option `version` or `at`. With `read="changes"`, a query reads the changes after
-table version `since` (`table.row_changes`). The last version of these changes is the version that `read="table"` would
-read. Bad records are returned as rows with `_change` "reject", reason and raw bytes, unless the option `rejects` has
-another value: no record is lost silently.
+version: the newest, or the table version that the option `version` or `at` chooses. With `read="changes"`, a query
+reads the changes after table version `since` (`table.row_changes`). These changes end with the table version that
+`read="table"` would read. Bad records are returned as rows with `_change` "reject", reason and raw bytes, unless the
+option `rejects` has another value: no record is lost silently.
 
 Rows of objects have `_slot`, `_key`, `_etag`, `_offset` and `_change`, the columns of the data, the columns of
 `partition_columns` and `metadata_columns`, then `_rejected` and `_raw`. Rows of the table have the table's columns.
@@ -220,7 +220,8 @@ class ObjectsReader(DataSourceReader):
 
 @dataclass
 class TableReader(DataSourceReader):
-    """Reads the table version in the options, or the newest table version when the query is planned.
+    """Reads the table version that the options choose. The default is the table version that is the newest when the
+    query is planned.
 
     With `read="changes"`, reads the changes after table version `since`, up to this table version.
     """

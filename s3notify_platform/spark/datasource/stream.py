@@ -115,7 +115,7 @@ class Work(InputPartition):
 
 
 class ChangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Reads added and removed rows. One process of the driver has the reader for as long as the query runs."""
+    """Reads added and removed rows. One process of the driver keeps the reader while the query runs."""
 
     def __init__(
         self, reading: Reading, output: pa.Schema, width: int, *, clock: Clock = SYSTEM_CLOCK
@@ -142,8 +142,8 @@ class ChangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._until = -1 if isinstance(found, Absent) else found.version
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
-        """See `DataSourceStreamReader.getDefaultReadLimit`. The limit is `max_objects`; the limit `max_bytes` applies,
-        too.
+        """See `DataSourceStreamReader.getDefaultReadLimit`. Returns the limit `max_objects`; `_limits` adds the limit
+        `max_bytes`.
         """
         return ReadMaxFiles(self._reading.source.input.max_objects)
 
@@ -251,7 +251,7 @@ class ChangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return until
 
     def _slots(self, snapshot: Snapshot, given: int, limit: ReadLimit) -> int | None:
-        """Returns the slot before which the next micro-batch ends, or None if it returns all remaining slots."""
+        """Returns the first slot that the next micro-batch leaves out; None if no slot is left out."""
         objects, size = self._limits(limit)
         manifest = snapshot.manifest
         each = sum(pack.size for pack in snapshot.packs.values()) / max(snapshot.rows, 1)
