@@ -37,7 +37,9 @@ REMEMBERED: Final = 1000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoisonMessage:
-    """A kept message. If `length`, in bytes, is greater than the size of `body`, `body` is only its beginning."""
+    """A kept message. `length`: the message's size in bytes. If `length` is greater than the size of `body`, `body` is
+    only the message's beginning.
+    """
 
     id: str
     origin: str

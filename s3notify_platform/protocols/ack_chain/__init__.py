@@ -40,8 +40,8 @@ Invariants
     - An acked chain stays acked, and a failed chain stays failed. An ended chain is kept for a while. `purge` removes
       an ended chain to free space; `reuse` removes the chain when the caller wants its tag again.
     - Exactly one operation of a chain gets `Acked`. If the caller of this operation crashed before the answer arrived,
-      a retry of the operation gets `Acked`. If a call that only reads was the first to see the end, one stamper creates
-      one more record, and so claims `Acked`.
+      a retry of the operation gets `Acked`. If a call that only reads saw the end first, no stamp has got `Acked` yet.
+      Then one stamper claims `Acked` by one more record.
     - A scan of several pages is not a snapshot. The scan shows all records that existed when the scan began. Stamps
       only bring a chain nearer to its end. So if a scan shows a chain as done, the chain is done.
 

@@ -120,7 +120,7 @@ class TopicSettings:
 
 
 def takes(settings: TopicSettings, bucket: str, key: str) -> bool:
-    """True if a topic with these settings receives some change of this key."""
+    """True if a topic with these settings receives at least some changes of this key."""
     if settings.bucket not in ("", bucket) or not key.startswith(settings.prefix):
         return False
     if not settings.rules:

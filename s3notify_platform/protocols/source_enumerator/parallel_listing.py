@@ -59,7 +59,9 @@ def choose_cuts(store: ObjectStore, prefix: str, wanted: Sequence[str]) -> list[
 
 
 def hands_over(store: ObjectStore, prefix: str, cut: str, following: Sequence[str]) -> bool:
-    """True if a LIST after `cut` begins with the keys `following`, known to come after `cut`. Cost: 1 LIST."""
+    """True if a LIST after `cut` begins with the keys `following`. The caller knows that these keys come after `cut`.
+    Cost: 1 LIST.
+    """
     return _keys(store, prefix, cut, HANDOVER_KEYS)[: len(following)] == list(following[:HANDOVER_KEYS])
 
 
