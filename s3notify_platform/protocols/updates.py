@@ -130,8 +130,8 @@ class Stored:
 class Changed:
     """The record does not have the expected version. `record` is the record that was found at the conflict or later.
 
-    `in_doubt`: an attempt of this call may have been applied, and another call may have replaced or removed its value
-    since then.
+    `in_doubt`: an attempt of this call may have been applied. Another call may then have replaced or removed this
+    attempt's value.
     """
 
     record: Record | None

@@ -1,4 +1,5 @@
-"""Poison: messages that an inlet cannot process. They are kept with the queue until a person has inspected them.
+"""Poison: messages that an inlet cannot process. Such messages are kept with the queue until a person has inspected
+them.
 
 A message that is not an S3 event message fails on every retry. An event that no topic can store also fails on every
 retry. Such messages must not block other messages. So poison is first kept here with a reason, and then removed from

@@ -34,8 +34,8 @@ Storage
 
 Invariants
     - Records are created, and removed with their chain, but never changed, so writers never contend. If the creation of
-      a record is in doubt, the scan shows if the record exists. A record that does not exist is created again. A record
-      that arrives late is harmless: the children that it names have ended in any case.
+      a record is in doubt, the scan shows whether the record exists. A record that does not exist is created again. A
+      record that arrives late is harmless: the children that it names have ended in any case.
     - Each child counts once, however many callers and calls name it. Each operation id of a raw stamp also counts once.
     - An acked chain stays acked, and a failed chain stays failed. An ended chain is kept for a while. `purge` removes
       an ended chain to free space; `reuse` removes the chain when the caller wants its tag again.

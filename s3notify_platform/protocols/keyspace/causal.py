@@ -230,8 +230,8 @@ class CausalCache:
     def try_get(self, key: str) -> StoredObject | None:
         """The result of `get`, if `get` takes no request; else None. Never waits for a request of another thread.
 
-        If the result is None, call `get`: the object does not exist or is not cached, its slot has changed, or the last
-        poll is too old. With the refresh in the background, objects that are often used are cached.
+        If the result is None, call `get`: the object does not exist, or the cache has no object that is fresh enough.
+        With the refresh in the background, objects that are often used are cached.
         """
         slot = slot_of(key, self._state.slots)
         if not self._is_fresh():

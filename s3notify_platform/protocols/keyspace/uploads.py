@@ -1,10 +1,10 @@
 """Objects that do not fit into memory: multipart uploads of files and streams, and copies by the store itself.
 
 No part is visible before the upload is completed, by one request under the precondition. If that request has no answer,
-a HEAD shows if the upload was completed: the object's metadata has the writer id (`updates.resolve`). An upload that
-does not become an object is aborted. If its process is killed, the upload is left over. If the publisher has a queue,
-the reconciler aborts such an upload. Otherwise, add a rule to the bucket's lifecycle that aborts such uploads
-(`AbortIncompleteMultipartUpload`).
+a HEAD shows whether the upload was completed. After the completion, the object's metadata has the writer id
+(`updates.resolve`). An upload that does not become an object is aborted. If its process is killed, the upload is left
+over. If the publisher has a queue, the reconciler aborts such an upload. Otherwise, add a rule to the bucket's
+lifecycle that aborts such uploads (`AbortIncompleteMultipartUpload`).
 
 Limits. A precondition holds only if the store honours it when an upload is completed. Some stores honour a precondition
 for a PUT only; `s3notify doctor` reports such stores (`upload_if_absent`). If the size is unknown, parts have different

@@ -151,7 +151,7 @@ class Event:
     name: str = ""
     """The S3 event name without `s3:`, as the sender wrote it; empty for a plain put or delete."""
     version_id: str = ""
-    """The id of the object's version; empty if it is unknown, or if there is no versioning."""
+    """The id of the object's version; empty if the id is unknown, or the bucket has no versioning."""
     configuration_id: str = ""
     """The id of the notification configuration that reported the event."""
     metadata: Mapping[str, str] | None = field(default=None, compare=False)

@@ -78,8 +78,8 @@ class _Shard:
     """The facts about one shard that are remembered between passes."""
 
     since: dict[tuple[str, Upload | None], float] = field(default_factory=dict)
-    """The time at which each segment was first seen with a reservation; for an upload, the time at which its present
-    state was first seen.
+    """The time at which each segment was first seen with a reservation. The time of an upload is the time at which its
+    present state was first seen.
     """
     records: dict[str, Record] = field(default_factory=dict)
     """The records of the last scan, so that on a bucket alone only changed records are read again."""
@@ -146,10 +146,10 @@ class Reconciler:
 
         A reservation is stale after the topic's `stale_seconds`. This time begins when this process first sees the
         reservation, and is measured on the clock of this process. `head` makes a HEAD in the store that contains the
-        topic's objects. `announce` is called with each change that has happened, before its entry is committed. `abort`
-        is called with each change that an upload writes, before the HEAD: an object that the HEAD does not find can
-        then never appear. If one of these calls is unavailable, the reservation waits for a later pass. A reservation
-        that names another `bucket` also waits. `UnavailableError`: the pass was cut short; continue later.
+        topic's objects. `announce` is called with each change that has happened, before its entry is committed. Before
+        the HEAD, `abort` is called with each change that an upload writes. So an object that the HEAD does not find can
+        never appear. If one of these calls is unavailable, the reservation waits for a later pass. A reservation that
+        names another `bucket` also waits. `UnavailableError`: the pass was cut short; continue later.
         """
         reconciled: Counter[str] = Counter()
         resolved: list[Entry] = []

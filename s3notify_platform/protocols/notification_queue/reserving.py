@@ -263,7 +263,7 @@ class Reservations:
 
 
 def _name(clock: Clock) -> str:
-    """A unique name. It begins with the time, so that segments are listed roughly by age."""
+    """A unique name. The name begins with the time, so that segments are listed roughly by age."""
     return f"{clock.wall_ms():012x}-{unique_name(clock)[:16]}"
 
 

@@ -24,7 +24,7 @@ FIXED: Final = ("shards", "slots", "signals")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicSettings:
-    """The settings with which a topic is created; all but those in `FIXED` may be changed later."""
+    """The settings of a topic. All settings except those in `FIXED` can be changed after the topic's creation."""
 
     capacity: Annotated[
         int,

@@ -8,7 +8,7 @@ its own clock. Then it acts on the change. Any client may repeat the wait: nothi
     Creation. A writer that does not know the topic does not announce its changes to the topic. `create` and `serve`
     wait until all writers know the topic, so each later write is announced. A consumer lists the bucket afterwards, so
     it finds each earlier write. No wait is needed if no other topic may receive the same keys: a writer without any
-    reservation reads the topics again after its write. `Topic.phase` says if the wait has ended.
+    reservation reads the topics again after its write. `Topic.phase` says whether the wait has ended.
     Changed bucket, prefix or rules. Writers may still know the topic's former keys. `update` waits until all writers
     know the new keys. Until then, the creation of another topic also waits, because the creator cannot tell which keys
     writers have reserved.

@@ -8,7 +8,7 @@ slots, if the loads of the other readers were already within the bound.
 The fewest moves are found exactly, by dynamic programming over the places where one range ends and the next begins. Two
 facts make the exact search possible. First, readers that keep any slot stay in their old order: if two readers swapped
 places, one of them would keep no slot. Second, only one old range can extend across the end of a new range. So it is
-enough to remember if the reader of that old range has been used already.
+enough to remember whether the reader of that old range has been used already.
 
 This assignment differs from the RFC, whose example gives slot 171 to two readers. Here ranges are half-open, and each
 slot is in one range.
