@@ -14,8 +14,9 @@ iam` prints the least policy of each role.
     - Inlet: it writes signals and the queue. It reads no object and cannot commit.
     - Outlet: it reads and writes the queue. It connects only to networks that its operator's `Egress` allows.
     - Run: it writes tables, records, signals and the queue. It cannot write objects of the source.
-    - Creator of a topic (with the keys of a publisher, inlet or outlet): it decides where the topic's entries are sent,
-      within `Egress`. A topic may name only secrets `S3NOTIFY_PUSH_…` and `S3NOTIFY_SEND_…`, and files in `ca_folder`.
+    - Creator of a topic (with the keys of a publisher, inlet or outlet): it chooses the topic's endpoint. A worker
+      connects only to endpoints that its `Egress` permits. A topic may name only secrets `S3NOTIFY_PUSH_…` and
+      `S3NOTIFY_SEND_…`, and files in `ca_folder`.
     - Client of the front (with one of its keys): it creates push topics, and chooses which changes of one bucket they
       get. It cannot see, change or delete topics that the front did not make.
     - Sender of events (with the inlet's secret, or by the policy of the SQS queue): it reports changes of one bucket.

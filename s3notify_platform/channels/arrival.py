@@ -24,7 +24,7 @@ POLL_SECONDS: Final = 0.25
 PATIENCE_SECONDS: Final = 8.0
 ASK_SECONDS: Final = 2.0
 LOOKED_AT_MAX: Final = 10_000
-"""The newest object is searched among at most this many listed objects."""
+"""The search for the newest object reads at most this many listed objects."""
 
 TOPIC: Final = "probe-of-"
 _KNOWN_SECONDS: Final = 0.05

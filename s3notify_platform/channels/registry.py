@@ -68,4 +68,4 @@ FRONT: Final = ServiceKind(
     settings_class=f"{_CHANNELS}.front.notification_front:FrontSettings",
     summary="Answer S3's and SNS's requests for topics and notifications.",
 )
-"""The front is only a command. People and programs of a bucket share the front, so no source's YAML has it."""
+"""This item adds only a command. People and programs of a bucket share the front, so no source's YAML has it."""

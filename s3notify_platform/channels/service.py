@@ -37,9 +37,9 @@ class ServiceContext:
 
     `platform`: the bucket of queue and signals, with the credentials to use. The other fields are for inlets. `bucket`:
     the bucket whose changes are reported. `keyspaces`: for each keyspace, the prefix of its signals and the prefix of
-    its keys. `excluded`: prefixes of the platform's own objects in `bucket` (`table.own_objects`). `sources`: names of
-    sources by their keyspace, if the keyspace is not the default. `skipping`: the keyspaces of sources that skip hidden
-    files.
+    its keys. `excluded`: prefixes of the platform's own objects in `bucket` (`table.own_objects`). `sources`: for each
+    keyspace that is not a source's default, the name of its source. `skipping`: the keyspaces of sources that skip
+    hidden files.
     """
 
     name: str

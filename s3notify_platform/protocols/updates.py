@@ -130,8 +130,8 @@ class Stored:
 class Changed:
     """The record does not have the expected version. `record` is the record that was found at the conflict or later.
 
-    `in_doubt`: an attempt of this call may have been applied, and another call may have replaced or removed its value
-    since then.
+    `in_doubt`: an attempt of this call may have been applied. Another call may then have replaced or removed this
+    attempt's value.
     """
 
     record: Record | None
@@ -194,7 +194,7 @@ class Updates:
         In each attempt, `decide` gets the record that was read. Errors of `decide` are raised. `known`: the record as
         the caller has read it; the first attempt uses this record without a read.
 
-        If a write is in doubt and its value is not found, a later value of the record may still include the change. So
+        Even if the value of a write in doubt is not found, a later value of the record may include the change. So
         `decide` must recognise its own change, or be safe to apply twice. After a removal in doubt, `decide` has the
         same duty, because a missing record proves nothing.
 

@@ -121,8 +121,8 @@ class Delivery:
         """The numbers of entries delivered, failed and dead, of requests sent, and of shards owned; and the counts of
         the services alongside.
 
-        `waited_ms`: the sum of the times from event to delivery, for all delivered entries, by the clocks of writer and
-        worker.
+        `waited_ms`: milliseconds from event to delivery, added up over all delivered entries. The event's time is by
+        the writer's clock, the delivery's time by the worker's clock.
         """
         with self._lock:
             found = dict(self._counts)
@@ -153,7 +153,8 @@ class Delivery:
                 shard.ended.set()
         self.shards = {key: shard for key, shard in self.shards.items() if not self._over(shard)}
         for lease in leases:
-            # An earlier delivery of the shard must have ended, because it may still have the same entries in hand.
+            # A new delivery waits until the shard's earlier delivery has ended: both could have the same entries in
+            # hand.
             if (lease.topic, lease.shard) not in self.shards:
                 self.start(self._delivery_of(lease))
         for place, shard in enumerate(self.shards.values()):

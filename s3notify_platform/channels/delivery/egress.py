@@ -144,7 +144,8 @@ class Addresses:
         self._lookup: Future[list[str]] | None = None
 
     def permitted(self, deadline: float) -> list[str]:
-        """All addresses, at least one. `OSError` if one address is not permitted, or the name is not resolved in time.
+        """All addresses of the host; the list is never empty. `OSError` if one address is not permitted, or the name is
+        not resolved in time.
 
         A lookup cannot be cancelled: all requests that need it wait for the same lookup, each until its deadline.
         """

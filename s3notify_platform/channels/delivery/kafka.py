@@ -120,7 +120,9 @@ class KafkaPush(PooledPush):
             self._forget(self._producer)
 
     def _connected(self, kafka_topic: str) -> Producer:
-        """The producer. A new producer requests the topic's metadata first, so a missing broker costs no attempt."""
+        """The producer. A new producer requests the topic's metadata first. So if no broker answers, the entries lose
+        no attempt.
+        """
         with self._lock:
             if self._producer is None:
                 made = Producer(self._settings, logger=_LOG)

@@ -82,7 +82,7 @@ class Reply:
         return self._answer(HTTPStatus.OK, xml(f"{name}Response", parts, SNS_NAMESPACE))
 
     def document(self, name: str, content: Iterable[Node]) -> Answer:
-        """A document of S3."""
+        """A 200 answer with an XML document in S3's namespace."""
         return self._answer(HTTPStatus.OK, xml(name, content, S3_NAMESPACE))
 
     def done(self, status: HTTPStatus = HTTPStatus.OK) -> Answer:

@@ -1,4 +1,4 @@
-"""The keys of the front's clients. They are read from named environment variables or from a file, never from the
+"""The keys of the front's clients. The keys are read from named environment variables or from a file, never from the
 command line.
 """
 

@@ -32,8 +32,8 @@ class BucketNotifications:
     """
 
     def __init__(self, queue: NotificationQueue, bucket: str, on_put: OnPut) -> None:
-        """`on_put`: with `replace`, a put removes the configurations that the put does not name, as on S3. With
-        `merge`, such configurations stay, as in Ceph.
+        """`on_put`: how a put treats the configurations that the put does not name. With `replace`, such configurations
+        are removed, as on S3. With `merge`, such configurations stay, as in Ceph.
         """
         self._topics = queue.topics
         self._bucket = bucket

@@ -62,7 +62,8 @@ WAITING_MAX: Final = 64
 """Maximum number of requests that wait to be processed. Requests beyond this number are refused."""
 
 ANSWER_SECONDS: Final = 50.0
-"""A request that is not done after this time is answered 503. It may still be done later. Clients wait 60 s."""
+"""A request that is not done after this time is answered 503. The request may still be done later. Clients wait 60 s.
+"""
 
 _FORM: Final = "application/x-www-form-urlencoded"
 _PARAMETERS_MAX: Final = 200
@@ -289,7 +290,7 @@ def _unavailable(why: str) -> FrontError:
 
 
 def _parameters(head: Head, body: bytes) -> dict[str, str]:
-    """The parameters of an action: the fields of the body, which is a form, and the parameters of the query."""
+    """The parameters of an action: the parameters of the query, and the fields of the form in the body."""
     kind = head.headers.get("content-type", _FORM).partition(";")[0].strip().lower()
     if body and kind != _FORM:
         raise FrontError(400, "InvalidParameter", f"Invalid parameter: the body is not {_FORM}")

@@ -5,7 +5,8 @@ A request is accepted if
       secret;
     - `host`, and each `x-amz-…` header of the request, is signed;
     - it was signed within `SKEW_SECONDS` of this machine's clock; or it is presigned, and has not expired;
-    - the body is signed by its hash. Only a presigned request of S3 without a body may leave out the hash.
+    - the body is signed by its hash. Only one kind of request may omit the hash: a presigned request of S3 that has no
+      body.
 
 Anybody who can read a request can send it again while the request is valid, so use TLS. Signatures of version 2, signed
 chunks, and temporary credentials are refused. Any region may be named.

@@ -68,7 +68,7 @@ class SnsTopics:
         return f"arn:aws:sns:{self._region}::{name}"
 
     def named(self, arn: str) -> str | None:
-        """The name in an ARN; "" if the ARN is of another region or account; None if it is not an ARN of SNS."""
+        """The name in an ARN; "" if the ARN names another region or account; None if the text is not an ARN of SNS."""
         if (found := _ARN.fullmatch(arn)) is None:
             return None
         return found[3] if (found[1], found[2]) == (self._region, "") else ""

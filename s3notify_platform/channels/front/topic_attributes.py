@@ -88,7 +88,7 @@ def settings_of(given: Mapping[str, str], before: TopicSettings = _PLAIN) -> Top
 
 
 def attributes_of(settings: TopicSettings) -> dict[str, str]:
-    """The attributes that mean these settings: `settings_of` returns equivalent settings for them."""
+    """The attributes for these settings: `settings_of` converts the attributes back to equivalent settings."""
     found: dict[str, str] = {"persistent": "true"}
     if settings.endpoint:
         endpoint = Endpoint.loads(settings.endpoint)

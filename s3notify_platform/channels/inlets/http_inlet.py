@@ -14,9 +14,9 @@ no answer, the sender must send the post again; duplicates do no damage.
 
 Connections that have not sent the secret yet are limited: each address may have a quarter of `max_connections`, for 3 s
 each; see `http_server`. Behind a proxy all senders have the proxy's address. If `trusted_proxies` names the proxy, each
-client of the proxy gets a share of its own (`proxies`). With `plain_http` and without `trusted_proxies`, the addresses
-have no share; only `max_connections` applies. So anybody who reaches the proxy may take all connections, for 3 s each.
-The inlet warns of this risk when it starts.
+client of the proxy gets a share of its own (`proxies`). If `plain_http` is set without `trusted_proxies`, connections
+are limited only by `max_connections`. So anybody who reaches the proxy may take all connections, for 3 s each. The
+inlet warns of this risk when it starts.
 
 Authentication is mandatory. The secret comes from a named environment variable. A request has the secret in one of
 these headers:

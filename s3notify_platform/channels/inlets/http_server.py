@@ -18,9 +18,9 @@ most `strangers` connections for each address, each for `stranger_seconds`. In s
 needed to prove the sender (a signature). Such an application returns `UNPROVEN`. Then the body is read within these
 bounds, and the application's answer admits the request.
 
-A connection of a trusted proxy counts for the client of its last request (`proxies`). Before its first request, such a
-connection counts for no client, because HTTP proxies send only whole heads. If a client has `strangers` connections
-already, its request is refused with 503. An admitted request is never refused in this way.
+A trusted proxy's connection counts for the client whose request came last over the connection (`proxies`). Before its
+first request, such a connection counts for no client, because HTTP proxies send only whole heads. If a client has
+`strangers` connections already, its request is refused with 503. An admitted request is never refused in this way.
 """
 
 import asyncio
@@ -86,7 +86,7 @@ class Head:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """The answer to a request. `admits`: the request proved its sender by its body."""
+    """The answer to a request. `admits`: true if the body has proved the sender of the request."""
 
     status: HTTPStatus
     text: str = ""
@@ -95,7 +95,9 @@ class Answer:
 
 
 UNPROVEN: Final = Answer(status=HTTPStatus.CONTINUE)
-"""Returned in place of an early answer: the body is read, and only an answer with `admits` admits the connection."""
+"""`Application.admit` returns this value if the body is needed first. Then only an answer with `admits` admits the
+connection.
+"""
 
 
 class Application(Protocol):
@@ -255,7 +257,7 @@ class HttpServer:
         return True
 
     def _forget(self, stranger: _Stranger) -> None:
-        """From now on, the stranger's connection is not counted among those of its address."""
+        """Ends the count of the stranger's connection for the stranger's address."""
         if (address := stranger.address) is None:
             return
         stranger.address = None

@@ -1,8 +1,9 @@
 """Intake, shared by all inlets: reported changes become entries of every matching topic, then signals.
 
-Guarantees. If the outcome of an event is queued or duplicate, the event is durable in every matching topic. After that,
-the signal of the event's slot has moved. So the sender may drop the event. Events with the outcome full or unavailable
-must be reported again. Repeated or reordered reports do no damage: an entry only names the object to read.
+Guarantees. If the outcome of an event is queued or duplicate, the event is durable in every matching topic. After the
+event became durable, the signal of the event's slot moved. So the sender may drop the event. Events with the outcome
+full or unavailable must be reported again. Repeated or reordered reports do no damage: an entry only names the object
+to read.
 
 Duplicates. An event with a sequencer is identified by key, operation, sequencer and ETag. If this process has completed
 the same event among its last `MEMORY` steps, the event is dropped. A step is the entry in one topic, or the signal in
@@ -55,8 +56,9 @@ POISON_RETRY_SECONDS: Final = 60.0
 _RETRY = (UnavailableError, UnknownOutcomeError)
 
 Outcome = Literal["queued", "duplicate", "ignored", "failed", "full", "unavailable"]
-"""The outcome of an event. Queued, duplicate: everything is done. Ignored: the event is of another bucket, or no topic
-takes it. Failed: the event can never be queued, and is kept as poison. Full, unavailable: report the event again."""
+"""The outcome of an event. Queued, duplicate: everything is done. Ignored: the event belongs to another bucket, or no
+topic takes the event. Failed: the event can never be queued, and is kept as poison. Full, unavailable: report the event
+again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,7 +96,7 @@ class _Report:
     outcome: Outcome | None = None
 
     def is_at_least(self, outcome: Outcome) -> None:
-        """Records a failure. If there are several failures, an outcome that requires another report is kept."""
+        """Records a failure. Of several failures, an outcome that requires another report has precedence."""
         if _RANK[outcome] > _RANK[self.outcome]:
             self.outcome = outcome
 
@@ -204,8 +206,8 @@ class Intake:
         """The numbers of events since this process began: received, and by outcome. An event that is reported again
         counts again.
 
-        `behind_ms`: the sum of the times from event to queue, for all queued events, by the clocks of store and
-        machine.
+        `behind_ms`: milliseconds from event to queue, added up over all queued events. The event's time is by the
+        store's clock, the queue's time by this machine's clock.
         """
         with self._lock:
             counts = self._counts.copy()
@@ -215,8 +217,8 @@ class Intake:
     def _by_topic(self, reports: Sequence[_Report], trouble: _Retry, origin: str) -> dict[str, list[_Report]]:
         wanted: dict[str, list[_Report]] = {}
         try:
-            # The topics are read after the changes happened. The consumer of a later topic lists first, and so finds
-            # these changes.
+            # The topics are read after the changes happened. If a topic is created after this read, the topic's
+            # consumer lists first, and so finds these changes.
             topics, down = checked(self._queue.see_topics(), self._targets), False
         except _RETRY as error:
             topics, down = (), True

@@ -48,7 +48,9 @@ class ListeningSettings(ServiceSettings):
 
     @property
     def address_limit(self) -> bool:
-        """True if connections are limited by address. False if all of them may have the address of an unnamed proxy."""
+        """True if connections are limited by address. False if all connections may come from one proxy that
+        `trusted_proxies` does not name.
+        """
         return bool(self.trusted_proxies) or not self.plain_http
 
     def limits(self) -> Limits:

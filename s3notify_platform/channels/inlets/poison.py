@@ -1,4 +1,5 @@
-"""Poison: messages that an inlet cannot process. They are kept with the queue until a person has inspected them.
+"""Poison: messages that an inlet cannot process. Such messages are kept with the queue until a person has inspected
+them.
 
 A message that is not an S3 event message fails on every retry. An event that no topic can store also fails on every
 retry. Such messages must not block other messages. So poison is first kept here with a reason, and then removed from
@@ -37,7 +38,9 @@ REMEMBERED: Final = 1000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoisonMessage:
-    """A kept message. If `length`, in bytes, is greater than the size of `body`, `body` is only its beginning."""
+    """A kept message. `length`: the message's size in bytes. If `length` is greater than the size of `body`, `body` is
+    only the message's beginning.
+    """
 
     id: str
     origin: str

@@ -41,7 +41,9 @@ class PendingChange:
     announced: bool = False
     """True if the change is in at least one topic, and in every topic that takes it."""
     left: bool = False
-    """True if the change is left to the reconciler, which announces it while there is a reservation."""
+    """True if the change is left to the reconciler. The reconciler announces the change if a reservation of the change
+    still exists.
+    """
     unsignalled: str = ""
     """The reason why the change's signal did not move."""
 

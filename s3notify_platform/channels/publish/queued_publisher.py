@@ -9,8 +9,8 @@ Steps, for one change or a batch
     1. Reserve, in every topic that takes the key. If a topic is full, the change is refused in all topics.
     2. Write, if the reservations are still fresh. Object and reservations name the writer's id (`s3notify-writer`).
     3. If the outcome is unknown: HEAD. If the object has our id (or is absent, after a delete), the write happened.
-    4. Look at the topics. The known topics suffice if all writes have reservations and were answered in time: within 2
-       s after the last read of topics began. Otherwise, read the topics again. If a write happened, announce it to new
+    4. Look at the topics. The known topics suffice if each write has a reservation, and was answered within 2 s after
+       the last read of the topics began. Otherwise, read the topics again. If a write happened, announce it to new
        topics: their consumers list only once, and could miss the object.
     5. If the write happened, commit the entries. If the write did not happen, abort the entries. If the write is in
        doubt, or a new topic could not take the change, leave the entries to the reconciler. If a reservation was
@@ -19,8 +19,8 @@ Steps, for one change or a batch
        queued, move the root and no slot's signal.
 
 Large objects (`put_file`, `put_stream`, `copy`) are written in step 2 by a multipart upload, which the reservations
-name. The reservations are renewed during the upload. The upload is completed only if they are still fresh. If the
-writer is killed before the completion, the reconciler aborts the upload.
+name. The reservations are renewed during the upload. The upload is completed only if the reservations are still fresh.
+If the writer is killed before the completion, the reconciler aborts the upload.
 
 Threads of a process share steps 1 and 4 to 6 (`kernel.group_commit`). Changes of several threads at about the same time
 are one reservation, and one batch of commits and signals. Meanwhile, each thread writes its own objects.
@@ -30,8 +30,8 @@ announces the changes to the topics that exist then, and moves the signals. The 
 the key, or if the queue was not reachable. Then consumers list, as for an unqueued writer.
 
 Limit. If a writer without a reservation is killed between its write and the end of step 4, its change is not announced.
-Only the sweep finds the object. A writer has no reservation in two cases. Either the first topic for the key was
-created after the write began, or less than 2 s before. Or all topics known to the writer were deleted meanwhile.
+Only the sweep finds the object. A writer has no reservation in two cases. Either the key's first topic was created
+later than 2 s before the write began, or all topics that the writer knew were deleted meanwhile.
 
 | requests, for n changes in s slots and t topics | |
 |---|---|
@@ -96,12 +96,12 @@ from s3notify_platform.protocols.updates import WRITER, written_by
 
 
 class QueuedPublisher(LargeObjects[PublishOutcome]):
-    """Writes objects, announces them in the queue, moves signals. Thread-safe: threads that share it share requests.
+    """Writes objects, announces them in the queue, moves signals. Thread-safe: calls of several threads share requests.
 
     Outcomes are those of the object writes, or `Refused`. `UnavailableError` or `UnknownOutcomeError`: nothing could be
     reserved, and nothing was written. `UsageError`: a change is invalid. This change was not written; the other changes
-    of its batch were written. `NotSignalledError`: changes happened that may not be announced everywhere: call
-    `announce(error.keys)`, or leave them to the reconciler.
+    of its batch were written. `NotSignalledError`: changes happened, but perhaps not every topic and watcher got them.
+    Call `announce(error.keys)`, or leave these changes to the reconciler.
     """
 
     def __init__(
@@ -117,9 +117,9 @@ class QueuedPublisher(LargeObjects[PublishOutcome]):
         """`bucket`: name of the bucket that `publisher` writes to, as in the topics' settings. `topic`: the name of the
         source whose signals this publisher moves. A topic of this name with another number of slots is refused.
 
-        `others`: further sources of the bucket, with their own signals. Changes of a source that is missing here are
-        signalled later, by the reconciler. `linger_seconds`: time that a thread waits for other busy threads before it
-        reserves, and before it commits; the waiting threads share the requests.
+        `others`: further sources of the bucket, with their own signals. If a source is missing in `others`, the
+        reconciler signals the source's changes later. `linger_seconds`: time that a thread waits for other busy threads
+        before it reserves, and before it commits; the waiting threads share the requests.
         """
         self._publisher = publisher
         self._keyspaces = (Keyspace(publisher=publisher, topic=topic), *others)
@@ -204,7 +204,7 @@ class QueuedPublisher(LargeObjects[PublishOutcome]):
         return work.result()
 
     def announce(self, keys: Iterable[str]) -> None:
-        """Announces objects that were not announced, like objects of other writers: the current version, or a deletion.
+        """Announces objects, like objects of other writers. A key without an object is announced as a deletion.
 
         Rules of topics apply, except rules by event: the event is not known. Topics with rules by tags take none of
         these objects. The call may be repeated. Requests: 1 HEAD for each key, then 1 scan of the topics, a push to
@@ -420,7 +420,7 @@ class QueuedPublisher(LargeObjects[PublishOutcome]):
         return NotSignalledError(cause, tuple(key for key in keys if key in missing)) if missing else None
 
     def _signal(self, works: Sequence[PendingChange]) -> None:
-        # A write that may have happened moves its signal, too: without the mark, like an unqueued writer.
+        # A write in doubt moves its slot's signal, too, but without the mark, as an unqueued writer does.
         moved = [work for work in works if work.happened is not False]
         unqueued = {work.event.key for work in moved if not work.announced}
         keys = list(dict.fromkeys(work.event.key for work in moved))

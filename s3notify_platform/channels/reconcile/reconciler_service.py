@@ -61,10 +61,12 @@ from s3notify_platform.stores.open_store import open_store, queue_records
 PASS_SECONDS: Final = 15.0
 
 UNSIGNALLED_SECONDS: Final = 30.0
-"""Age at which a committed entry is signalled if its signal did not move. No guarantee depends on this age."""
+"""Age at which a committed entry is signalled if the signal of the entry's slot has not moved. No guarantee depends on
+this age.
+"""
 
 DOUBTFUL_SECONDS: Final = 300.0
-"""Age at which a committed entry that was not consumed is signalled, even if its signal moved."""
+"""Age at which a committed entry is signalled in any case, even if the signal of the entry's slot has moved."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,7 +142,7 @@ class ReconcilerService:
             ("passes", "committed", "aborted", "recounted", "signalled", "failed", "working_ms"), 0
         )
         self._unannounced: set[str] = set()
-        """Keys to signal whose changes could not be announced in every topic."""
+        """Keys whose changes could not be announced in every topic: their signals move without the queued mark."""
         self._turn = Lock()
         self._due_at: float | None = None
 
@@ -385,8 +387,8 @@ def shared_reconciler(
 ) -> ReconcilerService:
     """The process's only reconciler of this queue; it moves the signals of these keyspaces, too. Cost: no request.
 
-    Each source of the queue needs its own poll; all sources share one scan of the topics. A sensor calls its
-    `reconcile_when_due` in each tick.
+    Each source of the queue needs its own poll; all sources share one scan of the topics. A sensor calls the
+    reconciler's `reconcile_when_due` in each tick.
     """
     place = (bucket, platform, queue_prefix, table)
     with _SHARING:

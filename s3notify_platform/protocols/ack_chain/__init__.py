@@ -34,14 +34,14 @@ Storage
 
 Invariants
     - Records are created, and removed with their chain, but never changed, so writers never contend. If the creation of
-      a record is in doubt, the scan shows if the record exists. A record that does not exist is created again. A record
-      that arrives late is harmless: the children that it names have ended in any case.
+      a record is in doubt, the scan shows whether the record exists. A record that does not exist is created again. A
+      record that arrives late is harmless: the children that it names have ended in any case.
     - Each child counts once, however many callers and calls name it. Each operation id of a raw stamp also counts once.
     - An acked chain stays acked, and a failed chain stays failed. An ended chain is kept for a while. `purge` removes
       an ended chain to free space; `reuse` removes the chain when the caller wants its tag again.
     - Exactly one operation of a chain gets `Acked`. If the caller of this operation crashed before the answer arrived,
-      a retry of the operation gets `Acked`. If a call that only reads was the first to see the end, one stamper creates
-      one more record, and so claims `Acked`.
+      a retry of the operation gets `Acked`. If a call that only reads saw the end first, no stamp has got `Acked` yet.
+      Then one stamper claims `Acked` by one more record.
     - A scan of several pages is not a snapshot. The scan shows all records that existed when the scan began. Stamps
       only bring a chain nearer to its end. So if a scan shows a chain as done, the chain is done.
 

@@ -143,7 +143,7 @@ def identity_of(version: Version) -> str:
 
 
 def belongs_to(key: str, identity: str) -> bool:
-    """True if this is the key of a record, other than the head, of the chain with this identity."""
+    """True if the record with this key belongs to the chain with this identity; false for the chain's head."""
     return key.rpartition(_END)[2].startswith(identity + ".")
 
 

@@ -163,7 +163,7 @@ class AckChains:
     # Stamping
 
     def stamp(self, chain: Chain | str, stamp: bytes, *, operation_id: str | None = None) -> StampOutcome:
-        """XORs `stamp` into a chain that was created with stamps, once for each operation id. Cost: 2 requests.
+        """XORs `stamp` into a chain that `create` began. Each operation id counts once. Cost: 2 requests.
 
         `Stamped` and `Acked` contain the resulting XOR. An operation id identifies one stamp. Without an operation id,
         a repeated call is a new stamp.

@@ -69,8 +69,8 @@ StampOutcome = Stamped | Acked | AlreadyAcked | AlreadyFailed
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChainState:
-    """The facts of a chain. `missing` has the names of missing children. It is empty after the chain is acked. After a
-    failure, it keeps the children that were missing.
+    """The facts of a chain. `missing` has the names of missing children. `missing` is empty after the chain is acked.
+    After a failure, `missing` keeps the children that were missing.
 
     A chain of raw stamps has an empty `missing`, because raw stamps have no names.
     """

@@ -58,9 +58,9 @@ Limits
       conflict (native), or is unknown (leases). Commits to a Delta table do not have this problem: no writer deletes a
       version of the table's log, and vacuum keeps young files.
     - Leases: an unconditional write cannot be cancelled. Such a write may be in flight for longer than timeout × skew
-      rate: its process paused after the check in step 4, or the network delayed the request. The late write may then
-      replace the object of the next holder. The late write's own call raises `UnknownOutcomeError`. If its process is
-      killed first, the replacement stays unnoticed.
+      rate. For example, its process paused after the check in step 4, or the network delayed the request. The late
+      write may then replace the object of the next holder. The late write's own call raises `UnknownOutcomeError`. If
+      the late writer's process is killed before this error, the replacement stays unnoticed.
     - Leases: therefore the store client must not hide delays. Use a client that sends a write once and stops waiting
       within half the timeout: `S3ObjectStore(config, attempts=1, read_seconds=…)`. A HEAD must see all earlier writes.
     - Leases: the rates of clocks differ at most by the skew rate. Wall clocks are correct to within the TTL, which

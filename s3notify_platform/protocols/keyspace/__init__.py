@@ -9,8 +9,8 @@ Steps
     6. The watcher remembers the new root only after the LIST has succeeded.
 
 If nearly all writers announce their changes in a queue first, they may skip step 2 (`signals: root`): the root moves
-alone. Such a root is one byte longer, and says that entries of the queue name all slots with new changes. A watcher
-then reads the marks of the entries (`entries`) instead of step 5. For each slot, it remembers 8 bytes of a hash of
+alone. Such a root is one byte longer, and says that entries of the queue name all slots with new changes. In place of
+step 5, a watcher then reads the marks of the entries (`entries`). For each slot, it remembers 8 bytes of a hash of
 these marks.
 
 Unqueued writers still signal as above. The root of an unqueued writer makes the watcher both LIST the signals and read
@@ -34,9 +34,9 @@ Invariants
 Limits
     - A signal says that some key of its slot changed, not which key. 100 changed keys touch about 95 of 1000 slots.
     - A publisher that is killed between steps 1 and 2 leaves its object unsignalled. This protocol does not find such
-      an object. The reconciler finds it by the reservation in the notification queue, and the sweep finds it by a full
-      LIST. If the publisher is killed between steps 2 and 3, the next LIST finds the signal, after `relist_seconds` at
-      the latest.
+      an object. The reconciler finds the object by the reservation in the notification queue; the sweep finds the
+      object by a full LIST. If the publisher is killed between steps 2 and 3, the next LIST finds the signal, after
+      `relist_seconds` at the latest.
     - A watcher remembers 8 bytes of a hash of each ETag. So it misses a change with probability 2**-64.
 
 Requests: n objects in s slots take n + s + 1 PUTs, or n + 1 if the root moves alone. A multipart upload replaces the

@@ -52,7 +52,7 @@ WAIT_SECONDS: Final = 60.0
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class _Held:
-    """A poll whose changes are hidden from readers: its number, its start, and each slot's last poll with a change."""
+    """A poll whose changes are hidden from readers. `moved`: the number of the last poll that found a slot changed."""
 
     number: int
     began: float
@@ -66,10 +66,11 @@ _Again = Mapping[str, tuple[Entry, Entry]]
 class CausalCache:
     """Cached objects that never contradict each other: a reader never sees an effect without its cause.
 
-    A GET may return a new version, or the absence of its key. The cache uses this result only after a poll that began
-    after the response to the GET. So the cache knows all changes that were signalled before that version was written.
-    Stale entries of other keys are revalidated on their next read. A failed poll is retried with backoff while its
-    readers wait. After `patience_seconds`, readers get `UnavailableError`, never a result without its poll.
+    A GET may find a new version of a key, or no object. The cache uses this result only after a poll that began after
+    the response to the GET. So the cache knows all changes that were signalled before that version was written. Stale
+    entries of other keys are revalidated on their next read. A failed poll is retried with backoff while its readers
+    wait. After `patience_seconds`, readers get `UnavailableError`. A reader never gets a result without the poll that
+    the result needs.
 
     Cost: a hit takes 0 requests, and all hits together take one poll each `staleness_seconds`. A miss takes 1 GET and a
     poll, which waiting readers share. A stale entry takes 1 conditional GET. Thread-safe. Above `max_entries` or
@@ -86,7 +87,7 @@ class CausalCache:
     within `HOT_SECONDS`. One poll causes at most `revalidate_max` such reads, the most recently used entries first.
     Meanwhile, and while polls fail, hits stay unchanged for at most `serve_stale_seconds`. Then readers wait for a
     poll, as without the thread. Cost: one poll each `staleness_seconds`. A poll that finds changes takes up to
-    `revalidate_max` more conditional GETs. It takes one more poll if one of these GETs finds a new version.
+    `revalidate_max` more conditional GETs. If one of these GETs finds a new version, one more poll is made.
     """
 
     def __init__(
@@ -179,7 +180,7 @@ class CausalCache:
         self.close()
 
     def tick(self) -> None:
-        """The work of the background, due once in `staleness_seconds`: polls, and reads stale hot entries again.
+        """Polls, and reads stale hot entries again: the work of the background, due once in `staleness_seconds`.
 
         The call does nothing while another thread polls. `UnavailableError` if the poll failed: cached objects are
         served until they are too old. Requests are listed in the class's docstring.
@@ -229,8 +230,8 @@ class CausalCache:
     def try_get(self, key: str) -> StoredObject | None:
         """The result of `get`, if `get` takes no request; else None. Never waits for a request of another thread.
 
-        If the result is None, call `get`: the object does not exist or is not cached, its slot has changed, or the last
-        poll is too old. With the refresh in the background, objects that are often used are cached.
+        If the result is None, call `get`: the object does not exist, or the cache has no object that is fresh enough.
+        With the refresh in the background, objects that are often used are cached.
         """
         slot = slot_of(key, self._state.slots)
         if not self._is_fresh():
@@ -313,7 +314,7 @@ class CausalCache:
         return found
 
     def _read(self, key: str, known: StoredObject | None) -> tuple[StoredObject | None, bool]:
-        """The object; True unless it is the `known` version. A new version or absence needs a poll. Cost: 1 GET."""
+        """The object, and False if the object is the `known` version. After True, a poll is needed. Cost: 1 GET."""
         answer = self._objects.get(key, if_none_match=known.meta.etag if known else None)
         if isinstance(answer, NotModified):
             return known, False
@@ -350,7 +351,7 @@ class CausalCache:
 
     def _poll(self, number: int) -> UnavailableError | None:
         # Only the one thread that set `_polling` runs this method, so `_state` has one writer. Another thread may make
-        # the changes visible that this thread holds back. After that, this thread does not change `_state`.
+        # visible the changes that this thread holds back. After that, this thread does not change `_state`.
         held: _Held | None = None
         began = self._clock.monotonic()
         try:

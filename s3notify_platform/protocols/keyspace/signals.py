@@ -77,8 +77,8 @@ class WatcherState:
     missed. A caller may store the new root without the signals of some changed slots. Then the caller must remember
     these slots itself. No poll reports these slots until the root moves.
 
-    If the root moves alone, `entries` has 8 more bytes for each slot (another 11 KB): a hash of the marks of the slot's
-    entries in the queue. `listed_root` is the root as of the last LIST of the signals.
+    If the root moves alone, the state needs another 11 KB: `entries` has 8 bytes for each slot. These bytes are a hash
+    of the marks of the slot's entries in the queue. `listed_root` is the root as of the last LIST of the signals.
     """
 
     slots: int = SLOT_COUNT

@@ -1,10 +1,10 @@
 """Objects that do not fit into memory: multipart uploads of files and streams, and copies by the store itself.
 
 No part is visible before the upload is completed, by one request under the precondition. If that request has no answer,
-a HEAD shows if the upload was completed: the object's metadata has the writer id (`updates.resolve`). An upload that
-does not become an object is aborted. If its process is killed, the upload is left over. If the publisher has a queue,
-the reconciler aborts such an upload. Otherwise, add a rule to the bucket's lifecycle that aborts such uploads
-(`AbortIncompleteMultipartUpload`).
+a HEAD shows whether the upload was completed. After the completion, the object's metadata has the writer id
+(`updates.resolve`). An upload that does not become an object is aborted. If its process is killed, the upload is left
+over. If the publisher has a queue, the reconciler aborts such an upload. Otherwise, add a rule to the bucket's
+lifecycle that aborts such uploads (`AbortIncompleteMultipartUpload`).
 
 Limits. A precondition holds only if the store honours it when an upload is completed. Some stores honour a precondition
 for a PUT only; `s3notify doctor` reports such stores (`upload_if_absent`). If the size is unknown, parts have different
@@ -117,10 +117,11 @@ class LargePut:
 class LargeObjects(Generic[O_co]):
     """The methods of a publisher that write objects of up to 5 TiB, which need not fit into memory.
 
-    Memory: at most 256 MiB, or one part if that is larger. A part has 1/10,000 of a known size (525 MiB for 5 TiB).
-    If the size is unknown, parts grow from 8 MiB to 1.1 GiB; after 100 GiB, a part has 151 MiB. A stream
-    whose reads return fewer bytes than requested needs twice the memory of a part. An error of the stream is raised,
-    and nothing is written. `UsageError` is raised, and nothing is written, if the stream does not have the given size.
+    Memory: at most 256 MiB, or one part if that is larger. If the size is known, each part has 1/10,000 of the size
+    (525 MiB for 5 TiB), but at least 8 MiB. If the size is unknown, parts grow from 8 MiB to 1.1 GiB; after 100 GiB, a
+    part has 151 MiB. A stream whose reads return fewer bytes than requested needs twice the memory of a part. An error
+    of the stream is raised, and nothing is written. `UsageError` is raised, and nothing is written, if the stream does
+    not have the given size.
     """
 
     def put_file(
@@ -166,7 +167,7 @@ class LargeObjects(Generic[O_co]):
         if size is None or size < PART_BYTES:
             ahead = list(islice(parts, 1))
             if sum(map(len, ahead)) < PART_BYTES:
-                body = b"".join([*ahead, *parts])  # `parts` has no bytes left, but checks the size
+                body = b"".join([*ahead, *parts])  # `parts` yields no bytes here; its end checks the size
                 return self._large(Put(key=key, body=body, precondition=precondition, metadata=metadata))
         change = LargePut(
             key=key, parts=chain(ahead, parts), size=size, precondition=precondition, metadata=metadata
@@ -187,14 +188,14 @@ class LargeObjects(Generic[O_co]):
         An empty `source_bucket` is this bucket. The copy keeps the source's metadata; `metadata` overrides it.
         `NotFoundError`: the source does not exist. `ConflictError`: the source changed meanwhile. In both cases nothing
         was written. Requests of a copy of up to 1 GiB without a precondition: those of `put`, and 1 HEAD of the source.
-        In any other copy, the one request that copies is replaced by 2 requests, and 1 for each 128 MiB.
+        Any other copy takes 2 requests and 1 for each 128 MiB, in place of the one request that copies.
         """
         found = self._source(source_bucket, source_key)
         if found is None:
             raise NotFoundError(
                 f"copy to {key!r}: no object {source_key!r} in bucket {source_bucket or 'itself'!r}"
             )
-        # Metadata that our own writers set (`s3notify-…`) describes only the source.
+        # Metadata of our own writers (`s3notify-…`) is not copied, because it describes only the source object.
         copied = {
             name: text for name, text in found.meta.metadata.items() if not name.startswith("s3notify-")
         }

@@ -65,7 +65,7 @@ class Poll:
         return replace(state, root_etag=self.root_etag, listed_root=listed_root)
 
     def taken(self, state: WatcherState) -> WatcherState:
-        """The state that also remembers all changes found, at this poll's root."""
+        """The state after this poll: it remembers all changes that the poll found, and the poll's root."""
         for found in (self.signals, self.entries):
             state = state.advance(state.changed(found), found)
         return self.settled(state)
@@ -79,9 +79,9 @@ class Watcher:
 
     `entries`: returns the marks of the entries in the queue, by slot. `entries` is needed if queued writers move the
     root alone. Without `entries`, such a keyspace is refused with `UsageError`. A poll with changes then takes 1 HEAD
-    and the requests of `entries`. The poll takes 1 LIST more if an unqueued writer has moved the root. An unqueued
-    writer may also have moved the root unseen after the last LIST. Then the poll takes this LIST when the last LIST is
-    at least `HIDDEN_SECONDS` old.
+    and the requests of `entries`. The poll takes 1 LIST more if an unqueued writer has moved the root. A later root may
+    also hide the root of an unqueued writer. So if the root has moved since the last LIST, a poll LISTs again after
+    `HIDDEN_SECONDS`.
     """
 
     def __init__(

@@ -19,7 +19,7 @@ Steps
        An object of many parts is written by a multipart upload, which the reservation names. The reservation is renewed
        as long as the upload continues, and again right before the upload is completed.
     4. A reservation whose writer is gone is resolved by HEAD (`Reconciler`). If the write happened, the entry is
-       committed; otherwise it is removed. An upload is aborted before the HEAD.
+       committed; otherwise the entry is removed. An upload is aborted before the HEAD.
     5. Pull: a consumer lists each shard and reads the segments whose keys name the consumer's slots. (The key of a
        segment with more than 12 slots names no slots; such a segment is always read.) After its own commit, the
        consumer removes the entries that are not claimed. If writers move no signals of slots (`signals: root`), the
@@ -31,10 +31,10 @@ Steps
        attempts or the time of an entry are used up, its dead letter is written. Then the entry is removed.
     7. A new owner first drops the claims of former owners. The new owner delivers entries only after that.
     8. After a confirmed removal of k entries, the remover subtracts k from the counter.
-    9. A client that changes a topic waits until no process relies on the topic's previous state. It waits 6 s, because
-       one clock may run up to three times as fast as another. A deletion waits before it removes anything. A recount
-       waits before it shrinks the base. A creation waits before anybody lists the earlier objects. `topic_store`
-       describes the wait for each setting.
+    9. A client that changes a topic waits until no process relies on the topic's previous state. The client waits 6 s,
+       because one clock may run up to three times as fast as another. A deletion waits before it removes anything. A
+       recount waits before it shrinks the base. A creation waits before anybody lists the earlier objects.
+       `topic_store` describes the wait for each setting.
 
 Storage (partition / key; JSON)
     topics / {topic}                                   settings, epoch, the quota of each shard, the pause, the tables
@@ -53,7 +53,7 @@ Invariants
     - A recount recovers room that a crash or a lost answer left in use. First the counter is sealed. Then a new
       generation begins; its base is the full count of the former generation. After the wait for writers of the former
       generation, the base shrinks to the number of entries found. A client may pause, and later change a counter of the
-      former generation. Such a client is fenced, because a client measures the time until the answer arrives. A segment
+      former generation. Such a client measures the time until the answer arrives, and so notices its pause. A segment
       is created once. If the creation is in doubt, the segment keeps its room, and the writer creates another segment.
     - Spare room belongs to one quota generation, and cannot be used under another generation. Spare room fills at most
       a fourth of a shard, so other writers still find room. Spare room is recounted only if the counter does not move
@@ -77,8 +77,8 @@ Invariants
 
 Limits
     - At least once: after a crash, a lost answer or a long pause, an entry may be delivered twice.
-    - A writer that pauses for more than `stale_seconds` before its write is treated as if it had not written. Its
-      commit returns `Expired`. If such a writer is killed before the commit, only the sweep finds its object.
+    - A writer that pauses for more than `stale_seconds` before its write is treated as if it had not written. The
+      writer's commit returns `Expired`. If such a writer is killed before the commit, only the sweep finds its object.
     - Clocks must not stop. If a machine is paused together with its clock, as some virtual machines are, it may rely on
       topics for too long. The operations of this machine may then exceed the bound, or miss a topic that was created
       meanwhile.

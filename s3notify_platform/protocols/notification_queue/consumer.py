@@ -96,7 +96,7 @@ class ShardConsumer:
         return bool(self._in_progress)
 
     def take(self, limit: int) -> tuple[Entry, ...]:
-        """Up to `limit` entries to deliver, claimed for this owner, with their attempts counted.
+        """Up to `limit` entries to deliver. The call claims the entries for this owner, and counts their attempts.
 
         Takes the shard's entries in turn, so a failing entry does not delay later entries. A failing entry is taken
         again only after its backoff. Entries whose attempts or time are used up go to the dead letters. `FencedError`:

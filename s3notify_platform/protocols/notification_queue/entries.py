@@ -73,8 +73,7 @@ class TopicUser:
     epoch: str = ""
 
     def claimed(self, topic: Topic) -> Topic:
-        """The topic with this table added. This table takes the place of its own former ids, or becomes the topic's
-        first table.
+        """The topic with this table added. The table's former ids are removed.
 
         `UsageError`: the topic has other slots, or serves other tables. `NotFoundError`: the topic has another epoch.
         Pure.
@@ -127,8 +126,9 @@ class Event:
 
     `writer` is an id that the write puts into the object's metadata (`s3notify-writer`), so that a reconciler
     recognises the object. An `etag` that is known in advance serves the same purpose. `announced_to`: the epochs of the
-    topics in which the writer has reserved. If the writer is gone, a reconciler announces the change to the other
-    topics, also to a newer topic of the same name. `announced_to` and `upload` are kept only with the reservation.
+    topics in which the writer has reserved. If the writer is gone, a reconciler announces the change to topics with
+    other epochs. A topic that was created again under the same name has another epoch. `announced_to` and `upload` are
+    kept only with the reservation.
     """
 
     key: str
@@ -141,8 +141,8 @@ class Event:
     announced_to: tuple[str, ...] = field(default=(), compare=False)
     upload: Upload | None = None
     sequencer: str = ""
-    """Hex digits. Of two events of one key with sequencers of one clock, the later event has the longer text, or the
-    greater text of equal length. The sequencer is only a hint, as in S3.
+    """Hex digits. If one clock made the sequencers of a key's events, the later event has the greater hexadecimal
+    number. The sequencer is only a hint, as in S3.
     """
     time_ms: int = 0
     """The Unix time of the change, for people and for the message; no decision compares it with another machine's
@@ -151,7 +151,7 @@ class Event:
     name: str = ""
     """The S3 event name without `s3:`, as the sender wrote it; empty for a plain put or delete."""
     version_id: str = ""
-    """The id of the object's version; empty if it is unknown, or if there is no versioning."""
+    """The id of the object's version; empty if the id is unknown, or the bucket has no versioning."""
     configuration_id: str = ""
     """The id of the notification configuration that reported the event."""
     metadata: Mapping[str, str] | None = field(default=None, compare=False)
@@ -300,7 +300,7 @@ def shard_capacity(shard: int, settings: TopicSettings) -> int:
 
 
 def segment_id(key: str) -> str:
-    """The unique part of a segment's key, without its shard. The parts sort by the age of their segments."""
+    """The unique part of a segment's key, without its shard. If such parts are sorted, old segments come first."""
     name = key.partition(".")[0]
     return name[4:] if name[3:4] == "-" else name
 

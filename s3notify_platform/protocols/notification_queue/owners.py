@@ -108,7 +108,9 @@ class Worker:
         self._leases: dict[tuple[str, int], ShardLease] = {}
         self._topics: dict[str, Topic] = {}
         self.surplus = 0
-        """Number of busy leases above the fair share in the last `balance`: finish the entries of this many leases."""
+        """Number of busy leases above the fair share, as of the last `balance`. The caller should finish the entries of
+        this many leases.
+        """
         self.unadopted = 0
         """Number of shards that the last `balance` took, but could not scan in time. Call `balance` again without a
         pause.
@@ -212,14 +214,14 @@ class Worker:
             if isinstance(outcome, Stored):
                 self._version, self._renewed = outcome.version, started
                 return
-            # No other worker writes this record. So the record is an earlier heartbeat of ours, or another worker
-            # removed it, because it considered us ended.
+            # No other worker writes this record. So the record has an earlier heartbeat of this worker. If there is no
+            # record, another worker has removed the record, because this worker seemed to have ended.
             self._version = outcome.record.version if outcome.record is not None else None
         raise UnavailableError(f"worker {self.name} could not renew; call balance again")
 
     def _alive(self) -> set[str]:
-        """The workers that count as running: their heartbeats changed lately, or this worker has not watched them for
-        long enough.
+        """The workers that count as running. A worker counts as ended only after this worker has watched its heartbeat
+        for long enough without a change.
 
         Removes the record of an ended worker, so that no other worker waits for the ended worker. A worker that was
         only paused registers again.
@@ -366,8 +368,8 @@ def _owners_of(topic: Topic, record: Record | None) -> tuple[ShardOwner, ...]:
     epoch, owners = _decode_owners(record) if record is not None else ("", ())
     if epoch == topic.epoch:
         return owners
-    # The record is of a deleted topic. The generations of the deleted topic still count, because generations must only
-    # rise.
+    # The record belongs to a deleted topic. The generations of the deleted topic still count, because generations must
+    # only rise.
     highest = max((owner.generation for owner in owners), default=0)
     return (ShardOwner(generation=highest),) * topic.settings.shards
 

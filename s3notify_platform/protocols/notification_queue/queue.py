@@ -134,8 +134,8 @@ class NotificationQueue:
         scarce, the first events get it. Up to 256 entries, or 128 KB, form a segment, which goes to one shard if this
         shard has room. `UsageError`: an event is larger than `max_event_bytes`. `NotFoundError`: there is no such
         topic. `UnavailableError`: nothing is reserved; do not write the objects. Requests: 1 write for each segment; 1
-        `add` (bucket alone: 2) if the process has no spare room; 1 for each full shard; 1 scan of the topics if
-        unknown, or after a refusal.
+        `add` (bucket alone: 2) if the process has no spare room; 1 for each full shard. One scan of the topics is added
+        if the topics are unknown, or after a refusal.
         """
         return self._reservations.grant(topic, tuple(events))
 
@@ -144,7 +144,7 @@ class NotificationQueue:
         return self.push_many(topic, [event])[0]
 
     def push_many(self, topic: str, events: Iterable[Event]) -> tuple[EntryCommitted | QuotaExceeded, ...]:
-        """Queues notifications of changes that have happened, for inlets. They are durable when the call returns.
+        """Queues notifications of past changes, for inlets. The notifications are durable when the call returns.
 
         Reserves and commits, with the errors and requests of `reserve_many` and `commit_many`. After an error, some
         notifications may be in the queue: push all again; duplicates are harmless.
@@ -286,7 +286,7 @@ class NotificationQueue:
         return committed_in(self.segments(topic, wanted), wanted, epoch=found.epoch)
 
     def segments(self, topic: str, slots: Iterable[int]) -> tuple[Segment, ...]:
-        """The segments, of any epoch of the topic, that may have entries of these slots (`committed_in`).
+        """All segments that may have entries of these slots, from every epoch of the topic (`committed_in`).
 
         The result is valid only if a later `check_topic` finds the epoch that the caller relies on. Cost: 1 scan; on a
         bucket, the scan reads only segments that may have such entries.
@@ -348,7 +348,7 @@ class NotificationQueue:
                 yield record, letter
 
     def redrive(self, topic: str, keys: Iterable[str] | None = None) -> int | QuotaExceeded:
-        """Puts dead letters back, with attempts from 0: all, or the letters of these object keys. Returns their number.
+        """Puts all dead letters back, or only those of these object keys; returns their number. Attempts restart at 0.
 
         `QuotaExceeded`: some letters may be back; continue later. If the call is interrupted, no letter is lost, but
         another call may put one letter back a second time. Cost: 5 requests for each letter.

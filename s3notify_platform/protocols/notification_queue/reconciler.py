@@ -78,8 +78,8 @@ class _Shard:
     """The facts about one shard that are remembered between passes."""
 
     since: dict[tuple[str, Upload | None], float] = field(default_factory=dict)
-    """The time at which each segment was first seen with a reservation; for an upload, the time at which its present
-    state was first seen.
+    """The time at which each segment was first seen with a reservation. The time of an upload is the time at which its
+    present state was first seen.
     """
     records: dict[str, Record] = field(default_factory=dict)
     """The records of the last scan, so that on a bucket alone only changed records are read again."""
@@ -98,9 +98,9 @@ class _Shard:
 def resolve(event: Event, found: ObjectMeta | None) -> Event | None:
     """The event to deliver for a reservation whose writer is gone; None if its change did not happen. Pure.
 
-    The event describes the object that HEAD found, so it is always true. A put counts as happened if HEAD found an
-    object other than the version that the put should replace. The object found may be a later object of another writer;
-    a second announcement of that object is harmless. A delete counts as happened if there is no object.
+    The event describes the object that HEAD found, so the event is always true. A put counts as happened if HEAD found
+    an object other than the version that the put should replace. The object found may be a later object of another
+    writer; a second announcement of that object is harmless. A delete counts as happened if there is no object.
     """
     if event.op == "delete":
         return event if found is None else None
@@ -144,12 +144,12 @@ class Reconciler:
     ) -> Reconciled:
         """Makes one pass over the shards (default: all). `NotFoundError` if there is no such topic.
 
-        A reservation is stale after this process has seen the reservation for the topic's `stale_seconds`, by the clock
-        of this process. `head` makes a HEAD in the store that contains the topic's objects. `announce` is called with
-        each change that has happened, before its entry is committed. `abort` is called with each change that an upload
-        writes, before the HEAD: an object that the HEAD does not find can then never appear. If one of these calls is
-        unavailable, the reservation waits for a later pass. A reservation that names another `bucket` also waits.
-        `UnavailableError`: the pass was cut short; continue later.
+        A reservation is stale after the topic's `stale_seconds`. This time begins when this process first sees the
+        reservation, and is measured on the clock of this process. `head` makes a HEAD in the store that contains the
+        topic's objects. `announce` is called with each change that has happened, before its entry is committed. Before
+        the HEAD, `abort` is called with each change that an upload writes. So an object that the HEAD does not find can
+        never appear. If one of these calls is unavailable, the reservation waits for a later pass. A reservation that
+        names another `bucket` also waits. `UnavailableError`: the pass was cut short; continue later.
         """
         reconciled: Counter[str] = Counter()
         resolved: list[Entry] = []
@@ -356,8 +356,8 @@ class Reconciler:
         return True
 
     def _seal(self, topic: Topic, shard: int, counted: int) -> int:
-        """Raises the shard's counter above every ceiling, unless it is already above every ceiling. Returns its former
-        value. Cost: 1 `add`.
+        """Raises the shard's counter above every ceiling, unless it is already above every ceiling. Returns the
+        counter's former value. Cost: 1 `add`.
         """
         if counted < SEALED:
             key = depth_key(topic.epoch, shard, topic.quotas[shard].generation)

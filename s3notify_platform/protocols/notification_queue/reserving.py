@@ -126,9 +126,9 @@ class Reservations:
 
         Then reads the topics again, unless they are still known. If the topic's epoch or quota changed, the call
         removes its segments and begins again. So the quota is never exceeded, and `delete` leaves nothing: every later
-        deletion or recount finds the segment of each granted reservation. The reason: a client waits before it acts on
-        another epoch or quota generation of the topic. The segment's creation was answered before any such wait could
-        end. A refusal is always checked by a read.
+        deletion or recount finds the segment of each granted reservation. A client that changes the topic's epoch or
+        quota generation waits before it acts on the change. The segment's creation was answered before any such wait
+        could end. A refusal is always checked by a read.
         """
         for _ in attempts(self._clock, ATTEMPTS if events else 0):
             since = self._clock.monotonic()
@@ -263,7 +263,7 @@ class Reservations:
 
 
 def _name(clock: Clock) -> str:
-    """A unique name. It begins with the time, so that segments are listed roughly by age."""
+    """A unique name. The name begins with the time, so that segments are listed roughly by age."""
     return f"{clock.wall_ms():012x}-{unique_name(clock)[:16]}"
 
 

@@ -178,7 +178,9 @@ def _decode(record: dict[str, Any]) -> Event | None:
 
 
 def _by_lifecycle(source: object) -> bool:
-    """True if MinIO's lifecycle removed the object: only the client's name shows that (before 2022, only the host)."""
+    """True if MinIO's lifecycle removed the object. Only the client's name shows such a removal (before 2022, only the
+    host).
+    """
     if not isinstance(source, dict):
         return False
     return any("[ilm-expiry]" in str(source.get(field, "")).lower() for field in ("userAgent", "host"))

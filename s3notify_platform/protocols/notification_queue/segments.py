@@ -5,7 +5,7 @@ shard first, and reads only segments with wanted slots.
 
 The value is JSON: the facts that all entries share, and a row for each entry. A cell is null if its value is the
 default, or the value of the whole segment; trailing nulls are left out. `write` is random, so that no two writes have
-equal bytes: a writer that finds the value that it sent knows that its write was applied.
+equal bytes. So a writer that finds its own bytes knows that its write was applied.
 """
 
 import json

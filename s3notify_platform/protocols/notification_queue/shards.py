@@ -61,7 +61,7 @@ class Shards:
     def scan(
         self, topic: Topic, shard: int, *, wanted: Callable[[str], bool] | None = None
     ) -> Iterator[Segment]:
-        """The shard's segments whose keys are `wanted`, old segments first, without those of other epochs. One scan."""
+        """The shard's segments of the topic's epoch whose keys are `wanted`, old segments first. One scan."""
         return self._scan(topic, shard_prefix(shard), wanted)
 
     def scan_all(self, topic: Topic, *, wanted: Callable[[str], bool] | None = None) -> Iterator[Segment]:
@@ -92,9 +92,9 @@ class Shards:
         segment.
 
         `known`: the segment as the caller last read or wrote it. Returns the result of the edit that was certainly
-        applied. After a lost answer, `edit` may find its work done already. Then this work counts as another client's
-        edit. Cost: 1 write; 1 read if the segment is not known; 2 requests for each conflict. `UnavailableError`:
-        nothing was applied. `UnknownOutcomeError`: read the segment again.
+        applied. After a lost answer, `edit` may find its work done already. Then the result does not contain this work,
+        as if another client had done the work. Cost: 1 write; 1 read if the segment is not known; 2 requests for each
+        conflict. `UnavailableError`: nothing was applied. `UnknownOutcomeError`: read the segment again.
         """
         write = unique_name(self._clock)[:16]
         first = Record(key=place.key, value=b"", version=known.version) if known and known.version else None
@@ -139,8 +139,8 @@ class Shards:
     def give_back(self, entries: Iterable[Entry]) -> None:
         """Frees the space of entries that this process removed, each entry once. Cost: 1 `add` for each shard.
 
-        The request is sent once, so space is never freed twice. If its answer is lost, the space may be lost until the
-        reconciler recounts. A counter of an older generation is no longer read, and may be gone.
+        The request is sent once, so space is never freed twice. If the answer is lost, the space may stay in use until
+        the reconciler recounts the shard. A counter of an older generation is no longer read, and may be gone.
         """
         self.give_back_rooms(Counter(entry.place for entry in entries))
 

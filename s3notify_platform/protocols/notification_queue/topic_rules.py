@@ -1,9 +1,9 @@
 """Rules: they select the changes that a topic receives. Pure.
 
-A rule matches the bucket, key and event name, which are always known. It also matches metadata and tags, if they are
-known. Our publisher knows the metadata of the objects that it writes. A reconciler knows the metadata of the objects
-that its HEAD finds. Ceph's messages have metadata and tags. The events of S3 and MinIO have no metadata and no tags.
-The event of a deletion has metadata and tags only in Ceph's messages. A rule that requires metadata or tags never
+A rule matches the bucket, key and event name, which are always known. A rule also matches metadata and tags, if they
+are known. Our publisher knows the metadata of the objects that it writes. A reconciler knows the metadata of the
+objects that its HEAD finds. Ceph's messages have metadata and tags. The events of S3 and MinIO have no metadata and no
+tags. The event of a deletion has metadata and tags only in Ceph's messages. A rule that requires metadata or tags never
 matches an event without them.
 
 A rule that can never match is refused. Examples of such rules: an event that no store reports, or that changes no

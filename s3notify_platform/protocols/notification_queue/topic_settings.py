@@ -24,7 +24,7 @@ FIXED: Final = ("shards", "slots", "signals")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicSettings:
-    """The settings with which a topic is created; all but those in `FIXED` may be changed later."""
+    """The settings of a topic. All settings except those in `FIXED` can be changed after the topic's creation."""
 
     capacity: Annotated[
         int,
@@ -120,7 +120,7 @@ class TopicSettings:
 
 
 def takes(settings: TopicSettings, bucket: str, key: str) -> bool:
-    """True if a topic with these settings receives some change of this key."""
+    """True if a topic with these settings receives at least some changes of this key."""
     if settings.bucket not in ("", bucket) or not key.startswith(settings.prefix):
         return False
     if not settings.rules:

@@ -4,9 +4,9 @@ The design follows the S3 source of RisingWave (its RFC).
 
 Steps
     1. After the topic of a source exists, the source's first batch lists the bucket (`Enumerator.versions`; a large
-       bucket in several concurrent `Chain`s). From then on, the entries of the topic name the changed keys, and a HEAD
-       finds the current version of each key (`Enumerator.current`): nothing is listed. A writer reads the list of
-       topics after its write, so every change is in the listing or in the topic.
+       bucket in several concurrent `Chain`s). From then on, nothing is listed: the topic's entries name the changed
+       keys. A HEAD finds the current version of each key (`Enumerator.current`). A writer reads the list of topics
+       after its write, so every change is in the listing or in the topic.
     2. `changes_of_slot` compares the versions found with the slot's committed state. A key that is not in the state, or
        has another ETag, is a split to read. An object that was not read to its end continues at its offset. A key that
        is in the state, but not in the bucket, has left.

@@ -8,7 +8,7 @@ slots, if the loads of the other readers were already within the bound.
 The fewest moves are found exactly, by dynamic programming over the places where one range ends and the next begins. Two
 facts make the exact search possible. First, readers that keep any slot stay in their old order: if two readers swapped
 places, one of them would keep no slot. Second, only one old range can extend across the end of a new range. So it is
-enough to remember if the reader of that old range has been used already.
+enough to remember whether the reader of that old range has been used already.
 
 This assignment differs from the RFC, whose example gives slot 171 to two readers. Here ranges are half-open, and each
 slot is in one range.
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     import numpy as np
 
 BALANCE_SLACK: Final = 1.1
-"""Factor by which the largest load may exceed the least possible largest load, so that more slots keep their reader."""
+"""The largest load may be this factor times its least possible value, so that more slots keep their reader."""
 
 _NEVER: Final = -1_000_000
 
@@ -112,7 +112,9 @@ def _least_largest(sums: Sequence[int], count: int) -> int:
 
 
 def _even(sums: Sequence[int], count: int, best: int) -> list[tuple[int, int]]:
-    """Non-empty ranges with loads of at most `best`, each as near as possible to the mean of the remaining load."""
+    """Non-empty ranges with loads of at most `best`. Each range's load is as near as possible to the mean load of this
+    range and the later ranges.
+    """
     last = len(sums) - 1
     # The earliest end of each range: from this place, the later ranges can take all later slots with loads of at most
     # `best`.
@@ -179,8 +181,8 @@ def _gains(sums: Sequence[int], limit: int, owners: Sequence[int]) -> tuple["np.
     """The gains, and for each place the owner whose old range straddles the place (-1 if there is none).
 
     `gains[u, v, a, b]`: the number of slots that keep their owner in a new range from a to b. u is 1 if an earlier new
-    range has the owner that straddles a. v is 1 if this or an earlier new range has the owner that straddles b.
-    `_NEVER` marks impossible cases.
+    range has the owner whose old range straddles a. v is 1 if this range, or an earlier new range, has the owner whose
+    old range straddles b. `_NEVER` marks impossible cases.
     """
     import numpy as np
 

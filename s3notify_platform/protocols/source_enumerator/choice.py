@@ -10,7 +10,7 @@ time for any key.
 
 Hidden keys are the same as for Spark and Hive. In a hidden key, a part below the prefix begins with `_` or `.` and has
 no `=`, like `_SUCCESS`, `_temporary/…`, `.part-0.crc`. "Directories", which end with `/`, are hidden, too. The parts
-`.` and `..` do not make a key hidden: no client can address a key with such a part, and another check reports the key.
+`.` and `..` do not make a key hidden. No client can address a key with such a part, so another check reports the key.
 """
 
 import re

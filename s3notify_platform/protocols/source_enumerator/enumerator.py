@@ -54,8 +54,8 @@ class Split:
     """The part of an object version that one task reads: the records that begin at `start` or later, before `end`.
 
     `by_record`: the object can only be read from its beginning, because it is compressed or encoded. Then `start` is
-    the number of records to skip, and `end` is not used. The split ends with the first record that brings it to
-    `limit_bytes` decoded bytes; if `limit_bytes` is 0, it ends with the object.
+    the number of records to skip, and `end` is not used. The split ends with the record at which its decoded bytes
+    reach `limit_bytes`. If `limit_bytes` is 0, the split ends with the object.
     """
 
     version: ObjectVersion
@@ -144,9 +144,9 @@ def changes_of_slot(
     """Compares one slot's enumerated versions with its committed states by key. Pure.
 
     `touched`: the keys that were looked up. None means all keys of the slot: a key that was not found has left.
-    `pending` keys continue where reading ended. A `pending` key that was read to its end is read again even with the
-    same ETag. `stale` keys are read again. `expired` keys were removed by the bucket's lifecycle. `stays`: true if a
-    key counts as present although no version was found.
+    The object of a `pending` key is read further, from the offset that was reached. A `pending` key that was read to
+    its end is read again even with the same ETag. `stale` keys are read again. `expired` keys were removed by the
+    bucket's lifecycle. `stays`: true if a key counts as present although no version was found.
     """
     looked_at = states if touched is None else touched
     versions = {version.key: version for version in found}

@@ -5,8 +5,8 @@ Steps
        comes next: a *cut*. A slot's committed state is a good sample, because it has a uniform part of all keys.
     2. A `Chain` lists from a cut (the first chain from the beginning), page by page, with the server's own tokens. A
        chain ends with the first cut that it finds, and includes that cut.
-    3. Before a chain ends at a cut, it checks that a LIST after the cut begins with the keys that come next in the
-       chain's own listing. If the check fails, the chain continues past that cut.
+    3. Before a chain ends at a cut, the chain LISTs after the cut. This LIST must begin with the keys that come next in
+       the chain's own listing. If the check fails, the chain continues past that cut.
 
 Why the result is complete. Take a key that exists all the time, and the last cut before it in the server's order. The
 chain from that cut finds no other cut before the key, so this chain reaches the key. This argument needs no knowledge
@@ -59,7 +59,9 @@ def choose_cuts(store: ObjectStore, prefix: str, wanted: Sequence[str]) -> list[
 
 
 def hands_over(store: ObjectStore, prefix: str, cut: str, following: Sequence[str]) -> bool:
-    """True if a LIST after `cut` begins with the keys `following`, known to come after `cut`. Cost: 1 LIST."""
+    """True if a LIST after `cut` begins with the keys `following`. The caller knows that these keys come after `cut`.
+    Cost: 1 LIST.
+    """
     return _keys(store, prefix, cut, HANDOVER_KEYS)[: len(following)] == list(following[:HANDOVER_KEYS])
 
 

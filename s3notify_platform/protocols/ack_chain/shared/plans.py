@@ -126,8 +126,8 @@ def _stamped(chain: Chain) -> Stamped:
 
 
 def acked(chain: Chain, expires_ms: int) -> Chain:
-    """The tombstone of an acked chain. It lists no missing children, because raw stamps may end children without naming
-    them.
+    """The tombstone of an acked chain. The tombstone lists no missing children, because raw stamps may end children
+    without naming them.
     """
     return replace(chain, status="acked", missing=frozenset(), operations=(), expires_ms=expires_ms)
 

@@ -129,8 +129,8 @@ class SharedChains:
 
         `Stamped` and `Acked` contain the resulting XOR, which the npm package's `stamp` returns. `children` names the
         children that the stamp ends; `starts` names the children that the stamp begins. Without an operation id, a
-        repeated call is a new stamp. A stamp changes nothing if all its children have ended before. If only some of its
-        children have ended, the stamp cannot be split: `UsageError`.
+        repeated call is a new stamp. A stamp changes nothing if all its children have ended before. `UsageError` if
+        only some of the stamp's children have ended: a stamp cannot be split.
         """
         outcome = self._stamp(tag, children, starts, operation_id, raw=check_stamp(stamp))
         return with_xor(outcome, stamp)
