@@ -46,10 +46,11 @@ def doctor(
     bucket's events arrive: it writes a hidden object below the source's prefix, or looks at the newest object if it may
     not write there. With --deep, the tables of NAME are read and checked against their logs.
 
-    Probe objects are deleted again. They are below the platform prefix of NAME, or below .s3notify-probe-… without
-    NAME. Cost: about 50 requests, and 30 more for events.
+    Probe objects are below the platform prefix of NAME, or below .s3notify-probe-… without NAME, and are deleted again.
+    Cost: about 50 requests, and 30 more for events.
 
-    Exit code 0 if the platform can run. Exit code 1 if it cannot, or if events do not arrive; the reason is printed.
+    Exit code 0 if the platform can run. Exit code 1 if the platform cannot run, or if events do not arrive; the reason
+    is printed.
     """
     from contextlib import closing
 

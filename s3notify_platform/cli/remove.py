@@ -10,7 +10,7 @@ from s3notify_platform.cli.tasks import carry_out, dry_run_option
 from s3notify_platform.kernel.errors import UsageError
 
 TICKS_SECONDS: Final = 60.0
-"""A sensor that ticked within this time counts as running: it would make the source again."""
+"""A sensor that ticked within this time counts as running, and would make the source's topic and table again."""
 
 
 @command(short_help="Delete a source's tables, signals, topic and records.")

@@ -106,7 +106,7 @@ def _looks(names: Sequence[str], place: dict[str, Any], sensors: "_Sensors") -> 
 
 @dataclass(frozen=True)
 class _Sensors:
-    """The sensors of sources in a Dagster instance. `instance` is None if there is no instance."""
+    """The sensors of sources in a Dagster instance."""
 
     instance: "dg.DagsterInstance | None"
 

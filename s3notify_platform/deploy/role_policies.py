@@ -36,7 +36,7 @@ ROLES: Final[tuple[Role, ...]] = (
 )  # fmt: skip
 
 OWN: Final = ("table/*", "derived/*", "records/*", "store.json", f"{PROBE}*")
-"""Keys below a source's platform prefix, except the keyspace. No writer of objects may change them."""
+"""Keys below a source's platform prefix, except the keyspace. Writers of objects must not change these keys."""
 
 KNOWN_ACTIONS: Final[Mapping[Role, Sequence[str]]] = {
     "run": ("GetObject", "PutObject"),
@@ -276,7 +276,7 @@ def _denials(role: Role, places: Places) -> Iterator[Json]:
 
 def _denied(role: Role, places: Places, own: Sequence[str]) -> Iterator[str]:
     """Patterns of the keys below our prefixes that the role must not change: all keys except signals. If the role
-    changes the queue, the queue's keys are excepted, too.
+    writes to a queue on the bucket, the queue's keys are left out, too.
 
     By default, several sources are below one prefix. Each source has its own signals, which other writers move.
     """

@@ -1,7 +1,7 @@
 """The demo: objects on the embedded S3 server become committed tables, with each step printed.
 
 The demo prints each published round with its request count, each poll with the changed slots that it found, and the
-slots that Dagster reports. At the end it compares the table with its own record of all writes. Every order must be in
+slots that Dagster reports. At the end the demo compares the table with the ledger of all writes. Every order must be in
 the table exactly once, and every malformed record in quarantine.
 """
 

@@ -228,8 +228,8 @@ def schema_changes(io: SlotIOManager, instance: dg.DagsterInstance) -> dg.AssetC
     """The result of the last batch in Dagster, and the fields that other runs have added to the schema after that
     batch.
 
-    Dagster's own check of column schemas is no help, because it compares the last two materializations. In this asset,
-    the last two materializations are two slots. Requests: those of `LogTable.newest` and `LogReader.as_of`.
+    Dagster's own check of column schemas is no help: it compares the asset's last two materializations, which belong to
+    two slots. Requests: those of `LogTable.newest` and `LogReader.as_of`.
     """
     key = dg.AssetCheckKey(dg.AssetKey(io.name), SCHEMA)
     records = instance.event_log_storage.get_asset_check_execution_history(key, limit=1, status={*EVALUATED})

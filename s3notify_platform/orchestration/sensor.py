@@ -91,7 +91,8 @@ def build_sensor(
     `ShortCursor.dumps`.
     """
     _SOURCES.add(assets.name)
-    # An interval longer than Dagster's own serves to save requests. So with such an interval, a tick polls only once.
+    # The purpose of an interval longer than Dagster's own is to save requests. So with such an interval, a tick polls
+    # only once.
     watches = assets.interval_seconds <= LOOP_SECONDS
 
     @dg.sensor(
@@ -166,8 +167,8 @@ def _cold(instance: dg.DagsterInstance) -> str:
 
 
 def _opened(io: SlotIOManager, expected: str, *, transformed: bool) -> OpenTable:
-    """The source's table, created if it never existed. `Source.open_table` lists the tables that are refused. A table
-    is also refused if its types differ from the declared types.
+    """The source's table, created if it never existed. Refuses the tables that `Source.open_table` refuses, and tables
+    whose types differ from the declared types.
     """
     found = io.source.open_table(expected=expected, create=False, store=io.clients.store)
     if found.snapshot is not None:

@@ -90,7 +90,7 @@ def _found(access: Access, clock: Clock) -> Any:
     if access.role_arn is None or own is None:
         return own
     if not isinstance(own, RefreshableCredentials):
-        # A later renewal of the role's keys needs the own keys that are valid at that time.
+        # A later renewal of the role's keys needs the assuming user's keys as they are at that time.
         own = _LookedUpAgain(replace(access, role_arn=None, external_id=None), clock, own)
     create = partial(botocore.session.get_session().create_client, region_name=access.region)
     about = {"RoleSessionName": "s3notify"} | (

@@ -125,8 +125,8 @@ def _in_table(config: DynamoConfig, scope: str) -> DynamoRecordStore:
 def _on_bucket(
     bucket: S3Config, prefix: str, keys_recur: bool | Callable[[str], bool], parallelism: int
 ) -> ObjectRecordStore:
-    """Each process has one `ObjectRecordStore` for each prefix: the object caches counters, and the conditions that the
-    store honours.
+    """Each process has one `ObjectRecordStore` for each prefix, because this object caches counters, and remembers if
+    the store honours a conditional DELETE.
     """
     return ObjectRecordStore(open_store(bucket), prefix, keys_recur=keys_recur, parallelism=parallelism)
 

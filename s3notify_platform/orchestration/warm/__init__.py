@@ -14,7 +14,7 @@ is absent. A launcher that gets no answer claims the run for the default launche
 run. So the default launcher never starts a run that a worker has.
 
 A terminated run is interrupted, and its Spark jobs are cancelled; after ten seconds its worker is killed. A worker is
-replaced after such a kill, when it has died, when the code server has other code, and when it has reached a limit. If a
+replaced in four cases: after such a kill, after its own end, when the code server has other code, and at a limit. If a
 worker dies during its run, the supervisor reports the run: as canceled if it was being terminated, else as failed. When
 the supervisor dies, its workers end, and the next supervisor reports their runs.
 
