@@ -23,7 +23,7 @@ def remove(*, place: SourcePlace, yes: bool, force: bool, dry_run: bool, as_json
     """Delete the tables, signals, topic and records of source NAME. The objects of the bucket stay.
 
     The command lists first what it will delete. Before the removal, stop the source's sensor (`s3notify pause NAME`),
-    runs, streams and writers; the command is refused while a batch is open, or while the sensor of this DAGSTER_HOME is
+    runs, streams and writers. The command is refused while a batch is open, or while the sensor of this DAGSTER_HOME is
     on. Safe to repeat, and to kill: until the deletion is complete, runs refuse the table. Delete the YAML afterwards.
     """
     from s3notify_platform.maintenance.removal import Removal

@@ -92,8 +92,8 @@ def policy(role: Role, places: Places) -> Json:
     """The least IAM policy of a role. Pure.
 
     Writers get a Deny for changes of the platform's own objects (`table.own_objects`), for every prefix of a source.
-    The Deny does not cover signals, and for a `publisher` it does not cover the queue. If the source's prefix is empty,
-    writers may not read these objects either.
+    The Deny does not cover signals, and for a `publisher` it does not cover the queue. If the source's prefix covers
+    these objects, the policy also denies writers to read them.
     """
     statements: list[Json] = [
         {"Effect": "Allow", "Action": sorted(actions), "Resource": resource}
@@ -246,8 +246,8 @@ def _denials(role: Role, places: Places) -> Iterator[Json]:
     """Deny changes of the platform's objects, in every bucket that may have such objects. Changes of signals are not
     denied.
 
-    If the source's prefix covers such objects, reading them is denied, too; and signals may be neither read nor
-    deleted.
+    If the source's prefix covers such objects, reading these objects is denied, too, and so are reading and deleting
+    signals.
     """
     arn = f"arn:{aws_partition(places.tables.region)}:s3:::"
     for bucket in dict.fromkeys(

@@ -273,7 +273,7 @@ class Demo:
                     self._console.print(f"         {line}", highlight=False)
             if len(fresh) > SHOWN_SLOTS:
                 self._console.print(f"         … and {len(fresh) - SHOWN_SLOTS} more slots", highlight=False)
-            # Reports from before a crash are not repeated: check all pending slots now and then.
+            # Dagster does not repeat reports from before a crash, so all pending slots are checked now and then.
             if self._clock.monotonic() - looked > 15:
                 fresh, looked = set(pending), self._clock.monotonic()
             pending -= {slot for slot in fresh & pending if self._is_committed(table, slot)}

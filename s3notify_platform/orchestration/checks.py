@@ -40,7 +40,7 @@ SHOWN: Final = 20
 
 
 def build_checks(assets: SourceAssets) -> dg.AssetChecksDefinition:
-    """All checks as one step, which the sweep or a person starts. Batches report them too (`batch_report`)."""
+    """All checks as one step, which the sweep or a person starts. Batches report the checks too (`batch_report`)."""
     about = {
         COMPLETE: "Compares the whole source with the committed state. Fails if a change was not announced, or has "
         "waited for more than an hour. Signals the slots of unannounced changes, so that the next batch reads them. "

@@ -87,7 +87,7 @@ def build_sensor(
 ) -> dg.SensorDefinition:
     """The sensor. A poll costs 1 HEAD if nothing changed, else 1 HEAD and 1 LIST, for a bucket of any size.
 
-    Each open batch costs 1 LIST more, and each of its runs 1 GET. Many slots at once also cost the requests of
+    Each open batch costs 1 LIST more, and each of its runs 1 GET. A cursor with many slots also costs the requests of
     `ShortCursor.dumps`.
     """
     _SOURCES.add(assets.name)

@@ -103,7 +103,8 @@ def open_records(
     keys_recur: bool | Callable[[str], bool] = True,
     parallelism: int = 1,
 ) -> RecordStore:
-    """Records: in `table` if given, else below `prefix` of the bucket, through `store` if given. No request.
+    """Records in `table`. Without `table`: records below `prefix` of the bucket; `store` is the bucket's store, if the
+    caller has one. No request.
 
     In the table, names of partitions begin with the bucket and the prefix. `keys_recur`, `parallelism`: see
     `ObjectRecordStore`.
