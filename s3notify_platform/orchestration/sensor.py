@@ -87,8 +87,8 @@ def build_sensor(
 ) -> dg.SensorDefinition:
     """The sensor. A poll costs 1 HEAD if nothing changed, else 1 HEAD and 1 LIST, for a bucket of any size.
 
-    Each open batch costs 1 LIST more, and each of its runs 1 GET. A cursor with many slots also costs the requests of
-    `ShortCursor.dumps`.
+    Each open batch costs 1 LIST more, and each of its runs 1 GET. If many slots have changed, a tick also costs the
+    requests of `ShortCursor.dumps`.
     """
     _SOURCES.add(assets.name)
     # The purpose of an interval longer than Dagster's own is to save requests. So with such an interval, a tick polls
