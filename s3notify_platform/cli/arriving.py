@@ -22,7 +22,7 @@ SOON_SECONDS: Final = 300.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Events:
-    """The result. `fine`: nothing is wrong. `seconds`: the time between the probe and its event, if measured."""
+    """The result. `seconds`: the time between the probe and its event, if measured."""
 
     fine: bool
     text: str

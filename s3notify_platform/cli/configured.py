@@ -84,7 +84,7 @@ class ConfiguredCommand(PagedCommand):
         if not self._configurable or ctx.resilient_parsing or {"-h", "--help", HELP_ALL} & {*args}:
             return super().parse_args(ctx, args)
         given, more, _ = self.make_parser(ctx).parse_args(list(args))
-        if more:  # click itself would look for missing options before it reports this
+        if more:  # click itself would report missing options first
             ctx.fail(
                 f"Got unexpected extra argument{'s' * (len(more) > 1)} ({' '.join(map(printable, more))})"
             )

@@ -43,13 +43,15 @@ def doctor(
 
     The checks are: the versions of Dagster's packages; the YAML (keys, types, formats, schema, cron); the store's
     abilities; the DynamoDB tables; the topic of NAME. If the YAML has an inlet, the command measures how fast the
-    bucket's events arrive: it writes a hidden object below the source's prefix, or looks at the newest object if it may
-    not write there. With --deep, the tables of NAME are read and checked against their logs.
+    bucket's events arrive. For this, the command writes a hidden object below the source's prefix. Without the
+    permission to write there, it looks at the newest object. With --deep, the tables of NAME are read and checked
+    against their logs.
 
-    Probe objects are deleted again. They are below the platform prefix of NAME, or below .s3notify-probe-… without
-    NAME. Cost: about 50 requests, and 30 more for events.
+    Probe objects are below the platform prefix of NAME, or below .s3notify-probe-… without NAME, and are deleted again.
+    Cost: about 50 requests, and 30 more for events.
 
-    Exit code 0 if the platform can run. Exit code 1 if it cannot, or if events do not arrive; the reason is printed.
+    Exit code 0 if the platform can run. Exit code 1 if the platform cannot run, or if events do not arrive; the reason
+    is printed.
     """
     from contextlib import closing
 

@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 
 @contextmanager
 def stop_on_signals(name: str) -> Iterator[threading.Event]:
-    """An event that SIGINT and SIGTERM set; the body must then finish or release its work in progress, and return.
+    """Yields an event, which SIGINT or SIGTERM sets. The body must then finish or release its work, and return.
 
-    The process ends with exit code 0 within `DRAIN_SECONDS`. Work that is unfinished by then is left as after a kill. A
-    second signal ends the process at once. `name` is for messages.
+    The process ends with exit code 0 within `DRAIN_SECONDS`. Work that is unfinished at the end is left as after a
+    kill. A second signal ends the process at once. `name` is for messages.
     """
     stop = threading.Event()
     ended = threading.Event()

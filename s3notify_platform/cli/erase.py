@@ -19,16 +19,16 @@ def erase(key: str, *, place: SourcePlace, yes: bool, dry_run: bool, as_json: bo
     """Delete everything that the platform stores about the object KEY, which is no longer in the bucket.
 
     The command deletes the object's rows from the table, the slot assets, their history, their files and the
-    quarantine. It deletes the object's entries and dead letters from the queue, and messages in `inlet poison` that
-    name the object. Versions with the object, and all versions before them, can no longer be read. The next batch
-    recomputes slot assets for the object's slot.
+    quarantine. The command also deletes the object's entries and dead letters from the queue, and messages in
+    `inlet poison` that name the object. Versions with the object, and all versions before them, can no longer be read.
+    The next batch recomputes slot assets for the object's slot.
 
     The command does not delete names of columns, copies that others have made or received, and logs of Dagster and
     others. If the platform's bucket is versioned, a lifecycle rule must expire old versions of its objects.
 
     The command is refused while the object is in the bucket. Safe to repeat. A run that began earlier may still write a
-    file with the object, but cannot commit this file. The command prints when to repeat the command, so that the file
-    is deleted, too. Exit code 1 if something is left now; the reason is printed.
+    file with the object, but cannot commit this file. Repeat the command at the time that it prints, to delete this
+    file, too. Exit code 1 if something is left now; the reason is printed.
     """
     from s3notify_platform.channels.inlets.poison import PoisonStore
     from s3notify_platform.maintenance.erasure import EraseObject

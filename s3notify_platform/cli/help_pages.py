@@ -42,8 +42,8 @@ class SettingOption(click.Option):
         return super().get_help_record(ctx)
 
     def get_help_extra(self, ctx: click.Context) -> Any:
-        """The notes of the option without `[required]`, because the YAML of a source may give the value. See
-        `click.Option`.
+        """The remarks in brackets in the option's help, except `[required]`, because the YAML of a source may give the
+        value. See `click.Option`.
         """
         extra = super().get_help_extra(ctx)
         extra.pop("required", None)

@@ -122,10 +122,10 @@ def init(
     Events: new objects are in the table of NAME within seconds.
       s3notify init NAME --events
 
-    The command shows a plan and asks before it changes anything. On AWS it creates an SQS queue that keeps messages for
-    14 days, a policy that lets only this bucket send to the queue, and a notification of the bucket for the keys of
-    NAME. Other notifications stay. The YAML gets an inlet `sqs`, which `s3notify dev` runs. With --by sns, the queue
-    subscribes to a topic that announces these keys already, else to a new topic; with --by eventbridge, a rule is
+    The command shows a plan and asks before it changes anything. On AWS, the command creates an SQS queue that keeps
+    messages for 14 days, and a notification of the bucket for the keys of NAME. The queue's policy lets only this
+    bucket send. Other notifications stay. The YAML gets an inlet `sqs`, which `s3notify dev` runs. With --by sns, the
+    queue subscribes to a topic that announces these keys already, else to a new topic; with --by eventbridge, a rule is
     created. On Ceph RGW, the command creates a topic and a notification for the source's inlet `http` (--receiver). For
     MinIO, the command prints MinIO's own commands. Safe to repeat, and to kill. --remove deletes everything that
     --events created. `s3notify doctor NAME` checks that events arrive.

@@ -14,7 +14,7 @@ def inlet() -> None:
     """Receive changes that other systems report: add each change to all topics that match its key, and signal it.
 
     --bucket is the bucket whose changes are reported. Queue and signals are in --platform-bucket; default: the same
-    bucket. Several inlets may run at once, and an inlet may be killed at any time: changes that are not durable yet are
+    bucket. Several inlets may run at once, and an inlet may be killed at any time. Changes that are not durable yet are
     reported again, and duplicates are harmless.
     """
 

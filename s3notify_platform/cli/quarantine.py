@@ -155,8 +155,8 @@ def retry(
 ) -> None:
     """Request that the next batch reads quarantined objects of source NAME again: the objects KEY, --slot, or --all.
 
-    An object leaves the quarantine in the commit of its rows. An object that fails again stays, with the new reason.
-    Safe to repeat. Exit code 1 if none of the objects KEY is in quarantine.
+    The commit of an object's rows also removes the object from quarantine. An object that fails again stays, with the
+    new reason. Safe to repeat. Exit code 1 if none of the objects KEY is in quarantine.
     """
     from s3notify_platform.maintenance.quarantine_retry import RetryRequest
 

@@ -10,7 +10,7 @@ from s3notify_platform.cli.tasks import carry_out, dry_run_option
 from s3notify_platform.kernel.errors import UsageError
 
 TICKS_SECONDS: Final = 60.0
-"""A sensor that ticked within this time counts as running: it would make the source again."""
+"""A sensor that ticked within this time counts as running, and would make the source's topic and table again."""
 
 
 @command(short_help="Delete a source's tables, signals, topic and records.")
@@ -23,7 +23,7 @@ def remove(*, place: SourcePlace, yes: bool, force: bool, dry_run: bool, as_json
     """Delete the tables, signals, topic and records of source NAME. The objects of the bucket stay.
 
     The command lists first what it will delete. Before the removal, stop the source's sensor (`s3notify pause NAME`),
-    runs, streams and writers; the command is refused while a batch is open, or while the sensor of this DAGSTER_HOME is
+    runs, streams and writers. The command is refused while a batch is open, or while the sensor of this DAGSTER_HOME is
     on. Safe to repeat, and to kill: until the deletion is complete, runs refuse the table. Delete the YAML afterwards.
     """
     from s3notify_platform.maintenance.removal import Removal

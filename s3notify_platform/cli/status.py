@@ -47,10 +47,10 @@ def status(names: tuple[str, ...], *, watch: bool, every: float, as_json: bool, 
     """Show the state of the sources NAME; default: all sources in the YAML.
 
     The columns are changes that wait, batches in flight, the last commit, rejected records, and failures. For one
-    source, a slot map is shown: the colour of a cell is the age of the slot's last commit, and the height of the cell
-    is the number of rows. Rows of stale slots were made by other code than the YAML names now; `s3notify backfill NAME
-    --stale` reads them again. If DAGSTER_HOME names a Dagster instance, slots that the sensor retries are shown too.
-    Reads only. Exit code 1 if a source could not be read.
+    source, a slot map is shown. A cell's colour is the age of the slot's last commit, and the cell's height is the
+    slot's number of rows. Rows of stale slots were made by other code than the YAML names now;
+    `s3notify backfill NAME --stale` reads them again. If DAGSTER_HOME names a Dagster instance, slots that the sensor
+    retries are shown too. Reads only. Exit code 1 if a source could not be read.
     """
     from rich.console import Console, Group
     from rich.live import Live
@@ -106,7 +106,7 @@ def _looks(names: Sequence[str], place: dict[str, Any], sensors: "_Sensors") -> 
 
 @dataclass(frozen=True)
 class _Sensors:
-    """The sensors of sources in a Dagster instance. `instance` is None if there is no instance."""
+    """The sensors of sources in a Dagster instance."""
 
     instance: "dg.DagsterInstance | None"
 

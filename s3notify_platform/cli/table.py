@@ -68,8 +68,8 @@ def show(
 def check(*, place: SourcePlace, asset: str | None, as_json: bool) -> None:
     """Check that log, packs and object states of the table of source NAME agree. The command reads all rows.
 
-    Exit code 1 if they do not agree; the differences are printed. Runs may go on meanwhile: the command checks the
-    version that is the newest when it starts.
+    Exit code 1 if there are differences, which are printed. Runs may go on meanwhile: the command checks the version
+    that is the newest when it starts.
     """
     from s3notify_platform.table.check import check_table
 
@@ -192,8 +192,8 @@ def confirm(*, place: SourcePlace, dry_run: bool, as_json: bool) -> None:
     """Confirm that the rows of all deleted objects leave the table of source NAME, however many objects there are.
 
     If more than half of at least 100 objects are missing in a listing (withdraw_share), runs refuse to withdraw their
-    rows: the bucket may be the wrong bucket, or was emptied by mistake. The confirmation is valid for the current
-    version of the table.
+    rows. The bucket may be the wrong one, or was emptied by mistake. The confirmation is valid for the current version
+    of the table.
     """
     from s3notify_platform.maintenance.loss import ConfirmWithdrawal
 

@@ -78,7 +78,7 @@ def topics() -> None:
     have metadata and tags.
 
     Events are passed on complete, as the inlet received them: region, source, user, request, response, metadata, tags
-    and ids. The topic's --opaque-data is added.
+    and ids. Each event also gets the topic's --opaque-data.
 
     Clients of S3, SNS and Ceph can manage topics through `s3notify serve-notifications`.
 

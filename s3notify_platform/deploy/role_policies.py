@@ -36,7 +36,7 @@ ROLES: Final[tuple[Role, ...]] = (
 )  # fmt: skip
 
 OWN: Final = ("table/*", "derived/*", "records/*", "store.json", f"{PROBE}*")
-"""Keys below a source's platform prefix, except the keyspace. No writer of objects may change them."""
+"""Keys below a source's platform prefix, except the keyspace. Writers of objects must not change these keys."""
 
 KNOWN_ACTIONS: Final[Mapping[Role, Sequence[str]]] = {
     "run": ("GetObject", "PutObject"),
@@ -92,8 +92,8 @@ def policy(role: Role, places: Places) -> Json:
     """The least IAM policy of a role. Pure.
 
     Writers get a Deny for changes of the platform's own objects (`table.own_objects`), for every prefix of a source.
-    The Deny does not cover signals, and for a `publisher` it does not cover the queue. If the source's prefix is empty,
-    writers may not read these objects either.
+    The Deny does not cover signals, and for a `publisher` it does not cover the queue. If the source's prefix covers
+    these objects, the policy also denies writers to read them.
     """
     statements: list[Json] = [
         {"Effect": "Allow", "Action": sorted(actions), "Resource": resource}
@@ -246,8 +246,8 @@ def _denials(role: Role, places: Places) -> Iterator[Json]:
     """Deny changes of the platform's objects, in every bucket that may have such objects. Changes of signals are not
     denied.
 
-    If the source's prefix covers such objects, reading them is denied, too; and signals may be neither read nor
-    deleted.
+    If the source's prefix covers such objects, reading these objects is denied, too, and so are reading and deleting
+    signals.
     """
     arn = f"arn:{aws_partition(places.tables.region)}:s3:::"
     for bucket in dict.fromkeys(
@@ -276,7 +276,7 @@ def _denials(role: Role, places: Places) -> Iterator[Json]:
 
 def _denied(role: Role, places: Places, own: Sequence[str]) -> Iterator[str]:
     """Patterns of the keys below our prefixes that the role must not change: all keys except signals. If the role
-    changes the queue, the queue's keys are excepted, too.
+    writes to a queue on the bucket, the queue's keys are left out, too.
 
     By default, several sources are below one prefix. Each source has its own signals, which other writers move.
     """

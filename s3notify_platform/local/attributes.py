@@ -224,7 +224,7 @@ def as_text(value: Any) -> Any:
 
 
 def _evaluated(raw: Any, at: str, evaluate: Callable[[str, str], Any]) -> Any:
-    """The value with its expressions evaluated; `Later` for expressions that cannot be evaluated."""
+    """The value with its expressions evaluated. `Later` replaces an expression that cannot be evaluated here."""
     match raw:
         case str() if not is_expression(raw):
             return raw

@@ -21,8 +21,8 @@ _WANTED: Final = ("run_launcher", "run_coordinator", "sensors", "event_log_stora
 class HomeFile:
     """The `dagster.yaml` of a home. `written`: True if the file is new.
 
-    `missing`: the lines that an existing file lacks. `others`: the keys in `missing` that the existing file has with
-    other values.
+    `missing`: the lines that an existing file lacks. `others`: the keys in `missing` that the existing file sets to
+    another value.
     """
 
     path: Path

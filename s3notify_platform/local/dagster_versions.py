@@ -23,7 +23,7 @@ number of Dagster's version.
 
 _OURS: Final = "s3notify-platform"
 _WITH_DAGSTER: Final = ("dagster-shared", "dagster-pipes")
-"""Packages that `dagster` itself installs, in the same version as its own."""
+"""Packages that are installed with `dagster`, in the version of `dagster`."""
 
 Packages = Mapping[str, tuple[str, Sequence[str]]]
 """Installed packages by name: the version of each, and its requirements."""
@@ -91,7 +91,9 @@ def compared(packages: Packages) -> Versions:
 
 
 def _broken(packages: Packages) -> Iterator[tuple[str, str]]:
-    """Each package with a requirement that one of these packages does not fulfil, and this requirement."""
+    """Pairs of a package's name and a requirement of that package, which the version of another package does not
+    fulfil.
+    """
     from packaging.requirements import Requirement  # Dagster itself requires `packaging`
 
     for name, (_, requires) in packages.items():
@@ -104,7 +106,10 @@ def _broken(packages: Packages) -> Iterator[tuple[str, str]]:
 
 
 def _line(packages: Packages) -> Iterator[str]:
-    """The arguments for the `pip install` that repairs the versions: the Dagster version that has a dagster-pyspark."""
+    """The arguments for the `pip install` that repairs the versions: the versions of Dagster's packages that fit the
+    installed dagster-pyspark. If dagster-pyspark is missing or has another minor version, the arguments are this
+    package's own requirements.
+    """
     from packaging.requirements import Requirement
 
     there, _ = packages.get("dagster-pyspark", ("", ()))

@@ -1,7 +1,7 @@
 """The demo: objects on the embedded S3 server become committed tables, with each step printed.
 
 The demo prints each published round with its request count, each poll with the changed slots that it found, and the
-slots that Dagster reports. At the end it compares the table with its own record of all writes. Every order must be in
+slots that Dagster reports. At the end the demo compares the table with the ledger of all writes. Every order must be in
 the table exactly once, and every malformed record in quarantine.
 """
 
@@ -273,7 +273,7 @@ class Demo:
                     self._console.print(f"         {line}", highlight=False)
             if len(fresh) > SHOWN_SLOTS:
                 self._console.print(f"         … and {len(fresh) - SHOWN_SLOTS} more slots", highlight=False)
-            # Reports from before a crash are not repeated: check all pending slots now and then.
+            # Dagster does not repeat reports from before a crash, so all pending slots are checked now and then.
             if self._clock.monotonic() - looked > 15:
                 fresh, looked = set(pending), self._clock.monotonic()
             pending -= {slot for slot in fresh & pending if self._is_committed(table, slot)}

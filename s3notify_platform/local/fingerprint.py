@@ -129,9 +129,7 @@ class _Walk:
                 self._follow((module.name, (name, *more)), bare=True)
 
     def _follow(self, target: Target, *, bare: bool = False) -> None:
-        """Notes the statements that define `target`. `bare`: a name without a module in front, which may be
-        a builtin.
-        """
+        """Notes the statements that define `target`. `bare`: the name has no module in front, and may be a builtin."""
         if (target, bare) in self._followed:
             return
         self._followed.add((target, bare))
@@ -371,7 +369,7 @@ def _tokens(statement: ast.stmt) -> Iterator[str]:
 
 
 def _is_left_out(node: ast.AST) -> bool:
-    """True for a docstring. Also true for the whole call that declares a slot asset, with the asset's name and
+    """True for a docstring, and for the call that declares a slot asset, including its arguments, such as name and
     owners.
     """
     return _says_only(node) or (isinstance(node, ast.Call) and _is_slot_asset(node.func))

@@ -56,7 +56,7 @@ _MORE: Final = ("transform", "list_seconds")
 
 @dataclass(frozen=True, kw_only=True)
 class ConfiguredSource:
-    """One source in a file below `folder`. `attributes` may contain expressions, which `values` evaluates."""
+    """One source in a file below `folder`. `values` evaluates the expressions in `attributes`."""
 
     folder: Path
     file: Path

@@ -16,9 +16,10 @@ from s3notify_platform.protocols.ack_chain import AlreadyFailed, Chain
 class Acknowledgement:
     """Stamps the rounds of one run on the ack chain of the run's batch, if the batch has a chain.
 
-    `batch`: the request of the run. `chain`: the batch's chain, if a sensor opened it. `opened`: the sensor's view when
-    the sensor opened the chain. A batch of everything has only one child on the chain. This child is stamped after the
-    last round. The same stamp adds the failed slots as new children, so that the failed slots are requested again.
+    `batch`: the request of the run. `chain`: the batch's chain, if a sensor opened it. `opened`: the payload that the
+    sensor gave the chain. The chain of a batch of everything has a single child, not one for each slot. This child is
+    stamped after the last round. The same stamp adds the failed slots as new children, so that the failed slots are
+    requested again.
     """
 
     clients: SourceClients
@@ -61,7 +62,8 @@ class Acknowledgement:
         if self.chain is not None and (names := [str(child) for child in sorted(children)]):
             operation = f"{self.run_id}/{self._rounds}"
             begun = [str(slot) for slot in sorted(starts)]
-            # A stamp for slots adds no new children, so a stamp of all children finishes the chain.
+            # A stamp for slots adds no children to the chain. So a stamp of all the chain's children finishes the
+            # chain.
             if not self.batch.everything and self.chain.children == {*names}:
                 outcome = self.clients.chains.finish(self.chain, operation)
             else:

@@ -50,8 +50,8 @@ PARENT_TAG: Final = "dagster/parent_run_id"
 """Dagster's tag of a run that executes another run again: the id of that other run."""
 
 RETRY_TAGS: Final = frozenset({RETRY_NUMBER_TAG, RESUME_RETRY_TAG, ASSET_RESUME_RETRY_TAG})
-"""Dagster's tags of a run that continues its failed parent. A run that executes the parent again without these tags
-requests all of the parent's work.
+"""Dagster's tags of a run that continues its failed parent. Without these tags, a run that repeats its parent requests
+all of the parent's work again.
 """
 
 
@@ -202,8 +202,8 @@ class _Step:
     doing: Progress
     """The progress that `s3notify status` shows."""
     batch: str
-    """The sensor's batch. Without a batch of the sensor: the id of the run that a person requested. That run is this
-    run, or the run that this run retries.
+    """The sensor's batch. Without such a batch: the id of the run that a person requested. This run is that run, or a
+    retry of it.
     """
     ingest: Ingest | None = None
     behind: str = ""

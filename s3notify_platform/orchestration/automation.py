@@ -101,8 +101,8 @@ class SlotAutomationSensor(dg.AutomationConditionSensorDefinition):
     def _behind(self, instance: dg.DagsterInstance, requests: Sequence[dg.RunRequest]) -> list[int]:
         """The requested slots in which the source was materialized after the slot asset.
 
-        A run reports slot by slot. So an evaluation during a run may find a slot whose source is reported, and whose
-        slot asset is not reported yet.
+        A run reports slot by slot. So during a run, a slot may be materialized in the source, and not yet in the slot
+        asset.
         """
         wanted: dict[dg.AssetKey, set[str]] = {}
         for request in requests:

@@ -9,8 +9,8 @@
 
 Changes are given exactly once. The metadata of the asset's materialization has the table version at which the given
 changes end. Dagster stores this version and the materialization in one step. The changes of a failed run are given
-again, together with newer changes. An asset with effects outside Dagster commits `until` together with these effects,
-and then skips changes that it has applied before.
+again, together with newer changes. An asset with effects outside Dagster should store `until` together with these
+effects, and skip changes up to the stored version.
 
 All rows are given as insertions the first time, in a Dagster backfill, and in a run with the tag `s3notify/changes:
 full`. A person can set the tag in the launchpad.

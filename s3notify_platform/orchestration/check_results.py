@@ -1,7 +1,7 @@
 """Checks of a source that need no request to the store. A batch's run and the upkeep's sensor report the results.
 
-For Dagster, a check is evaluated only if its result comes from the run that last materialized the asset, or is newer.
-So each batch reports all checks.
+Dagster ignores a check's result that is older than the asset's last materialization, unless both come from the same
+run. So each batch reports all checks.
 """
 
 from collections.abc import Sequence
@@ -35,8 +35,8 @@ EVALUATED: Final = frozenset(
     (AssetCheckExecutionRecordStatus.SUCCEEDED, AssetCheckExecutionRecordStatus.FAILED)
 )
 LOOKED_BACK: Final = 5
-"""Maximum number of evaluations of `complete` that are read to find the last sweep's result. The newest evaluation may
-repeat an earlier sweep, if a batch reported while the last sweep was running.
+"""Maximum number of evaluations of `complete` that are read to find the last sweep's result. A batch that reports
+during a sweep may repeat the result of the sweep before it, as the newest evaluation.
 """
 
 
@@ -106,8 +106,8 @@ def as_swept(instance: dg.DagsterInstance, name: str) -> dg.AssetCheckEvaluation
     """The last sweep's result, to be reported again; None if there was no sweep, or if a sweep is running. Cost: 1 read
     of the check's history.
 
-    The sweep has announced the missed changes that it found. So these changes fail the sweep's own evaluation, but no
-    repetition of the result.
+    If the sweep found only missed changes, the sweep's own evaluation fails, but a repetition passes, because the sweep
+    has announced these changes.
     """
     key = dg.AssetCheckKey(dg.AssetKey(name), COMPLETE)
     history = instance.event_log_storage.get_asset_check_execution_history(key, limit=LOOKED_BACK)

@@ -40,7 +40,7 @@ SHOWN: Final = 20
 
 
 def build_checks(assets: SourceAssets) -> dg.AssetChecksDefinition:
-    """All checks as one step, which the sweep or a person starts. Batches report them too (`batch_report`)."""
+    """All checks as one step, which the sweep or a person starts. Batches report the checks too (`batch_report`)."""
     about = {
         COMPLETE: "Compares the whole source with the committed state. Fails if a change was not announced, or has "
         "waited for more than an hour. Signals the slots of unannounced changes, so that the next batch reads them. "
@@ -228,8 +228,8 @@ def schema_changes(io: SlotIOManager, instance: dg.DagsterInstance) -> dg.AssetC
     """The result of the last batch in Dagster, and the fields that other runs have added to the schema after that
     batch.
 
-    Dagster's own check of column schemas is no help, because it compares the last two materializations. In this asset,
-    the last two materializations are two slots. Requests: those of `LogTable.newest` and `LogReader.as_of`.
+    Dagster's own check of column schemas is no help: it compares the asset's last two materializations, which belong to
+    two slots. Requests: those of `LogTable.newest` and `LogReader.as_of`.
     """
     key = dg.AssetCheckKey(dg.AssetKey(io.name), SCHEMA)
     records = instance.event_log_storage.get_asset_check_execution_history(key, limit=1, status={*EVALUATED})

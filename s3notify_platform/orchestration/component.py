@@ -47,8 +47,8 @@ class S3NotifyComponent(dg.Component, _Attributes):  # type: ignore[misc,valid-t
     """
 
     def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:
-        """The definitions of this source. The source does not read the objects that the project's other sources keep in
-        its bucket for their own use.
+        """The definitions of this source. In the source's bucket, the source does not read objects that belong to other
+        sources of the project.
         """
         return self.definitions(context.component_tree.get_all_components(S3NotifyComponent))
 

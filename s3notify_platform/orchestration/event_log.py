@@ -45,7 +45,7 @@ class BatchedSqliteEventLog(SqliteEventLogStorage):
         with self.index_transaction() as index:
             ids: list[int] = [index.execute(insert).lastrowid for insert in inserts]
             self._store_asset_event_tags(index, events, ids)
-            # The asset's own row refers to its last event.
+            # Dagster's row of an asset refers to the asset's last event.
             last = {
                 event.get_dagster_event().asset_key: (event, id_)
                 for event, id_ in zip(events, ids, strict=True)

@@ -1,10 +1,14 @@
-"""The age of the oldest change that is not committed. The upkeep's sensor uses it to materialize `{source}_queue`
+"""The age of the oldest change that is not committed. The upkeep's sensor uses this age to materialize `{source}_queue`
 without a run.
 
-An uncommitted change is found in one of three ways. An entry of the source's topic names the change. The sensor has not
-seen the newest signal of the change's slot. The slot is in flight or failing, and no commit of the slot has seen the
-newest signal. A signal has the time of its slot's last change. An entry has the time of its own change. Ages depend on
-the wall clocks of store, writers and reader.
+An uncommitted change is found in one of three ways:
+
+- An entry of the source's topic names the change.
+- The sensor has not seen the newest signal of the change's slot.
+- The slot is in flight or failing, and no commit of the slot has seen the newest signal.
+
+A signal has the time of its slot's last change. An entry has the time of its own change. Ages depend on the wall clocks
+of store, writers and reader.
 """
 
 from collections.abc import Mapping
@@ -73,7 +77,8 @@ def freshness(
     if state is not None:
         since += [batch.opened_ms for batch in state.open if EVERYTHING in batch.slots]
     ages = [(now_ms - since_ms) / 1000 for since_ms in since]
-    # With `signals: root`, a slot may have no signal. Its entries show that the slot is behind, and since when.
+    # With `signals: root`, a slot may have no signal. The slot's entries in the queue show that the slot is behind, and
+    # since when.
     named = sum(signal is None for signal in signals) if io.source.location.signals == "root" else 0
     return Freshness(
         oldest_seconds=max(0.0, queue_seconds or 0.0, *ages),
@@ -82,7 +87,7 @@ def freshness(
 
 
 def _taken(io: SlotIOManager) -> Mapping[Slot, str]:
-    """For each slot the signal that its last commit has seen, read from the table."""
+    """By slot, the signal that the slot's last commit saw, read from the table."""
     try:
         found = io.source.table().newest()
     except CorruptError:  # no run can commit to this table

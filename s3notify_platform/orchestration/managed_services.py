@@ -143,8 +143,8 @@ def build_service(
     """A job that runs this service of a source, and a sensor that keeps one run of the job alive.
 
     The heartbeat is in the source's records: 1 write every 5 s, and 1 read for each tick. The service's progress is in
-    the run's log. The service's counts become observations of the asset `name`: at the end of the service, and after
-    each minute in which they changed.
+    the run's log. The service's counts become observations of the asset `name`: at the end of the service, and once a
+    minute if a count has changed.
     """
 
     @dg.op(name=f"{name}_serve", required_resource_keys={assets.io_key})

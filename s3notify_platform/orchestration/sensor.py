@@ -87,11 +87,12 @@ def build_sensor(
 ) -> dg.SensorDefinition:
     """The sensor. A poll costs 1 HEAD if nothing changed, else 1 HEAD and 1 LIST, for a bucket of any size.
 
-    Each open batch costs 1 LIST more, and each of its runs 1 GET. Many slots at once also cost the requests of
-    `ShortCursor.dumps`.
+    Each open batch costs 1 LIST more, and each of its runs 1 GET. If many slots have changed, a tick also costs the
+    requests of `ShortCursor.dumps`.
     """
     _SOURCES.add(assets.name)
-    # An interval longer than Dagster's own serves to save requests. So with such an interval, a tick polls only once.
+    # The purpose of an interval longer than Dagster's own is to save requests. So with such an interval, a tick polls
+    # only once.
     watches = assets.interval_seconds <= LOOP_SECONDS
 
     @dg.sensor(
@@ -166,8 +167,8 @@ def _cold(instance: dg.DagsterInstance) -> str:
 
 
 def _opened(io: SlotIOManager, expected: str, *, transformed: bool) -> OpenTable:
-    """The source's table, created if it never existed. `Source.open_table` lists the tables that are refused. A table
-    is also refused if its types differ from the declared types.
+    """The source's table, created if it never existed. Refuses the tables that `Source.open_table` refuses, and tables
+    whose types differ from the declared types.
     """
     found = io.source.open_table(expected=expected, create=False, store=io.clients.store)
     if found.snapshot is not None:

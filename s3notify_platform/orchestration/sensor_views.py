@@ -31,9 +31,9 @@ REPORTS_MAX: Final = 20
 def sensor_view(instance: dg.DagsterInstance, source: Source, key: str) -> SensorView | None:
     """The sensor's knowledge of the key's slot; None if the sensor has no cursor yet.
 
-    If several code locations have a sensor of this name, the sensor that ticked last counts. Cost: 2 reads of the
-    instance's sensors, 1 read of the slot's last materializations, and 1 read of the runs of each open batch. A failing
-    slot also costs 1 read of the failed runs, and 1 read for each failed run.
+    If several code locations have a sensor of this name, the result is from the sensor that ticked last. Cost: 2 reads
+    of the instance's sensors, 1 read of the slot's last materializations, and 1 read of the runs of each open batch. A
+    failing slot also costs 1 read of the failed runs, and 1 read for each failed run.
     """
     state = sensor_state(instance, source.name, source.location.records())
     if state is None:

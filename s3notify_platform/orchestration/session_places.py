@@ -4,9 +4,9 @@ A session is a JVM of a gigabyte or more. If ten sources change at the same mome
 one of `limit` places before it starts a session, and keeps the place until it ends; other processes wait. A place is a
 locked file, which the kernel unlocks however the process ends.
 
-Dagster's own limits do not work without configuration. A pool has no limit until a person sets one, and a killed run
-keeps its place in the pool. Sensors that count runs may request their runs at the same moment, and do not see runs that
-a person launches.
+Dagster's own limits do not work without configuration. A pool has no limit until a person sets one. A killed run keeps
+its place in the pool. Sensors that count runs may request their runs at the same moment, and do not see runs that a
+person launches.
 
 Warm workers take no place, because they keep their sessions for long. The supervisor limits the number of warm workers
 (`warm.Limits`).

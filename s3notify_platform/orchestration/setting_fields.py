@@ -1,4 +1,6 @@
-"""Declared settings as fields of Dagster's models: of resources, and of components, which Dagster fills from YAML."""
+"""Declared settings as fields of Dagster's models. The models are resources, and components that Dagster fills from
+YAML.
+"""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import MISSING

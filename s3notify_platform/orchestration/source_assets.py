@@ -38,8 +38,8 @@ def s3_slot_asset(
     function's result replaces these slots of the slot asset's table. The function's import path must be under
     `slot_assets` of the source's component.
 
-    Slots made by another version of the code are shown as stale. These slots keep their rows until the slot changes or
-    a person requests the slot. `code_version`, like "v2", names the version; the default is a fingerprint of the
+    A slot that another version of the code made is shown as stale. A stale slot keeps its rows until the slot changes
+    or a person requests the slot. `code_version`, like "v2", names the version; the default is a fingerprint of the
     function's source (`local.fingerprint`).
     """
     return lambda function: SlotAsset(

@@ -75,9 +75,9 @@ class SourceClients:
         Cost: 1 or 2 requests.
 
         `UsageError` if the topic has another number of slots or other signals, or serves other tables (`Topics.serve`).
-        Other settings of an existing topic stay unchanged. If the YAML has other values for them, one warning names the
-        differences and the remedy. The rules of an existing topic stay unchanged too. If these rules exclude changes of
-        the source, only the sweep finds the excluded changes.
+        Other settings and the rules of an existing topic stay unchanged. If the YAML has another value for such a
+        setting, one warning names the differences and the remedy. If the topic's rules exclude changes of the source,
+        only the sweep finds the excluded changes.
         """
         name, topics, slots = self.source.name, self.queue.topics, self.topic.slots
         user = table.topic_user(slots) if table is not None else TopicUser(slots=slots)

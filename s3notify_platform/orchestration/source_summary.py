@@ -52,7 +52,8 @@ class BatchNumbers:
     """The numbers of one run of a batch. `lag_seconds`: the time from the first signal to the end of the run; None if
     nobody signalled.
 
-    `objects_derived`: the number of objects in slots whose slot assets this run made from earlier commits; otherwise 0.
+    `objects_derived`: in a run that makes only slot assets, from rows that are committed already, the number of objects
+    of these slots; in other runs 0.
     """
 
     batch: str

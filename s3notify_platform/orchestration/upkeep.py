@@ -1,16 +1,16 @@
 """The upkeep of a source: a sensor that finishes the work of killed writers, reports the table's freshness, and sweeps.
 
 Only the sweep needs a run. A pass of the reconciler is short, and the code server, which evaluates sensors, keeps the
-reconciler's memory between passes. Changes of the queue are reported at most once a minute. The same holds for slots
-that begin to fail, or that new code makes stale. When `sweep_cron` is due, the sensor requests the sweep: a run of the
-checks `complete` and `chains_settled`.
+reconciler's memory between passes. Changes of the queue, newly failing slots and newly stale slots are reported at most
+once a minute. When `sweep_cron` is due, the sensor requests the sweep: a run of the checks `complete` and
+`chains_settled`.
 
 Freshness. The queue is fresh while no change has waited for more than half of `fresh_seconds`. While the queue is
-fresh, the asset `{source}_queue` is materialized at least once in each fifth of `fresh_seconds`. Otherwise the asset is
-only observed. The asset has one of Dagster's freshness policies. The policy fails if the last materialization is older
-than the sum of both times: 0.7 × `fresh_seconds`. So the policy fails if the sensor does not run. The policy also fails
-when a change has waited for `fresh_seconds`, or at most a fifth of this time longer. The policy passes while a source
-has nothing to do.
+fresh, the asset `{source}_queue` is materialized at least once in `beat_seconds`: a fifth of `fresh_seconds`, or a
+minute if that is longer. Otherwise the asset is only observed. The asset has one of Dagster's freshness policies. The
+policy fails if the last materialization is older than half of `fresh_seconds` plus `beat_seconds`. So the policy fails
+if the sensor does not run. A waiting change makes the policy fail after `fresh_seconds`, and at the latest
+`beat_seconds` later. The policy passes while a source has nothing to do.
 """
 
 import json

@@ -75,8 +75,8 @@ def leased_store(
 def leases_of(text: str, bucket: S3Config) -> tuple[DynamoConfig, LeaseSettings]:
     """The lease table and the lease times in a setting `dynamo:TABLE` or `dynamo:TABLE:MS`. Pure.
 
-    The setting has the same meaning as in Rust's object_store. The table is in the bucket's region, and uses the
-    bucket's credentials, and the bucket's endpoint if one is given. `UsageError` for any other text.
+    The setting has the same meaning as in Rust's object_store. The table has the region, the credentials and the
+    endpoint URL of the bucket. `UsageError` for any other text.
     """
     found = lease_text(text)
     table = DynamoConfig(

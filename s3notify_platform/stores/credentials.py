@@ -1,4 +1,4 @@
-"""Credentials: the process that sends a request looks them up, and regularly looks them up again.
+"""The process that sends a request looks up its own credentials, and repeats the look-up regularly.
 
 So no secret is sent to another machine. Changed keys in a profile's file reach clients, Spark's Python workers and
 daemons within `CREDENTIALS_SECONDS`. A role's keys are renewed automatically. Environment variables are fixed when a
@@ -44,8 +44,8 @@ def session_of(access: Access, clock: Clock = SYSTEM_CLOCK) -> boto3.session.Ses
 
 @cache
 def _service_models() -> Loader:
-    # Service models are read once per process. Without this cache, each session would read them again, which is nine
-    # tenths of a client's cost.
+    # Service models are read once per process. Without this cache, each session would read the models again, and a
+    # client would cost ten times as much.
     return create_loader()
 
 
@@ -90,7 +90,7 @@ def _found(access: Access, clock: Clock) -> Any:
     if access.role_arn is None or own is None:
         return own
     if not isinstance(own, RefreshableCredentials):
-        # A later renewal of the role's keys needs the own keys that are valid at that time.
+        # A later renewal of the role's keys needs the assuming user's keys as they are at that time.
         own = _LookedUpAgain(replace(access, role_arn=None, external_id=None), clock, own)
     create = partial(botocore.session.get_session().create_client, region_name=access.region)
     about = {"RoleSessionName": "s3notify"} | (

@@ -48,7 +48,7 @@ class MemoryObjectStore:
     def __init__(
         self, *, clock: Clock = SYSTEM_CLOCK, buckets: "Mapping[str, MemoryObjectStore] | None" = None
     ) -> None:
-        """`buckets`: by name, the other buckets of the same server, from which objects may be copied."""
+        """`buckets`: by name, the other buckets that can be the source of a copy."""
         self._clock = clock
         self._buckets = buckets or {}
         self._lock = Lock()

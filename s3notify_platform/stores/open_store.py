@@ -103,7 +103,8 @@ def open_records(
     keys_recur: bool | Callable[[str], bool] = True,
     parallelism: int = 1,
 ) -> RecordStore:
-    """Records: in `table` if given, else below `prefix` of the bucket, through `store` if given. No request.
+    """Records in `table`. Without `table`: records below `prefix` of the bucket; `store` is the bucket's store, if the
+    caller has one. No request.
 
     In the table, names of partitions begin with the bucket and the prefix. `keys_recur`, `parallelism`: see
     `ObjectRecordStore`.
@@ -125,8 +126,8 @@ def _in_table(config: DynamoConfig, scope: str) -> DynamoRecordStore:
 def _on_bucket(
     bucket: S3Config, prefix: str, keys_recur: bool | Callable[[str], bool], parallelism: int
 ) -> ObjectRecordStore:
-    """Each process has one `ObjectRecordStore` for each prefix: the object caches counters, and the conditions that the
-    store honours.
+    """Each process has one `ObjectRecordStore` for each prefix, because this object caches counters, and remembers if
+    the store honours a conditional DELETE.
     """
     return ObjectRecordStore(open_store(bucket), prefix, keys_recur=keys_recur, parallelism=parallelism)
 

@@ -275,8 +275,8 @@ class _Probe:
         _demand(isinstance(found, StoredObject) and found.body == body, "a refused write changed the object")
 
     def _race(self, name: str, precondition: Precondition) -> None:
-        """`RACERS` writers use one precondition at the same time. At most one of them may get `Written`; the object
-        must then have the body of this writer.
+        """`RACERS` writers use one precondition at the same time. At most one of the writers may get `Written`; the
+        object must then have this writer's body.
         """
         bodies = [b"racer %d" % number for number in range(RACERS)]
         with ThreadPoolExecutor(RACERS) as pool:

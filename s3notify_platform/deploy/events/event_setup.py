@@ -18,9 +18,7 @@ from s3notify_platform.stores.aws.bucket_notifications import BucketEvents, Noti
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Planned:
-    """A part with its state, as text for people: the answer of the part's `lacks` or `remains`; "" if there is nothing
-    to do.
-    """
+    """A part with its state. `state`: the answer of `lacks` or `remains`; "" if there is nothing to do."""
 
     part: Part
     state: str

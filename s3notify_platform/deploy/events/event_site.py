@@ -20,7 +20,7 @@ SENDERS: Final[dict[str, Way]] = {
     "sns.amazonaws.com": "sns",
     "events.amazonaws.com": "eventbridge",
 }
-"""Maps each service that the queue's policy may allow to send, to the way of the events."""
+"""The way of the events, by the service that the queue's policy allows to send."""
 
 AWS_EVENTS: Final = ("s3:LifecycleExpiration:*", "s3:ObjectCreated:*", "s3:ObjectRemoved:*")
 TAG: Final = "s3notify"

@@ -18,8 +18,8 @@ _ACCOUNT: Final = "${data.aws_caller_identity.s3notify.account_id}"
 
 
 def terraform_events(site: EventSite, way: Way, others: BucketNotifications) -> Json:
-    """Terraform's JSON. `others`: the bucket's current notifications. The template repeats them, because Terraform's
-    resource replaces all notifications of a bucket. Pure.
+    """Terraform's JSON. `others`: the bucket's current notifications. The template repeats these notifications, because
+    Terraform's resource replaces all notifications of a bucket. Pure.
     """
     queue, topic = f"${{aws_sqs_queue.{_NAME}.arn}}", f"${{aws_sns_topic.{_NAME}.arn}}"
     rule = f"${{aws_cloudwatch_event_rule.{_NAME}.arn}}"

@@ -14,11 +14,11 @@ is absent. A launcher that gets no answer claims the run for the default launche
 run. So the default launcher never starts a run that a worker has.
 
 A terminated run is interrupted, and its Spark jobs are cancelled; after ten seconds its worker is killed. A worker is
-replaced after such a kill, when it has died, when the code server has other code, and when it has reached a limit. If a
+replaced in four cases: after such a kill, after its own end, when the code server has other code, and at a limit. If a
 worker dies during its run, the supervisor reports the run: as canceled if it was being terminated, else as failed. When
 the supervisor dies, its workers end, and the next supervisor reports their runs.
 
-`coordinator` lets a run that may be warm skip an empty queue. In the queue, a run waits for up to a second.
+`coordinator`: a run that a warm worker may take skips an empty queue. In the queue, a run waits for up to a second.
 
 Edited code takes effect after the code location is reloaded. Only runs of slot assets are warm (`partitions.WARM_TAG`).
 A run that reads everything is never warm, because all other warm runs would wait while it runs.

@@ -38,8 +38,8 @@ START_SECONDS: Final = 60.0
 class WarmRunLauncher(DefaultRunLauncher):
     """`DefaultRunLauncher`, which starts a process for each run, except for runs that a warm worker takes.
 
-    `start_supervisor`: a launcher that finds no supervisor starts a supervisor, which ends with the launcher's process.
-    Without `start_supervisor`, a person must start `s3notify warm` separately.
+    `start_supervisor`: the launcher starts a supervisor if none is running. This supervisor ends with the launcher's
+    process. Without `start_supervisor`, a person must start `s3notify warm` separately.
     """
 
     def __init__(
@@ -187,7 +187,7 @@ def _key_of(context: LaunchRunContext) -> WorkerKey | None:
         location=location.name,
         origin=serialize_value(code.repository_origin),
         spark=spark,
-        server_id=location.client.get_server_id(),  # asked now: `location` may have the id before a reload
+        server_id=location.client.get_server_id(),  # asked now: `location` may still have an id from before a reload
     )
 
 

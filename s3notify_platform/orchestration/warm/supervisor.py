@@ -266,8 +266,8 @@ class Supervisor:
     # Workers
 
     def _prepare(self, key: WorkerKey, job: str) -> None:
-        """Starts a worker for this key if the key has no worker and the limit allows another worker. Makes workers with
-        another version of the same code end.
+        """Starts a worker for this key if the key has no worker and the limit allows another worker. A worker with
+        another version of the same code ends as soon as it has no run.
 
         Runs that wait for an ended worker get the new worker.
         """
@@ -329,7 +329,8 @@ class Supervisor:
     def _follow(self, worker: _Worker) -> None:
         """Starts a worker and handles its messages until it has ended.
 
-        All of this is in one thread, because the kernel ends the worker when the thread that started it ends.
+        One thread does all of this, because the kernel ends the worker together with the thread that started the
+        worker.
         """
         try:
             reading = self._spawn(worker)

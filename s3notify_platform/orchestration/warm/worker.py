@@ -223,7 +223,7 @@ def _execute(instance: dg.DagsterInstance, repository: _Loaded, order: Message) 
             f"Started process for run (pid: {pid}).", run, EngineEventData.in_process(pid)
         )
         try:
-            # Select from the job as Dagster does, so that its cache of jobs serves runs with the same selection.
+            # Select from the job as Dagster does, so that Dagster's cache of jobs serves runs with the same selection.
             job = repository.get_reconstructable_job(order["job"]).get_subset(
                 op_selection=run.resolved_op_selection,
                 asset_selection=run.asset_selection,

@@ -1,4 +1,5 @@
-"""The event notifications of a bucket. S3 keeps them all in one document, and overwrites it without a condition.
+"""The event notifications of a bucket. S3 keeps all notifications of a bucket in one document, and overwrites this
+document without a condition.
 
 A change reads the document, edits it, and writes it as a whole. Then the change reads the document twice more. The
 document's content decides if the change succeeded, also after a lost answer. Another writer may change the document in
@@ -172,7 +173,7 @@ class BucketEvents(S3Requests):
             try:
                 self._write(wanted, owner=owner, only=only)
             except RefusedError as error:
-                # S3 may not see a new policy of the queue yet.
+                # Perhaps S3 does not see a new policy of the queue yet.
                 if "Unable to validate" not in str(error) or attempt + 1 == CHANGE_ATTEMPTS:
                     raise
                 failed = error

@@ -10,8 +10,9 @@ table.
 | ttl | N | unix seconds; this is the table's TTL attribute |
 | writer | S | our own: the id of the lease's writer, as a string, because object_store can parse only S and N |
 
-Guarantees. Each put is one conditional request: if several writers replace one lease, at most one is granted. A lost
-answer is `Unknown`; when the caller puts the lease again, it recognises its own lease by the writer.
+Guarantees. Each put is one conditional request: if several writers replace one lease, at most one is granted. A put
+whose answer is lost returns `Unknown`. If this put was applied, the caller's next put finds the lease, with the
+caller's own `writer`.
 
 Requests: 1 for each call, and 1 more if a server refuses a put without returning the existing item.
 """

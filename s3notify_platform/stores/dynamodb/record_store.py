@@ -8,10 +8,10 @@ r"""`RecordStore` on a DynamoDB table: for high rates, and for buckets that lack
 | value | B | value of a record |
 | count | N | value of a counter, in place of `value` |
 
-Guarantees. Every write is one conditional request with its own token, the version. So if several writers expect one
-version, at most one succeeds. A write in doubt is `Unknown`, and never sent again here: callers read the record
-(`protocols.updates`). After an addition in doubt, the counter is read once, and its token shows if the addition was
-applied. Reads are consistent. Several sources can share a table if each has its own scope.
+Guarantees. Every write is one conditional request, and gives the record a new version: a random token. So if several
+writers expect one version, at most one succeeds. A write in doubt is `Unknown`, and never sent again here: callers read
+the record (`protocols.updates`). After an addition in doubt, the counter is read once, and its token shows if the
+addition was applied. Reads are consistent. Several sources can share a table if each has its own scope.
 
 | operation | requests, undisturbed |
 |---|---|

@@ -20,12 +20,12 @@ Guarantees. The records of `SharedChains` have all guarantees of `RecordStore`. 
 and our write, our write is a conflict. If we write between the package's read and its write, the package gets
 `StaleLocalData`.
 
-Limits. The package has no operation ids, names, deadlines or failures. If it stamps twice, both stamps are applied. The
-package does not see that a chain has failed: for the package, the chain does not exist. While an item is in a
-transaction of ours, the package's write to this item may be refused with `TransactionConflictException`. The package's
-caller must then repeat the write. The package must not begin a chain again under a tag while our item of this tag is
-open. `ttl` (unix seconds) only frees space: switch TTL on for that attribute, or call `SharedChains.purge`. Items in
-the table that are not part of a chain are refused.
+Limits. The package has no operation ids, names, deadlines or failures. If the package stamps twice, both stamps are
+applied. The package does not see that a chain has failed: for the package, the chain does not exist. While an item is
+in a transaction of ours, the package's write to this item may be refused with `TransactionConflictException`. The
+package's caller must then repeat the write. The package must not begin a chain again under a tag while our item of this
+tag is open. `ttl` (unix seconds) only frees space: switch TTL on for that attribute, or call `SharedChains.purge`.
+Items in the table that are not part of a chain are refused.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -204,7 +204,7 @@ def _record(tag: str, theirs: Item | None, ours: Item | None) -> Record | None:
         ours_open = chain is not None and chain.status == "open"
         chain = replace(chain, stamp=stamp) if chain and ours_open else Chain(identity="", stamp=stamp)
     elif chain is not None and chain.status == "open":
-        # The time when the chain ended is unknown, so the tombstone's time counts from the chain's creation.
+        # The chain's end has no known time, so the tombstone expires `TOMBSTONE_SECONDS` after the chain's creation.
         chain = acked(replace(chain, last=b""), chain.created_ms + int(TOMBSTONE_SECONDS * 1000))
     assert chain is not None
     return Record(

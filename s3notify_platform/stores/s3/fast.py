@@ -99,7 +99,7 @@ class FastObjectStore(DelegatingStore):
             try:
                 found = meta_of(key, obstore.get(self._fast, key, options={"head": True}))
             except FileNotFoundError:
-                # An answer to HEAD has no error code, so the bucket may be missing, and not the object.
+                # An answer to HEAD has no error code, so a missing bucket looks like a missing object.
                 if self._bucket_exists:
                     return None
                 count_repeated("s3")

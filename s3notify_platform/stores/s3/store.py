@@ -168,8 +168,8 @@ class S3ObjectStore(S3Uploads):
         """See `ObjectStore.copy`. Up to 5 GB. Some stores ignore the condition.
 
         If `metadata` is given and the source is overwritten meanwhile, the copy may have the body of one version and
-        the headers of the previous one. A copy from a `CopySource` names one version of the source, so such a copy
-        cannot be mixed.
+        the headers of the previous one. A `CopySource` names one version of the source, so body and headers of its copy
+        are from this version.
         """
         arguments: dict[str, Any] = {} if precondition is None else {"IfNoneMatch": "*"}
         origin = source if isinstance(source, CopySource) else None
