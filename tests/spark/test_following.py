@@ -2,14 +2,16 @@
 derived tables after each batch.
 """
 
+import io
 import json
 import threading
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
-from pyspark.sql import DataFrame
+from pyarrow import csv
 from pyspark.sql import functions as F  # noqa: N812 - as everybody does
 from pyspark.sql.window import Window
 
@@ -23,8 +25,9 @@ from s3notify_platform.table.check import check_table
 from s3notify_platform.table.follow import FollowResult
 from s3notify_platform.table.latest.latest_definition import Latest
 from s3notify_platform.table.snapshot import Snapshot
+from tests.support.documents import block
 from tests.support.raw_search import holding
-from tests.support.spark import LINEAGE, Lake
+from tests.support.spark import Lake
 
 pytestmark = [pytest.mark.spark, pytest.mark.server]
 
@@ -145,10 +148,67 @@ def test_newest_rows_of_a_change_stream_equal_the_database(lake_of: Callable[...
     assert names() == {1: "a2", 3: "c"}
 
 
+def _parquet(rows: str) -> bytes:
+    """The same rows as Parquet, with the columns of the CSV header."""
+    sink = io.BytesIO()
+    pq.write_table(csv.read_csv(io.BytesIO(rows.encode())), sink)
+    return sink.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("files", "settings"),
+    [
+        pytest.param(
+            {
+                "LOAD00000001.csv": b"I,1,a,2026-01-01 00:00:00\nI,2,b,2026-01-01 00:00:00\n",
+                "20260101-1.csv": b"U,1,a2,2026-01-01 00:00:01\nD,2,b,2026-01-01 00:00:02\n",
+            },
+            {"format": "csv", "csv_names": "Op,id,name,ts"},
+            id="no-header",
+        ),
+        pytest.param(
+            {
+                "LOAD00000001.csv": b"id,name,ts\n1,a,2026-01-01 00:00:00\n2,b,2026-01-01 00:00:00\n",
+                "20260101-1.csv": b"Op,id,name,ts\nU,1,a2,2026-01-01 00:00:01\nD,2,b,2026-01-01 00:00:02\n",
+            },
+            {"format": "csv"},
+            id="header",
+        ),
+        pytest.param(
+            {
+                "LOAD00000001.parquet": _parquet(
+                    "id,name,ts\n1,a,2026-01-01 00:00:00\n2,b,2026-01-01 00:00:00\n"
+                ),
+                "20260101-1.parquet": _parquet(
+                    "Op,id,name,ts\nU,1,a2,2026-01-01 00:00:01\nD,2,b,2026-01-01 00:00:02\n"
+                ),
+            },
+            {"format": "parquet"},
+            id="parquet",
+        ),
+    ],
+)
+def test_newest_rows_of_dms_files_equal_the_database(
+    lake_of: Callable[..., Lake], files: dict[str, bytes], settings: dict[str, str]
+) -> None:
+    """AWS DMS writes the operation first. Files of the full load have no operation, unless DMS is asked for it."""
+    lake = lake_of(
+        schema="Op string, id bigint, name string, ts timestamp",
+        latest_key="id",
+        latest_order_by="ts",
+        latest_deleted_when="Op = 'D'",
+        **settings,
+    )
+    for name, body in files.items():
+        lake.store.put(f"raw/{name}", body)
+    lake.ingest()
+    follow(lake)
+    rows = load_slots(lake.spark, lake.source, None, asset="orders_latest").toArrow().to_pylist()
+    assert {row["id"]: row["name"] for row in rows} == {1: "a2"}
+
+
 def test_newest_rows_of_debezium_events_equal_the_database(lake_of: Callable[..., Lake]) -> None:
-    """A transform opens Debezium's envelope. For a deletion, the transform takes the row before the change, and
-    otherwise the row after the change.
-    """
+    """The guide's transform must open Debezium's envelope."""
     row = "struct<id: bigint, name: string>"
     lake = lake_of(
         schema=f"op string, ts_ms bigint, before {row}, after {row}",
@@ -157,11 +217,8 @@ def test_newest_rows_of_debezium_events_equal_the_database(lake_of: Callable[...
         latest_deleted_when="op = 'd'",
     )
 
-    def unwrapped(rows: DataFrame) -> DataFrame:
-        found = F.coalesce("after", "before")
-        return rows.select(
-            *LINEAGE, "_modified", "op", "ts_ms", found["id"].alias("id"), found["name"].alias("name")
-        )
+    guide: dict[str, Any] = {}
+    exec(block("transform of Debezium"), guide)
 
     lake.put(
         "0.jsonl",
@@ -177,7 +234,7 @@ def test_newest_rows_of_debezium_events_equal_the_database(lake_of: Callable[...
             {"op": "d", "ts_ms": 3, "before": {"id": 2, "name": "b"}, "after": None},
         ],
     )
-    lake.ingest(transform=unwrapped)
+    lake.ingest(transform=guide["unwrapped"])
     follow(lake)
     rows = load_slots(lake.spark, lake.source, None, asset="orders_latest").toArrow().to_pylist()
     assert {row["id"]: row["name"] for row in rows} == {1: "a2"}

@@ -28,7 +28,7 @@ GUIDE: Final = PROJECT.parent / "s3notify_platform" / "guide"
 NAMED: Final = frozenset(
     {
         *("demo command", "test command", "second environment", "in a Dagster project"),
-        *("publishing", "Spark", "protocols", "attributes", "test of assets"),
+        *("publishing", "Spark", "protocols", "attributes", "test of assets", "transform of Debezium"),
     }
 )
 """The names of blocks. `.ci/run` runs `test command`. `tests/spark/test_environments.py` runs `second environment`.

@@ -194,3 +194,18 @@ def test_publishing(place: Place) -> None:
     )
     signalled = place.keys("_s3notify/orders/keyspace/")
     assert set(signalled) == {f"_s3notify/orders/keyspace/{name}" for name in ("_", *map(slot_of, written))}
+
+
+def test_the_pinned_dagster_is_the_tested_one() -> None:
+    """A project with a newer Dagster than dagster-pyspark's cannot be installed, so each page must name the pin."""
+    (tested,) = re.findall(
+        r"^dagster==(\S+)", (PROJECT.parent / ".ci/constraints.txt").read_text(), re.MULTILINE
+    )
+    pins = {
+        path: {*re.findall(r"(?:create-dagster@|dagster==)([\d.]*\d)", text)}
+        for path, text in documents().items()
+    }
+    assert {path: found for path, found in pins.items() if found} == {
+        "README.md": {tested},
+        "s3notify_platform/guide/dagster.md": {tested},
+    }
