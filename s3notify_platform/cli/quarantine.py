@@ -136,8 +136,8 @@ def show(key: str, *, place: SourcePlace, limit: int, as_json: bool) -> None:
 
 
 @quarantine.command(short_help="Read quarantined records and objects again.")
-@source_options
 @click.argument("keys", metavar="[KEY]...", nargs=-1)
+@key_options
 @_slots
 @click.option("--all", "everything", is_flag=True, help="All slots.")
 @click.option("--reason", default="", help="Only records and objects with a reason that contains this text.")
@@ -153,7 +153,7 @@ def retry(
     dry_run: bool,
     as_json: bool,
 ) -> None:
-    """Request that the next batch reads quarantined objects of source NAME again: the objects KEY, --slot, or --all.
+    """Request that the next batch reads quarantined objects again: the objects KEY, those of --slot, or --all.
 
     The commit of an object's rows also removes the object from quarantine. An object that fails again stays, with the
     new reason. Safe to repeat. Exit code 1 if none of the objects KEY is in quarantine.

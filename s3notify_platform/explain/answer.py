@@ -435,7 +435,7 @@ def _table_facts(found: Answer) -> Iterator[str]:
         f"{f', batch {held.batch}' if held.batch else ''}"
     )
     if held.reason:
-        yield f"quarantine: could not be read: {cut(held.reason)}; see s3notify quarantine retry {found.source}"
+        yield f"quarantine: could not be read: {cut(held.reason)}; s3notify quarantine retry KEY --name {found.source}"
         yield from cut_lines(held.trace)
     for file in held.files:
         yield f"data file: {file}"

@@ -40,14 +40,10 @@ def quarantine(ministack, monkeypatch):
         def run(command, *arguments):
             options = ["--bucket", config.bucket, "--endpoint-url", ministack.endpoint_url]
             options += ["--platform-prefix", "t/"]
-            if command == "retry" or "--slot" in arguments:
-                return CliRunner().invoke(main, ["quarantine", command, "orders", *arguments, *options])
-            options += ["--slot", str(SLOT)] if command == "list" else []
-            if command == "show":
-                return CliRunner().invoke(
-                    main, ["quarantine", "show", *arguments, "--name", "orders", *options]
-                )
-            return CliRunner().invoke(main, ["quarantine", command, "orders", *arguments, *options])
+            if command == "list" and "--slot" not in arguments:
+                options += ["--slot", str(SLOT)]
+            source = ["orders"] if command == "list" else ["--name", "orders"]
+            return CliRunner().invoke(main, ["quarantine", command, *source, *arguments, *options])
 
         run.writer, run.bucket, run.store = writer, bucket, store
         yield run

@@ -108,7 +108,7 @@ def test_a_name_is_enough(bucket: S3Config) -> None:
         ["table", "rollback", "order", "--to", "1"],
         ["table", "forget", "order"],
         ["quarantine", "list", "order"],
-        ["quarantine", "retry", "order", "--all"],
+        ["quarantine", "retry", "--all", "--name", "order"],
         ["backfill", "order", "--all"],
         ["schema", "show", "order"],
         ["table", "confirm", "order"],

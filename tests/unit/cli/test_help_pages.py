@@ -131,12 +131,13 @@ def test_every_command_stands_below_a_heading() -> None:
 
 
 def test_arguments_have_one_order_and_one_word() -> None:
-    """NAME or TOPIC comes first, then KEY. A command that takes KEY alone has the option `--name`."""
+    """NAME or TOPIC comes first. A command for objects takes only KEY, and has the option `--name`."""
     for path, command in ALL.items():
         arguments = [p for p in command.params if isinstance(p, click.Argument)]
         words = [p.make_metavar(click.Context(command)).strip("[].") for p in arguments]
         assert words == [word for word in ARGUMENTS if word in words], path
-        if words == ["KEY"]:
+        if "KEY" in words and "TOPIC" not in words:
+            assert words == ["KEY"], path
             assert "--name" in {flag for p in command.params for flag in p.opts}, path
         assert not {"--key", "--keys"} & {flag for p in command.params for flag in p.opts}, path
 
