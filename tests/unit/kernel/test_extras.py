@@ -45,8 +45,8 @@ def fresh(tmp_path: Path, extras: str, program: str = sys.executable, how: Seque
 
 
 def run(command: Sequence[str], tmp_path: Path, given: str = "") -> subprocess.CompletedProcess[str]:
-    # This path makes `tests` importable. This path also contains the package; a new environment has installed the
-    # package from the same folder.
+    # This path makes `tests` importable. The package on this path and the package in a new environment come from the
+    # same folder.
     environment = {**os.environ, **KEYS, "PYTHONPATH": str(PROJECT.parent)}
     for name in ("DAGSTER_HOME", "PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"):
         environment.pop(name, None)

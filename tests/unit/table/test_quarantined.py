@@ -387,7 +387,7 @@ def test_retry_ends_if_others_are_always_first():
 
 
 def test_earlier_round_is_planned_again():
-    """Otherwise a round that was planned before the request would commit a state without it."""
+    """Otherwise a round that was planned before the request would commit a state without the request."""
     place = Quarantine(a=Body(etag="1", rows=1, rejects=1))
     place.run()
     place.bucket["a"] = Body(etag="2", rows=1)

@@ -30,7 +30,7 @@ class Backfills(Place):
         return backfill(table or self.table, [SLOT], signals, **options)
 
     def backfill_by(self, run):
-        """Requests a backfill, as a run does that reads the slot itself."""
+        """Requests a backfill for this run, which will read the slot."""
         return backfill(self.table, [SLOT], None, batch=run)
 
     def signal(self):

@@ -77,7 +77,7 @@ def test_a_tag_in_use_is_refused(chains):
 
 
 def test_a_stamp_returns_the_xor(chains):
-    """Otherwise a user of the npm package's `stamp` would get another XOR, or outcomes with another XOR would be
+    """Otherwise a user of the npm package's `stamp` would get another XOR, or the XOR would make equal outcomes
     unequal.
     """
     chains.create("t", xor(A, B, C))

@@ -56,9 +56,7 @@ def test_a_covering_notification_is_recognised() -> None:
 
 
 def test_an_edit_does_not_change_other_notifications() -> None:
-    """Otherwise another user's notification would be changed or lost, also if it has fields that this version does not
-    know.
-    """
+    """Otherwise another user's notification would be changed or lost, for example one with unknown fields."""
     lambda_ = {"Id": "theirs", "LambdaFunctionArn": "arn:l", "Events": [PUT], "Unknown": {"Deep": [1]}}
     nameless = {"QueueArn": "arn:q", "Events": [REMOVED]}
     stored = {
