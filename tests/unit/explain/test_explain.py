@@ -156,7 +156,7 @@ def test_a_version_delayed_by_other_writers_is_found(place):
 
 def test_a_version_removed_by_vacuum_is_given_with_doubt(place):
     """If vacuum has removed the version that committed the object, only the object's label is known. The label is the
-    version that its rows were planned as.
+    version that the object's rows were planned as.
     """
     place.put()
     place.commit(place.state())

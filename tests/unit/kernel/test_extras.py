@@ -59,7 +59,7 @@ def run(command: Sequence[str], tmp_path: Path, given: str = "") -> subprocess.C
 def test_the_base_publishes_and_follows(
     ministack: S3Server, python: Callable[[str], list[str]], tmp_path: Path
 ) -> None:
-    """Otherwise a writer would need Arrow, Spark or Dagster; or a command that needs them would not name the extra to
+    """Otherwise a writer would need Arrow, Spark or Dagster, or the error of a command would not name the extra to
     install.
     """
     command, bucket = python(""), ministack.make_bucket()

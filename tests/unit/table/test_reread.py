@@ -215,7 +215,9 @@ def test_backfill_ends_if_others_are_always_first():
 
 
 def test_earlier_round_is_planned_again():
-    """Otherwise an earlier round would commit rows of the old code after the request, and read them again later."""
+    """Otherwise an earlier round would commit rows of the old code after the request, and the same objects would be
+    read again.
+    """
     place = place_of(2)
     place.bucket["0"] = Body(etag="2", rows=1)
     planned = place.writer.plan(place.bucket)

@@ -166,7 +166,7 @@ def test_named_children_count_once_whoever_stamps_them(chains):
 
 
 def test_a_failed_chain_keeps_reason_and_missing_children(chains):
-    """Otherwise an operator would not learn why a chain failed, or a late stamp would change it."""
+    """Otherwise an operator would not learn why a chain failed, or a late stamp would change the failed chain."""
     chains.open_batch("t", ["1", "2"])
     chains.stamp_children("t", ["1"])
     assert chains.fail("t", "run died").status == "failed"
