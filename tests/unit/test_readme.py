@@ -56,7 +56,9 @@ def landing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
 
 @pytest.fixture
 def place(landing: Place, monkeypatch: pytest.MonkeyPatch) -> Place:
-    """The place of the documents. The test's process has the environment of this place, and works in its folder."""
+    """The place in which the documents' blocks run. The test's process has the environment of this place, and works in
+    its folder.
+    """
     for name, value in landing.environment.items():
         monkeypatch.setenv(name, value)
     monkeypatch.chdir(landing.folder)

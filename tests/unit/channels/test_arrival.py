@@ -147,9 +147,7 @@ def test_a_probe_object_in_doubt_is_deleted() -> None:
 
 @pytest.mark.parametrize("root", [False, True])
 def test_the_newest_objects_signal_gives_its_delay(root: bool) -> None:
-    """Otherwise `s3notify doctor` would report a wrong delay, or none, for a source whose bucket it may not
-    write to.
-    """
+    """Otherwise `s3notify doctor` would report a wrong delay, or none, for a bucket without write permission."""
     site = Site(late=None)
 
     def newest() -> Any:

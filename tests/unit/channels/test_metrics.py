@@ -114,7 +114,7 @@ def test_a_hanging_store_does_not_delay_the_page() -> None:
 
 
 def test_an_outage_removes_the_queues_numbers() -> None:
-    """Otherwise old numbers would look like current ones. The counts stay on the page."""
+    """Otherwise old numbers would look like current numbers. The counts stay on the page."""
     clock = HandClock()
     away: list[bool] = []
     store = FaultyStore(MemoryRecordStore(), lambda _: Fault.THROTTLED if away else Fault.NONE)

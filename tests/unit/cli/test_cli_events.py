@@ -176,7 +176,7 @@ def test_doctor_accepts_an_inlet_that_does_not_run(project: Project, monkeypatch
 
 @pytest.mark.server
 def test_doctor_judges_by_the_newest_object(project: Project) -> None:
-    """If the source reads hidden files, it would read a probe too. So no probe is written."""
+    """A source that reads hidden files would read a probe, too. So no probe is written."""
     project.init("--yes")
     (line,) = (line for line in project.file.read_text().splitlines() if "sqs:" in line)
     project.write(f"  hidden_files: read\n{line}\n")

@@ -96,7 +96,7 @@ def test_a_dry_run_changes_nothing(place: Place, run: Run, given: tuple[str, ...
 
 def test_erase_refuses_before_it_asks(place: Place, run: Run) -> None:
     """The command refuses objects that are in the bucket, and keys of other sources. For a deleted object, the command
-    names the cost and asks.
+    prints its plan, and then asks.
     """
     for key, said in (("raw/a", "delete the object first"), ("other/a", "reads keys below 'raw/'")):
         refused = run("erase", key, "--name", "orders", "--prefix", "raw/", text="y\n")

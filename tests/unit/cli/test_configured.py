@@ -214,7 +214,7 @@ GIVEN = {
     "into": "units", "home": ".", "slot": "1", "chosen": "1", "set_queue_url": "https://queue", "version": "1",
     "columns": "amount string", "since": "0",
 }  # fmt: skip
-"""Values for arguments and options that a YAML does not have."""
+"""Values for the arguments and options that are not in the YAML."""
 
 
 def commands(
@@ -303,8 +303,8 @@ def test_a_command_does_not_create_dagster_s_storage(tmp_path: Path, monkeypatch
 
 
 def test_a_source_does_not_read_objects_of_the_platform(project: Callable[..., None]) -> None:
-    """A source must not read objects below the platform's prefixes of any source in the project that uses the same
-    bucket.
+    """A source must not read objects below prefixes that the platform uses in the same bucket for any source of the
+    project.
     """
     project("whole", "bucket: b\nother_platform_prefixes: of/another/project/")
     project(

@@ -115,7 +115,7 @@ leave(0)
 @pytest.mark.thorough
 @pytest.mark.parametrize("_share", range(6))
 def test_arrow_does_not_abort_a_finished_command(_share):
-    """Without `leave`, about one of ten processes ends with SIGABRT. Each share of the test starts 10 of 60
+    """Without `leave`, about one of ten processes ends with SIGABRT. The test is divided into six shares, each with ten
     processes.
     """
     ended = [subprocess.run([sys.executable, "-c", ARROW], check=False).returncode for _ in range(10)]

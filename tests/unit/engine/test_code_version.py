@@ -1,4 +1,4 @@
-"""The code of a table's rows changes: the version that each slot notes, the objects that are read again, and the time
+"""A change of the code that makes a table's rows: the noted code version, the objects that are read again, and the time
 of these reads.
 """
 

@@ -115,7 +115,7 @@ def test_the_other_settings_treat_expiry_and_deletion_alike(
 
 
 def test_a_listing_uses_the_entries(ministack: S3Server) -> None:
-    """A listing knows from the entries that an object expired."""
+    """A batch that lists the bucket learns from the queue's entries that an object expired."""
     place = Landing(ministack, on_delete="keep_expired")
     place.write("a", 1)
     place.write("b", 2)

@@ -156,7 +156,7 @@ def test_a_version_delayed_by_other_writers_is_found(place):
 
 def test_a_version_removed_by_vacuum_is_given_with_doubt(place):
     """If vacuum has removed the version that committed the object, only the object's label is known. The label is the
-    version that its rows were planned as.
+    version that the object's rows were planned as.
     """
     place.put()
     place.commit(place.state())
@@ -170,7 +170,7 @@ def test_a_version_removed_by_vacuum_is_given_with_doubt(place):
 
 
 def test_the_version_of_an_unread_object_is_found_by_the_slots_changes(place):
-    """An object without rows has no label that would name its version."""
+    """An object without rows has no label, so its version must be found among the slot's changes."""
     place.put()
     place.commit(place.state(rows=0, offset=0, reach_end=False, reason="403 AccessDenied"), labelled=False)
     for number in range(3):

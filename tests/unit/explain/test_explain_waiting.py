@@ -48,7 +48,7 @@ def test_a_reservation_counts_as_being_written(place):
 
 
 def test_an_open_batch_is_found_by_its_chain(place):
-    """Without a Dagster instance, a batch counts only if its chain still misses the slot."""
+    """Without a Dagster instance, a batch counts only as long as its chain lacks the slot's stamp."""
     place.put()
     place.open_batch(1, slots=[SLOT, 15 - SLOT])
     place.open_batch(2, slots=[15 - SLOT])
@@ -60,7 +60,7 @@ def test_an_open_batch_is_found_by_its_chain(place):
 
 
 def test_an_open_batch_is_found_by_the_sensor(place):
-    """The batch's run must be shown, as long as the batch's chain misses the slot."""
+    """The batch's run must be shown as long as the batch's chain lacks the slot's stamp."""
     place.put()
     place.open_batch()
     batch = BatchView(

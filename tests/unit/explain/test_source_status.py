@@ -75,8 +75,8 @@ def run(*arguments: str, columns: int = 120) -> Result:
 
 @pytest.mark.server
 def test_status_shows_queue_batches_and_last_commit(source: Source) -> None:
-    """At first, the status must show that the source is empty. Later it must show a queue, a batch in flight and a
-    rescan, and at the end a commit with its latency.
+    """At first, the status must show that the source is empty. Later the status must show a queue, a batch in flight
+    and a rescan, and at the end a commit with its latency.
     """
     (nothing,) = json.loads(run("--json").stdout)
     assert (nothing["committed_slots"], nothing["queue"], nothing["last"]) == (0, None, None)

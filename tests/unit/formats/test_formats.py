@@ -181,7 +181,7 @@ class TestCsv:
         assert all(r.reason for r in rejects)
 
     def test_a_quote_that_is_never_closed_rejects_one_line(self) -> None:
-        """A later quote does not join the lines in between to one value."""
+        """The lines up to a later quote are not joined into one value."""
         rows, rejects = take([b'a,b\n1,"x\n2,y\n3,"z"\n4,"u"'], AB, "csv")
         assert [row["a"] for _, _, row in rows] == [2, 3, 4]
         assert [r.raw for r in rejects] == [b'1,"x']

@@ -138,8 +138,8 @@ def _files(place: str, values: Mapping[str, pa.Array]) -> Iterator[tuple[str, st
 
 
 def ends(body: bytes, fmt: str, schema: pa.Schema, *, inferred: bool, rescue: bool) -> list[dict[str, Any]]:
-    """Checks that the object's one record is a row or a reject. Returns the rows as Python values, so each value has
-    been read.
+    """Checks that the object's one record is a row or a reject. Returns the rows as Python values; this conversion
+    reads each value.
     """
     mode = "rescue" if rescue else "quarantine"
     rows, rejects = take([body], schema, fmt, inferred=inferred, mismatches=mode)

@@ -359,7 +359,7 @@ def test_no_json_value_is_lost_by_rescue(
 
 @given(st.lists(record, max_size=6))
 def test_rescue_changes_no_record_that_fits(contents: list[dict[str, Any]]) -> None:
-    """The setting `rescue` keeps each row that the setting `quarantine` keeps, unchanged."""
+    """Each row that the setting `quarantine` keeps has the same values with the setting `rescue`."""
     body = b"".join(json.dumps(row).encode() + b"\n" for row in contents)
     kept, rejects = take([body], DEEP, "jsonl")
     assert len(kept) + len(rejects) == len(contents)

@@ -1,16 +1,16 @@
-"""No object is silent: whole, cut or damaged, in every format and codec, its records are rows or rejects.
+"""No object is silent: the records of a whole, cut or damaged object are rows or rejects, in every format and codec.
 
 First, each object is cut at each byte. If the object's codec or format has an end mark (gzip, bz2, zstd, Parquet, ORC,
 JSON documents), each cut is an error or a reject. Plain text, snappy frames and Avro blocks have no end mark: an object
-that is cut at the end of a record, a frame or a block looks like a complete object. Then each record that begins before
-the cut is a row or a reject. An object that is only a header has neither rows nor rejects.
+that is cut at the end of a record, a frame or a block looks like a complete object. In such an object, each record that
+begins before the cut is a row or a reject. An object that is only a header has neither rows nor rejects.
 
 Second, each bit is changed (all bits in `poe thorough`, a sample in `poe check`). The result has at least as many rows
 as before, or an error, or a reject. For ORC, the process may also end: pyarrow's reader is native, and a damaged file
-sometimes crashes it (see `tests/spark/test_deaths.py`). With a checksum (gzip, bz2, zstd, framed snappy) the rows are
-unchanged. Without a checksum, some values may have changed, and nothing can detect the change. If every line is a
-record (`text`, plain or in Hadoop's snappy), a changed bit may turn a line end into a letter. Then two records become
-one record; no test covers this case.
+sometimes crashes it (see `tests/spark/test_deaths.py`). If the codec has a checksum (gzip, bz2, zstd, framed snappy),
+the rows are unchanged. Without a checksum, some values may have changed, and nothing can detect the change. If every
+line is a record (`text`, plain or in Hadoop's snappy), a changed bit may turn a line end into a letter. Such a letter
+joins two records into one record; no test covers this case.
 
 Third, objects have any bytes. Every object of at least one byte has rows or rejects. The exceptions are a header alone,
 an empty list, a file that declares no rows, blank JSON lines, and a complete stream without content.
@@ -277,7 +277,7 @@ def in_all_ways(fmt: str, codec: str, bodies: Sequence[bytes], inferred: bool) -
 
 
 class Apart:
-    """Runs `in_all_ways` in another process, which an object may crash."""
+    """Runs `in_all_ways` in another process, because an object can crash the process."""
 
     def __init__(self) -> None:
         self._pool: ProcessPoolExecutor | None = None

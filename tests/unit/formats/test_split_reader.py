@@ -1,4 +1,4 @@
-"""However an object is split, and in whatever chunks it is read, each record is read once."""
+"""Each record of an object is read once, for any splits and any chunks."""
 
 import csv
 import gzip
@@ -106,7 +106,9 @@ def test_chunks_may_end_in_values_with_stray_quotes(body: bytes) -> None:
 
 
 def test_a_quoted_value_may_span_splits() -> None:
-    """A split that ends inside the value reads it to its end, and the next split begins there."""
+    """A split that ends inside a quoted value reads the value's record to the end. The next split begins behind this
+    record.
+    """
     body = b'a,b\n1,"' + b"line\n" * 20 + b'"\n2,y\n'
     of = version(body)
     found, end = read(Remote(body), Split(version=of, start=0, end=30), "csv", AB)

@@ -184,7 +184,7 @@ def test_bad_records_do_not_slow_down_the_others(
 @pytest.mark.parametrize("text", [*TEXTS, "NA", "nan", "1e999", " NaN ", "\t5", "True", "TRUE", " true"])
 @pytest.mark.parametrize("name", ["i", "f", "d", "day", "b"])
 def test_a_text_is_converted_like_by_the_csv_reader(name: str, text: str) -> None:
-    """A text must have the same result alone in its column as in a column with a text that does not fit."""
+    """A text must have the same result alone and next to a text that does not fit."""
     column = SCHEMA.field(name)
     values, mismatches = most_values(pa.array([text, "?"]), column, STANDARD)
     header, fields = ",".join(SCHEMA.names), ["" for _ in SCHEMA.names]

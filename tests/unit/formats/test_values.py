@@ -286,7 +286,9 @@ def test_numbers_in_string_columns_are_texts() -> None:
     ],
 )
 def test_parquet_values_are_cast_or_do_not_fit(values: pa.Array, kind: pa.DataType, found: list[Any]) -> None:
-    """Logical types are cast to the column's type, if needed value by value. A cast that must guess is refused."""
+    """Values of logical types are cast to the column's type, one by one if necessary. A cast that must guess is
+    refused.
+    """
     rows, rejects = take(
         [parquet(pa.table({"v": values}))], pa.schema([("v", kind)]), "parquet", mismatches="rescue"
     )

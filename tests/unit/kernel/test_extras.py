@@ -45,8 +45,8 @@ def fresh(tmp_path: Path, extras: str, program: str = sys.executable, how: Seque
 
 
 def run(command: Sequence[str], tmp_path: Path, given: str = "") -> subprocess.CompletedProcess[str]:
-    # This path makes `tests` importable. This path also contains the package; a new environment has installed the
-    # package from the same folder.
+    # This path makes `tests` importable. The package on this path and the package in a new environment come from the
+    # same folder.
     environment = {**os.environ, **KEYS, "PYTHONPATH": str(PROJECT.parent)}
     for name in ("DAGSTER_HOME", "PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"):
         environment.pop(name, None)
@@ -59,7 +59,7 @@ def run(command: Sequence[str], tmp_path: Path, given: str = "") -> subprocess.C
 def test_the_base_publishes_and_follows(
     ministack: S3Server, python: Callable[[str], list[str]], tmp_path: Path
 ) -> None:
-    """Otherwise a writer would need Arrow, Spark or Dagster; or a command that needs them would not name the extra to
+    """Otherwise a writer would need Arrow, Spark or Dagster, or the error of a command would not name the extra to
     install.
     """
     command, bucket = python(""), ministack.make_bucket()

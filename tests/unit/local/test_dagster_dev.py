@@ -1,4 +1,4 @@
-"""`s3notify dev`: one process for each home, and only on a free port."""
+"""`s3notify dev` serves each Dagster home by one process, and only on a free port."""
 
 import socket
 import sqlite3

@@ -100,7 +100,7 @@ def test_lookups_of_variables_are_evaluated(monkeypatch):
 
 
 def test_the_value_of_an_unknown_key_is_not_evaluated():
-    """A secret given by value, for a key of `S3Resource`, must be refused by name and not shown."""
+    """If a key of `S3Resource` has a secret as its value, the error must name the key, and must not show the secret."""
     write(
         f"{SOURCE}  s3: {{aws_secret_access_key: '{{{{ env.AWS_SECRET_ACCESS_KEY }}}}', region: eu-west-1}}\n"
     )

@@ -136,7 +136,7 @@ def test_a_leftover_server_is_ended_but_no_other_process(tmp_path):
         for process, ended in ((stranger, False), (leftover, True)):
             (tmp_path / "server.pid").write_text(str(process.pid))
             LocalS3Server(tmp_path)._end_leftover()
-            if ended:  # the command line of a process is gone a moment before it can be waited for
+            if ended:  # a killed process loses its command line a moment before `wait` can return
                 process.wait(10)
             else:
                 assert process.poll() is None

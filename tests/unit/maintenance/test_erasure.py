@@ -33,7 +33,7 @@ SLOT = Slot(0)
 
 @pytest.fixture(autouse=True)
 def times(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Object states are written to files, and files written a moment ago count as files of an ended run."""
+    """Makes rounds write object states to files, and makes the erasure treat new files as files of an ended run."""
     monkeypatch.setattr("s3notify_platform.table.states.state_levels.STATES_INLINE", 1)
     monkeypatch.setattr("s3notify_platform.maintenance.table_erasure.CLOCKS_DIFFER_MS", -60_000)
 

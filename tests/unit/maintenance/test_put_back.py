@@ -99,8 +99,8 @@ def test_versions_that_followed_a_replaced_one_are_removed(store):
     wakes = overrun(store, 1, 5)
 
     class Noting(DelegatingStore):
-        """Acts between the commit and the update of `known`: the sleeping writer writes, and another writer plans on
-        the late version.
+        """Before the first update of `known`, lets the sleeping writer write its late version, and lets another writer
+        plan on top of this version.
         """
 
         planned = ()

@@ -256,7 +256,7 @@ def test_young_files_stay_since_a_run_may_name_them(rounds, store, clock):
 
 @pytest.mark.parametrize("planned_on", ["newest", "older"])
 def test_round_in_flight_commits_without_the_erased_slot(rounds, store, clock, planned_on):
-    """The erasure removes files that the round has written or would read, and empties the versions below."""
+    """The erasure removes files that the round has written or would read, and empties the earlier versions."""
     bucket = filled(rounds, clock)
     process = rounds()
     base = process.table.opened()

@@ -1,5 +1,5 @@
 """A rollback to an earlier version. The tests cover each row of the table in the docstring of
-`maintenance/table_rollback.py`, and the undoing of other engines' versions.
+`maintenance/table_rollback.py`. Versions of other engines are undone in `test_undoing.py`.
 """
 
 import json
@@ -98,8 +98,8 @@ def test_rollback_restores_the_schema(rounds):
 
 @pytest.mark.parametrize("slot", ["a", "b", "c"])
 def test_rollback_restarts_after_others_changed_a_slot(rounds, slot):
-    """Other writers change a slot that the rollback changes, a slot that the rollback leaves unchanged, or a slot that
-    is newer than the version.
+    """Other writers change a slot that the rollback changes, a slot that the rollback leaves unchanged, or a slot
+    without earlier rows.
     """
     first, at_first, second, _ = filled(rounds)
     process = rounds()
@@ -191,7 +191,7 @@ def test_rollback_to_a_version_with_a_missing_file_is_refused(rounds, store):
 
 
 def test_rollback_is_refused_while_vacuum_may_remove_files(rounds, clock):
-    """Vacuum removes files after it has committed its own version, and may not see the rollback."""
+    """Vacuum removes files after the commit of its own version, so it can miss a rollback that commits meanwhile."""
     first, at_first, second, _ = filled(rounds, count=2)
     aged(rounds, clock, second, 20)
     cleaned(rounds, clock)

@@ -1,4 +1,4 @@
-"""Tagging: the objects that are selected, the version of each that is tagged, and interruptions."""
+"""Tagging: the choice of objects, the object version that gets the tags, and interruptions."""
 
 from contextlib import nullcontext
 from dataclasses import replace

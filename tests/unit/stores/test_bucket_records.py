@@ -83,7 +83,7 @@ def test_quoted_names_are_one_segment_and_can_be_unquoted(name):
 
 @given(NAMES, NAMES)
 def test_quoted_names_keep_their_order(one, other):
-    """Otherwise a scan would return records in another order than their keys."""
+    """Otherwise a scan would return records in another order than the order of their keys."""
     assert (one < other) == (quote(one) < quote(other))
 
 

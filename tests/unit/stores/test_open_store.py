@@ -1,4 +1,4 @@
-"""The opener of stores: a new kind of store is a file and an item, and works for a source."""
+"""The opener of stores: a new kind of store needs only a file and an item in `KINDS`, and works for a source."""
 
 from collections import Counter
 

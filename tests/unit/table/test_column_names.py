@@ -125,7 +125,7 @@ _SCHEMAS = st.dictionaries(_NAMES, _KINDS, max_size=6)
 def test_names_are_reversible_unique_and_stable(
     earlier: dict[str, Any], later: dict[str, Any], safe: bool
 ) -> None:
-    """Otherwise the names of some schema would be irreversible or unsafe, or would collide or replace earlier names."""
+    """Otherwise names of columns would be irreversible, unsafe or not unique, or would replace earlier names."""
     held = table_names(schema_of(earlier), safe=True)
     now = schema_of({**later, **earlier})
     named = table_names(now, held, safe=safe)

@@ -201,7 +201,7 @@ def test_change_whose_files_took_too_long_is_not_committed(store):
 
 
 def test_late_version_below_a_newer_history_does_not_count(store):
-    """Otherwise a writer would report success for a version that no reader sees, if the log is cut during the write."""
+    """Otherwise, if the log is cut during a write, the writer would report a commit that no reader sees."""
     clock = HandClock()
     table = Table(store=store, clock=clock, more={"max_run_seconds": 100})
     base = table.opened()
@@ -436,7 +436,7 @@ def test_checkpoint_in_doubt_is_not_named(store):
 
 
 def test_waiting_changes_read_files_of_earlier_ones(store):
-    """Otherwise a second change that replaces new rows of the first change would not find the file."""
+    """Otherwise a second change that replaces new rows of the first change would not find the file of these rows."""
 
     class Reads(Counts):
         def onto(self, base):

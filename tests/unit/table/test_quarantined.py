@@ -351,7 +351,7 @@ def test_retry_starts_over_if_a_run_changed_the_slot():
 
 
 def test_retry_goes_on_if_a_run_changed_another_slot():
-    """Otherwise a retry would look at its slots again for each version of any other slot."""
+    """Otherwise each new version of another slot would make a retry look at its slots again."""
     place = Quarantine(a=Body(etag="1", rows=1, rejects=1))
     place.run()
     other = SlotRounds(store=place.store, slot=Slot(8))
@@ -387,7 +387,7 @@ def test_retry_ends_if_others_are_always_first():
 
 
 def test_earlier_round_is_planned_again():
-    """Otherwise a round that was planned before the request would commit a state without it."""
+    """Otherwise a round that was planned before the request would commit a state without the request."""
     place = Quarantine(a=Body(etag="1", rows=1, rejects=1))
     place.run()
     place.bucket["a"] = Body(etag="2", rows=1)

@@ -118,7 +118,7 @@ def table():
 
 @pytest.fixture
 def process(table, monkeypatch):
-    """A warm process whose cache has the filters of the state files, but no page, as if the files were large."""
+    """A warm process: its cache has the filters of the state files, but no page, as for large state files."""
     monkeypatch.setattr("s3notify_platform.table.states.state_reader.STATE_WHOLE_BYTES", 0)
     store = MemoryObjectStore()
     for meta in list_all(table, ""):

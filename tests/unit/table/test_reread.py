@@ -30,7 +30,7 @@ class Backfills(Place):
         return backfill(table or self.table, [SLOT], signals, **options)
 
     def backfill_by(self, run):
-        """Requests a backfill, as a run does that reads the slot itself."""
+        """Requests a backfill for this run, which will read the slot."""
         return backfill(self.table, [SLOT], None, batch=run)
 
     def signal(self):
@@ -215,7 +215,9 @@ def test_backfill_ends_if_others_are_always_first():
 
 
 def test_earlier_round_is_planned_again():
-    """Otherwise an earlier round would commit rows of the old code after the request, and read them again later."""
+    """Otherwise an earlier round would commit rows of the old code after the request, and the same objects would be
+    read again.
+    """
     place = place_of(2)
     place.bucket["0"] = Body(etag="2", rows=1)
     planned = place.writer.plan(place.bucket)

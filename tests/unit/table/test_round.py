@@ -211,7 +211,8 @@ def test_round_of_many_slots_takes_few_requests(rounds):
     planned = process.planned(bucket)
     store.counts.clear()
     assert isinstance(process.commit(planned), Committed)
-    # One PUT each: a state file, the changes, the manifest, the version, known, and the packs in the round.
+    # Each of these takes one PUT: a state file, the changes, the manifest, the version, `known`, and each pack of the
+    # round.
     assert store.counts == {"PUT": 5 + len(planned.rows) + len(planned.rejects)}
 
 

@@ -263,8 +263,8 @@ def test_erased_object_is_one_deletion_without_its_rows(vectors):
 
 
 def test_deleted_rows_need_the_version_that_had_them():
-    """Otherwise a reader would fail in the middle. Removed files are kept only as long as the last version that names
-    them.
+    """Otherwise a reader would fail only after some changes have been read. Removed files are kept only as long as the
+    last version that names them.
     """
     clock = HandClock()
     process = Rounds(store=MemoryObjectStore(clock=clock), clock=clock, more={"max_run_seconds": 100.0})

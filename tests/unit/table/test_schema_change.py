@@ -1,4 +1,4 @@
-"""Contradictions between the declared schema and a table, the command that is suggested, and the changes that it
+"""Contradictions between the declared schema and a table, the suggested command, and the changes that this command
 makes.
 """
 
@@ -52,7 +52,7 @@ def test_column_of_a_transform_stays() -> None:
 
 
 def test_column_is_found_by_its_name_in_objects_too() -> None:
-    """Otherwise a user could not name a column as quarantine does: by its name in the objects."""
+    """Otherwise a user could not name a column by its name in the objects, as quarantine does."""
     held = columns(**{"order id": "long"})
     known = TableSchema(source=table_names(held, safe=True), rows=columns(order_id="long"), inferred=True)
     for name in ("order_id", "Order ID"):

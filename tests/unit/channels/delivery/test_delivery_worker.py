@@ -261,7 +261,7 @@ def test_a_lapsed_lease_stops_the_posts(queue, clock):
 
 
 def tried_once(delivery, clock, mood, hook):
-    """Makes each entry fail once, and lets its backoff end. From then on, each entry is sent alone."""
+    """Makes each entry fail once, and lets its backoff end. After this attempt, each entry is sent alone."""
     mood[0] = SILENT
     delivery.step()
     mood[0] = Delivered()

@@ -31,8 +31,8 @@ def test_entries_survive_a_pause_longer_than_their_lifetime(queue, clock):
 
 
 def test_failed_entries_survive_a_pause(queue, clock):
-    """Otherwise an entry with a failed attempt would become a dead letter after a pause, even if the shard's owner does
-    not change.
+    """Otherwise, after a pause, an entry with a failed attempt would become a dead letter, although its shard has kept
+    its owner.
     """
     queue.topics.delete("t")
     create(queue, ttl_seconds=TTL)

@@ -15,7 +15,7 @@ from tests.support.waiting import until
 
 
 def test_a_receiver_gets_signed_s3_events_over_one_connection(monkeypatch):
-    """Otherwise receivers could not verify events, or recognise repeated ones."""
+    """Otherwise receivers could not verify events, or recognise repeated events."""
     monkeypatch.setenv("S3NOTIFY_PUSH_KEY", "0123456789abcdef")
     with Receiver(secret=b"0123456789abcdef").serving() as server:
         with pusher(server.url, secret_env="S3NOTIFY_PUSH_KEY") as made:

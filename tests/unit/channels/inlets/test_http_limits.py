@@ -93,7 +93,7 @@ def test_slow_clients_do_not_delay_others():
             peer.setblocking(False)
             with pytest.raises(BlockingIOError):  # the peer still waits
                 peer.recv(1)
-        # If the connection of the post has ended already, the first of these two connections is accepted in its place.
+        # The inlet accepts the first of these two connections if the post's connection has ended already.
         *_, turned_away = opened(receiver, stack, 2)
         assert turned_away.recv(100).startswith(b"HTTP/1.1 503 ")
     assert site.keys() == ["a"]
@@ -105,8 +105,8 @@ def test_connections_of_slow_clients_are_available_after_their_deadline():
         for peer in opened(receiver, stack, QUICK.connections, HEAD):
             while peer.recv(100):
                 pass
-        # The inlet accepts a new connection a moment after a peer has seen its end. On a slow machine, this post may
-        # time out, too.
+        # A peer sees the end of its connection a moment before the inlet accepts a new connection. On a slow machine,
+        # this post may time out, too.
         status = 503
         while status in (408, 503):
             with contextlib.suppress(OSError):

@@ -151,7 +151,9 @@ def test_headers_are_ignored_without_a_trusted_proxy():
 
 
 def test_plain_http_without_a_trusted_proxy_warns_and_has_no_share():
-    """All connections have the proxy's address. So a share for each address would refuse senders."""
+    """All connections have the proxy's address. So with a share of connections for each address, the inlet would refuse
+    senders.
+    """
     site = Site()
     with (
         running(site, host="127.0.0.1", plain_http=True, max_connections=8) as receiver,

@@ -276,7 +276,7 @@ def test_the_inlet_runs_until_it_is_stopped():
 
 
 def test_a_stop_makes_messages_in_progress_visible():
-    """Otherwise other inlets would have to wait for the visibility timeout of these messages after a stop."""
+    """Otherwise, after a stop, other inlets would have to wait until the visibility timeout of these messages ends."""
     site = Site()
     site.faults["records"] = Fault.THROTTLED
     queue = Queue(body(event("a")))

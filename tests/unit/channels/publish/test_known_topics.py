@@ -1,4 +1,4 @@
-"""A publisher relies on the topics that it knows: no change is missed, even if topics change meanwhile.
+"""A publisher relies on the topics that it knows, but misses no change, even if topics change meanwhile.
 
 Each topic has a consumer. As soon as the topic is served, its consumer lists the bucket once. Later, the consumer reads
 only entries.

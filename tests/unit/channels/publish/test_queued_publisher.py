@@ -168,7 +168,7 @@ def test_a_topic_created_during_the_write_gets_the_entry(world, first):
 
 
 def test_a_new_topic_is_known_after_two_seconds(world):
-    """Otherwise a topic that is older than two seconds would miss the change of a writer that is killed."""
+    """Otherwise a topic that is two seconds old would miss the change of a killed writer."""
     publisher = world.publisher()
     publisher.put("a", b"1")
     world.topic("late")

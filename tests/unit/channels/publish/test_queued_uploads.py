@@ -338,8 +338,8 @@ def test_a_copy_in_doubt_is_found_by_head(world, fault):
 
 
 def test_announce_reaches_topics_of_uploads(world):
-    """Otherwise a topic for uploads would miss objects that `announce` reports, since the original event of such
-    objects is unknown.
+    """Otherwise a topic for uploads would miss objects that `announce` reports. The original event of such objects is
+    unknown.
     """
     rule = Rule(events=("ObjectCreated:CompleteMultipartUpload",))
     world.queue.topics.create("uploads", TopicSettings(capacity=100, shards=1, rules=(rule,)))

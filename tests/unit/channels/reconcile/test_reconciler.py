@@ -134,8 +134,8 @@ def test_a_topic_created_again_before_the_reservation_gets_one_entry(world):
 
 
 def test_a_killed_reconciler_leaves_no_deadlock(world):
-    """Otherwise the reservation of a killed reconciler in the younger topic would wait for room that it occupies
-    itself.
+    """Otherwise a killed reconciler's reservation in the younger topic would wait for the room that this reservation
+    occupies.
     """
     world.put("a", lambda: world.topic("late", capacity=1))
     reconciler = world.reconciler()
@@ -195,7 +195,7 @@ def test_a_writer_reports_an_event_that_is_too_large_for_a_new_topic(world):
 
 
 def test_a_raised_event_limit_takes_effect(world):
-    """Otherwise a writer would refuse an event for ever once it was too large."""
+    """Otherwise a writer that once refused an event as too large would refuse this event for ever."""
     queue = NotificationQueue(world.records, clock=world.clock, parallelism=1)
     world.queue.topics.update("t", TopicSettings(capacity=10, shards=1, max_event_bytes=300))
     event = Event(key="a" * 300, bucket="b")

@@ -139,7 +139,7 @@ def test_a_topic_that_is_lost_after_a_dead_tick_is_noticed() -> None:
 
 
 def test_a_batch_of_everything_clears_earlier_failures() -> None:
-    """If the listing for a new topic commits a slot that had failed, the note of a tick no longer names the slot."""
+    """If the listing for a new topic commits a failed slot, the sensor's state no longer lists the slot as failing."""
     world = settled(max_attempts=1)
     world.publish(5, 6)
     world.tick()

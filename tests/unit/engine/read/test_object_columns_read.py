@@ -156,7 +156,7 @@ def test_an_object_whose_key_does_not_fit_is_one_reject(ministack: S3Server) -> 
 
 
 def test_a_big_object_whose_key_does_not_fit_is_one_reject(ministack: S3Server) -> None:
-    """With another key, the object would be read in parts. With the key that does not fit, none of the object's bytes
+    """A big object whose key fits is read, in several parts. With the key that does not fit, none of the object's bytes
     is read.
     """
     place = Place(ministack, partition_columns=PARTS, slots=1, split_bytes=9)

@@ -174,7 +174,7 @@ def test_the_number_of_rejects_by_rules_is_limited(ministack: S3Server) -> None:
 
 
 def test_a_rule_with_an_unknown_column_is_refused(ministack: S3Server) -> None:
-    """The error names the remedy, even if the columns are inferred, and whichever task reads first."""
+    """The error names the remedy, even if the columns are inferred."""
     place = Place(ministack, slots=1, expect="known: region is not null")
     place.put("a.jsonl", 1)
     said = "expect: rule 'known': there is no column 'region', only a, b; correct the rule, or declare"

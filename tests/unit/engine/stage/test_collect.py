@@ -137,7 +137,7 @@ def test_a_transform_drops_an_object_that_was_read_in_part() -> None:
 def test_a_transform_that_makes_rows_of_other_objects_fails_their_slots() -> None:
     """Both the slot of the rows and the slot of the object fail.
 
-    If neither slot is in the batch, the whole batch fails.
+    If neither the slot of the rows nor the slot of the object is in the batch, the whole batch fails.
     """
     stored = StoredRows(slot=SLOT, key="k", etag="e", rows=1)
     for foreign in (replace(stored, key="another"), replace(stored, etag="old")):

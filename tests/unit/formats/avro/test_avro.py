@@ -206,8 +206,8 @@ def test_a_hostile_file_is_one_reject(name: str) -> None:
 
 @given(st.binary(max_size=200))
 def test_a_good_block_behind_garbage_is_read(garbage: bytes) -> None:
-    """If the garbage looks like the head of a block that ends behind the good block, the good block's record may be in
-    a reject.
+    """Garbage can look like the head of a block that includes the good block. In this case, a reject has the good
+    block's record.
     """
     good = header({"type": "record", "name": "r", "fields": AB_RECORD})
     row = b"\x02\x02\x02\x02x"

@@ -1,4 +1,4 @@
-"""JSON that is nested too deeply would crash a parser: it never reaches the parser."""
+"""JSON that is nested too deeply would crash a parser, so such JSON never reaches the parser."""
 
 import json
 

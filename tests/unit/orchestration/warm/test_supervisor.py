@@ -151,7 +151,7 @@ def test_runs_that_wait_for_long_get_another_worker(
 
 
 def test_surplus_idle_workers_leave(instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An idle worker keeps a JVM. When no run waits, one idle worker for each key is enough."""
+    """An idle worker keeps a JVM. When no run waits, one idle worker for each `WorkerKey` is enough."""
     monkeypatch.setattr(supervisor, "WAIT_SECONDS", 0.0)
     with supervised(instance) as it:
         hung = it.handed_over("waits", backfill="b")

@@ -134,7 +134,7 @@ def test_sixty_four_concurrent_stampers(records):
 
 
 def test_a_batch_names_its_missing_children(chains):
-    """Otherwise the sensor would not learn which slots are missing, nor the payload and the deadline."""
+    """Otherwise the sensor would not learn the missing slots, the payload and the deadline."""
     opened = chains.open_batch(
         "t", map(str, range(0, 1000, 2)), deadline_seconds=60, payload='{"digests": "…"}'
     )
@@ -338,7 +338,7 @@ def test_corrupt_records_raise_corrupt_error(chains, records, value):
 
 
 def test_a_chain_is_restored_from_its_version_and_children(chains):
-    """Otherwise the sensor could not use a chain that it keeps without the payload."""
+    """Otherwise the sensor, which keeps a chain without its payload, could not use the chain."""
     opened = chains.open_batch("t", ["1", "2"], payload="much")
     kept = Chain.of("t", opened.version, ["2", "1"])
     assert kept == replace(opened, payload="", created_ms=0)
@@ -390,7 +390,9 @@ def test_a_deletion_in_doubt_is_reported_as_done(records, fault, nth):
 
 
 def test_an_error_before_any_write_is_raised_unchanged(records):
-    """Otherwise the caller would not learn that nothing was applied. After a write, the retries would have no end."""
+    """Otherwise the caller would not learn that nothing was applied. After an attempt in doubt, however, the outcome
+    must be unknown.
+    """
     chain = AckChains(records).open_batch("t", ["1"])
     for call in (
         lambda chains: chains.stamp_children("t", ["1"]),

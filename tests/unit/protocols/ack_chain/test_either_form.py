@@ -77,7 +77,7 @@ def test_a_tag_in_use_is_refused(chains):
 
 
 def test_a_stamp_returns_the_xor(chains):
-    """Otherwise a user of the npm package's `stamp` would get another XOR, or outcomes with another XOR would be
+    """Otherwise a user of the npm package's `stamp` would get another XOR, or the XOR would make equal outcomes
     unequal.
     """
     chains.create("t", xor(A, B, C))
@@ -166,7 +166,7 @@ def test_named_children_count_once_whoever_stamps_them(chains):
 
 
 def test_a_failed_chain_keeps_reason_and_missing_children(chains):
-    """Otherwise an operator would not learn why a chain failed, or a late stamp would change it."""
+    """Otherwise an operator would not learn why a chain failed, or a late stamp would change the failed chain."""
     chains.open_batch("t", ["1", "2"])
     chains.stamp_children("t", ["1"])
     assert chains.fail("t", "run died").status == "failed"

@@ -39,7 +39,8 @@ def test_requests_of_a_reused_tag():
     old = chains.open_batch("t", ["1"], reuse=True)
     assert objects.counts == {"PUT": 1}
     chains.finish(old)
-    # The store tries out conditional DELETE once. The requests of this test must not count below.
+    # The record store tests once whether the bucket honours conditions on DELETE. The requests of this test must not
+    # count below.
     chains.finish(chains.open_batch("t", ["2"], reuse=True))
     objects.counts.clear()
     chains.open_batch("t", ["3"], reuse=True)

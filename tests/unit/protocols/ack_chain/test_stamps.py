@@ -21,7 +21,7 @@ def test_xor_is_its_own_inverse():
 
 
 def test_xor_refuses_a_single_stamp_and_unequal_lengths():
-    """Otherwise a user of xor-ack would not get the named errors of the original."""
+    """Otherwise a user of xor-ack would get errors with other names here."""
     with pytest.raises(LessThanTwoBuffers):
         xor(A)
     with pytest.raises(LessThanTwoBuffers):

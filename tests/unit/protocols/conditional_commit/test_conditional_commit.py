@@ -76,8 +76,8 @@ def test_an_unapplied_write_in_doubt_is_sent_again(store):
 
 @pytest.mark.parametrize("late_by", [1, 2, 3])
 def test_an_attempt_that_is_applied_late_is_recognised(store, late_by):
-    """Otherwise an attempt that is applied late (before the HEAD, before the retry or after the retry) would be
-    committed twice.
+    """Otherwise a late attempt would be committed twice. The attempt is applied before the HEAD, before the retry, or
+    after the retry.
     """
     faulty = FaultyStore(store, at("put", Fault.LATE), late_by_calls=late_by)
     outcome = NativeCommit(faulty, clock=HurriedClock()).put_if_absent(PATH, b"1")

@@ -32,7 +32,9 @@ from tests.support.lease_commits import (
 
 
 def test_an_uncontended_commit_takes_a_head_a_write_and_two_lease_requests(store, leases, commit):
-    """Otherwise a commit would cost more, or its lease would have another generation or timeout than object_store's."""
+    """Otherwise a commit would cost more requests, or its lease would have another generation or timeout than a lease
+    of object_store.
+    """
     made: ConditionalCommit = commit
     assert made.put_if_absent(PATH, b"1", metadata={"m": "v"}) == Written(etag=etag_of(store, PATH))
     # One of the HEADs is a request of this test, in `etag_of`.
@@ -82,7 +84,7 @@ def test_create_delete_create_waits_for_nobody(store, leases, commit, clock):
         assert commit.delete_if_match(PATH, made.etag) == Written(etag=None)
     assert clock.now == began
     created = [lease.generation for lease, _ in leases.puts if lease.etag == "*" and lease.timeout_ms]
-    assert created == [0, 0, 2, 0, 4]  # generation 0 is refused, and the next lease replaces the done one
+    assert created == [0, 0, 2, 0, 4]  # generation 0 is refused; the next lease replaces the finished lease
     assert leases.leases.read(PATH, "*").generation == 5
 
 
@@ -92,8 +94,8 @@ def test_create_delete_create_waits_for_nobody(store, leases, commit, clock):
 def test_a_crashed_holder_is_taken_over_after_its_own_timeout_times_the_skew_rate(
     store, leases, commit, clock
 ):
-    """Otherwise a writer would use its own timeout in place of the found lease's timeout, and wait 60 s instead of 2 s
-    × 3.
+    """Otherwise a writer would use its own timeout in place of the found lease's timeout. The wait would be 60 s
+    instead of 6 s.
     """
     leases.leases.put(foreign_lease(PATH, generation=7, timeout_ms=2000), seen=None)
     began = clock.now

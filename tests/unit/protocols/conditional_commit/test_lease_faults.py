@@ -187,7 +187,7 @@ def test_a_sleeper_is_taken_over_in_time_by_its_own_clock(store, leases, commit)
 
 
 def test_a_sleeper_that_nobody_took_over_has_committed(store, leases, commit, clock):
-    """Otherwise a late write would be reported as unknown although it is proven."""
+    """Otherwise a late write would be reported as unknown although nobody has taken over its lease."""
     asleep_in_the_write(store, clock)
     assert commit.put_if_absent(PATH, b"1") == Written(etag=etag_of(store, PATH))
     assert leases.leases.read(PATH, "*").timeout_ms == 0
@@ -195,7 +195,7 @@ def test_a_sleeper_that_nobody_took_over_has_committed(store, leases, commit, cl
 
 @pytest.mark.parametrize("operation", ["put", "delete"])
 def test_a_late_write_is_unknown_if_its_object_was_replaced(store, leases, commit, clock, operation):
-    """Otherwise a writer would report success although a sleeper of an earlier lease has replaced its object."""
+    """Otherwise a late writer would report success although another writer has since written to the same path."""
 
     def overrun_and_replaced():
         clock.sleep(100)

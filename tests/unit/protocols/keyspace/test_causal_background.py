@@ -101,7 +101,7 @@ def test_an_unchanged_entry_needs_no_second_poll(cache, publisher, counting):
 
 
 def test_absent_keys_are_read_again_too(cache, publisher):
-    """Otherwise a key that was absent, or an object that was deleted, would keep its old answer."""
+    """Otherwise the cache would keep an absence after a put, or an object after its deletion."""
     publisher.put("there", b"1")
     assert (cache.get("none"), body(cache.get("there"))) == (None, b"1")
     publisher.put("none", b"2")

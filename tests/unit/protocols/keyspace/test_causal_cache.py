@@ -114,7 +114,7 @@ def test_the_poll_begins_after_the_response(store, publisher):
 
 
 def test_an_absence_waits_for_a_poll_too(store, publisher):
-    """Otherwise a reader that sees a deletion would not see the change that was written before it."""
+    """Otherwise a reader that sees a deletion would not see a change that was written before the deletion."""
     publisher.put("cause", b"1")
     cache = cache_over(store)
     cache.get("cause")
@@ -163,7 +163,9 @@ def test_a_failing_poll_is_retried_while_its_reader_waits(store, publisher):
 
 
 def test_a_poll_that_never_succeeds_raises_an_error(store, publisher):
-    """Otherwise, after `patience_seconds`, a reader would get a body without a poll, or such a body would be cached."""
+    """Otherwise, after `patience_seconds`, a reader would get a body that no poll has checked, or the cache would keep
+    such a body.
+    """
     publisher.put("a", b"1")
     faulty = FaultyStore(store)
     cache = cache_over(faulty, patience_seconds=5)
@@ -296,8 +298,8 @@ def test_a_waiting_reader_takes_over_from_a_reader_that_gave_up(store, publisher
 
 
 def test_keys_of_one_slot_are_revalidated_together(store, publisher):
-    """Otherwise a key whose slot has changed would be served without a check, although a slot does not say which key
-    changed.
+    """Otherwise a key in a changed slot would be served without a check, although the slot's signal does not name the
+    changed key.
     """
     other = next(str(n) for n in range(10_000) if slot_of(str(n)) == slot_of("a"))
     publisher.put("a", b"1")

@@ -208,7 +208,9 @@ def test_wrong_uploads_are_refused_before_a_request(tmp_path, call, named):
 
 
 def test_the_store_makes_a_copy(body):
-    """Otherwise a copy would pass through this process, or keep metadata that is only true of its source."""
+    """Otherwise the bytes of a copy would pass through this process, or the copy would keep metadata that is true only
+    of its source.
+    """
     site = Site()
     site.other.put("source", body, metadata={"a": "1", "b": "1", "s3notify-expected": "*"})
     written = site.publisher.copy("k", "other", "source", metadata={"b": "2"})

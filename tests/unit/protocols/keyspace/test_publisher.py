@@ -80,7 +80,7 @@ def test_a_keyspace_in_the_objects_bucket_needs_a_prefix(store):
 
 
 def test_a_batch_with_a_key_twice_is_refused(publisher):
-    """Otherwise parallel writes would make it random which change of the key comes last."""
+    """Otherwise chance would decide which change of the key is written last."""
     with pytest.raises(UsageError, match="twice"):
         publisher.publish([Put(key="a", body=b"1"), Delete(key="a")])
 

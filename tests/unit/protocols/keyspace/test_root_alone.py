@@ -100,7 +100,7 @@ def test_each_entry_is_seen_once_and_its_removal_is_no_change(publisher, queue, 
 
 
 def test_a_root_that_another_writer_moved_lists_the_signals_too(keyspace, publisher, queue, watcher):
-    """Otherwise a change of an unqueued writer would be missed if entries were queued just before it."""
+    """Otherwise a change of an unqueued writer would be missed if entries were queued just before this change."""
     put(publisher, queue, A, "1")
     publisher.put("b", b"1")
     poll = watcher.poll()
@@ -110,7 +110,9 @@ def test_a_root_that_another_writer_moved_lists_the_signals_too(keyspace, publis
 
 
 def test_a_signal_hidden_by_the_next_root_is_seen_soon(keyspace, clock, publisher, queue, watcher):
-    """Otherwise a change of an unqueued writer would be missed if a queued writer moves the root right after it."""
+    """Otherwise a change of an unqueued writer would be missed if a queued writer moves the root right after this
+    change.
+    """
     publisher.put("b", b"1")
     put(publisher, queue, A, "1")
     assert set(watcher.poll().changed) == {A}

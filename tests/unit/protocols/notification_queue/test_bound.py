@@ -68,7 +68,7 @@ def test_room_given_back_late_is_not_granted_twice(queue, records, clock):
 @pytest.mark.parametrize("method", ["add", "replace"])
 @pytest.mark.parametrize("fault", [Fault.CRASH_BEFORE, Fault.CRASH_AFTER])
 def test_an_interrupted_recount_is_finished_by_the_next_passes(queue, records, clock, method, fault):
-    """Otherwise a shard would refuse for ever, or grant more than its capacity."""
+    """Otherwise a shard would refuse entries for ever, or grant more room than its capacity."""
     queue.push("t", Event(key="there"))
     with pytest.raises(CrashedError):
         over(records, clock, at("create", Fault.CRASH_BEFORE)).reserve("t", Event(key="a"))

@@ -107,8 +107,8 @@ def test_a_reservation_in_a_topic_under_deletion_is_removed_with_it(queue, recor
 
 
 def test_a_consumer_finishes_the_creation_of_a_topic(queue, records, clock):
-    """Otherwise, if the creator of a topic was killed, its consumer would miss changes of writers that do not know the
-    topic.
+    """Otherwise, if the creator of a topic was killed, the topic's consumer would miss changes of writers that do not
+    know the topic.
     """
     for other, seconds in (("t", OUTDATED), (None, 0.0)):
         if other is None:

@@ -59,8 +59,8 @@ def test_reservations_and_commits_both_add_marks(queue):
 
 
 def test_segments_of_many_slots_are_read(queue, objects):
-    """Otherwise a watcher would miss an entry whose segment does not name its slots, or see changes where entries only
-    left.
+    """Otherwise a watcher would miss an entry whose segment does not name its slots, or would take a removal of entries
+    for a change.
     """
     names = keys(20)
     reservations = queue.reserve_many("t", [Event(key=key) for key in names])

@@ -95,7 +95,7 @@ def test_claimed_entries_are_not_removed(queue, clock):
 
 
 def test_a_removal_that_fails_is_reported(queue, records, clock):
-    """Otherwise a caller would not learn that some entries are left, or could not remove them again."""
+    """Otherwise a caller would not learn that some entries are left, or could not repeat their removal."""
     for event in events(3):
         queue.push("t", event)
     entries = all_entries(queue)

@@ -198,7 +198,9 @@ def test_rules_that_never_match_in_their_topic_are_refused(queue, topic, rule, w
     pattern=st.sampled_from([r"[ab/é.]*", r"(?i)A.*|B.*|[/é.].*", r".+", r"a?b?[^c]*"]),
 )
 def test_a_rule_that_matches_a_key_is_not_refused(key, cut, pattern):
-    """Otherwise a useful rule would be refused because of its regular expression and prefix together."""
+    """Otherwise a rule that matches keys would be refused because its prefix seems to contradict its regular
+    expression.
+    """
     rule = Rule(prefix=key[:cut], regex=pattern)
     if rule.takes("b", key):
         rule.check()

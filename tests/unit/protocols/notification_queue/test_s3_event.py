@@ -193,9 +193,7 @@ def test_messages_in_an_sns_envelope_are_decoded():
 
 
 def test_eventbridge_messages_are_decoded():
-    """Otherwise events that arrive through EventBridge would be refused, or their keys, which are not encoded, would be
-    decoded.
-    """
+    """Otherwise events that arrive through EventBridge would be refused, or their unencoded keys would be decoded."""
     (event,) = decode_events(
         eventbridge("Object Created", key="a+b%2Fc", size=7, etag="e", sequencer="00A")
     ).events
@@ -299,7 +297,9 @@ def test_an_unreadable_time_becomes_zero():
     ],
 )
 def test_sequencers_of_ceph_are_converted(source, sent, expected):
-    """Otherwise later events of a key would have smaller sequencers, because Ceph's begin with the lowest byte."""
+    """Otherwise later events of a key would have smaller sequencers, because Ceph's sequencers begin with the lowest
+    byte.
+    """
     body = message("ObjectCreated:Put", "a", source=source, sequencer=sent)
     assert decode_events(body).events[0].sequencer == expected
 

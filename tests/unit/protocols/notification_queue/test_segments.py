@@ -67,7 +67,9 @@ def test_segments_survive_their_encoding():
 
 
 def test_announced_topics_are_kept_only_with_reservations():
-    """Otherwise committed entries would store the list of topics, which only a reconciler of reservations needs."""
+    """Otherwise committed entries would store the list of announced topics. Only a reconciler needs this list, for
+    reservations.
+    """
     value = encode_segment(segment(entry(0, FULL)), "1")
     assert b"announced" not in value
     assert len(value) < len(encode_segment(segment(entry(0, FULL, state="reserved")), "1"))

@@ -32,7 +32,7 @@ from tests.unit.protocols.notification_queue.helpers import (
 
 
 def test_a_reservation_is_visible_once_it_is_committed(queue):
-    """Otherwise a consumer would see a change before its object is written, or without its facts."""
+    """Otherwise a consumer would see a change before the object is written, or a change without its facts."""
     reservation = queue.reserve("t", Event(key="a/b c", bucket="b", writer="w1", precondition=ABSENT))
     assert all_entries(queue) == ()
     assert queue.commit(reservation.wrote(etag="e1", size=0)) == EntryCommitted()
@@ -264,7 +264,9 @@ def test_room_of_a_slow_reservation_is_not_given_back_twice(queue, records, cloc
 
 
 def test_a_reservation_is_fresh_for_a_third_of_the_stale_time(queue, clock):
-    """Otherwise a reconciler whose clock runs three times as fast would abort a reservation before its write."""
+    """Otherwise a reconciler whose clock runs three times as fast as the writer's clock would abort a reservation
+    before its write.
+    """
     reservation = queue.reserve("t", Event(key="a"))
     clock.now += STALE_SECONDS / 3 - 0.1
     assert queue.fresh_since(reservation.since)

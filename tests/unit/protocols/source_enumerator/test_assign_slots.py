@@ -118,7 +118,9 @@ def test_no_contiguous_assignment_in_balance_moves_less(
 @given(st.permutations(range(4)), st.integers(1, 6), st.integers(1, 6))
 @example([2, 0, 3, 1], 4, 3)
 def test_readers_out_of_order_are_kept_too(order: list[int], readers: int, slots_each: int) -> None:
-    """Otherwise slots would move because earlier scaling has left the readers in another order than their ranges."""
+    """Otherwise slots would move if the order of the readers differs from the order of their ranges, as after earlier
+    scaling.
+    """
     ranges: list[tuple[Slot, ...]] = [()] * 4
     for place, reader in enumerate(order):
         ranges[reader] = tuple(Slot(n) for n in range(place * slots_each, (place + 1) * slots_each))

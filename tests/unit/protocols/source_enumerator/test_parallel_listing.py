@@ -41,8 +41,8 @@ def filled(store: MemoryObjectStore, names: set[str]) -> MemoryObjectStore:
 def test_every_key_is_listed_in_any_order(
     names: set[str], others: set[str], order: str, data: st.DataObject
 ) -> None:
-    """Otherwise a sweep would miss objects on servers that list in another order than UTF-8. The sweep would withdraw
-    the rows of these objects.
+    """Otherwise a sweep would miss objects on servers that list in another order than UTF-8, and would withdraw the
+    rows of these objects.
     """
     store = filled(ServerOfItsOwn(ORDERS[order], page=3), names)
     cuts = data.draw(st.sets(st.sampled_from(sorted(names)), max_size=5)) if names else set()
@@ -114,7 +114,7 @@ def test_a_cut_that_vanishes_loses_no_key() -> None:
 
 
 def test_a_key_that_appears_behind_a_cut_loses_no_key() -> None:
-    """Otherwise a chain would end at a cut although the next chain begins with other keys."""
+    """Otherwise a chain would end at a cut although the next chain begins behind keys that are not listed yet."""
 
     class Written(MemoryObjectStore):
         def list(self, prefix: str, **arguments: object) -> Page:

@@ -105,7 +105,7 @@ PREDICATES = st.recursive(
 
 @given(PREDICATES)
 def test_predicates_mean_the_same_as_in_duckdb(predicate: str) -> None:
-    """The predicates of this test have nulls, precedence, numbers of any types, texts, dates and times."""
+    """The predicates of this test cover nulls, precedence, numbers of any types, texts, dates and times."""
     assert evaluated(predicate) == by_duckdb(predicate), predicate
 
 

@@ -56,9 +56,7 @@ def test_a_covering_notification_is_recognised() -> None:
 
 
 def test_an_edit_does_not_change_other_notifications() -> None:
-    """Otherwise another user's notification would be changed or lost, also if it has fields that this version does not
-    know.
-    """
+    """Otherwise another user's notification would be changed or lost, for example one with unknown fields."""
     lambda_ = {"Id": "theirs", "LambdaFunctionArn": "arn:l", "Events": [PUT], "Unknown": {"Deep": [1]}}
     nameless = {"QueueArn": "arn:q", "Events": [REMOVED]}
     stored = {
@@ -164,7 +162,7 @@ def test_a_write_names_the_expected_owner_of_the_bucket(bucket: Bucket) -> None:
 
 @pytest.mark.server
 def test_a_missing_queue_is_refused_after_some_attempts(bucket: Bucket) -> None:
-    """S3 may not see a queue's new policy yet. The setup must neither fail immediately nor try for ever."""
+    """S3 can still use the old policy of a queue. The setup must neither fail immediately nor try for ever."""
     ours = replace(bucket.ours, arn="arn:aws:sqs:us-east-1:000000000000:none")
     with pytest.raises(RefusedError, match="Unable to validate"):
         bucket.events.change(lambda found: found.having(ours))

@@ -1,4 +1,4 @@
-"""obstore with the same configuration as boto3, and the keys that it can read."""
+"""obstore with the same configuration as boto3, and the keys that obstore can read."""
 
 from dataclasses import replace
 

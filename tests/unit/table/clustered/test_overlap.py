@@ -33,7 +33,7 @@ def test_small_files_are_merged():
 
 
 def test_overlapping_large_files_are_merged():
-    """Otherwise a value would be in more files than `DEPTH`, or two overlapping files would be merged too early."""
+    """Otherwise a value would be in more than `DEPTH` files, or two overlapping files would be merged too early."""
     three = [add(name, low, 9) for name, low in zip("abc", (1, 2, 3), strict=True)]
     assert steps(*three) == []
     assert steps(*three, add("d", 4, 5)) == [["a", "b", "c", "d"]]

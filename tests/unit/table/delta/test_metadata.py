@@ -97,7 +97,7 @@ class TestSchema:
 
     @pytest.mark.parametrize("name", ["amount", "the amount"])
     def test_comments_of_the_user_stay(self, name: str) -> None:
-        """Otherwise comments in the user's DDL would be lost, inside a column or with column mapping."""
+        """Otherwise comments in the user's DDL would be lost in nested fields, or in columns with mapped names."""
         told = {"nullable": True, "metadata": {"comment": "Before tax"}}
         inner = {"type": "struct", "fields": [{"name": "net", "type": "double", **told}]}
         columns = [{"name": name, "type": inner, **told}]

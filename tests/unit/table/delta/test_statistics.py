@@ -81,7 +81,7 @@ def test_bounds_of_texts_include_all_values(values: list[str | None]) -> None:
     ],
 )
 def test_upper_bound_of_texts_is_raised(greatest: str, bound: str | None) -> None:
-    """Otherwise a long text would be above its bound, for example where the last character has no successor."""
+    """Otherwise a long text would be above its bound, for example a text whose last character has no successor."""
     assert bounds(["a", greatest], pa.string()) == ("a", bound)
 
 

@@ -62,7 +62,7 @@ def test_vector_has_the_protocol_format() -> None:
 
 
 def test_name_of_a_file_is_found_from_the_log() -> None:
-    """Otherwise other engines would not find the file of a vector. The file may be in a folder or not."""
+    """Otherwise other engines would not find the file of a vector. The name of the file can begin with a folder."""
     found = encode({"p": range(0, 60_000, 2)}, file=FILE)
     vector = found.vectors["p"]
     assert vector.storage == "u"

@@ -39,7 +39,7 @@ def commit(source, bucket):
 
 
 def followed(source, bucket, **more):
-    """Commits a bucket, checks that the newest rows equal a window over all rows, and returns these rows."""
+    """Commits a bucket, and returns the newest rows, which must equal the result of a window function over all rows."""
     commit(source, bucket)
     newest = following(NEWEST, source, **more)
     done = newest.follow()
@@ -90,7 +90,7 @@ def test_deleted_key_has_no_row_until_a_newer_one_is_added(source):
 
 
 def test_rows_of_an_erased_object_are_replaced(source):
-    """Otherwise erased rows would stay, because the version that erases them does not say which rows they were."""
+    """Otherwise erased rows would stay, because the version of an erasure does not name the erased rows."""
     clock = HandClock()
     store = MemoryObjectStore(clock=clock)
     source = KeyedRounds(store=store, clock=clock, vectors=source.vectors, more={"max_run_seconds": 100.0})

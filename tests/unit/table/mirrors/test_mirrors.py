@@ -1,4 +1,4 @@
-"""Mirrors show each version elsewhere, after commits of every kind, and never delay a commit."""
+"""A mirror shows each version in another catalog or format, after commits of every kind, and never delays a commit."""
 
 from dataclasses import replace
 

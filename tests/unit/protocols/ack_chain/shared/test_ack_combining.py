@@ -173,7 +173,7 @@ def test_concurrent_retries_with_one_operation_id_are_applied_once():
 @pytest.mark.parametrize("fault", [Fault.LOST, Fault.LATE, Fault.REFUSED])
 @pytest.mark.parametrize("nth", [0, 1])
 def test_a_combined_write_in_doubt_is_applied_once(fault, nth):
-    """Otherwise a combined write whose answer was lost would be applied twice, or not at all, for all its threads."""
+    """Otherwise, after a lost answer, the stamps of all threads in a combined write would count twice or never."""
     records, stamps = MemoryRecordStore(), [new_stamp() for _ in range(9)]
     SharedChains(records).create("t", xor(*stamps))
     faulty = FaultyStore(records, at("replace", fault, nth=nth))
