@@ -20,7 +20,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from s3notify_platform.table.packs.pack_file import PackSizes
-from tests.benchmarks.figures import Figure, counted
+from tests.benchmarks.figures import Figure, counted, times
 from tests.benchmarks.rewriting_packs import Packs
 from tests.benchmarks.rewriting_rows import HOUR, Changes, Kind, slots_of
 from tests.benchmarks.rewriting_store import Spent
@@ -154,5 +154,5 @@ def _figure(case: Case, spent: Spent, *, vectors: bool) -> Figure:
         ours=f"{mean(spent.written) / 1e6:,.1f} MB written, {mean(spent.read) / 1e6:,.1f} MB read, {requests}, "
         f"{mean(spent.seconds):,.1f} s (CPU {mean(spent.cpu):,.1f} s), {spent.live:,} files live",
         instead=f"files by slot, 2026-11-24: {case.former_mb} MB written, {case.former}",
-        ratio=f"{case.former_mb * 1e6 / mean(spent.written):,.3g}× bytes",
+        ratio=f"{times(case.former_mb * 1e6, mean(spent.written))} bytes",
     )
