@@ -6,9 +6,9 @@ only bytes of the real size (`rewriting_packs`). Initial packs that no batch cha
 mean values for one batch.
 
 The keys of "the last hour" are drawn at random from the changes of the last 60 batches. Before the measurement, there
-are 60 batches of new objects. Because only the keys of the last hour change, the number of these keys becomes smaller:
-it halves in two hours. So another case also adds new objects, as many as it changes. Both cases run for more batches
-with a tenth of everything (objects, slots, batch, sizes of packs).
+are 60 batches of new objects. Each batch changes only keys of the last hour, so fewer and fewer keys change: half as
+many after two hours. So another case also adds new objects, as many as it changes. Both cases run for more batches with
+a tenth of everything (objects, slots, batch, sizes of packs).
 """
 
 from dataclasses import dataclass, field, replace

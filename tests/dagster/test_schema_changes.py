@@ -86,7 +86,7 @@ def test_rescued_values_and_unnamed_fields_are_counted(site_of: Callable[..., Si
 
 
 def test_rows_that_break_a_rule_are_counted(site_of: Callable[..., Site]) -> None:
-    """Rows that break a rule must be counted by rule and by slot, both quarantined rows and rows that stay."""
+    """Rows that break a rule must be counted by rule and by slot, whether these rows are quarantined or stay."""
     site = site_of(expect="positive: amount >= 0", expect_warn="small: amount < 10")
     site.write(1, body=b'{"id": 1, "amount": -1}\n{"id": 2, "amount": 1}\n{"id": 3}\n')
     site.write(2, body=b'{"id": 4, "amount": 10}\n')

@@ -45,7 +45,7 @@ def test_object_changed_between_two_rounds(changing_of: Callable[..., Changing])
     assert bucket.run(before_round=before_round).complete
     assert not changes, "each object was committed in part when it changed"
     assert bucket.rows_begun(key("steady.jsonl")) == 1, "committed data is not read again"
-    # A run by entries lists nothing, so the next run ingests changes between two rounds.
+    # A run that reads entries lists nothing, so the next run ingests the changes that came between two rounds.
     bucket.run()
     bucket.settled()
 
