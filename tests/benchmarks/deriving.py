@@ -2,7 +2,7 @@
 1,000 slots have changed.
 
 The source's table has 1,000 slots of 1,000 rows (100,000 objects of 10 records, see `rewriting_rows`). Ten batches
-commit these objects as if they had been read. The asset has the same eight columns as the records, and nine of ten
+commit these objects as if they had been read. The asset has the eight columns of the records, and keeps nine of ten
 rows. Before each count, one object in each of the slots changes. The results also have the size of the necessary work:
 the rows of these slots in the asset's table. The alternative is to build all slots again.
 
@@ -135,7 +135,7 @@ class Lake:
     def some(self, count: int) -> Iterator[list[Slot]]:
         """Yields one list of slots after another. Each list has this number of slots, which are drawn at random.
 
-        Slots that were built before have small files of their own.
+        A slot that was built in an earlier pass has a small file of its own.
         """
         while True:
             yield sorted(Slot(int(n)) for n in self.chance.choice(self.slots, count, replace=False))

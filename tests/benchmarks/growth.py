@@ -154,7 +154,7 @@ def _in_slot(
 
 
 def _cost(spark: SparkSession, source: Source, keys: Sequence[str]) -> Cost:
-    """The requests of the second change through the proxy, and the seconds of later changes without it."""
+    """The requests of the second change through the proxy, and the seconds of later changes without the proxy."""
     with watched(source) as (seen, answered):
         _changed(spark, source, seen, keys[0])
         answered.clear()

@@ -30,7 +30,7 @@ from tests.support.states import Site, state
 BATCH = 694
 ROUNDS = 40
 FIRST_LEVEL = 3
-"""The level that the initial states have at 10 million objects, because of their size."""
+"""The level of the initial states. States of 10 million objects are so large that they are on this level."""
 
 
 def run(folder: Path, *, small: bool) -> list[Figure]:

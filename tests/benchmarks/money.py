@@ -65,7 +65,7 @@ class Source:
     written: int = 0
 
     def cost(self, *work: Callable[[], object], objects: int = 0) -> Counter[str]:
-        """Requests of the work, without the PUTs of `objects` objects."""
+        """The requests of the work, without the PUTs of source objects. `objects`: the number of these PUTs."""
         for proxy in self.proxies:
             proxy.answered.clear()
         for each in work:

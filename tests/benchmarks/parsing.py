@@ -1,7 +1,7 @@
 """(10) Parses records of which some have a value that does not fit. For comparison, parses records without such values.
 
-Only the parsers run, without S3 and Spark. The alternative in a row is the same format without such values, or the
-format's library.
+Only the parsers run, without S3 and Spark. Each figure is compared with the same format without such values, or with
+the format's library.
 """
 
 import io
@@ -51,8 +51,8 @@ def run(_folder: Path, *, small: bool) -> list[Figure]:
 
 
 def _of_libraries(records: int) -> Iterator[Figure]:
-    """The figures of formats that a library can read alone. The library returns the same table, but no rejects and no
-    offsets, and has no limits.
+    """The figures of formats that a library can read without the platform. The library returns the same table, but no
+    rejects and no offsets, and has no limits.
     """
     rows = [{"id": n, "name": f"user {n % 977} of the house", "price": n * 0.37} for n in range(records)]
     table = pa.Table.from_pylist(rows)

@@ -35,7 +35,7 @@ def _units(operation: str, request: Answered) -> Counter[str]:
     if operation in ("GetItem", "Query", "TransactGetItems"):
         twice = 1 + operation.startswith("Transact")
         return Counter({"DynamoDB read": twice * max(1, -(-request.sent // READ_UNIT))})
-    # Each item of a transaction counts separately, and twice.
+    # Each item of a transaction counts separately, with twice its units.
     items = json.loads(request.body).get("TransactItems") if operation.startswith("Transact") else None
     units = sum(2 * max(1, -(-len(json.dumps(item)) // WRITE_UNIT)) for item in items or ())
     return Counter({"DynamoDB write": units or max(1, -(-len(request.body) // WRITE_UNIT))})

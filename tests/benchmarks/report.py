@@ -1,4 +1,4 @@
-"""The output of `poe bench`: the sections of `FIGURES.md`, and the headlines among its rows for the README."""
+"""The output of `poe bench`: the sections of `FIGURES.md`, and some of the rows (headlines) in the README."""
 
 import os
 import platform
@@ -48,7 +48,7 @@ def with_section(text: str, name: str, body: str) -> str:
 
 
 def with_headlines(readme: str, figures: str) -> str:
-    """The README with the headlines among these figures."""
+    """Returns the README with the rows of its headlines taken from `figures`."""
     rows = [line for what in HEADLINES for line in figures.splitlines() if line.startswith(f"| {what} |")]
     before, _, rest = readme.partition(BEGIN)
     _, _, after = rest.partition(END)

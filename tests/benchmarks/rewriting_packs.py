@@ -1,8 +1,9 @@
 """A table with real packs. States and manifest are only bytes of the right size.
 
 A round has the requests of a real commit: 2 GETs (the next version, `known`), and 1 PUT each for states, manifest,
-version and `known`. Every 20 rounds there is a checkpoint, too. Merges of states are computed. The reads of pages with
-known objects are computed, too. A warm process already has the pages of the last hour's changes.
+version and `known`. Every 20 rounds there is a checkpoint, too. Merges of states are not run: their requests and bytes
+are computed. The reads of pages with known objects are computed, too. A warm process already has the pages of the last
+hour's changes.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

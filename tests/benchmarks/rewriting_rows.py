@@ -29,7 +29,7 @@ URLS = pa.array([f"/shop/{WORDS[n % 40]}/{n}" for n in range(20_000)])
 
 @cache
 def slots_of(count: int, slots: int) -> Numbers:
-    """The slots of this number of objects."""
+    """The slot of each of the first `count` objects."""
     return np.array([slot_of(key_of(n), slots) for n in range(count)], dtype=np.int64)
 
 

@@ -163,7 +163,7 @@ def test_two_workers_deliver_each_entry_once(bucket, queue):
 
 
 def test_reservations_of_a_killed_writer_are_resolved_by_head(bucket, queue):
-    """Otherwise written objects would not be announced, or room of a killed writer would be lost."""
+    """Without the HEAD, a written object would not be announced, or room of a killed writer would be lost."""
     store = FastObjectStore(bucket)
     queue.topics.create("t", settings())
     old = store.put("raw/old", b"1").etag

@@ -78,7 +78,7 @@ class FaultProxy:
         self.faults: deque[Fault] = deque()
         self.requests: list[str] = []
         self.forbidden: set[str] = set()
-        """The ends of paths that no GET may read."""
+        """A GET of a path with one of these endings is refused."""
         self.answers: dict[str, tuple[int, str, bytes]] = {}
         """The answers to GET and HEAD requests, by the ending of the path: status, code, message."""
         self.refuses_names = False

@@ -22,7 +22,7 @@ class LeasesSuite:
         raise NotImplementedError
 
     def test_put_creates_a_lease_once(self, leases):
-        """The second put returns the existing lease. Each other path, and each other ETag, has a lease of its own."""
+        """The second put returns the existing lease. Another path, or another ETag, has a separate lease."""
         assert leases.read("a/b", "*") is None
         assert leases.put(LEASE, seen=None) == Granted()
         assert leases.put(replace(LEASE, writer="w2"), seen=None) == Occupied(found=LEASE)

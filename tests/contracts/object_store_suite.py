@@ -207,7 +207,7 @@ class ObjectStoreSuite:
                 store.send_part("large", upload, 1, b"a")
 
     def test_upload_may_have_one_part(self, store):
-        """The last part may have any size, and so may the only part of an upload."""
+        """The last part of an upload may have any size, even if this part is the only one."""
         upload = store.begin_upload("large")
         assert isinstance(
             store.complete_upload("large", upload, [store.send_part("large", upload, 1, b"a")]), Written

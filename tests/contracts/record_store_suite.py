@@ -51,7 +51,7 @@ class RecordStoreSuite:
         assert records.read("p", "a").value == b"same"
 
     def test_conflict_returns_the_existing_record(self, records):
-        """A refusal may return the existing record, which must then be the right one.
+        """A refusal may return a record. This record must be the existing one.
 
         A refusal because of a missing record returns no record.
         """

@@ -168,7 +168,7 @@ def test_crate_takes_a_done_lease_at_once_and_reads_first(both):
 
 
 def test_done_mark_refuses_a_crate_that_waited_for_the_lease(both):
-    """The done mark raises the lease's generation after the crate has read it.
+    """The done mark raises the generation of the lease after the crate has read the lease.
 
     So the crate reads the lease again, and loses.
     """

@@ -74,7 +74,7 @@ def place(world):
 
 
 def test_sqs_inlet_runs_from_the_command_line(ministack):
-    """Counts are printed while it runs, and at the end; Ctrl-C ends it cleanly."""
+    """The command prints counts while it runs, and at its end; Ctrl-C ends the command cleanly."""
     world = World(ministack)
     world.store.put("raw/a", b"1")
     world.sqs.send_message(QueueUrl=world.url, MessageBody="hello")

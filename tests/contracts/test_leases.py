@@ -153,7 +153,7 @@ def test_lost_answer_is_resolved_by_a_read(ministack):
 
 
 def test_expired_lease_records_are_purged():
-    """Otherwise they would accumulate, since nothing else removes them."""
+    """Without `purge`, expired lease records would accumulate, since nothing else removes these records."""
     leases = RecordLeases(MemoryRecordStore())
     leases.put(LEASE, seen=None)
     assert leases.purge(now_ms=LEASE.ttl * 1000 - 1) == 0

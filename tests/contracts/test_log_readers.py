@@ -103,7 +103,7 @@ def test_every_engine_reads_the_rows_of_a_log(tmp_path: Path, cut: bool) -> None
 
 
 def test_engines_read_names_that_need_column_mapping(tmp_path: Path) -> None:
-    """Columns with such names are added to a table that has packs. Polars reports that it cannot read them."""
+    """Columns with such names are added to a table that has packs. Polars reports that it cannot read such columns."""
     log = FolderLog(folder=tmp_path, schema=spark_schema(**PLAIN))
     log.add(rows(1, 2, slot=20), KINDS)
     columns = {"the id": "long", "s": struct(**{"x, y": "string"}), "at ntz": "timestamp_ntz"}

@@ -10,7 +10,7 @@ pytestmark = pytest.mark.server
 
 
 def test_runs_of_one_process_share_versions(ministack: S3Server) -> None:
-    """The first run commits alone. Runs that arrive during its commit are committed together."""
+    """The first run commits alone. Runs that arrive during the first run's commit are committed together."""
     found, _ = run_all(Place(ministack, slots=200))
     assert found.version <= 20
 

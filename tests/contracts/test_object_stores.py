@@ -20,7 +20,7 @@ from tests.support.tables import create_lease_table
 
 
 def refuses_conditional_uploads(self, store):
-    """The completion of an upload may take longer than a lease lasts, so it is refused before anything is sent."""
+    """A conditional upload is refused before anything is sent: its completion may take longer than a lease lasts."""
     with pytest.raises(UsageError, match="under a condition"):
         store.begin_upload("large", precondition=ABSENT)
     assert store.empty_uploads("large") == ()

@@ -49,7 +49,7 @@ class Site:
         self.known = {name: {} for name in TOPICS}
 
     def consume(self):
-        """Works like a source: reads the entries of slots whose signals moved, and the objects that these name."""
+        """Works like a source: reads the entries of slots whose signals moved, and the objects of these entries."""
         for name, watcher in self.watchers.items():
             poll = watcher.observe(watcher.state, relist=False)
             entries = self.queue.entries(name, poll.changed)

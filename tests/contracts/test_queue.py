@@ -59,7 +59,7 @@ def new_queue(place):
 def test_quota_is_strict_among_writers(new_queue):
     """Eight writers reserve and return quota concurrently.
 
-    Never more than the capacity is granted, and in the end all of it can be granted.
+    Never more than the capacity is granted. In the end, the whole capacity can be granted.
     """
     first = new_queue()
     first.topics.create("t", TopicSettings(capacity=CAPACITY, shards=2))

@@ -81,9 +81,9 @@ def read(engine: str, uri: str) -> list[Any]:
 
 ALL: Final = {"int to bigint", "float to double"}
 NONE: Final = {"timestamp to string"}
-"""Widenings after which every engine can read old files. But each engine converts the values to different texts.
+"""`ALL`: every engine reads old files correctly. `NONE`: each engine converts the values to different texts.
 
-This is the only widening after which Polars can read old files.
+After each other widening, only Polars cannot read old files.
 """
 
 

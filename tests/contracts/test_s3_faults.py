@@ -61,7 +61,7 @@ def test_ambiguous_answer_is_unknown(store, proxy, fault):
 def test_lost_answer_of_a_pinned_copy_is_unknown(store, proxy):
     """The copy is sent only once.
 
-    If its source has changed, the answer to a retry says nothing about the first request.
+    If the copy's source has changed, the answer to a retry says nothing about the first request.
     """
     store.put("a", b"1")
     source = store.source("", "a")

@@ -1,7 +1,7 @@
 """Statistics of tables after batches, merges, vectors, rollbacks and erasures: which files do other engines skip?
 
 Every answer to a predicate must have all matching rows, and must not need a file without matching rows. So the
-predicate is evaluated on a copy of the table, in a folder that does not have the files without matching rows.
+predicate is evaluated on a copy of the table that lacks the files without matching rows.
 """
 
 import datetime as dt

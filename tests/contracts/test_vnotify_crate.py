@@ -54,8 +54,8 @@ def test_platform_sees_the_crates_writes(ministack: S3Server, program: Path, pre
 def test_crate_sees_the_platforms_writes(ministack: S3Server, program: Path, prefix: str, slots: int) -> None:
     """The crate has cached all objects. The crate sees the overwrites and deletions of the platform's publisher.
 
-    The crate counts its cache entries some seconds late, and misses changes before that. So the test repeats its
-    changes.
+    The crate counts its cache entries with a delay of some seconds, and misses changes during this delay. So the test
+    repeats its changes.
     """
     config = ministack.config(ministack.make_bucket())
     publisher = Publisher(S3ObjectStore(config), prefix=prefix, slots=slots)

@@ -274,7 +274,7 @@ def test_chain_deleted_by_either_side(chains, table, peer):
     """If the package deletes its item, the chain counts as finished. The package deletes the item of a finished chain
     in the same way.
 
-    If the platform deletes the chain, it counts as deleted.
+    If the platform deletes the chain, neither side finds the chain.
     """
     chains.create("t", new_stamp())
     peer.delete("t")

@@ -243,7 +243,9 @@ def test_assets_of_other_steps_load_committed_rows(site: Site) -> None:
 
 @pytest.mark.thorough
 def test_a_frame_without_slots_or_partitions_is_refused(site: Site) -> None:
-    """A user's asset may drop the slot column, or have no partitions. The message must name this mistake."""
+    """In this test, one asset drops the slot column, and another asset has no partitions. The message must name the
+    mistake.
+    """
     site.write(1)
     assert site.run([1]).success
     parts = slot_partitions(site.component.slots)

@@ -62,7 +62,7 @@ def test_other_engines_read_the_committed_rows(site: Site, engine: str) -> None:
 
 
 def test_a_reader_beside_a_writer_sees_whole_rounds(site_of: Callable[..., Site]) -> None:
-    """Each version must have a batch's objects in all of its slots, or in none."""
+    """Each version must have a batch's objects in all slots of the batch, or in none."""
     site = site_of()
     slots = [1, 2, 5]
     site.write(*slots)

@@ -109,7 +109,7 @@ def test_a_change_of_an_unqueued_writer_is_explained(site: Site) -> None:
 
 @pytest.mark.thorough
 def test_a_failing_slot_is_explained_with_its_reason(site_of: Callable[..., Site]) -> None:
-    """The user must see the reason of the last run, and when the slot is requested again."""
+    """The user must see the reason of the last run's failure, and when the slot is due again."""
     site = site_of(transform=f"{TRANSFORMS}.unlucky", max_attempts=2, backoff_seconds=3600.0)
     site.settle()
     site.write(13)

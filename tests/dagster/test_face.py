@@ -34,8 +34,8 @@ def test_a_source_is_three_assets_two_jobs_and_two_automations(site: Site) -> No
 
 
 def test_the_launchpad_of_a_backfill_has_one_field(site: Site) -> None:
-    """The UI's editor begins with each field that has a default value. So only the field `choose` may have a default
-    value.
+    """The editor in the UI first shows the fields that have a default value. So only the field `choose` may have a
+    default value.
     """
     snap = JobSnap.from_job_def(site.defs.resolve_job_def("orders_backfill"))
     schema = snap.config_schema_snapshot
@@ -224,8 +224,8 @@ def test_an_idle_source_stays_fresh(site: Site) -> None:
 def test_the_freshness_policy_is_dagster_s(
     site_of: Callable[..., Site], seconds: float, fails_after: float
 ) -> None:
-    """The policy must fail after a change has waited for `fresh_seconds`. The delay of the failure is at most a fifth
-    of `fresh_seconds`, or a minute.
+    """The policy must fail after a change has waited for `fresh_seconds`. The failure may be late by at most a fifth of
+    `fresh_seconds`, or a minute, whichever is longer.
     """
     site = site_of(fresh_seconds=seconds)
     (spec,) = [s for s in site.defs.resolve_all_asset_specs() if s.key == dg.AssetKey("orders_queue")]

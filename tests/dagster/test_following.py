@@ -84,8 +84,8 @@ def test_a_batch_in_steady_state_lists_nothing(watched: Site, proxy: FaultProxy)
 
 
 def test_one_changed_object_costs_few_requests(watched: Site, proxy: FaultProxy) -> None:
-    """A warm source has three limits of requests: for the requesting tick, for the run (with the object's GET), and for
-    the next tick.
+    """The requests of a warm source are limited: of the requesting tick, of the run (with the object's GET), and of the
+    next tick.
 
     The last tick also sends the HEAD of an idle poll. The summary sends no request.
     """
@@ -110,7 +110,7 @@ def test_one_changed_object_costs_few_requests(watched: Site, proxy: FaultProxy)
 
 
 def test_a_round_writes_in_a_crash_safe_order(watched: Site, proxy: FaultProxy) -> None:
-    """The order is version, record, queue, chain, so that everything a crash leaves open is requested again.
+    """The order is version, record, queue, chain. So everything that a crash leaves open is requested again.
 
     In another order, a crash would lose changes: no entry would name them, or nobody would look for them.
     """
@@ -427,8 +427,8 @@ def test_the_queue_is_plotted_by_topic(watched: Site) -> None:
 def test_the_next_batch_continues_a_run_that_had_no_time(
     spark: SparkSession, ministack: S3Server, instance: dg.DagsterInstance
 ) -> None:
-    """A run may commit only a part of an object. Then the slot must be requested again, and its entry must stay until
-    the whole object is committed.
+    """A run without enough time commits only a part of the object. Then the slot must be requested again, and its entry
+    must stay until the whole object is committed.
     """
     site = Site.of(ministack, instance, split_bytes=1000, max_bytes=1000, max_seconds=0)
     site.settle()

@@ -86,8 +86,8 @@ def test_each_batch_updates_the_newest_rows(site: Site) -> None:
 
 
 def test_the_step_updates_or_rebuilds_the_newest_rows(site: Site) -> None:
-    """The step must continue from the table's version. In a backfill, or in a run with the tag `CHANGES_TAG`, the step
-    must rebuild the whole table.
+    """The step must continue from the version of the newest rows, but must rebuild the table after a rollback of the
+    source. In a backfill, or in a run with the tag `CHANGES_TAG`, the step must rebuild the whole table.
     """
     assert site.run([put(site, 1, (1, 1.0))]).success
     source = site.io.settle_commit_mode()

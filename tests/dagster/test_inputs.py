@@ -97,8 +97,8 @@ def test_an_input_has_its_annotated_type(site: Site, kind: Any) -> None:
 @pytest.mark.spark
 @pytest.mark.server
 def test_an_input_has_the_slots_of_the_runs_partitions(site: Site) -> None:
-    """Otherwise an asset would get rows of slots that are not in its run. The test has a run of one slot, a run of
-    several slots, and a slot asset as input.
+    """Otherwise an asset would get rows of slots that are not in its run. In this test, one run has one slot, and one
+    run has several slots; the input is a slot asset.
     """
 
     @dg.asset(partitions_def=SLOTS, backfill_policy=dg.BackfillPolicy.single_run())
@@ -122,7 +122,7 @@ def copy(context: dg.AssetExecutionContext, orders: Changes) -> None:
 @pytest.mark.server
 def test_an_asset_gets_the_changes_since_its_last_materialization(site: Site) -> None:
     """The asset must first get all rows, and then only changes. After a failed run, the asset must get the same changes
-    again. In a backfill, or with a tag, it must get all rows again.
+    again. In a backfill, or with a tag, the asset must get all rows again.
     """
     every = [["insert", n] for n in (1, 2, 3, 4)]
     assert given(site, copy) == [[None, *every]]

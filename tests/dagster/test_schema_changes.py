@@ -13,7 +13,7 @@ from tests.support.site import Site
 
 
 def said(site: Site, *, again: bool = False) -> tuple[bool, dict[str, Any]]:
-    """The check's result and metadata, from the last batch. With `again`, a person executes the check first."""
+    """The check's result and metadata, from the last batch. With `again`, first executes the check like a person."""
     key = dg.AssetCheckKey(dg.AssetKey("orders"), "schema_changes")
     records = site.instance.event_log_storage.get_asset_check_execution_history(key, limit=1)
     found = site.sweep()["schema_changes"] if again else records[0].evaluation
@@ -86,7 +86,7 @@ def test_rescued_values_and_unnamed_fields_are_counted(site_of: Callable[..., Si
 
 
 def test_rows_that_break_a_rule_are_counted(site_of: Callable[..., Site]) -> None:
-    """Rows that break a rule must be counted by rule and by slot, both quarantined rows and rows that stay."""
+    """Rows that break a rule must be counted by rule and by slot, whether these rows are quarantined or stay."""
     site = site_of(expect="positive: amount >= 0", expect_warn="small: amount < 10")
     site.write(1, body=b'{"id": 1, "amount": -1}\n{"id": 2, "amount": 1}\n{"id": 3}\n')
     site.write(2, body=b'{"id": 4, "amount": 10}\n')

@@ -25,8 +25,8 @@ from tests.support.waiting import until
 
 TRANSFORMS = "tests.support.transforms"
 LIMIT = "s3notify_platform.engine.driver.MAX_UNFORESEEN"
-"""If this limit is 0, a single object that raises an error fails its slot. A defect of this package has the same
-effect.
+"""If this limit is 0, a single object that raises an error fails its slot. A defect of this package lets slots fail in
+the same way.
 """
 
 

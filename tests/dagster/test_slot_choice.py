@@ -22,7 +22,7 @@ def backfill(site: Site, choose: str) -> dg.ExecuteInProcessResult:
 @pytest.mark.spark
 @pytest.mark.server
 def test_a_backfill_reads_exactly_the_chosen_slots(site_of: Callable[..., Site]) -> None:
-    """Otherwise a backfill would read other slots than the person has chosen: by number, by failure or by age."""
+    """A person chooses slots by number, by failure or by age. The backfill must read no other slots."""
     site = site_of(transform=f"{TRANSFORMS}.unlucky")
     site.write(1, 3, 9, 13)
     result = backfill(site, "1,12-13")

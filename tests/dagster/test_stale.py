@@ -180,7 +180,7 @@ def test_declared_code_versions_override_fingerprints(coded: Callable[..., Site]
 
 
 def test_a_transform_without_source_has_no_code_version(coded: Callable[..., Site]) -> None:
-    """A transform whose source is not found must still be loaded and work."""
+    """A transform whose source code is not found must still be loaded, and must work."""
     text = JOBS + "\nglobals()['odd'] = clean\n"
     site = coded(text, transform="stale_project.odd")
     assert site.component.assets().code_versions["orders"] == ""

@@ -184,7 +184,7 @@ class Fuzz:
         self.driver.tell({"source": settings, "batch": f"batch-{self.runs}", "listing": listing})
         doomed = operations and self.victims and self.victims[0][0] <= len(self.done) / OPERATIONS
         # The kill comes after some outputs of the run, and a random delay. The first kill comes at most 0.1 s after the
-        # first output, which is certainly before the run's end.
+        # first output, so it certainly comes before the run's end.
         kill, dies_at = (self.moments.randrange(1, 6) if self.killed else 1) if doomed else 0, None
         ends = time.monotonic() + WAIT_SECONDS
         done = 0

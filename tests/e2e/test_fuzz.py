@@ -7,10 +7,10 @@ object.
 Settings: `FUZZ_OPERATIONS`, `FUZZ_SEED`, `FUZZ_KILLS`; `poe thorough` does 300 operations, `poe fuzz` 10,000.
 
 A long run has two parts. In the first part, all writers queue. So a change that lacks its entry would be missing from
-the table. In the second part, unqueued writers join. An unqueued signal can hide behind a queued signal of the same
-slot, until an unqueued writer has been seen (`protocols.source_enumerator`). So before the second part begins, one
-object is published unqueued, and a batch must see it. From then on every batch lists its slots. A short run has only
-the second part, and begins with an unqueued writer.
+the table. In the second part, unqueued writers join. A queued signal can hide an unqueued signal of the same slot, as
+long as no unqueued writer has been seen (`protocols.source_enumerator`). So before the second part begins, one object
+is published unqueued, and a batch must see it. From then on every batch lists its slots. A short run has only the
+second part, and begins with an unqueued writer.
 """
 
 import json
@@ -316,8 +316,7 @@ class Fuzz:
                     begun[operation.key].append((operation, what))
         wrong = []
         for key in sorted(begun):
-            # Possible last operations of a key: the last confirmed operation, or a later operation whose writer was
-            # killed.
+            # The last operation of a key is the last confirmed operation, or a later operation whose writer was killed.
             causes = []
             for operation, what in reversed(begun[key]):
                 if operation.etag == there.get(key):

@@ -32,7 +32,7 @@ SETTINGS: dict[str, Any] = {
 
 
 def filled(config: S3Config, objects: int, *, rows: int = 10) -> Source:
-    """A source whose objects have this number of rows each, with rising numbers."""
+    """A source whose objects have this number of rows each. The ids of the rows rise from object to object."""
     store = S3ObjectStore(config)
     for n in range(objects):
         lines = [{"id": n * rows + m, "note": os.urandom(100).hex()} for m in range(rows)]

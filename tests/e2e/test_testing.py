@@ -1,4 +1,4 @@
-"""The tests of a project use the fixtures of `s3notify_platform.testing`. `pytest` runs them in the project's
+"""The tests of a project use the fixtures of `s3notify_platform.testing`. `pytest` runs these tests in the project's
 folder.
 """
 

@@ -68,7 +68,7 @@ class AckMachine(RuleBasedStateMachine):
         self.records = self.make_records()
         self.models = {}
         self.gone = []
-        """Deleted chains whose `Chain` some processes still hold."""
+        """Deleted chains; some processes still have a `Chain` for such a chain."""
         self.clients = [AckChains(FaultyStore(self.records), clock=HurriedClock()) for _ in range(2)]
 
     def make_records(self):
@@ -91,7 +91,7 @@ class AckMachine(RuleBasedStateMachine):
         self.clients[0] = AckChains(FaultyStore(self.records), clock=HurriedClock())
 
     def begins(self, tag, reuse):
-        """True if a new chain may have this tag. The former chain is then gone."""
+        """True if a new chain may have this tag. In this case, the former chain of the tag moves to `gone`."""
         if tag in self.models and not (reuse and self.models[tag].status != "open"):
             return False
         if tag in self.models:

@@ -46,7 +46,7 @@ class BatchMachine(RuleBasedStateMachine):
             ),
         )
         self.seen = {}
-        """The signal of each slot in the last batch that saw it."""
+        """By slot, the newest signal that a batch has seen."""
         self.last_batch = {}
         self.launched = set()
         self.dead = set()

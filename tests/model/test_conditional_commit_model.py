@@ -23,7 +23,7 @@ FAULTS = st.dictionaries(st.integers(0, 6), st.sampled_from([Fault.LOST, Fault.R
 
 
 class CommitMachine(RuleBasedStateMachine):
-    """One writer commits after another, with any operation. The expected ETag is the current one or an old one."""
+    """Commits of all kinds, one after another. The expected ETag is the current one or an old one."""
 
     by_leases = False
 

@@ -191,7 +191,7 @@ def _snapshot(world: World, v: int, table: str = "id") -> Snapshot:
 
 
 def _known(world: World, v: int) -> World:
-    """The same world, whose `known` record still has version `v`, because a process crashed before its update."""
+    """The same world after a crash before the update of `known`: this record still has version `v`."""
     return _put(world, ("known",), ("id", v, f"n{v}"))
 
 

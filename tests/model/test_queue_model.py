@@ -396,7 +396,7 @@ class QueueMachine(RuleBasedStateMachine):
             there = sum(len(segment.entries) for segment in self.plain.shards.scan(topic, shard))
             counted = self.plain.shards.counted(topic, shard) + topic.quotas[shard].base
             assert there <= counted
-            # A counter above the capacity was sealed by a reconciler that was cut short. A sealed shard refuses
+            # If a recount is interrupted, the counter stays sealed, above the capacity. A sealed shard refuses
             # reservations.
             assert counted <= shard_capacity(shard, SETTINGS) or counted >= rooms.SEALED
             assert there <= shard_capacity(shard, SETTINGS)

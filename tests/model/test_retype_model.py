@@ -52,7 +52,7 @@ def shown(value: Any, old: str, new: str) -> Any:
 
 @dataclass
 class Model:
-    """Objects: the numbers in them, the values of their rows, and the objects that must be read again."""
+    """The numbers in each object, the values of the object's rows, and the objects that must be read again."""
 
     kind: str = "int"
     numbers: dict[str, list[int | None]] = field(default_factory=dict)

@@ -26,8 +26,8 @@ WATCHERS = st.integers(0, 1)
 class RootAloneMachine(RuleBasedStateMachine):
     """Queued and unqueued writers, and two watchers.
 
-    The model has the slots whose last entry, or whose last signal, a watcher has not seen. The model also knows which
-    of these slots an unqueued writer's root signal has followed.
+    The model has the slots whose last entry, or whose last signal, a watcher has not seen. The model also has the slots
+    whose unseen signal was followed by a root signal of an unqueued writer.
     """
 
     @initialize()
@@ -43,7 +43,7 @@ class RootAloneMachine(RuleBasedStateMachine):
         self.entries, self.signals, self.rooted = ([set() for _ in range(2)] for _ in range(3))
         self.moved = [False, False]
         self.plain = False
-        """True if an unqueued writer moved the last root."""
+        """True if an unqueued writer moved the root last."""
 
     def watcher(self, state=None):
         return Watcher(

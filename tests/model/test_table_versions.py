@@ -2,7 +2,7 @@
 
 After each commit the table is checked as a whole: rows, rejects, states and counts agree. The content of a slot in the
 table is the content that some round saw. After a last round has read everything, the table equals the bucket. Objects
-are erased at any time; then no object of the store mentions them.
+are erased at any time. After an erasure, no object of the store contains the erased key.
 """
 
 import pytest

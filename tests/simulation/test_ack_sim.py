@@ -413,7 +413,7 @@ def test_chain_has_one_creator_and_one_end(seed):
 
 
 def test_original_protocol_fails_this_simulation():
-    """A retry without an operation id, as in the npm package, reverts an ack: so the test above can fail."""
+    """Without an operation id, as in the npm package, a repeated stamp reverts the first, so the chain stays open."""
     store = MemoryRecordStore()
     chains = AckChains(store)
     stamps = [new_stamp() for _ in range(2)]

@@ -48,7 +48,7 @@ def test_each_generation_has_one_winner(seed):
 
 @simulated
 def test_no_update_is_lost_or_applied_twice(seed):
-    """The value of a counter is at least the number of confirmed increments, and at most that of possible ones."""
+    """The counter's value must be between the number of confirmed increments and the number of possible increments."""
     store = MemoryObjectStore()
     store.put("counter", b"0 start")
     committed, unknown = [], []
@@ -80,7 +80,7 @@ def test_no_update_is_lost_or_applied_twice(seed):
 
 @simulated
 def test_one_copy_wins(seed):
-    """Four writers copy to one target, each from its own sources; the target is the winner's."""
+    """Four writers copy from their own sources to one target; the target has the body of the winner's source."""
     store = MemoryObjectStore()
     won, lost = [], []
 

@@ -82,7 +82,9 @@ def test_bad_store_and_bad_endpoint_lose_nothing(kind, seed):
 
 @simulated
 def test_events_are_delivered_once_without_lost_answers(seed):
-    """With three workers, refusing stores and an endpoint with truthful answers, each entry is accepted once."""
+    """The store may refuse requests, but no answer is lost. So the endpoint accepts each entry once, from three
+    workers.
+    """
     world = World(kind="memory", settings=settings(shards=4, max_attempts=99), seed=seed)
     actors = [world.writer(n, [f"k{n}.{i}" for i in range(6)]) for n in range(2)]
     answer = moody(seed, until=20)

@@ -23,7 +23,7 @@ def test_each_version_has_one_successor(seed):
     """Four writers create, replace and remove one record; their results fit into one history."""
     table = TableInMemory("partition", "key")
     confirmed = []
-    """(expected version, new version or None for a removal)"""
+    """Of each confirmed call: the expected version, and the new version (None for a removal)."""
     in_doubt = []
 
     def writer(number):
@@ -63,7 +63,7 @@ def test_each_version_has_one_successor(seed):
 
 @simulated
 def test_counter_has_all_confirmed_additions(seed):
-    """The value is at least the confirmed additions, and at most these plus the additions in doubt."""
+    """The value has all confirmed additions, and some of the additions in doubt."""
     table = TableInMemory("partition", "key")
     begun, totals, in_doubt = [], [], []
 

@@ -35,7 +35,7 @@ Doubt = (UnavailableError, UnknownOutcomeError, FencedError, ConflictError)
 
 @pytest.fixture(autouse=True)
 def one_at_a_time(monkeypatch):
-    """Makes actors call a store from one thread, and rounds write states to files, too."""
+    """Makes each actor call its store from one thread. Also makes rounds write states to files."""
     monkeypatch.setattr("s3notify_platform.table.packs.pack_set.READS_IN_FLIGHT", 1)
     monkeypatch.setattr("s3notify_platform.table.states.state_reader.REQUESTS_IN_FLIGHT", 1)
     monkeypatch.setattr("s3notify_platform.table.states.state_merge.FILES_IN_FLIGHT", 1)
@@ -47,7 +47,7 @@ def rounds_of(store, clock, vectors):
 
 
 class Dawdling(DelegatingStore):
-    """A process that sleeps before it creates a version, while others commit, and erase."""
+    """The store of a process that sleeps before it creates a version. Other processes commit and erase in this time."""
 
     def __init__(self, store, clock):
         super().__init__(store)
@@ -62,8 +62,8 @@ class Dawdling(DelegatingStore):
 def writer(bucket, reported, letter, vectors, seen):
     """A writer that overwrites its own objects, and one object of the common slot.
 
-    `reported`: the content of its slot that was reported as committed. `seen`: the process that reads the table right
-    after a report, without a cache.
+    `reported`: by letter, the writer's objects that were reported as committed. `seen`: the process that reads the
+    table right after a report, without a cache.
     """
     done = 0
 

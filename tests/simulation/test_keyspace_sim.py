@@ -182,7 +182,7 @@ def _number(found):
 def pairs_seen(seed):
     """A writer increases `cause`, and then `effect`, repeatedly; readers refresh both in the background.
 
-    A reader of an effect must have seen its cause. Returns the number of effects seen without a request.
+    A reader of an effect must have seen its cause. Returns the number of effects that were seen without a request.
     """
     store = MemoryObjectStore()
     last, seen = 30, []

@@ -82,7 +82,7 @@ class Bucket(MemoryObjectStore):
 class World:
     kind: str
     announces: bool = False
-    """True: writers announce their unannounced writes again; False: they leave this to the reconciler."""
+    """True: writers repeat failed announcements; False: the reconciler makes these announcements."""
     pace: float = 1.0
     """The factor by which all actors wait longer before the next round."""
     refused: set = field(default_factory=set)
@@ -90,12 +90,12 @@ class World:
     large: bool = False
     """True: objects that are written singly are uploaded in parts."""
     others: bool = True
-    """True: there are other topics than the late one."""
+    """False: the only topic is `late`."""
     doubts: bool = True
     """True: reconcilers signal long-waiting entries again."""
     root: bool = False
-    """True: writers move only the root, and consumers list their topics. Elapsed time never makes a consumer list the
-    signals.
+    """True: writers move only the root, and consumers list their topics. Consumers do not list the signals at
+    intervals.
     """
     views: dict = field(default_factory=dict)
     """The state of each topic's consumer: its keys, and its cursor."""
@@ -390,8 +390,8 @@ def test_first_topic_gets_changes_that_its_listing_missed(seed):
 
 @simulated
 def test_write_in_doubt_is_never_guessed(seed):
-    """Every eighth answer is lost, and every eighth write is applied late, so a read often cannot yet show if a write
-    was applied.
+    """About one answer in eight is lost, and one write in eight is applied late. So a read often comes before the
+    write.
     """
     world = World(kind="memory")
     world.run(seed, {Fault.LOST: 0.12, Fault.LATE: 0.12, Fault.THROTTLED: 0.12}, writers=2)
@@ -417,6 +417,6 @@ def test_refused_write_was_not_applied(seed):
 
 
 def test_keys_share_slots():
-    """Otherwise the tests would not cover a signal of one writer that hides the missing signal of another writer."""
+    """Otherwise no test would cover this case: the signal of one writer hides that another writer has not signalled."""
     slots = [slot_of(f"raw/{n}.{m}", SLOTS) for n in range(3) for m in range(2)]
     assert len(set(slots)) < len(slots)

@@ -266,7 +266,7 @@ class World:
         return run
 
     def recount(self):
-        """Counts again after the last write: quota without an entry is lost, or held by processes that have ended."""
+        """Frees all quota without an entry. After the last write, no running process holds such quota."""
         reconciler = Reconciler(self.queue, leak_seconds=0.0)
         reconciler.resolve_stale("t", self.objects.head)
         reconciler.resolve_stale("t", self.objects.head)
@@ -288,7 +288,9 @@ KINDS = pytest.mark.parametrize("kind", queue_stores.KINDS)
 
 @pytest.fixture
 def holding(monkeypatch):
-    """Lets each writer hold spare quota of half a shard, as long as the shard is filled to at most three quarters."""
+    """Lets each writer hold half of a shard's quota as spare quota. Spare quota is taken only while the shard is filled
+    to at most three quarters.
+    """
     monkeypatch.setattr(rooms, "ROOM_HELD_SHARE", 0.5)
     monkeypatch.setattr(rooms, "ROOM_IDLE_SHARE", 0.75)
 

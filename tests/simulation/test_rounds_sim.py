@@ -1,7 +1,7 @@
 """Whole rounds under faults: three processes plan and commit changes, and one vacuums. Processes are killed or paused,
 and requests are in doubt.
 
-Each version is whole in any case, and after a last round the table equals the bucket.
+Each version is whole. After a last round, the table equals the bucket.
 """
 
 from concurrent.futures import Future

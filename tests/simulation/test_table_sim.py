@@ -1,6 +1,7 @@
 """Racing writers of one log under faults: crashes, lost answers, sleeps, and a log that is cut meanwhile.
 
-Each writer adds one to slots (`Counts`). So the rows of a slot are the committed additions, and no others.
+Each writer adds one to the counts of some slots (`Counts`). So the rows of a slot are the committed additions, and no
+others.
 """
 
 from collections import Counter
@@ -71,7 +72,7 @@ class Reported:
 def writer(reported, number, table_of, mends=None):
     """A sequence of processes of one writer, each with its own snapshot.
 
-    `mends`: the list to which restored versions are added. None means that no version may need a restore.
+    `mends`: the list to which restored versions are added. If `mends` is None, a lost version is an error.
     """
     rounds = 0
 
@@ -203,8 +204,8 @@ def overruns(seed):
     stores = {"objects": ignoring, "records": MemoryObjectStore(), "leases": TableInMemory()}
     reported, mends = Reported(), []
     actors = [writer(reported, number, asleep, mends) for number in range(3)]
-    # The faults are rare, because a log of 24 versions is read completely, several times, before a person must repair
-    # it.
+    # The faults are rare, because each process reads a log of 24 versions completely, several times, before the log
+    # needs a repair.
     faults = {Fault.LOST: 0.01, Fault.REFUSED: 0.01}
     run_simulation(actors, stores, seed, faults=faults, clock_rates=[1.0, 1.1, 0.95])
     table = by_leases(stores, HandClock())

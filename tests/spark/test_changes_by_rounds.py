@@ -18,8 +18,8 @@ BIG = lines(COUNT, "second")
 
 @pytest.mark.thorough
 def test_object_changed_between_two_rounds(changing_of: Callable[..., Changing]) -> None:
-    """One run must be enough: the run continues objects that were committed in part, or withdraws the rows of changed
-    objects.
+    """A run must continue objects that were committed in part, and withdraw the rows of objects that changed between its
+    rounds.
     """
     bucket = changing_of(split_bytes=PART, max_bytes=5 * PART)
     key = "raw/{}".format
@@ -45,7 +45,7 @@ def test_object_changed_between_two_rounds(changing_of: Callable[..., Changing])
     assert bucket.run(before_round=before_round).complete
     assert not changes, "each object was committed in part when it changed"
     assert bucket.rows_begun(key("steady.jsonl")) == 1, "committed data is not read again"
-    # A run by entries lists nothing, so the next run ingests changes between two rounds.
+    # A run that reads entries lists nothing, so the next run ingests the changes that came between two rounds.
     bucket.run()
     bucket.settled()
 

@@ -80,7 +80,9 @@ def rows(site: Site, slot: Slot) -> list[str]:
 
 
 def test_attempts_are_counted_over_several_processes(site: Site, ministack: S3Server) -> None:
-    """Each attempt is in another process: the refused key must reach quarantine, and its neighbours the table."""
+    """Each attempt is in another process. The refused object must go to quarantine, and the slot's other objects to the
+    table.
+    """
     with FaultProxy(ministack.endpoint_url) as proxy:
         bad, slot, good = with_eight_neighbours(site, proxy)
         proxy.answers[bad] = (403, "AccessDenied", b"Access Denied")
@@ -101,7 +103,7 @@ def test_attempts_are_counted_over_several_processes(site: Site, ministack: S3Se
 
 
 def test_object_with_a_denied_key_does_not_block_its_neighbours(site: Site, ministack: S3Server) -> None:
-    """The first process must commit the slot's other objects. The object must follow when its encryption key is
+    """The first process must commit the slot's other objects. The object must be committed after its encryption key is
     allowed.
     """
     clock = HandClock()

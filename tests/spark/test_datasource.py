@@ -149,7 +149,9 @@ def test_query_rescues_values_that_do_not_fit(bare_lake: Callable[..., Lake]) ->
 def test_record_with_a_field_unknown_to_inference_is_a_reject(
     bare_lake: Callable[..., Lake], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A user who declares a schema decides to ignore other fields. With an inferred schema, nobody has decided that."""
+    """A user who declares a schema decides to ignore other fields. With an inferred schema, nobody has decided to
+    ignore a field.
+    """
     from s3notify_platform.spark.datasource import batch as datasource
 
     monkeypatch.setattr(datasource, "SAMPLED_FROM", 1)
@@ -302,8 +304,8 @@ def test_query_reads_a_version_of_the_committed_table(place: Place) -> None:
 
 
 def test_query_reads_changes_between_two_versions(place: Place) -> None:
-    """A query must return the rows that were added and removed after one table version, up to another table version or
-    the newest.
+    """A query must return the rows that were added and removed between two table versions. Without a second version,
+    the newest table version is the end.
     """
     place.put("a", 1)
     place.put("b", 2)

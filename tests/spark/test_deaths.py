@@ -74,7 +74,7 @@ def test_dead_task_with_one_slot_is_found_at_once(
     monkeypatch.setattr(splits, "SMALL_TASK_BYTES", 1)
     monkeypatch.setitem(FORMATS, Deadly.name, Deadly())
     lake = deadly_lake(spark, config, slots=16, schema="id int")
-    # Each slot has one object, and the middle slot has two. So each task reads one slot.
+    # Each slot has one object, except the middle slot, which has two. So each task reads one slot.
     good = {lake.slot(key): key for key in (f"{n}.jsonl" for n in range(999))}
     key = next(key for key in (f"deadly{n}.jsonl" for n in range(999)) if lake.slot(key) == 8)
     lake.put_many(dict.fromkeys(good.values(), b'{"id":9}\n'))

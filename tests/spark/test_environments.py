@@ -87,11 +87,12 @@ def test_topic_has_the_slots_of_its_source(
 
 @pytest.mark.server
 @pytest.mark.thorough
-def test_second_environment_follows_the_recipe_of_the_readme(
+def test_second_environment_follows_the_recipe_of_the_guide(
     config: S3Config, deployment: Deployment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without the guide's recipe, the second environment must be refused, and must take no entries. With the recipe, it
-    must have its own data, and its removal must not change the first environment.
+    """Without the guide's recipe, the second environment must be refused, and must take no entries. With the recipe,
+    the second environment must have its own data. A removal of the second environment must not change the first
+    environment.
     """
     queue = NotificationQueue(queue_records(config))
     prod = deployment("prod")

@@ -264,7 +264,7 @@ def test_erased_object_leaves_the_newest_rows(newest_lake: Lake) -> None:
     assert "orders_latest" in done.cleared
 
     def left() -> set[str]:
-        """The files of the newest rows that have a row of the object."""
+        """The files of the table `orders_latest` that contain the erased object's key or data."""
         prefix = lake.source.location.table_layout("orders_latest").prefix
         return {key for key in holding(lake.store, "person4711", "secret4712") if key.startswith(prefix)}
 

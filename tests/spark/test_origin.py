@@ -52,8 +52,8 @@ def query_rows(lake: Lake, **options: str) -> tuple[StructType, list[dict[str, A
 
 
 def test_query_has_columns_from_keys_and_hints(bare_lake: Callable[..., Lake]) -> None:
-    """Columns from keys must come after the columns of the data. Hinted columns must have the hinted types, and other
-    columns inferred types.
+    """Columns from keys must come after the columns of the data. Hinted columns must have the hinted types. Other
+    columns must have inferred types.
     """
     lake = bare_lake()
     lake.put(f"{EU}a.jsonl", [{"id": 1, "Amount": 1.25}])

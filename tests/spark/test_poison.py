@@ -1,4 +1,4 @@
-"""Real tasks read a corpus of bad objects beside good objects. Damage stays with its object."""
+"""Real tasks read a corpus of bad objects beside good objects. A bad object must not harm another object."""
 
 import pytest
 from pyspark.sql import SparkSession

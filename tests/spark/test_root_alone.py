@@ -157,7 +157,9 @@ def test_put_writes_only_the_root_and_a_poll_lists_the_queue(site: Site) -> None
 
 
 def test_published_objects_are_ingested_by_their_slots(site: Site) -> None:
-    """No change may be missed: single objects, a batch with more slots than a segment names, and deletions."""
+    """The changes are one object, a batch with more slots than a segment names, and a deletion. No change may be
+    missed.
+    """
     many = [f"raw/{n}" for n in range(60)]
     site.run(
         lambda: site.publisher.put("raw/a", ROW),

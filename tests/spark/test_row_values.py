@@ -110,8 +110,8 @@ def test_inference_uses_the_notation_of_values(lake_of: Callable[..., Lake]) -> 
 
 
 def test_query_applies_notation_and_rules(spark: SparkSession, lake_of: Callable[..., Lake]) -> None:
-    """The settings may have Spark's names. Rows that break a rule must be rejects by default. Other settings drop these
-    rows, or let the query fail.
+    """Spark's names of these settings must be accepted. Rows that break a rule must be rejects by default. Other
+    settings drop these rows, or let the query fail.
     """
     register(spark)
     lake = lake_of(schema=SCHEMA, format="csv")

@@ -148,7 +148,7 @@ def test_idle_poll_needs_two_requests(place: Place, monkeypatch: pytest.MonkeyPa
     ingest(place, o1=(11,))
     counted.counts.clear()
     assert query.batch()
-    # Some of these requests read the version and the possible next version. The others read the manifest with its
+    # Some of these requests read the version, and look for the next version. The others read the manifest with its
     # contents and its changes, and the version's pack.
     assert counted.counts == {"LIST": 2, "GET": 3 + 1 + 2 + 2 + 1}
     lazy = query_of(place, poll_seconds=3600)

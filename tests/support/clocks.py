@@ -31,7 +31,7 @@ class HandClock:
 
 
 class SlowClock:
-    """The clock of another machine, which runs nearly a third as fast."""
+    """A clock whose monotonic time runs at about a third of the speed. Its wall-clock time is right."""
 
     def __init__(self, clock):
         self._clock = clock

@@ -84,7 +84,7 @@ class Crate:
         self.version = self._answer()
 
     def begin(self, tasks: Sequence[dict[str, Any]]) -> None:
-        """Starts all tasks at the same time. `finish` waits for them."""
+        """Starts all tasks at the same time. `finish` waits for the tasks."""
         assert self._process.stdin
         self._process.stdin.write(json.dumps(list(tasks)) + "\n")
         self._process.stdin.flush()

@@ -71,7 +71,7 @@ class Driver:
             self.process = None
 
     def workers(self) -> list[int]:
-        """The Python workers of this driver. They are found by their parent processes."""
+        """The Python workers of this driver. A worker is found through its parent processes."""
         assert self.process is not None
         parents: dict[int, int] = {}
         commands: dict[int, bytes] = {}
@@ -79,7 +79,7 @@ class Driver:
             if entry.name.isdigit():
                 with suppress(OSError, IndexError, ValueError):
                     stat = (entry / "stat").read_text().rpartition(")")[2].split()
-                    # A process that ends in between is left out as a whole.
+                    # A process that ends between the two reads is left out.
                     command = (entry / "cmdline").read_bytes()
                     parents[int(entry.name)], commands[int(entry.name)] = int(stat[1]), command
         daemons = {pid for pid in parents if b"pyspark.daemon" in commands[pid]}

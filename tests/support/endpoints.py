@@ -15,9 +15,8 @@ from s3notify_platform.channels.delivery.endpoint import verify_signature
 class Receiver(ThreadingHTTPServer):
     """A real receiver.
 
-    `answer(keys)` returns the status for a request with these keys, or does something else, for example waits. `seen`
-    counts the ids of events that were answered with 2xx; `keys` counts the keys of these events; `tries` counts all
-    requests.
+    `answer(keys)` returns the status for a request with these keys; `answer` may also wait. `seen` counts the ids of
+    events that were answered with 2xx; `keys` counts the keys of these events; `tries` counts all requests.
     """
 
     daemon_threads = True

@@ -88,8 +88,7 @@ def seeded(seed: int | str, rates: Mapping[Fault, float]) -> Schedule:
     """Each fault happens at a call with the probability that `rates` has for the fault. Only conditional writes can be
     LATE.
 
-    If an unconditional write were applied long after its caller has continued, it would overwrite newer writes, which
-    no store does.
+    A late unconditional write could overwrite newer writes, after its caller has continued. No store does this.
     """
     dice = random.Random(f"faults {seed}")
 

@@ -92,7 +92,7 @@ class FeedCopy:
 def _row(row: dict[str, Any]) -> Row:
     """A row without its null columns, because these columns may have been added to the table later.
 
-    Equal numbers of different types are made the same value.
+    Equal numbers of different types become the same value.
     """
     return tuple((name, _plain(value)) for name, value in sorted(row.items()) if value is not None)
 

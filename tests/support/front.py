@@ -99,7 +99,9 @@ class Front:
     def signed(
         self, method: str, target: str, body: bytes = b"", headers: dict[str, str] | None = None
     ) -> dict[str, str]:
-        """The headers of a signed request. Botocore signs the request, so boto3 need not be able to make it."""
+        """The headers of a signed request. Botocore signs the request, so a test can send requests that boto3 cannot
+        make.
+        """
         request = AWSRequest(method=method, url=self.url + target, data=body, headers=headers or {})
         auth, service = (SigV4Auth, "sns") if target == "/" else (S3SigV4Auth, "s3")
         auth(Credentials(KEY_ID, SECRET), service, REGION).add_auth(request)

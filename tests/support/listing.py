@@ -12,7 +12,7 @@ from s3notify_platform.stores.memory import MemoryObjectStore
 def listed_in_chains(store: ObjectStore, prefix: str, cuts: Iterable[str]) -> tuple[Counter[str], int]:
     """Lists by one chain from the beginning, and by one chain from each cut.
 
-    Returns how many times each key was listed, and the number of overrun cuts.
+    Returns how many times each key was listed, and the number of cuts at which a chain did not stop.
     """
     every = frozenset(cuts)
     chains = [Chain(store, prefix, cuts=every, after=cut) for cut in (None, *sorted(every))]

@@ -1,5 +1,5 @@
-"""The commit protocol of DESIGN.md as programs that make requests. `tests/model/test_log_commit_model.py` explores
-them.
+"""The commit protocol of tables (`table.commit`) as programs that make requests. `tests/model/test_log_commit_model.py`
+explores these programs.
 
 The model was written before the code, and is simpler. A pack is its rows, and a manifest holds the states themselves.
 An ETag is a rising number, and a slot is the first letter of a key. `Rules` has the rules that keep the invariants.
@@ -28,7 +28,7 @@ States = tuple[tuple[str, int, int], ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rules:
-    """The rules of DESIGN.md, followed by rules whose need this model has shown."""
+    """The first rules of the protocol, followed by rules whose need this model has shown."""
 
     conditional: bool = True
     """The request that creates a version requires that the version does not exist."""
@@ -52,8 +52,8 @@ class Rules:
     refuses_missing: bool = True
     """A log that ends before the known version is refused."""
     cut_waits: bool = True
-    """The log is cut only below a checkpoint. `last` must have named this checkpoint for as long as the longest run
-    takes. The age of a version alone does not suffice.
+    """The log is cut only below a checkpoint. `last` must have named this checkpoint for the duration of the longest
+    run. The age of a version alone does not suffice.
     """
     late_check: bool = True
     """A version whose PUT was late counts only if neither a checkpoint nor `known` is newer."""
@@ -78,12 +78,12 @@ class Rules:
     these packs any more.
     """
     age_from_first_look: bool = True
-    """A snapshot's age begins before its first read, because a late PUT may create a version that was cut. So staged
-    files are never older than the snapshot.
+    """A snapshot's age counts from before its first read, because a late PUT may create a version again that was
+    removed from the log. So staged files are never older than the snapshot.
     """
     known_compares: bool = True
-    """If `known` has another `n` for a writer's version, the version was replaced, and the writer removes no
-    entries."""
+    """If `known` has another `n` for a version, the version was replaced. The version's writer then removes no entries.
+    """
 
 
 class Version(NamedTuple):
@@ -314,8 +314,8 @@ def a_round(  # noqa: PLR0911
         _, now = yield Request("put", None, puts)
         for again in range(2):
             if now - snap.read_at >= HALF:
-                # This check is not needed for safety, because `late_check` finds the same. Without the check, a version
-                # below the newest one would be created needlessly.
+                # This check is not needed for safety, because `late_check` finds the same. The check avoids a needless
+                # version below the newest one.
                 return ("stale", snap.v)
             if not rules.known_after_commit:
                 yield Request("raise", ("known",), (snap.table, snap.v + 1, number))

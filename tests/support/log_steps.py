@@ -1,5 +1,5 @@
-"""Rounds of two processes, in any order. A round may be committed alone, on top of a round that was planned later, or
-with others in one version.
+"""Rounds of two processes, in any order. A round is committed alone, after a round that was planned later, or in one
+version with another round.
 """
 
 from collections.abc import Iterable

@@ -1,6 +1,5 @@
-"""A small table as a Delta log over any store. Writers count in it: a `Counts` change adds one to the row count of each
-of its slots, and replaces the slot's only pack. So the row count of a slot is the number of changes that were committed
-to it.
+"""A small table as a Delta log over any store. A `Counts` change adds one to the row count of each of its slots, and
+replaces the slot's only pack. So the row count of a slot is the number of changes that were committed to it.
 """
 
 import json
@@ -160,7 +159,9 @@ class Beaten:
 
 
 def beaten(whole: LogTable, others: list[Callable[[], Any]]) -> LogTable:
-    """Returns the table with a committer that is always late: before each version, the next of `others` commits."""
+    """Returns the table with a committer that others overtake: before each of its versions, the next function in
+    `others` commits.
+    """
     commits = Beaten(inner=whole.committer.commits, others=others, layout=whole.layout)
     return replace(whole, committer=replace(whole.committer, commits=commits))
 

@@ -1,4 +1,5 @@
-"""Many concurrent runs on one log. Without Spark, each run does the work of a Dagster run for one slot of a slot asset.
+"""Many concurrent runs on one log. Each run does the work of a Dagster run for one slot of a slot asset, but without
+Spark.
 
 A run probes the store, opens both tables, stores its slot's pack, and commits. Runs of one process share their cache of
 the log. With Dagster's default launcher each run is a process with its own cache.

@@ -51,7 +51,7 @@ def distributions(extras: Iterable[str]) -> set[str]:
 
 
 class Present(PathFinder):
-    """Finds modules as usual, except modules of other distributions."""
+    """Finds modules as usual, but no module in `absent`."""
 
     absent: ClassVar[set[str]] = set()
 

@@ -154,8 +154,7 @@ class Site:
     ) -> dg.ExecuteInProcessResult:
         """Runs the ingest job.
 
-        With slots, tags or a partition, the job is started as by a person. With `batch`, the job is started as by the
-        sensor.
+        A run with slots, tags or a partition is a person's run. A run with `batch` is a run of the sensor.
         """
         config = {"batch": batch, "everything": everything, "slots": list(slots), "force": force}
         if run_config is None:

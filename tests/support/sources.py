@@ -30,7 +30,7 @@ def source_of(
 
 
 def with_settings(source: Source, **changes: Any) -> Source:
-    """The source with these settings of its location or its input, or with this `latest`."""
+    """The source with `changes`: settings of its location or of its input, or `latest`."""
 
     def of(value: Any) -> Any:
         return replace(value, **{f.name: changes.pop(f.name) for f in fields(value) if f.name in changes})

@@ -127,7 +127,7 @@ class Query:
 
     def check(self, rows: list[Row]) -> None:
         """Checks that the sink has these rows of the table. If the query returns only added rows, the sink may also
-        have rows of other keys.
+        have rows of keys that left the table.
         """
         expected: dict[str, dict[tuple[str, int], Row]] = {}
         for row in rows:

@@ -32,8 +32,8 @@ ATTRIBUTES: Final[dict[str, Any]] = {
 
 @s3_slot_asset(source="orders")
 def derived(orders: DataFrame) -> DataFrame:
-    """Returns all rows, after the action of the file. The action may change the Spark session, but the next run must
-    not see the change.
+    """Takes the action that the file names, and then returns all rows. The action may change the Spark session, but the
+    next run must not see the change.
     """
     print("derived says so", flush=True)
     session = orders.sparkSession

@@ -75,7 +75,9 @@ def is_whole(values: Values, kinds: Mapping[str, str]) -> bool:
 
 
 def is_wide(values: Values) -> bool:
-    """True if some possible type cannot hold all values. Then the row may be missing for some time, or have nulls."""
+    """True if a column has a possible type that cannot hold the row's value. Then the row may be missing for some time,
+    or have nulls.
+    """
     return not all(
         fits(value, kind) for name, value in zip(KINDS, values, strict=True) for kind in KINDS[name]
     )
@@ -179,7 +181,7 @@ class Retyping:
                 command, stdout=log, stderr=log, env={**os.environ, **self.environment}
             ) as process:  # fmt: skip
                 try:
-                    # Half of the attempts are killed, unless they end before a random time.
+                    # Half of the attempts are killed after a random time, if they have not ended before.
                     process.wait(self.dice.uniform(1, 6) if self.dice.random() < 0.5 else 300)
                 except subprocess.TimeoutExpired:
                     process.kill()

@@ -1,4 +1,4 @@
-"""Generates bad objects by file name: the kinds of objects that attackers and faulty programs write."""
+"""Makes bad objects, as attackers and faulty programs write them, each with a file name."""
 
 import pyarrow as pa
 

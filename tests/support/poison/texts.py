@@ -46,7 +46,7 @@ LINE = {"before": b'{"id":1}\n{"id":2,"name":"', "behind": b'"}\n{"id":3}\n'}
 
 
 def zstd_of_window(exponent: int) -> bytes:
-    """A frame with one stored block, which says that a reader needs a window of `2 ** exponent` bytes."""
+    """A frame with one stored block. The frame's header says that a reader needs a window of `2 ** exponent` bytes."""
     text = b'{"id":1}\n'
     block = (len(text) << 3 | 1).to_bytes(3, "little")
     return b"\x28\xb5\x2f\xfd\0" + bytes([exponent - 10 << 3]) + block + text

@@ -1,4 +1,4 @@
-"""A program whose executors a test kills, or whose tasks a test lets run twice: `python -m`, with JSON on stdin."""
+"""A program in which a test kills executors, or lets tasks run twice: `python -m`, with JSON on stdin."""
 
 import json
 import sys
