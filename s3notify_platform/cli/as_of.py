@@ -13,7 +13,10 @@ if TYPE_CHECKING:
     from s3notify_platform.table.snapshot import Snapshot
 
 MOMENT = click.DateTime(["%Y-%m-%d", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%dT%H:%M:%SZ", "%Y-%m-%d %H:%M:%S"])
-asset_option = click.option("--asset", help="Another table of the source, instead of its own: a slot asset, NAME_latest or NAME_clustered.")
+asset_option = click.option(
+    "--asset",
+    help="Another table of the source, instead of its own: a slot asset, NAME_latest or NAME_clustered.",
+)
 at_option = click.option(
     "--at", type=MOMENT, metavar="TIME", help="As of this time in UTC, like 2026-01-31T12:00:00."
 )

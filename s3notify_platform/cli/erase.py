@@ -27,8 +27,8 @@ def erase(key: str, *, place: SourcePlace, yes: bool, dry_run: bool, as_json: bo
     others. If the platform's bucket is versioned, a lifecycle rule must expire old versions of its objects.
 
     The command is refused while the object is in the bucket. Safe to repeat. A run that began earlier may still write a
-    file with the object, but cannot commit this file. Repeat the command at the time that it prints, to delete this
-    file, too. Exit code 1 if something is left now; the reason is printed.
+    file with the object, but cannot commit this file. The command prints a time: repeat the command then, to
+    delete this file, too. Exit code 1 if something is left now; the reason is printed.
     """
     from s3notify_platform.channels.inlets.poison import PoisonStore
     from s3notify_platform.maintenance.erasure import EraseObject

@@ -116,7 +116,7 @@ def rollback(
 
 
 def _readable(location: Location, table: LogTable) -> Snapshot:
-    """The newest version, or the last version before refused versions of another engine."""
+    """The newest version. If it is refused because another engine wrote it: the last version before the refused ones."""
     try:
         found = table.newest()
     except UsageError:

@@ -55,7 +55,7 @@ _STARTED: Final = re.compile(r"Started process for run \(pid: (\d+)\)")
 def is_gone(instance: DagsterInstance, run: DagsterRun) -> bool:
     """True if no process executes the run, and no process ever will. False if the answer cannot be known.
 
-    Asks the run launcher, if the launcher can check runs. For Dagster's default launcher, see `process_is_gone`.
+    If the run launcher can check runs, it decides. For Dagster's default launcher, see `process_is_gone`.
     """
     launcher = instance.run_launcher
     try:

@@ -364,7 +364,7 @@ def test_quota_holds_with_sleeping_writers(kind, seed):
     faults = world.rates(CRASHES | {Fault.PAUSE: 0.02})
     rates = [1.0, 1.5, 0.7, 1.0, 1.0, 2.0, 0.5]
     run_simulation(actors, world.stores, seed, faults=faults, restarts=1000, clock_rates=rates)
-    # The protocol admits one loss: a writer that slept past its reservation and then died.
+    # A change is lost in only one case: its writer slept past the reservation, and then died.
     assert not world.ids()
     world.recount()
     assert world.queue.stats("t").counted == 0

@@ -18,8 +18,8 @@ BIG = lines(COUNT, "second")
 
 @pytest.mark.thorough
 def test_object_changed_between_two_rounds(changing_of: Callable[..., Changing]) -> None:
-    """A run must continue objects that were committed in part, and withdraw the rows of objects that changed between its
-    rounds.
+    """A run must continue objects that were committed in part. If an object changed between two rounds, the run must
+    withdraw the object's rows.
     """
     bucket = changing_of(split_bytes=PART, max_bytes=5 * PART)
     key = "raw/{}".format

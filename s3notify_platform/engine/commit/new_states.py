@@ -147,7 +147,7 @@ def _left(planned: SlotPlan, outcomes: Mapping[str, Outcome], facts: RoundFacts)
     deleted = {key for key, outcome in outcomes.items() if outcome.status == "deleted" and key in known}
     match facts.on_delete:
         case "keep":
-            # A deleted object cannot be read again. Its state becomes expired, and then requests no further read.
+            # A deleted object cannot be read again. An expired state asks for no further read of its object.
             again = {key for key in deleted if outcomes[key].etag == known[key].etag}
             expired |= {key for key in again if known[key].rows and not known[key].expired}
         case "keep_expired":

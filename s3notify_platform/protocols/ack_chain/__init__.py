@@ -26,9 +26,10 @@ Steps
     5. A stamper that finds no head removes its stamp and raises `TagNotFound`.
 
 Storage
-    (partition, "{tag}\0head")                 JSON: first children, payload, deadline. This record never changes;
-                                               after the chain's end, `reuse` replaces it with a new chain's head
+    (partition, "{tag}\0head")                 JSON: first children, payload, deadline. A chain does not change its
+                                               head; after its end, `reuse` replaces it with a new chain's head
     (partition, "{tag}\0{identity}.…")         stamps, and how the chain was closed; see `chain_records` for the names
+
     The identity is a digest of the head's version, so leftovers of a deleted chain do not count in the next chain with
     the same tag. A stamp takes one bit for each child: at most 167 characters for 1000 slots.
 

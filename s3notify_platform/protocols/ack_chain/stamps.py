@@ -36,7 +36,7 @@ class Stamped:
 
     missing: int | None
     xor: bytes = field(default=b"", compare=False)
-    """The XOR of all stamps so far, with this stamp; b"" in chains of named children (`AckChains.open_batch`).
+    """The XOR of all stamps so far, including this stamp; b"" in chains of named children (`AckChains.open_batch`).
 
     Comparisons of outcomes ignore this XOR."""
 

@@ -61,7 +61,7 @@ Limits
       rate. For example, its process paused after the check in step 4, or the network delayed the request. The late
       write may then replace the object of the next holder. The late write's own call raises `UnknownOutcomeError`. If
       the late writer's process is killed before this error, the replacement stays unnoticed.
-    - Leases: therefore the store client must not hide delays. Use a client that sends a write once and stops waiting
+    - Leases: the store client must not hide delays, because a lease ends meanwhile. Use a client that sends a write once and stops waiting
       within half the timeout: `S3ObjectStore(config, attempts=1, read_seconds=…)`. A HEAD must see all earlier writes.
     - Leases: the rates of clocks differ at most by the skew rate. Wall clocks are correct to within the TTL, which
       only frees space in the table.

@@ -47,7 +47,7 @@ CLOSE_SECONDS: Final = 5.0
 """Seconds for which `close` waits for a request that does not return. The thread ends when that request returns."""
 
 WAIT_SECONDS: Final = 60.0
-"""Longest wait of a reader for held-back changes, if `serve_stale_seconds` is longer."""
+"""Readers wait for held-back changes for `serve_stale_seconds`, but at most for this time."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -69,8 +69,8 @@ class CausalCache:
     A GET may find a new version of a key, or no object. The cache uses this result only after a poll that began after
     the response to the GET. So the cache knows all changes that were signalled before that version was written. Stale
     entries of other keys are revalidated on their next read. A failed poll is retried with backoff while its readers
-    wait. After `patience_seconds`, readers get `UnavailableError`. A reader never gets a result without the poll that
-    the result needs.
+    wait. After `patience_seconds`, readers get `UnavailableError`. A result that needs a
+    poll is returned only after this poll.
 
     Cost: a hit takes 0 requests, and all hits together take one poll each `staleness_seconds`. A miss takes 1 GET and a
     poll, which waiting readers share. A stale entry takes 1 conditional GET. Thread-safe. Above `max_entries` or

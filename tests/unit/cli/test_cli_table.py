@@ -205,7 +205,9 @@ def test_compact_merges_the_tables_that_are_made_from_the_source(place: Place, r
     before = place.snapshot().version
     only = of(run("table", "compact", "orders", "--asset", "daily", "--dry-run", "--json"))["tables"]
     assert {name: each["packs"] for name, each in only.items()} == {"daily": 3}
-    assert of(run("table", "compact", "orders", "--asset", "daily", "--json"))["tables"]["daily"]["packs"] == 3
+    assert (
+        of(run("table", "compact", "orders", "--asset", "daily", "--json"))["tables"]["daily"]["packs"] == 3
+    )
     assert place.snapshot().version == before
     assert {*of(run("table", "compact", "orders", "--json"))["tables"]} == {"orders", "daily"}
 

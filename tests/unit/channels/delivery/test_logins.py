@@ -52,7 +52,7 @@ def test_a_login_is_sent_beside_the_signature(monkeypatch, login, header, value)
     ],
 )
 def test_a_login_for_another_host_or_of_another_form_is_refused(monkeypatch, value, said):
-    """Otherwise a topic could have another user's login sent to its own host, or the error could show the secret."""
+    """Otherwise the worker could send another user's login to the topic's host, or the error could show the secret."""
     monkeypatch.setenv(NAME, value)
     with pytest.raises(UsageError, match=said) as refused:
         connect(Endpoint(url="https://evil.example/", login_env=NAME), LOOPBACK)
