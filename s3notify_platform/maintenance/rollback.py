@@ -116,7 +116,7 @@ def rollback(
 
 
 def _readable(location: Location, table: LogTable) -> Snapshot:
-    """The newest version. If it is refused because another engine wrote it: the last version before the refused ones."""
+    """The newest version, or the last version before those that are refused because another engine wrote them."""
     try:
         found = table.newest()
     except UsageError:
