@@ -1,7 +1,7 @@
 """Dagster's event log of a development home: SQLite, with a batch of events stored at once.
 
-Dagster's own SQLite storage opens five connections for each event, and waits for the disk twelve times. Events are
-written in batches only if `DAGSTER_EVENT_BATCH_SIZE` is set.
+Dagster's own SQLite storage opens five connections for each event, and waits for the disk twelve times
+(`tests/benchmarks/FIGURES.md`, Reporting). Events are written in batches only if `DAGSTER_EVENT_BATCH_SIZE` is set.
 """
 
 from collections.abc import Mapping, Sequence

@@ -33,6 +33,7 @@ from tests.benchmarks import (
     queueing,
     reading,
     report,
+    reporting,
     rewriting,
     scale,
     sources,
@@ -71,6 +72,7 @@ IN_FOLDER: dict[str, tuple[Run, float]] = {
     "parsing": (parsing.run, 2),
     "looking_up": (looking_up.run, 4),
     "rewriting": (rewriting.run, 8),
+    "reporting": (reporting.run, 0.5),
 }
 """Benchmarks that start their own servers.
 
