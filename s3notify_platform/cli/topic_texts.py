@@ -72,4 +72,5 @@ def described(settings: TopicSettings) -> str:
     what = f"{received_by(settings)}{rules}"
     if not settings.rules and settings.without_rules == "none":
         what = "nothing until it has a rule"
-    return f"{what} to {endpoint_url(settings)}" if settings.endpoint else f"{what}, pulled"
+    kept = "" if settings.persistent else ", not persistent"
+    return f"{what} to {endpoint_url(settings)}{kept}" if settings.endpoint else f"{what}, pulled"

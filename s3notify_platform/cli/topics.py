@@ -43,7 +43,16 @@ _TOPIC = named(TopicSettings)
 _OWN = ("bucket", "prefix", "rules", "shards", "signals", "ttl_seconds")
 """Settings whose options have another name or another form."""
 
-_USUAL = ("capacity", "max_attempts", "without_rules", "url", "format", "secret_env", "login_env")
+_USUAL = (
+    "capacity",
+    "max_attempts",
+    "without_rules",
+    "persistent",
+    "url",
+    "format",
+    "secret_env",
+    "login_env",
+)
 """Settings that `--help` shows."""
 
 
@@ -82,10 +91,14 @@ def topics() -> None:
 
     Clients of S3, SNS and Ceph can manage topics through `s3notify serve-notifications`.
 
-    Delivery is at least once and unordered: an event may be repeated, also after a later event of the same key. An
-    endpoint should store the greatest `sequencer` of each key (as a hexadecimal number), and drop events without a
-    greater one. A sequencer comes from the clock of the program that wrote or reported the change; for certainty, look
-    at the object.
+    With `--no-persistent`, nothing is queued: whoever announces a change (a publisher, an inlet) sends it to the
+    endpoint itself, before its call returns. So that process needs the secrets, and permission for the endpoint. Each
+    change is sent at most once. A failure is counted and logged, and loses the notification.
+
+    Delivery from the queue is at least once and unordered: an event may be repeated, also after a later event of
+    the same key. An endpoint should store the greatest `sequencer` of each key (as a hexadecimal number), and drop
+    events without a greater one. A sequencer comes from the clock of the program that wrote or reported the change;
+    for certainty, look at the object.
 
     A refused batch is split until the bad event is alone. After --max-attempts or --ttl-hours, that event becomes a
     dead letter. An endpoint that is slow or down does not delay other endpoints, and loses no event. When the topic has

@@ -43,6 +43,7 @@ VALUES: dict[str, Any] = {
     "rules": (Rule(suffix=".csv", events=("ObjectCreated:*",)),),
     "signals": "root",
     "without_rules": "none",
+    "persistent": False,
 }
 """Values that differ from the defaults. All other settings are numbers; each gets its default plus one."""
 
@@ -101,8 +102,8 @@ def test_every_option_has_its_effect(queue: NotificationQueue) -> None:
     for setting in SETTINGS:
         value = value_of(setting)
         match setting.name:
-            case "verify":
-                arguments += ["--no-verify"]
+            case "verify" | "persistent":
+                arguments += [f"--no-{setting.name}"]
             case "rules":
                 arguments += ["--rule", RULE]
             case "ttl_seconds":
