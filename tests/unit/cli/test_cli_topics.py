@@ -229,7 +229,7 @@ def test_purge_asks_and_deletes_only_dead_letters(queue: NotificationQueue) -> N
         (["--capacity", "4"], "8 shards are more than its capacity"),
         (["--url", "https://h/", "--concurrency", "0"], "--concurrency=0: must be at least 1"),
         (["--url", "ftp://h/"], "give https://host/path"),
-        (["--url", "https://h/", "--opaque-data", "x" * 1025], "at most 1024 printable"),
+        (["--url", "https://h/", "--opaque-data", "x" * 2049], "at most 2048 printable"),
         (["--rule", '{"regex": "(a"}'], "missing )"),
     ],
 )

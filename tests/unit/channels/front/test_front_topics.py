@@ -110,7 +110,7 @@ def test_numbers_become_settings_and_attributes_again(
         ({"push-endpoint": "amqp://mq", "verify-ssl": "false"}, "only for http endpoints"),
         ({"push-endpoint": URL, "secret-env": "PATH"}, "S3NOTIFY_PUSH_"),
         ({"push-endpoint": URL, "login-env": "AWS_SECRET_ACCESS_KEY"}, "S3NOTIFY_SEND_"),
-        ({"push-endpoint": URL, "OpaqueData": "x" * 1025}, "1024 printable"),
+        ({"push-endpoint": URL, "OpaqueData": "x" * 2049}, "2048 printable"),
         ({"OpaqueData": "x"}, "give a push-endpoint, too"),
         ({"verify-ssl": "perhaps"}, "true or false"),
         ({"amqp-ack-level": "all"}, "none, broker, routable"),
