@@ -6,7 +6,7 @@ from typing import Any
 
 from s3notify_platform.channels.delivery.endpoint import Endpoint
 from s3notify_platform.kernel.errors import UsageError
-from s3notify_platform.protocols.notification_queue import Entry, TopicSettings
+from s3notify_platform.protocols.notification_queue import Entry, Topic, TopicSettings
 
 
 def document_of(settings: TopicSettings) -> dict[str, Any]:
@@ -59,6 +59,12 @@ def endpoint_url(settings: TopicSettings) -> str:
         return Endpoint.loads(settings.endpoint).url
     except UsageError:
         return settings.endpoint
+
+
+def endpoint_cell(topic: Topic) -> str:
+    """The URL of the topic's endpoint, and whether the topic is paused or not persistent."""
+    notes = ("paused" * topic.paused, "not persistent" * (not topic.settings.persistent))
+    return ", ".join(filter(None, (endpoint_url(topic.settings) or "pulled", *notes)))
 
 
 def received_by(settings: TopicSettings) -> str:

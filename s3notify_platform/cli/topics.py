@@ -27,7 +27,7 @@ from s3notify_platform.cli.topic_texts import (
     cell_of,
     described,
     document_of,
-    endpoint_url,
+    endpoint_cell,
     entry_document,
     received_by,
 )
@@ -79,8 +79,9 @@ def topics() -> None:
       --rule '{"tags": {"class": "public"}}'
 
     With `--without-rules none`, a topic without rules receives nothing more, and its queued entries are delivered. A
-    rule that can never match is refused. The "id" of a rule becomes the `configurationId` of its events; default: the
-    sender's id, else the topic's name.
+    rule that can never match is refused. (A suffix that contradicts a regular expression is noticed if the
+    expression, or each of its alternatives, ends with plain characters.) The "id" of a rule becomes the
+    `configurationId` of its events; default: the sender's id, else the topic's name.
 
     A rule by metadata matches changes that this package publishes or Ceph posts. A rule by tags matches changes that
     Ceph posts. Events of SQS and MinIO have neither metadata nor tags. Among events of deletions, only Ceph's events
@@ -91,8 +92,8 @@ def topics() -> None:
 
     Clients of S3, SNS and Ceph can manage topics through `s3notify serve-notifications`.
 
-    With `--no-persistent`, nothing is queued: whoever announces a change (a publisher, an inlet) sends it to the
-    endpoint itself, before its call returns. So that process needs the secrets, and permission for the endpoint. Each
+    With `--no-persistent`, the topic has no queue: the publisher or inlet that announces a change sends it to the
+    endpoint itself, before its call returns. So this process needs the secrets, and permission for the endpoint. Each
     change is sent at most once. A failure is counted and logged, and loses the notification.
 
     Delivery from the queue is at least once and unordered: an event may be repeated, also after a later event of
@@ -230,7 +231,7 @@ def list_topics(*, place: QueuePlace, as_json: bool) -> None:
                 topic.name,
                 topic.settings.bucket or "any",
                 topic.settings.prefix,
-                f"{endpoint_url(topic.settings) or 'pulled'}{', paused' if topic.paused else ''}",
+                endpoint_cell(topic),
                 topic.settings.shards,
                 topic.settings.capacity,
                 topic.settings.max_attempts,

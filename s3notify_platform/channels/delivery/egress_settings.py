@@ -15,15 +15,15 @@ class EgressSettings(ServiceSettings):
     allow_networks: Annotated[
         tuple[str, ...],
         About(
-            "Also permit endpoints in this network, like 10.1.0.0/16; default: public addresses only. Repeatable",
+            "Also permit topics' endpoints in this network, like 10.1.0.0/16; default: public addresses. Repeatable",
             option="--allow-network",
         ),
     ] = ()
     allow_http: Annotated[
-        bool, About("Permit endpoints without encryption, and TLS without verification")
+        bool, About("Permit topics' endpoints without encryption, and TLS without verification")
     ] = False
     allow_kafka: Annotated[
-        tuple[str, ...], About("Permit Kafka brokers at this host; default: no Kafka. Repeatable")
+        tuple[str, ...], About("Permit topics' Kafka brokers at this host; default: no Kafka. Repeatable")
     ] = ()
     ca_folder: Annotated[
         str | None,

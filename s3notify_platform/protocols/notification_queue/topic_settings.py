@@ -118,8 +118,8 @@ class TopicSettings:
     persistent: Annotated[
         bool,
         About(
-            "Keep each change in the queue until it is delivered. Without this, whoever announces a change sends it to "
-            "the endpoint itself, at most once, before its call returns; a failure loses the notification"
+            "Queue each change until it is delivered. Without a queue, the publisher or inlet that announces a change "
+            "sends it to the endpoint itself, at most once, before its call returns; a failure loses the notification"
         ),
     ] = True
     endpoint: str = ""

@@ -110,7 +110,8 @@ def test_every_option_has_its_effect(queue: NotificationQueue) -> None:
                 arguments += ["--ttl-hours", "2"]
             case _:
                 arguments += [flag_of(setting), str(value)]
-    done("create", "t", *arguments)
+    assert "to https://hooks.example.com/, not persistent" in done("create", "t", *arguments)
+    assert "https://hooks.example.com/, not persistent" in done("list")
     found = queue.topics.get("t").settings
     for setting in settings_of(TopicSettings):
         assert getattr(found, setting.name) == value_of(setting) != setting.default

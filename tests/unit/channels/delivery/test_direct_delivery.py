@@ -18,6 +18,7 @@ from tests.support.endpoints import Receiver, hang, raw_endpoint
 from tests.support.faults import Fault, at
 from tests.support.pushing import LOOPBACK
 from tests.support.queued_publisher import World
+from tests.support.waiting import until
 
 
 @pytest.fixture
@@ -150,9 +151,17 @@ def test_a_silent_endpoint_delays_the_call_by_one_timeout(world, publishing):
 
 
 def test_threads_of_a_writer_wait_for_one_timeout(world, publishing):
-    """Otherwise threads would queue up behind a silent endpoint, each waiting for all those before it."""
+    """Otherwise threads would queue up behind a silent endpoint, each waiting for all those before it. Or their
+    requests would pile up in memory, and be sent long after the calls have returned.
+    """
     publisher = publishing()
-    with raw_endpoint(hang) as port:
+    begun = []
+
+    def silent(connection):
+        begun.append(connection)
+        hang(connection)
+
+    with raw_endpoint(silent) as port:
         topic(world, f"http://127.0.0.1:{port}/", timeout_seconds=0.5, concurrency=1)
         began = SYSTEM_CLOCK.monotonic()
         threads = [threading.Thread(target=publisher.put, args=(f"k{n}", b"1")) for n in range(16)]
@@ -161,6 +170,8 @@ def test_threads_of_a_writer_wait_for_one_timeout(world, publishing):
         for thread in threads:
             thread.join(20)
         assert SYSTEM_CLOCK.monotonic() - began < 5
+        until(lambda: all(each.name != "direct delivery" for each in threading.enumerate()))
+        assert len(begun) < 8
     assert publisher.direct.counts() == {"sent": 0, "unsent": 16}
 
 
