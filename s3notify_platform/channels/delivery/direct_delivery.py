@@ -79,7 +79,8 @@ class DirectDelivery:
         try:
             topics = self._queue.topics_as_of(self._clock.monotonic())
         except S3NotifyError as error:
-            self._note("", len(wanted), f"the topics could not be read: {error}")
+            for name in tuple(self._targets):  # each topic of the last call counts as if it took all events
+                self._note(name, len(wanted), f"the topics could not be read: {error}")
             return [False] * len(wanted)
         direct = [topic for topic in topics if not topic.settings.persistent]
         taken = [[takes_event(topic.settings, bucket, event) for event in wanted] for topic in direct]

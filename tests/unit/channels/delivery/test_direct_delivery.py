@@ -13,7 +13,7 @@ from s3notify_platform.kernel.clock import SYSTEM_CLOCK
 from s3notify_platform.kernel.errors import UsageError
 from s3notify_platform.kernel.ports import ABSENT, Conflict, Unknown, Written
 from s3notify_platform.protocols.keyspace import Delete, Put
-from s3notify_platform.protocols.notification_queue import Rule
+from s3notify_platform.protocols.notification_queue import Event, Rule
 from tests.support.endpoints import Receiver, hang, raw_endpoint
 from tests.support.faults import Fault, at
 from tests.support.pushing import LOOPBACK
@@ -224,6 +224,24 @@ def test_a_changed_topic_is_sent_to_its_new_endpoint(world, publishing):
         queue.topics.delete("now")
         publisher.put("c", b"1")
         assert (old.keys, new.keys) == ({"a": 1}, {"b": 1})
+
+
+def test_an_outage_of_the_queue_after_the_write_loses_the_notification(world, publishing):
+    """Otherwise a written object would be reported as failed. The loss is counted only where there is such a topic."""
+    down = []
+    publisher = publishing(records=lambda call: Fault.THROTTLED if call.method in down else Fault.NONE)
+    event = Event(key="b", bucket="b")
+    with Receiver().serving() as server:
+        topic(world, server.url)
+        publisher.put("a", b"1")
+        down.append("scan")
+        world.clock.now += 60
+        assert publisher.direct.send("b", [event]) == [False]
+        assert server.keys == {"a": 1}
+    assert publisher.direct.counts() == {"sent": 1, "unsent": 1}
+    plain = publishing(records=lambda _: Fault.THROTTLED)
+    assert plain.direct.send("b", [event]) == [False]
+    assert plain.direct.counts() == {"sent": 0, "unsent": 0}
 
 
 def test_a_topic_without_a_queue_needs_an_endpoint_and_cannot_be_paused(world):
