@@ -54,6 +54,7 @@ Glossary. The same words are in code, UI, commands, metrics and docs; each word 
     in doubt                    it is unknown yet whether a write was applied
     lease, generation, fenced   a time-bounded right; its number, which only rises; refused because a newer one exists
     topic, segment, entry       a named queue; its unit of storage; one change in it
+    persistent                  of a topic: it queues its changes; another topic gets them at once, at most once
     reservation, quota          promised space in a topic; the amount of promised space
     shard consumer, release     a process that delivers the entries of a shard; the end of its ownership
     dead letter, redrive        a notification that could not be delivered; its second delivery

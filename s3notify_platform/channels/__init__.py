@@ -13,9 +13,11 @@ iam` prints the least policy of each role.
     - Publisher: a writer that also adds entries to the queue and removes them.
     - Inlet: it writes signals and the queue. It reads no object and cannot commit.
     - Outlet: it reads and writes the queue. It connects only to networks that its operator's `Egress` allows.
+      Publishers and inlets send to topics that are not persistent, each within its own `Egress`.
     - Run: it writes tables, records, signals and the queue. It cannot write objects of the source.
     - Creator of a topic (with the keys of a publisher, inlet or outlet): it chooses the topic's endpoint. A worker
-      connects only to endpoints that its `Egress` permits. A topic may name only secrets `S3NOTIFY_PUSH_…` and
+      connects only to endpoints that its `Egress` permits. By a topic that is not persistent, the creator makes each
+      call of a publisher or an inlet wait for up to 120 s. A topic may name only secrets `S3NOTIFY_PUSH_…` and
       `S3NOTIFY_SEND_…`, and files in `ca_folder`.
     - Client of the front (with one of its keys): it creates push topics, and chooses which changes of one bucket they
       get. It cannot see, change or delete topics that the front did not make.
@@ -45,9 +47,10 @@ The sweep finds a change whose report is missing. Writers are not protected from
 below a prefix may overwrite the objects there, fill the queue up to its capacity, and move signals.
 """
 
+from s3notify_platform.channels.delivery.egress import Egress
 from s3notify_platform.channels.keyspaces import Keyspace
 from s3notify_platform.channels.publish.open_publisher import open_publisher
 from s3notify_platform.channels.publish.pending_change import Refused
 from s3notify_platform.channels.publish.queued_publisher import QueuedPublisher
 
-__all__ = ["Keyspace", "QueuedPublisher", "Refused", "open_publisher"]
+__all__ = ["Egress", "Keyspace", "QueuedPublisher", "Refused", "open_publisher"]

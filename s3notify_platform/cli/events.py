@@ -12,7 +12,7 @@ import click
 from s3notify_platform.cli.common import SourcePlace
 from s3notify_platform.cli.configured import configured
 from s3notify_platform.cli.help_pages import EVENTS, SettingOption
-from s3notify_platform.cli.printing import print_json, say
+from s3notify_platform.cli.printing import print_json, say, say_wrapped
 from s3notify_platform.cli.setting_options import Option, options
 from s3notify_platform.kernel.errors import UsageError
 from s3notify_platform.local.project import ConfiguredSource
@@ -162,15 +162,15 @@ def _on_aws(site: "EventSite", asked: Asked) -> None:
     way: Way = asked.by or (there[0] if there else "sqs")
     url = setup.queue.url()
     if asked.remove:
-        say(f"Events of source {site.source!r}, bucket {site.bucket.bucket!r}, by {way}:")
+        say_wrapped(f"Events of source {site.source!r}, bucket {site.bucket.bucket!r}, by {way}:")
         if setup.queue in _removed(setup.parts(way), asked) or url is None:
             _forget_inlet(site)
         if way == "eventbridge":
-            say("The bucket still sends its events to EventBridge, since others may need them.")
+            say_wrapped("The bucket still sends its events to EventBridge, since others may need them.")
         return
     parts = setup.parts(way)
     setup.check(parts)
-    say(f"Events of source {site.source!r}, bucket {site.bucket.bucket!r}, by {way}:")
+    say_wrapped(f"Events of source {site.source!r}, bucket {site.bucket.bucket!r}, by {way}:")
     _make(parts, asked, note=_whole_bucket(site))
     _name_inlet(setup, asked)
 
@@ -180,14 +180,14 @@ def _on_gateway(site: "EventSite", asked: Asked, bucket: "BucketEvents") -> None
 
     title = f"Events of source {site.source!r}, bucket {site.bucket.bucket!r}, posted by its gateway:"
     if asked.remove:
-        say(title)
+        say_wrapped(title)
         _removed(gateway_parts(site, bucket), asked)
         return
     secret_env, receiver = _receiver(site, asked)
     if not (secret := os.environ.get(secret_env)):
         raise UsageError(f"no secret: set the environment variable {secret_env}, here and for the inlet")
     parts = gateway_parts(site, bucket, receiver=receiver, secret=secret)
-    say(title)
+    say_wrapped(title)
     _make(parts, asked, note=_whole_bucket(site))
     _say_http_inlet(site, receiver)
 
@@ -200,7 +200,10 @@ def _on_minio(site: "EventSite", asked: Asked) -> None:
     else:
         secret_env, receiver = _receiver(site, asked)
         commands = making(site, receiver, secret_env)
-    say("Only an administrator of MinIO can set up its events. Run, with your alias in place of ALIAS:\n")
+    say_wrapped(
+        "Only an administrator of MinIO can set up its events. Run, with your alias in place of ALIAS:"
+    )
+    say("")
     say("\n".join(f"  {line}" for line in commands))
     if not asked.remove:
         _say_http_inlet(site, receiver)
@@ -222,9 +225,11 @@ def _make(parts: "tuple[Part, ...]", asked: Asked, *, note: str = "") -> None:
 
     plan = planned(parts, lambda part: part.lacks())
     for each in plan:
-        say(f"  {'+' if each.state else '='} {each.part.title}{f' ({each.state})' if each.state else ''}")
+        say_wrapped(
+            f"  {'+' if each.state else '='} {each.part.title}{f' ({each.state})' if each.state else ''}"
+        )
     if note:
-        say(note)
+        say_wrapped(note)
     if not (lacking := [each for each in plan if each.state]):
         say("Everything is there already.")
         return
@@ -238,7 +243,7 @@ def _removed(parts: "tuple[Part, ...]", asked: Asked) -> "list[Part]":
 
     plan = [each for each in planned(parts[::-1], lambda part: part.remains()) if each.state]
     for each in plan:
-        say(f"  - {each.state}")
+        say_wrapped(f"  - {each.state}")
     if not plan:
         say("Nothing is left to delete.")
         return []
@@ -250,7 +255,7 @@ def _removed(parts: "tuple[Part, ...]", asked: Asked) -> "list[Part]":
 def _each(plan: "list[Planned]", verb: str, done: str) -> None:
     for each in plan:
         getattr(each.part, verb)()
-        say(f"{done}: {each.part.title}")
+        say_wrapped(f"{done}: {each.part.title}")
 
 
 def _confirm(question: str, asked: Asked) -> None:
@@ -282,10 +287,10 @@ def _name_inlet(setup: "EventSetup", asked: Asked) -> None:
         say(f"{found.file}: {line_of('sqs', value)}")
     else:
         say(f"Add to the attributes in the source's YAML:\n  {line_of('sqs', value)}")
-    say(
-        "To receive the events, restart `s3notify dev` or reload in the UI; without Dagster: s3notify inlet sqs\n"
-        f"Then: s3notify doctor {site.source}"
+    say_wrapped(
+        "To receive the events, restart `s3notify dev` or reload in the UI; without Dagster: s3notify inlet sqs"
     )
+    say(f"Then: s3notify doctor {site.source}")
 
 
 def _forget_inlet(site: "EventSite") -> None:
@@ -306,11 +311,9 @@ def _say_http_inlet(site: "EventSite", receiver: str) -> None:
         say(f"Then: s3notify doctor {site.source}")
         return
     port = urlsplit(receiver).port or 8086
-    say(
-        "The source's YAML has no inlet for these events yet. Add to its attributes:\n"
-        f"  http: {{host: 0.0.0.0, port: {port}, cert_file: …, key_file: …}}\n"
-        f"and set {SECRET_ENV} where Dagster runs. Then: s3notify doctor {site.source}"
-    )
+    say("The source's YAML has no inlet for these events yet. Add to its attributes:")
+    say(f"  http: {{host: 0.0.0.0, port: {port}, cert_file: …, key_file: …}}")
+    say_wrapped(f"and set {SECRET_ENV} where Dagster runs. Then: s3notify doctor {site.source}")
 
 
 def _source(site: "EventSite") -> ConfiguredSource | None:

@@ -4,12 +4,14 @@ are escaped.
 
 import json
 import os
+import shutil
 import sys
+import textwrap
 import traceback
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import islice
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
@@ -18,6 +20,9 @@ if TYPE_CHECKING:
     from rich.progress import Progress
 
 T = TypeVar("T")
+
+_WIDE: Final = 100_000
+"""The width of an output that is no terminal."""
 
 
 def shown(text: object) -> str:
@@ -58,6 +63,25 @@ def say(text: object, *, err: bool = False) -> None:
     """
     with _while_read(err=err):
         click.echo(printable(text), err=err)
+
+
+def say_wrapped(text: str) -> None:
+    """Print one paragraph, wrapped for the terminal. Further lines are indented by 4 more spaces than the first line.
+
+    Words stay whole, so that names can be copied. A pipe or a file gets one line, unless COLUMNS is set.
+    """
+    width = shutil.get_terminal_size(fallback=(_WIDE, 24)).columns
+    first = text[: len(text) - len(text.lstrip())]
+    say(
+        textwrap.fill(
+            shown(text.strip()),
+            width,
+            initial_indent=first,
+            subsequent_indent=f"{first}    ",
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
+    )
 
 
 def say_rows(batches: "Iterable[pa.RecordBatch]", limit: int | None) -> None:

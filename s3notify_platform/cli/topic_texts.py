@@ -6,7 +6,7 @@ from typing import Any
 
 from s3notify_platform.channels.delivery.endpoint import Endpoint
 from s3notify_platform.kernel.errors import UsageError
-from s3notify_platform.protocols.notification_queue import Entry, TopicSettings
+from s3notify_platform.protocols.notification_queue import Entry, Topic, TopicSettings
 
 
 def document_of(settings: TopicSettings) -> dict[str, Any]:
@@ -61,6 +61,12 @@ def endpoint_url(settings: TopicSettings) -> str:
         return settings.endpoint
 
 
+def endpoint_cell(topic: Topic) -> str:
+    """The URL of the topic's endpoint, and whether the topic is paused or not persistent."""
+    notes = ("paused" * topic.paused, "not persistent" * (not topic.settings.persistent))
+    return ", ".join(filter(None, (endpoint_url(topic.settings) or "pulled", *notes)))
+
+
 def received_by(settings: TopicSettings) -> str:
     """The bucket and the prefix whose changes the topic receives, like `landing/raw/*`."""
     return f"{settings.bucket or 'any bucket'}/{settings.prefix}*"
@@ -72,4 +78,5 @@ def described(settings: TopicSettings) -> str:
     what = f"{received_by(settings)}{rules}"
     if not settings.rules and settings.without_rules == "none":
         what = "nothing until it has a rule"
-    return f"{what} to {endpoint_url(settings)}" if settings.endpoint else f"{what}, pulled"
+    kept = "" if settings.persistent else ", not persistent"
+    return f"{what} to {endpoint_url(settings)}{kept}" if settings.endpoint else f"{what}, pulled"

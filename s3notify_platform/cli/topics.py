@@ -27,7 +27,7 @@ from s3notify_platform.cli.topic_texts import (
     cell_of,
     described,
     document_of,
-    endpoint_url,
+    endpoint_cell,
     entry_document,
     received_by,
 )
@@ -43,7 +43,16 @@ _TOPIC = named(TopicSettings)
 _OWN = ("bucket", "prefix", "rules", "shards", "signals", "ttl_seconds")
 """Settings whose options have another name or another form."""
 
-_USUAL = ("capacity", "max_attempts", "without_rules", "url", "format", "secret_env", "login_env")
+_USUAL = (
+    "capacity",
+    "max_attempts",
+    "without_rules",
+    "persistent",
+    "url",
+    "format",
+    "secret_env",
+    "login_env",
+)
 """Settings that `--help` shows."""
 
 
@@ -70,8 +79,9 @@ def topics() -> None:
       --rule '{"tags": {"class": "public"}}'
 
     With `--without-rules none`, a topic without rules receives nothing more, and its queued entries are delivered. A
-    rule that can never match is refused. The "id" of a rule becomes the `configurationId` of its events; default: the
-    sender's id, else the topic's name.
+    rule that can never match is refused. (A suffix that contradicts a regular expression is noticed if the
+    expression, or each of its alternatives, ends with plain characters.) The "id" of a rule becomes the
+    `configurationId` of its events; default: the sender's id, else the topic's name.
 
     A rule by metadata matches changes that this package publishes or Ceph posts. A rule by tags matches changes that
     Ceph posts. Events of SQS and MinIO have neither metadata nor tags. Among events of deletions, only Ceph's events
@@ -82,10 +92,14 @@ def topics() -> None:
 
     Clients of S3, SNS and Ceph can manage topics through `s3notify serve-notifications`.
 
-    Delivery is at least once and unordered: an event may be repeated, also after a later event of the same key. An
-    endpoint should store the greatest `sequencer` of each key (as a hexadecimal number), and drop events without a
-    greater one. A sequencer comes from the clock of the program that wrote or reported the change; for certainty, look
-    at the object.
+    With `--no-persistent`, the topic has no queue: the publisher or inlet that announces a change sends it to the
+    endpoint itself, before its call returns. So this process needs the secrets, and permission for the endpoint. Each
+    change is sent at most once. A failure is counted and logged, and loses the notification.
+
+    Delivery from the queue is at least once and unordered: an event may be repeated, also after a later event of
+    the same key. An endpoint should store the greatest `sequencer` of each key (as a hexadecimal number), and drop
+    events without a greater one. A sequencer comes from the clock of the program that wrote or reported the change;
+    for certainty, look at the object.
 
     A refused batch is split until the bad event is alone. After --max-attempts or --ttl-hours, that event becomes a
     dead letter. An endpoint that is slow or down does not delay other endpoints, and loses no event. When the topic has
@@ -217,7 +231,7 @@ def list_topics(*, place: QueuePlace, as_json: bool) -> None:
                 topic.name,
                 topic.settings.bucket or "any",
                 topic.settings.prefix,
-                f"{endpoint_url(topic.settings) or 'pulled'}{', paused' if topic.paused else ''}",
+                endpoint_cell(topic),
                 topic.settings.shards,
                 topic.settings.capacity,
                 topic.settings.max_attempts,

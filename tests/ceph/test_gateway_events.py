@@ -1,4 +1,4 @@
-"""`s3notify init --events` on RGW: changes of a client without our code are in the queue."""
+"""`s3notify init --events` on RGW: changes of a client without our code are in the table."""
 
 import urllib.request
 from collections.abc import Iterator
@@ -9,6 +9,7 @@ from botocore.auth import S3SigV4Auth
 from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials
 
+from s3notify_platform.engine.driver import Ingest
 from s3notify_platform.kernel.clock import SYSTEM_CLOCK
 from s3notify_platform.local.process import free_ports
 from s3notify_platform.local.project import sources_of
@@ -18,6 +19,8 @@ from tests.ceph.test_notifications import FIRST_POST_SECONDS
 from tests.contracts.fault_proxy import FaultProxy
 from tests.support.ceph import Ceph
 from tests.support.event_project import Project
+from tests.support.ingested import rows_of
+from tests.support.local_jobs import LocalJobs
 from tests.support.recorder import Recorder
 from tests.support.waiting import until
 
@@ -38,6 +41,7 @@ def project(ceph: Ceph, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iter
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.setenv(name, "test")
     monkeypatch.setenv("S3NOTIFY_RECEIVER_SECRET", SECRET)
+    monkeypatch.setenv("COLUMNS", "200")
     monkeypatch.setattr(bucket_notifications, "SETTLE_SECONDS", 0.01)
     with FaultProxy(ceph.server.endpoint_url) as proxy:
         proxy.added["X-Forwarded-Proto"] = "https"
@@ -59,7 +63,7 @@ def configuration(project: Project, body: str | None = None) -> str:
 
 
 def test_one_command_sets_up_events_of_a_gateway(project: Project, ceph: Ceph) -> None:
-    """Otherwise changes would not arrive in the queue, or another user's notification would be changed or removed."""
+    """Otherwise changes would not arrive in the table, or another user's notification would be changed or removed."""
     with Recorder() as recorder:
         arn = ceph.client("sns").create_topic(
             Name=f"t-{project.bucket}", Attributes={"push-endpoint": recorder.url("x")}
@@ -89,11 +93,16 @@ def test_one_command_sets_up_events_of_a_gateway(project: Project, ceph: Ceph) -
         )
         with project.inlet("http") as inlet:
             assert inlet.ready.wait(20)
-            ceph.client("s3").put_object(Bucket=project.bucket, Key="raw/orders/1 + ü.jsonl", Body=b"{}\n")
+            ceph.client("s3").put_object(
+                Bucket=project.bucket, Key="raw/orders/1 + ü.jsonl", Body=b'{"a": 1}\n'
+            )
             until(lambda: queue.entries("orders", range(4)), seconds=FIRST_POST_SECONDS)
             assert [entry.event.key for entry in queue.entries("orders", range(4))] == [
                 "raw/orders/1 + ü.jsonl"
             ]
+            source = found.source(commit="native")
+            Ingest(jobs=LocalJobs(source=source), source=source).run(source.location.all_slots(), batch="1")
+            assert [row["a"] for row in rows_of(source)] == [1]
             told = project.run("doctor", "orders")
             assert told.exit_code == 0, told.output
             assert "events: they arrive, " in told.output

@@ -57,6 +57,8 @@ ms_client_mode = crc
 paxos_propose_interval = 0.05
 mon_allow_pool_size_one = true
 mon_max_pg_per_osd = 2000
+# By default, a monitor stops if less than 5 % of the machine's disk is free.
+mon_data_avail_crit = 1
 osd_pool_default_size = 1
 osd_pool_default_min_size = 1
 osd_pool_default_pg_num = 4

@@ -25,6 +25,10 @@ from s3notify_platform.channels.inlets.intake import Intake
 from s3notify_platform.kernel.clock import SYSTEM_CLOCK, Clock
 from s3notify_platform.protocols.notification_queue import Event, NotificationQueue
 from s3notify_platform.stores.memory import MemoryRecordStore
+from tests.support.pushing import LOOPBACK
+
+HTTP = {"push-endpoint": "http://127.0.0.1:9001"}
+"""Attributes of a topic for HTTP."""
 
 KEY_ID, SECRET = "AKIDEXAMPLE", "wJalrXUtnFEMI/K7MDENG+bPxRfiCYEXAMPLEKEY"
 BUCKET, REGION = "landing", "zonegroup1"
@@ -67,7 +71,7 @@ class Front:
     def __init__(self, front: NotificationFront, queue: NotificationQueue) -> None:
         self.front = front
         self.queue = queue
-        self.intake = Intake(queue, [], bucket=BUCKET)
+        self.intake = Intake(queue, [], bucket=BUCKET, egress=LOOPBACK)
         self.reports: list[str] = []
 
     @property
@@ -144,5 +148,16 @@ def running_front(
         yield made
     finally:
         stop.set()
+        made.intake.direct.close()
         thread.join(20)
         assert not thread.is_alive()
+
+
+def configured(front: Front, *configurations: dict[str, Any], bucket: str = BUCKET) -> None:
+    front.client("s3").put_bucket_notification_configuration(
+        Bucket=bucket, NotificationConfiguration={"TopicConfigurations": list(configurations)}
+    )
+
+
+def topic(front: Front, name: str = "prefix-1_topic", **attributes: str) -> str:
+    return front.client("sns").create_topic(Name=name, Attributes=attributes or HTTP)["TopicArn"]

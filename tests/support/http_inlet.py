@@ -21,7 +21,12 @@ QUICK = Limits(
 @contextlib.contextmanager
 def running(site, limits=None, **settings):
     settings = HttpInletSettings(secret_envs=["RECEIVER_SECRET", "NEXT"], port=0, **settings)
-    receiver = HttpInlet(settings, site.intake, limits)
+    with serving(HttpInlet(settings, site.intake, limits)) as receiver:
+        yield receiver
+
+
+@contextlib.contextmanager
+def serving(receiver):
     stop, reports, errors = threading.Event(), [], []
 
     def run():

@@ -15,7 +15,7 @@ SIGNALS = "_s/"
 class Site:
     """A queue and a keyspace in memory, which fail on demand."""
 
-    def __init__(self, *, memory=100, targets=(("", SIGNALS),), excluded=(), **topics):
+    def __init__(self, *, memory=100, targets=(("", SIGNALS),), excluded=(), egress=None, **topics):
         self.clock = HandClock()
         self.faults = {"records": Fault.NONE, "signals": Fault.NONE}
         self.records = FaultyStore(MemoryRecordStore(), lambda call: self._fault("records", call))
@@ -38,6 +38,7 @@ class Site:
             bucket="b",
             memory=memory,
             excluded=excluded,
+            egress=egress,
         )
 
     def _fault(self, which: str, call: Call) -> Fault:

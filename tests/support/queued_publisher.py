@@ -24,12 +24,12 @@ class World:
     def topic(self, name="t", **settings):
         self.queue.topics.create(name, TopicSettings(**{"capacity": 100, "shards": 2} | settings))
 
-    def publisher(self, objects=never, records=never, queue=None):
+    def publisher(self, objects=never, records=never, queue=None, egress=None):
         self.faulty_objects = FaultyStore(self.objects, objects)
         self.faulty_records = FaultyStore(self.records, records)
         queue = queue or NotificationQueue(self.faulty_records, clock=self.clock, parallelism=1)
         plain = Publisher(self.faulty_objects, prefix=KS, clock=self.clock, parallelism=1)
-        return QueuedPublisher(plain, queue, bucket="b")
+        return QueuedPublisher(plain, queue, bucket="b", egress=egress)
 
     def announced(self, topic="t"):
         """(operation, key, etag) of each change that the topic's consumers see."""

@@ -24,11 +24,12 @@ from typing import Annotated, Final
 
 from s3notify_platform.channels.delivery.circuit import Circuit
 from s3notify_platform.channels.delivery.egress import Egress
+from s3notify_platform.channels.delivery.egress_settings import EgressSettings
 from s3notify_platform.channels.delivery.endpoint import Endpoint
 from s3notify_platform.channels.delivery.push import Push
 from s3notify_platform.channels.delivery.push import connect as connect_to
 from s3notify_platform.channels.delivery.shard import POLL_SECONDS, ShardDelivery, TopicEndpoint
-from s3notify_platform.channels.service import Progress, Service, ServiceContext, ServiceSettings
+from s3notify_platform.channels.service import Progress, Service, ServiceContext
 from s3notify_platform.kernel.errors import S3NotifyError, UnavailableError, UnknownOutcomeError, UsageError
 from s3notify_platform.kernel.setting import About
 from s3notify_platform.protocols.notification_queue import (
@@ -265,8 +266,8 @@ class Delivery:
 
 
 @dataclass(frozen=True, kw_only=True)
-class DeliverySettings(ServiceSettings):
-    """Push all topics that have an endpoint, until SIGINT or SIGTERM.
+class DeliverySettings(EgressSettings):
+    """Push the queued changes of all topics that have an endpoint, until SIGINT or SIGTERM.
 
     Delivery is at least once and unordered: an event may arrive twice, or after a later event of its key. An endpoint
     keeps the greatest `sequencer` of each key, and drops an event whose `sequencer` is not greater. Sequencers are
@@ -278,25 +279,6 @@ class DeliverySettings(ServiceSettings):
     `basic USER:PASSWORD`, `header NAME: VALUE`, and `certificate CERT_FILE KEY_FILE` for mTLS.
     """
 
-    allow_networks: Annotated[
-        tuple[str, ...],
-        About(
-            "Also permit endpoints in this network, like 10.1.0.0/16; default: public addresses only. Repeatable",
-            option="--allow-network",
-        ),
-    ] = ()
-    allow_http: Annotated[
-        bool, About("Permit endpoints without encryption, and TLS without verification")
-    ] = False
-    allow_kafka: Annotated[
-        tuple[str, ...], About("Permit Kafka brokers at this host; default: no Kafka. Repeatable")
-    ] = ()
-    ca_folder: Annotated[
-        str | None,
-        About(
-            "Folder of the files that topics name as ca_file, like /etc/ssl/ours; default: topics may name none"
-        ),
-    ] = None
     poll_seconds: Annotated[
         float,
         About("Longest pause between two scans of an idle shard", unit="seconds", minimum=0.1, maximum=60),
@@ -314,16 +296,10 @@ class DeliverySettings(ServiceSettings):
 
     def build(self, context: ServiceContext) -> Service:
         """See `ServiceSettings.build`."""
-        egress = Egress.of(
-            self.allow_networks,
-            allow_http=self.allow_http,
-            ca_folder=self.ca_folder,
-            kafka_hosts=self.allow_kafka,
-        )
         slower = self.heartbeat_seconds / BEAT_SECONDS
         return Delivery(
             context.queue,
-            egress=egress,
+            egress=self.egress(),
             name=context.name,
             worker=f"{context.name}-{re.sub('[^A-Za-z0-9-]', '-', socket.gethostname())[:63]}",
             poll_seconds=self.poll_seconds,

@@ -39,8 +39,8 @@ BATCH_MAX: Final = 200
 about 8 KB.
 """
 
-OPAQUE_MAX: Final = 1024
-"""Maximum number of characters of opaque data, which is sent with each event."""
+OPAQUE_MAX: Final = 2048
+"""Maximum number of characters of opaque data, which is sent with each event; Ceph's tests use as many."""
 
 CONCURRENCY_MAX: Final = 64
 TIMEOUT_MAX_SECONDS: Final = 120.0

@@ -1,13 +1,17 @@
 """The formats in which events are sent. A new format needs its functions, and an item in `FORMATS`. Pure.
 
     - `s3`: `{"Records": […]}`, as Amazon S3 sends them.
-    - `cloudevents`: CloudEvents 1.0 in JSON, with the attributes of the CloudEvents adapter for AWS S3. Several events
-      form one JSON batch.
-    - `cloudevents-binary`: the same attributes in HTTP headers, as Ceph sends them. The body is that of the format
-      `s3`. In this format, each request has one event.
+    - `cloudevents`: CloudEvents 1.0 in JSON, with the attributes of the CloudEvents adapter for AWS S3, except the id.
+      The id is the entry's, because one request to the store may cause several events. Several events form one JSON
+      batch.
+    - `cloudevents-binary`: the attributes in HTTP headers, as Ceph sends them. The body is that of the format `s3`. In
+      this format, each request has one event. `ce-type` has no `s3.`, unlike the adapter's. `ce-id` is REQUEST.ID2, the
+      ids `x-amz-request-id` and `x-amz-id-2` of the record. If the record lacks one of them, as our own events do, it
+      is the entry's id. Values are percent-encoded where the protocol binding requires it, and Ceph leaves them as
+      they are.
 
-Source: cloudevents/spec, "JSON Event Format" 1.0.2, "HTTP Protocol Binding" 1.0.2 and "AWS Simple Storage Service
-CloudEvents Adapter".
+Source: ceph/ceph, rgw_pubsub_push.cc; cloudevents/spec, "JSON Event Format" 1.0.2, "HTTP Protocol Binding" 1.0.2 and
+"AWS Simple Storage Service CloudEvents Adapter".
 """
 
 import json
@@ -71,7 +75,12 @@ def _attributes(entry: Entry, opaque: str) -> dict[str, Any]:
 
 def _binary(entry: Entry) -> Mapping[str, str]:
     attributes = _attributes(entry, "")
+    record = attributes["data"]
     said = {name: attributes[name] for name in attributes if name not in ("data", "datacontenttype")}
+    said["type"] = f"com.amazonaws.{record['eventName']}"
+    ids = [record.get("responseElements", {}).get(name) for name in ("x-amz-request-id", "x-amz-id-2")]
+    if all(ids):
+        said["id"] = ".".join(ids)
     return {f"ce-{name}": quote(value, safe=_AS_IT_IS) for name, value in said.items()}
 
 

@@ -185,7 +185,7 @@ def _endpoint(topic: Topic) -> list[tuple[str, str]]:
         "EndpointArgs": urlencode(given),
         "EndpointTopic": topic.name,
         "HasStoredSecret": "false",
-        "Persistent": "true",
+        "Persistent": given["persistent"],
         "TimeToLive": given.get("time_to_live", "None"),
         "MaxRetries": given.get("max_retries", "None"),
         "RetrySleepDuration": given.get("retry_sleep_duration", "None"),

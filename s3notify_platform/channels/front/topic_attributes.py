@@ -3,7 +3,7 @@
 | attribute | value |
 |---|---|
 | push-endpoint | http[s]://…, amqp[s]://host/vhost, kafka[s]://host/topic; without a user or password |
-| persistent | true, which is the default: each topic is a queue |
+| persistent | true, which is the default: the topic is a queue; false: `direct_delivery`, at most once |
 | OpaqueData | text that each record has as `opaqueData` |
 | verify-ssl | HTTP only: true if the certificate is verified |
 | ca-location | a file of certificates in the worker's --ca-folder |
@@ -16,9 +16,9 @@
 | time_to_live, max_retries, retry_sleep_duration | seconds, deliveries, seconds; `None` means this package's default |
 | login-env, secret-env | our own: names of the worker's variables (`Endpoint`), in place of secrets |
 
-Other attributes are refused, and so is persistent=false. With persistent=false, a write to Ceph waits until the
-endpoint has the event. Here the write goes to the store itself, and its event is reported afterwards, so no write can
-wait for an endpoint.
+Other attributes are refused. With persistent=false, the process that announces a change sends it to the endpoint,
+before its call returns: our publisher after its write, or an inlet before it answers the store. Ceph sends before it
+answers the write. In both cases a failure does not fail the write, and loses the notification.
 """
 
 from collections.abc import Mapping
@@ -70,12 +70,6 @@ def settings_of(given: Mapping[str, str], before: TopicSettings = _PLAIN) -> Top
         if given.get(name) and given[name] not in levels:
             raise UsageError(f"{name}: use one of {', '.join(levels)}")
     flags = {name: _flag(name, given[name]) for name in _BOOLEANS if name in given}
-    if not flags.get("persistent", True):
-        raise UsageError(
-            "persistent: each topic here is a queue, and `s3notify deliver` sends its events after the write is done. "
-            "The write goes to the store itself, so nothing here could make it wait for the endpoint: leave persistent "
-            "out, or set it to true"
-        )
     ttl = _number(given, "time_to_live")
     attempts, retry = _number(given, "max_retries"), _number(given, "retry_sleep_duration")
     return replace(
@@ -84,12 +78,13 @@ def settings_of(given: Mapping[str, str], before: TopicSettings = _PLAIN) -> Top
         ttl_seconds=_PLAIN.ttl_seconds if ttl is None else float(ttl),
         max_attempts=_PLAIN.max_attempts if attempts is None else attempts,
         retry_seconds=_PLAIN.retry_seconds if retry is None else float(retry),
+        persistent=flags.get("persistent", True),
     )
 
 
 def attributes_of(settings: TopicSettings) -> dict[str, str]:
     """The attributes for these settings: `settings_of` converts the attributes back to equivalent settings."""
-    found: dict[str, str] = {"persistent": "true"}
+    found: dict[str, str] = {"persistent": "true" if settings.persistent else "false"}
     if settings.endpoint:
         endpoint = Endpoint.loads(settings.endpoint)
         parts = urlsplit(endpoint.url)

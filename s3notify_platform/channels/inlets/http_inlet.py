@@ -1,7 +1,7 @@
 """Inlet over HTTP for the S3 event posts of Ceph RGW, MinIO, and other senders of S3 event messages.
 
-Guarantees. 200 means that every change in the post is durable in its topics, and signalled. After any other answer, or
-no answer, the sender must send the post again; duplicates do no damage.
+Guarantees. 200 means that every change in the post is durable in its persistent topics, and signalled. After any other
+answer, or no answer, the sender must send the post again; duplicates do no damage.
 
 | answer | when |
 |---|---|
@@ -56,6 +56,7 @@ from threading import Condition, Thread
 from threading import Event as Stop
 from typing import Annotated, Final
 
+from s3notify_platform.channels.delivery.egress_settings import EgressSettings
 from s3notify_platform.channels.inlets.http_server import Answer, Head, Limits, SparseLog
 from s3notify_platform.channels.inlets.intake import Intake, intake_of
 from s3notify_platform.channels.inlets.listening import Listener, ListeningSettings
@@ -87,7 +88,7 @@ JOIN_SECONDS: Final = 1.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class HttpInletSettings(ListeningSettings):
+class HttpInletSettings(EgressSettings, ListeningSettings):
     """Receive S3 event posts of Ceph RGW, MinIO, and others; 200 only when a change is durable.
 
     Senders give the secret, of 16 characters or more, as `Authorization: Bearer SECRET` or without `Bearer` (MinIO's
@@ -106,7 +107,8 @@ class HttpInletSettings(ListeningSettings):
               --event put,delete,ilm --prefix raw/
 
     `GET /health` answers 200 while the inlet serves. Malformed posts are answered 400, and kept: see
-    `s3notify inlet poison`.
+    `s3notify inlet poison`. The inlet itself sends to topics that are not persistent, before it answers: the options
+    `--allow-…` and `--ca-folder` permit their endpoints.
     """  # noqa: D301 - \b is click's mark
 
     secret_envs: Annotated[
@@ -119,7 +121,7 @@ class HttpInletSettings(ListeningSettings):
 
     def build(self, context: ServiceContext) -> Service:
         """See `ServiceSettings.build`. `UsageError` without a secret, or for an address beyond loopback without TLS."""
-        return HttpInlet(self, intake_of(context))
+        return HttpInlet(self, intake_of(context, self.egress()))
 
     def secrets(self) -> tuple[bytes, ...]:
         """SHA-256 digests of the secrets."""
@@ -181,6 +183,7 @@ class HttpInlet:
                 self._more.notify_all()
             for worker in workers:
                 worker.join(JOIN_SECONDS)
+            self._intake.direct.close()
             self.ready.clear()
 
     def counts(self) -> Mapping[str, int]:

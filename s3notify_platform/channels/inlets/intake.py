@@ -1,17 +1,18 @@
 """Intake, shared by all inlets: reported changes become entries of every matching topic, then signals.
 
-Guarantees. If the outcome of an event is queued or duplicate, the event is durable in every matching topic. After the
-event became durable, the signal of the event's slot moved. So the sender may drop the event. Events with the outcome
-full or unavailable must be reported again. Repeated or reordered reports do no damage: an entry only names the object
-to read.
+Guarantees. If the outcome of an event is queued or duplicate, the event is durable in every matching topic that is
+persistent. After the event became durable, the signal of the event's slot moved, and the event was sent to the matching
+topics that are not persistent (`direct_delivery`), or counts as unsent. So the sender may drop the event. Events with
+the outcome full or unavailable must be reported again. Repeated or reordered reports do no damage: an entry only names
+the object to read.
 
 Duplicates. An event with a sequencer is identified by key, operation, sequencer and ETag. If this process has completed
-the same event among its last `MEMORY` steps, the event is dropped. A step is the entry in one topic, or the signal in
-one keyspace. Each step is remembered on its own, so a full topic causes no second entry in other topics. An event
-without a sequencer never counts as a duplicate. Otherwise the last change would be missed if an object changes from A
-to B and back to A. An event with an older sequencer is not dropped either. Sequencers come from the clock of one
-gateway: MinIO and Ceph run several, and Ceph writes the bytes in little-endian order. So the event with the smaller
-sequencer may be the later change.
+the same event among its last `MEMORY` steps, the event is dropped. A step is the entry in one topic, the signal in one
+keyspace, or the direct delivery. Each step is remembered on its own, so a full topic causes no second entry in other
+topics. An event without a sequencer never counts as a duplicate. Otherwise the last change would be missed if an object
+changes from A to B and back to A. An event with an older sequencer is not dropped either. Sequencers come from the
+clock of one gateway: MinIO and Ceph run several, and Ceph writes the bytes in little-endian order. So the event with
+the smaller sequencer may be the later change.
 
 Requests for a batch of n events in s slots: 1 scan of the topics; for each topic as many as `push_many`; for each
 keyspace s + 1 PUTs.
@@ -25,6 +26,8 @@ from hashlib import blake2b
 from threading import Lock
 from typing import Final, Literal, assert_never
 
+from s3notify_platform.channels.delivery.direct_delivery import DirectDelivery
+from s3notify_platform.channels.delivery.egress import Egress
 from s3notify_platform.channels.inlets.poison import PoisonStore
 from s3notify_platform.channels.keyspaces import Keyspace, checked, named_in_root, source_of
 from s3notify_platform.channels.service import ServiceContext
@@ -56,9 +59,9 @@ POISON_RETRY_SECONDS: Final = 60.0
 _RETRY = (UnavailableError, UnknownOutcomeError)
 
 Outcome = Literal["queued", "duplicate", "ignored", "failed", "full", "unavailable"]
-"""The outcome of an event. Queued, duplicate: everything is done. Ignored: the event belongs to another bucket, or no
-topic takes the event. Failed: the event can never be queued, and is kept as poison. Full, unavailable: report the event
-again."""
+"""The outcome of an event. Queued, duplicate: everything is done, also if only topics without a queue take the event.
+Ignored: the event belongs to another bucket, or no topic takes the event. Failed: the event can never be queued, and is
+kept as poison. Full, unavailable: report the event again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,6 +81,9 @@ class Accepted:
         return Counter(self.outcomes)
 
 
+_DIRECT: Final = "direct delivery"
+"""The step in which events are sent to topics that are not persistent."""
+
 _RANK: Mapping[Outcome | None, int] = {None: 0, "failed": 1, "full": 2, "unavailable": 3}
 
 
@@ -87,6 +93,8 @@ class _Report:
 
     event: Event
     identity: bytes | None
+    valid: bool = False
+    """True if topics may take the event."""
     taken: bool = False
     """True if at least one topic takes the event."""
     queued_at: int = 0
@@ -160,11 +168,14 @@ class Intake:
         bucket: str,
         excluded: Sequence[str] = (),
         memory: int = MEMORY,
+        egress: Egress | None = None,
     ) -> None:
+        """`egress`: the endpoints that direct delivery may reach; default: https to public addresses."""
         if not bucket or "" in excluded:
             raise UsageError("an intake needs the name of one bucket, and `excluded` without an empty prefix")
         self.bucket = bucket
         self.poison = PoisonStore(queue)
+        self.direct = DirectDelivery(queue, egress=egress)
         self._queue = queue
         self._targets = tuple(targets)
         self._excluded = tuple(excluded)
@@ -173,7 +184,7 @@ class Intake:
         self._counts: Counter[str] = Counter()
 
     def accept(self, events: Iterable[Event], *, origin: str = "") -> Accepted:
-        """Queues and signals new events; returns when they are durable, or cannot be made durable now.
+        """Queues, signals and sends new events; returns when they are durable, or cannot be made durable now.
 
         `UsageError` for problems that only an operator can fix: a missing bucket, refused credentials.
         """
@@ -185,6 +196,7 @@ class Intake:
                 self._push(topic, wanted, trouble, origin)
             for number, target in enumerate(self._targets):
                 self._signal(_signal_step(number), target, distinct, trouble)
+            self._send([report for report in distinct if report.valid])
             _settle(reports)
         finally:
             with self._lock:
@@ -207,12 +219,13 @@ class Intake:
         counts again.
 
         `behind_ms`: milliseconds from event to queue, added up over all queued events. The event's time is by the
-        store's clock, the queue's time by this machine's clock.
+        store's clock, the queue's time by this machine's clock. `sent`, `unsent`: see `DirectDelivery.counts`.
         """
         with self._lock:
             counts = self._counts.copy()
         kinds = ("received", "queued", "ignored", "failed", "full", "unavailable", "behind_ms")
-        return {**{kind: counts[kind] for kind in kinds}, "duplicates": counts["duplicate"]}
+        counted = {**{kind: counts[kind] for kind in kinds}, "duplicates": counts["duplicate"]}
+        return {**counted, **self.direct.counts()}
 
     def _by_topic(self, reports: Sequence[_Report], trouble: _Retry, origin: str) -> dict[str, list[_Report]]:
         wanted: dict[str, list[_Report]] = {}
@@ -232,6 +245,7 @@ class Intake:
             elif down:
                 report.is_at_least("unavailable")
             else:
+                report.valid = True
                 skipping = {t.topic for t in self._targets if t.skips_hidden and t.is_hidden(event.key)}
                 for topic in self._queue.takers(topics, event.bucket, event):
                     if topic.name in skipping:
@@ -302,6 +316,20 @@ class Intake:
                 report.news = True
                 self._memory.note(step, report, began)
 
+    def _send(self, reports: Sequence[_Report]) -> None:
+        """Sends each event once to topics that are not persistent, also if it is reported again for other topics."""
+        todo = []
+        for report in reports:
+            if self._memory.when(_DIRECT, report):
+                report.taken = True
+            else:
+                todo.append(report)
+        taken = self.direct.send(self.bucket, (report.event for report in todo))
+        for report, is_taken in zip(todo, taken, strict=True):
+            if is_taken:
+                report.taken = report.news = True
+                self._memory.note(_DIRECT, report, self._memory.tick())
+
     def _fail(self, report: _Report, reason: str, trouble: _Retry, origin: str) -> None:
         try:
             body = json.dumps(asdict(report.event), default=str).encode("ascii")
@@ -315,8 +343,8 @@ class Intake:
             trouble.note(str(error))
 
 
-def intake_of(context: ServiceContext) -> Intake:
-    """The intake of an inlet with this context. Cost: no request."""
+def intake_of(context: ServiceContext, egress: Egress) -> Intake:
+    """The intake of an inlet with this context. `egress`: see `Intake`. Cost: no request."""
     platform = context.platform
     store = open_store(platform)
     signals = [prefix for prefix, _ in context.keyspaces if context.bucket == platform.bucket]
@@ -329,7 +357,8 @@ def intake_of(context: ServiceContext) -> Intake:
         )
         for prefix, keys in context.keyspaces
     ]
-    return Intake(context.queue, targets, bucket=context.bucket, excluded=(*context.excluded, *signals))
+    excluded = (*context.excluded, *signals)
+    return Intake(context.queue, targets, bucket=context.bucket, excluded=excluded, egress=egress)
 
 
 def _signal_step(number: int) -> str:

@@ -32,8 +32,9 @@ from threading import Event as Stop
 from threading import Lock, Thread
 from typing import Annotated, Final
 
+from s3notify_platform.channels.delivery.egress_settings import EgressSettings
 from s3notify_platform.channels.inlets.intake import Intake, intake_of
-from s3notify_platform.channels.service import Progress, Service, ServiceContext, ServiceSettings
+from s3notify_platform.channels.service import Progress, Service, ServiceContext
 from s3notify_platform.kernel.attempts import attempts
 from s3notify_platform.kernel.clock import SYSTEM_CLOCK, Clock, backoff_seconds
 from s3notify_platform.kernel.errors import S3NotifyError, UnavailableError, UnknownOutcomeError, UsageError
@@ -132,6 +133,7 @@ class PullInlet:
             ended.set()
             beat.join()
             self._give_back()
+            self._intake.direct.close()
 
     def counts(self) -> Mapping[str, int]:
         """The numbers of messages received, deleted, kept as poison and failed; and of events by outcome."""
@@ -318,7 +320,7 @@ class PullInlet:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PullInletSettings(ServiceSettings):
+class PullInletSettings(EgressSettings):
     """Settings of an inlet from a message queue; inlets derive their own settings from them."""
 
     visibility_seconds: Annotated[
@@ -339,7 +341,7 @@ class PullInletSettings(ServiceSettings):
         """See `ServiceSettings.build`."""
         return PullInlet(
             self.messages(context),
-            intake_of(context),
+            intake_of(context, self.egress()),
             name=context.name,
             visibility_seconds=self.visibility_seconds,
         )

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from s3notify_platform.channels.delivery.egress import Egress
 from s3notify_platform.channels.publish.queued_publisher import QueuedPublisher
 from s3notify_platform.kernel.setting import given_of, values_in
 from s3notify_platform.protocols.keyspace import Publisher
@@ -11,13 +12,15 @@ from s3notify_platform.source.settings import SETTINGS, LocationSettings
 from s3notify_platform.stores.open_store import open_store, queue_records
 
 
-def open_publisher(source: str, *, bucket: str, keys: Keys | None = None, **settings: Any) -> QueuedPublisher:
+def open_publisher(
+    source: str, *, bucket: str, keys: Keys | None = None, egress: Egress | None = None, **settings: Any
+) -> QueuedPublisher:
     """A publisher that writes objects to `bucket`, for the source named `source`. The call makes no request. Share the
     publisher between threads.
 
     `settings`: the source's settings, like platform_bucket, keyspace_prefix, records_table, slots, region,
-    endpoint_url, profile. Credentials are boto3's, or `keys`. `UsageError` for invalid settings. For several sources of
-    a bucket use `QueuedPublisher`.
+    endpoint_url, profile. Credentials are boto3's, or `keys`. `egress`: the endpoints that topics
+    without a queue may have. `UsageError` for invalid settings. For several sources of a bucket use `QueuedPublisher`.
     """
     values = values_in({"name": source, "bucket": bucket, **settings}, SETTINGS)
     place = LocationSettings(**given_of(values, LocationSettings))
@@ -31,4 +34,4 @@ def open_publisher(source: str, *, bucket: str, keys: Keys | None = None, **sett
         own=place.own_prefixes_in(bucket, platform_bucket=platform.bucket),
     )
     queue = NotificationQueue(queue_records(platform, place.queue_prefix, table_of(values, "records_table")))
-    return QueuedPublisher(signals, queue, bucket=bucket, topic=source)
+    return QueuedPublisher(signals, queue, bucket=bucket, topic=source, egress=egress)

@@ -17,6 +17,7 @@ Steps, for one change or a batch
        resolved meanwhile, push the change again.
     6. Move the signal of each touched slot, marked as queued, then the root. With `signals: root`: if all changes are
        queued, move the root and no slot's signal.
+    7. Send the changes to the topics that are not persistent (`direct_delivery`). Failures raise no error.
 
 Large objects (`put_file`, `put_stream`, `copy`) are written in step 2 by a multipart upload, which the reservations
 name. The reservations are renewed during the upload. The upload is completed only if the reservations are still fresh.
@@ -50,6 +51,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
+from s3notify_platform.channels.delivery.direct_delivery import DirectDelivery
+from s3notify_platform.channels.delivery.egress import Egress
 from s3notify_platform.channels.keyspaces import Keyspace, checked, named_in_root
 from s3notify_platform.channels.publish.late_announcements import ATTEMPTS, LateAnnouncements
 from s3notify_platform.channels.publish.pending_change import PendingChange, PublishOutcome, Refused
@@ -65,15 +68,7 @@ from s3notify_platform.kernel.errors import (
     UsageError,
 )
 from s3notify_platform.kernel.group_commit import LINGER_SECONDS, Sharing
-from s3notify_platform.kernel.ports import (
-    ABSENT,
-    CopySource,
-    ETag,
-    IfMatch,
-    Precondition,
-    Unknown,
-    Written,
-)
+from s3notify_platform.kernel.ports import ABSENT, CopySource, ETag, IfMatch, Precondition, Unknown, Written
 from s3notify_platform.protocols.keyspace import (
     Change,
     Delete,
@@ -112,20 +107,23 @@ class QueuedPublisher(LargeObjects[PublishOutcome]):
         bucket: str,
         topic: str = "",
         others: Iterable[Keyspace] = (),
+        egress: Egress | None = None,
         linger_seconds: float = LINGER_SECONDS,
     ) -> None:
         """`bucket`: name of the bucket that `publisher` writes to, as in the topics' settings. `topic`: the name of the
         source whose signals this publisher moves. A topic of this name with another number of slots is refused.
 
         `others`: further sources of the bucket, with their own signals. If a source is missing in `others`, the
-        reconciler signals the source's changes later. `linger_seconds`: time that a thread waits for other busy threads
-        before it reserves, and before it commits; the waiting threads share the requests.
+        reconciler signals the source's changes later. `egress`: the endpoints that topics without a queue may have;
+        default: https to public addresses. `linger_seconds`: time that a thread waits for other busy threads before it
+        reserves, and before it commits; the waiting threads share the requests.
         """
         self._publisher = publisher
         self._keyspaces = (Keyspace(publisher=publisher, topic=topic), *others)
         self._queue = queue
         self._clock = queue.clock
         self._bucket = bucket
+        self.direct = DirectDelivery(queue, egress=egress)
         self._late = LateAnnouncements(queue, bucket=bucket)
         self._sharing = Sharing[Sequence[PendingChange]](
             self._reserve, self._finish, linger_seconds=linger_seconds
@@ -173,7 +171,7 @@ class QueuedPublisher(LargeObjects[PublishOutcome]):
         works = [self._work(change, writer) for change in batch]
         with self._sharing.around(works):
             self._write(works)
-        self._raise_unannounced(works)
+        self._end(works)
         return tuple(work.result() for work in works)
 
     def _source(self, bucket: str, key: str) -> CopySource | None:
@@ -200,7 +198,7 @@ class QueuedPublisher(LargeObjects[PublishOutcome]):
         else:
             work.happened = False
         self._finish([[work]])
-        self._raise_unannounced([work])
+        self._end([work])
         return work.result()
 
     def announce(self, keys: Iterable[str]) -> None:
@@ -401,7 +399,7 @@ class QueuedPublisher(LargeObjects[PublishOutcome]):
                 for reservation in work.held:
                     self._late.reserve_again(reservation.entry.topic, [work])
 
-    # 6. Signal.
+    # 6 and 7. Signal, and send.
 
     def _move(
         self, keys: Sequence[str], queued: Collection[str], done: Iterable[Event]
@@ -429,7 +427,9 @@ class QueuedPublisher(LargeObjects[PublishOutcome]):
                 if work.event.key in error.keys:
                     work.unsignalled = str(error)
 
-    def _raise_unannounced(self, works: Sequence[PendingChange]) -> None:
+    def _end(self, works: Sequence[PendingChange]) -> None:
+        happened = [replace(work.event, etag=work.etag) for work in works if work.happened]
+        self.direct.send(self._bucket, happened)
         missing = [
             work
             for work in works

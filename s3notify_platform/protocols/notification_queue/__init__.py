@@ -98,7 +98,8 @@ claim 2, remove 1 to 2, room 1.
 
 Selection of changes. A topic receives changes in its bucket and prefix; with rules, only matching changes. Rules match
 the bucket; prefix, suffix and regular expression of the key; the event name; and metadata and tags, if known
-(`topic_rules`). A paused topic is not delivered: its owners keep their shards, entries stay, and writers continue.
+(`topic_rules`). A paused topic is not delivered: its owners keep their shards, entries stay, and writers continue. A
+topic that is not persistent gets no entries: the process that announces a change sends it (`channels.delivery`).
 
 The queue differs from Ceph RGW in these points: stale reservations are resolved, not dropped. Entries are removed one
 by one. Attempts, errors and dead letters are stored. Takeover takes 14 s instead of 90 s, and is immediate after a

@@ -93,14 +93,14 @@ class NotificationQueue:
     def takers(
         topics: Iterable[Topic], bucket: str, event: Event, *, by_name: bool = True
     ) -> tuple[Topic, ...]:
-        """The topics that receive this change in a bucket; `by_name=False` ignores the event's name. Pure."""
-        return tuple(t for t in topics if takes_event(t.settings, bucket, event, by_name=by_name))
+        """The persistent topics that take this change in a bucket; `by_name=False` ignores the event's name. Pure."""
+        kept = (t for t in topics if t.settings.persistent)
+        return tuple(t for t in kept if takes_event(t.settings, bucket, event, by_name=by_name))
 
     def topics_of(self, bucket: str, event: Event) -> tuple[Topic, ...]:
-        """The topics that receive this change and on which this process may rely now. Cost: 1 scan, or no request.
+        """The persistent topics that take this change, as this process may know them now. Cost: 1 scan or no request.
 
-        A newer topic may be missing. So before a writer announces a change, it must call `topics_as_of` with the time
-        of the change. A topic that is created even later needs no entry: its consumer's first listing finds the change.
+        A newer topic may be missing: before a writer announces a change, it calls `topics_as_of` with the time of it.
         """
         # If the process has spare room, the topics are read early. So a change seldom waits for both topics and room.
         ahead = self.topics.known_seconds / 4 if self._rooms.any_held() else 0.0
@@ -109,7 +109,7 @@ class NotificationQueue:
     def topics_as_of(self, moment: float) -> tuple[Topic, ...]:
         """All topics to which a change before `moment` (queue's clock) must be announced. Cost: 1 scan, or no request.
 
-        This method is only for a change that is reserved in one of these topics; for other changes, use `see_topics`.
+        Only for a change that is reserved in one of these topics, or that needs no entry; otherwise, use `see_topics`.
         """
         return tuple(self._known.as_of(moment).by_name.values())
 

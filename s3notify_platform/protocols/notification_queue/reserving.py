@@ -20,7 +20,7 @@ from s3notify_platform.protocols.notification_queue.segments import (
     segment_key,
 )
 from s3notify_platform.protocols.notification_queue.shards import Shards
-from s3notify_platform.protocols.notification_queue.topic_settings import STALE_SECONDS
+from s3notify_platform.protocols.notification_queue.topic_settings import STALE_SECONDS, TopicSettings
 from s3notify_platform.protocols.notification_queue.topic_store import KnownTopics
 
 RETRY_AFTER_SECONDS = 1.0
@@ -177,13 +177,9 @@ class Reservations:
         return shortest / CLOCK_SKEW
 
     def _draft(self, topic: Topic, number: int, event: Event) -> _Draft:
-        settings, wall_ms = topic.settings, self._clock.wall_ms()
+        settings = topic.settings
         slot = slot_of(event.key, settings.slots)
-        known = replace(
-            as_taken(settings, event),
-            time_ms=event.time_ms or wall_ms,
-            sequencer=event.sequencer or f"{wall_ms:016X}{self._clock.random_bytes(2).hex().upper()}",
-        )
+        known = stamped(settings, event, self._clock)
         place = Place(topic=topic.name, epoch=topic.epoch, shard=0, key="", quota=0)
 
         def bytes_of(stored: Event) -> int:
@@ -274,6 +270,16 @@ def _segment(place: Place, drafts: Sequence[_Draft]) -> Segment:
             Entry(place=place, n=n, slot=draft.slot, state="reserved", event=draft.event)
             for n, draft in enumerate(drafts)
         ),
+    )
+
+
+def stamped(settings: TopicSettings, event: Event, clock: Clock) -> Event:
+    """The event as a topic with these settings takes it (`as_taken`); with time and sequencer, if these are missing."""
+    wall_ms = clock.wall_ms()
+    return replace(
+        as_taken(settings, event),
+        time_ms=event.time_ms or wall_ms,
+        sequencer=event.sequencer or f"{wall_ms:016X}{clock.random_bytes(2).hex().upper()}",
     )
 
 

@@ -1,4 +1,4 @@
-"""Rules: they select the changes that a topic receives. Pure.
+r"""Rules: they select the changes that a topic receives. Pure.
 
 A rule matches the bucket, key and event name, which are always known. A rule also matches metadata and tags, if they
 are known. Our publisher knows the metadata of the objects that it writes. A reconciler knows the metadata of the
@@ -7,12 +7,17 @@ tags. The event of a deletion has metadata and tags only in Ceph's messages. A r
 matches an event without them.
 
 A rule that can never match is refused. Examples of such rules: an event that no store reports, or that changes no
-object; a regular expression that matches no key, or no key with the rule's prefix; one name with two values; another
-bucket or prefix than the topic's. Some contradictions between a suffix and a regular expression are not detected.
+object; a regular expression that matches no key, or no key with the rule's prefix and suffix; a prefix and a suffix
+that no key of 1,024 bytes can have both; one name with two values; another bucket or prefix than the topic's.
+
+Limits. A contradiction between a suffix and a regular expression is found if the expression, or each of its
+alternatives, ends with plain characters, like `.*\.json`. It is not found if the expression sets flags or ends with a
+group or a class, or if only the length of its matches contradicts.
 """
 
 import json
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 from typing import Any, Final
@@ -57,6 +62,20 @@ _OPTIONS: Final = re2.Options()
 _OPTIONS.dot_nl, _OPTIONS.log_errors, _OPTIONS.max_mem = True, False, 1 << 20
 
 _PAIRS: Final = ("metadata", "tags")
+
+_TOKEN: Final = re.compile(
+    r"""
+      (?P<nothing> \\[bBAz] | [$^] )                        # matches no character
+    | \\(?: [pP](?:\{[^}]*\}|.) | x(?:\{[^}]*\}|..) | [0-7]{1,3} )
+    | \\(?P<escaped> [^A-Za-z0-9] )
+    | \\.
+    | \[ \^? \]? (?: \\. | \[:\^?[a-z]+:\] | [^\]\\] )* \]
+    | (?P<plain> [^][(){}*+?.|\\] )
+    | .
+    """,
+    re.VERBOSE | re.DOTALL,
+)
+"""One token of a regular expression in RE2 syntax without `\\Q`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,10 +141,8 @@ class Rule:
                 f"its rule for prefix {self.prefix!r} takes nothing: the topic has prefix {prefix!r}"
             )
         longer = max(self.prefix, prefix, key=len)
-        if self.regex and not _may_begin(self.regex, longer):
-            raise UsageError(
-                f"its rule takes nothing: no key that begins with {longer!r} matches {self.regex!r}"
-            )
+        if why := _why_no_key(longer, self.suffix, self.regex):
+            raise UsageError(f"its rule takes nothing: {why}")
 
     def check(self) -> None:
         """Raises `UsageError` if a topic may not have this rule."""
@@ -159,15 +176,49 @@ class Rule:
         for pairs in (self.metadata, self.tags):
             if len({name for name, _ in pairs}) < len({*pairs}):
                 raise UsageError("it takes nothing: a name of its metadata or tags has two values")
-        if max(len(text.encode()) for text in (self.prefix, self.suffix)) > MAX_KEY_BYTES:
-            raise UsageError(f"it takes nothing: a key has at most {MAX_KEY_BYTES} bytes")
-        if self.regex and not _may_begin(self.regex, self.prefix):
-            beginning = f" that begins with {self.prefix!r}" if self.prefix else ""
-            raise UsageError(f"it takes nothing: no key{beginning} matches {self.regex!r}")
+        if why := _why_no_key(self.prefix, self.suffix, self.regex):
+            raise UsageError(f"it takes nothing: {why}")
 
 
 def _named(name: str, wanted: str) -> bool:
     return name.startswith(wanted[:-1]) if wanted.endswith(":*") else name == wanted
+
+
+def _why_no_key(prefix: str, suffix: str, regex: str) -> str:
+    """The reason why no key has this prefix and this suffix, and matches; "" if a key may."""
+    begin, end = prefix.encode(), suffix.encode()
+    shared = (n for n in range(min(len(begin), len(end)), -1, -1) if begin[len(begin) - n :] == end[:n])
+    shortest = len(begin) + len(end) - next(shared)
+    if shortest > MAX_KEY_BYTES:
+        return (
+            f"with its prefix and suffix, a key has {shortest} bytes; a key has at most {MAX_KEY_BYTES} bytes"
+        )
+    if not regex or any(
+        _may_begin(alternative, prefix) and (tail.endswith(suffix) or suffix.endswith(tail))
+        for alternative, tail in _alternatives(regex)
+    ):
+        return ""
+    parts = (f"begins with {prefix!r}" * bool(prefix), f"ends with {suffix!r}" * bool(suffix))
+    which = " and ".join(filter(None, parts))
+    return f"no key{f' that {which}' if which else ''} matches {regex!r}"
+
+
+def _alternatives(regex: str) -> Iterator[tuple[str, str]]:
+    """The alternatives of the whole expression. With each, a text with which all its matches end; "" if unknown."""
+    _pattern(regex)  # only valid expressions have the tokens below
+    if "\\Q" in regex or re.search(r"\(\?(?!:|P?<)", regex):
+        yield regex, ""
+        return
+    start, depth, tail = 0, 0, ""
+    for token in _TOKEN.finditer(regex):
+        depth += (token[0] == "(") - (token[0] == ")")
+        literal = token["escaped"] or token["plain"]
+        if token[0] == "|" and not depth:
+            yield regex[start : token.start()], tail
+            start, tail = token.end(), ""
+        elif not token["nothing"]:
+            tail = tail + literal if literal and not depth else ""
+    yield regex[start:], tail
 
 
 def _may_begin(regex: str, prefix: str) -> bool:

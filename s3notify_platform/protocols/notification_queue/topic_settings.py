@@ -115,6 +115,13 @@ class TopicSettings:
             "Changes to accept while the topic has no rule; none: queued entries are delivered, and no entry is added"
         ),
     ] = "all"
+    persistent: Annotated[
+        bool,
+        About(
+            "Queue each change until it is delivered. Without a queue, the publisher or inlet that announces a change "
+            "sends it to the endpoint itself, at most once, before its call returns; a failure loses the notification"
+        ),
+    ] = True
     endpoint: str = ""
     """Target and method of pushes: JSON that only the outlet reads. If it is empty, the topic is pulled."""
 
@@ -165,6 +172,8 @@ def check_topic(name: str, settings: TopicSettings) -> None:
         raise UsageError(f"topic {name!r}: {settings.shards} shards are more than its capacity")
     if settings.ttl_seconds is not None and settings.ttl_seconds <= 0:
         raise UsageError(f"topic {name!r}: ttl_seconds must be above 0, or None")
+    if not settings.persistent and not settings.endpoint:
+        raise UsageError(f"topic {name!r}: a topic that is not persistent needs an endpoint: give a URL, too")
 
 
 def check_slots(name: str, settings: TopicSettings, slots: int) -> None:

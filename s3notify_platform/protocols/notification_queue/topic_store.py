@@ -182,6 +182,10 @@ class Topics:
         def change(topic: Topic) -> Topic:
             settings = revised(topic.settings)
             check_topic(name, settings)
+            if topic.paused and not settings.persistent:
+                raise UsageError(
+                    f"topic {name!r} is paused, and its queue keeps its changes: resume it first"
+                )
             if any(getattr(settings, kept) != getattr(topic.settings, kept) for kept in FIXED):
                 raise UsageError(
                     f"topic {name!r}: {' and '.join(FIXED)} cannot be changed; delete and create it"
@@ -199,13 +203,17 @@ class Topics:
         """Stops deliveries of a topic from its owners' next heartbeat on, or resumes them. Cost: 2 requests.
 
         While the topic is paused, entries stay, new entries are accepted, and no attempts or time are used up.
-        `UsageError` if the topic is pulled.
+        `UsageError` if the topic is pulled, or not persistent.
         """
 
         def change(topic: Topic) -> Topic:
             if not topic.settings.endpoint:
                 raise UsageError(
                     f"topic {name!r} has no endpoint: it is pulled, so there is no delivery to pause"
+                )
+            if paused and not topic.settings.persistent:
+                raise UsageError(
+                    f"topic {name!r} is not persistent: no queue would keep its changes meanwhile"
                 )
             return replace(topic, paused=paused)
 

@@ -57,6 +57,22 @@ def test_nothing_is_created_before_the_answer(project: Project) -> None:
 
 
 @pytest.mark.server
+@pytest.mark.parametrize("by", ["sqs", "sns", "eventbridge"])
+def test_the_plan_fits_a_terminal_of_80_columns(
+    project: Project, monkeypatch: pytest.MonkeyPatch, by: str
+) -> None:
+    """Otherwise a narrow terminal would break the plan's lines within names, which the user compares with AWS."""
+    monkeypatch.setenv("COLUMNS", "80")
+    for ran in (project.init("--by", by, answer="n\n"), project.init("--by", by, "--yes")):
+        plan = [line for line in ran.output.splitlines() if str(project.file) not in line]
+        assert len(plan) > 4
+        # The line for the YAML stays whole, so that it can be copied.
+        assert max(len(line) for line in plan if "queue_url" not in line) <= 80, ran.output
+    removed = project.init("--remove", "--yes").output
+    assert max(len(line) for line in removed.splitlines() if str(project.file) not in line) <= 80, removed
+
+
+@pytest.mark.server
 def test_one_command_brings_new_objects_into_the_table(project: Project) -> None:
     """The command adds the inlet to the YAML. A repetition changes nothing, and --remove deletes everything."""
     before = project.file.read_text()

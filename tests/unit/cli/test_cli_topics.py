@@ -43,6 +43,7 @@ VALUES: dict[str, Any] = {
     "rules": (Rule(suffix=".csv", events=("ObjectCreated:*",)),),
     "signals": "root",
     "without_rules": "none",
+    "persistent": False,
 }
 """Values that differ from the defaults. All other settings are numbers; each gets its default plus one."""
 
@@ -101,15 +102,16 @@ def test_every_option_has_its_effect(queue: NotificationQueue) -> None:
     for setting in SETTINGS:
         value = value_of(setting)
         match setting.name:
-            case "verify":
-                arguments += ["--no-verify"]
+            case "verify" | "persistent":
+                arguments += [f"--no-{setting.name}"]
             case "rules":
                 arguments += ["--rule", RULE]
             case "ttl_seconds":
                 arguments += ["--ttl-hours", "2"]
             case _:
                 arguments += [flag_of(setting), str(value)]
-    done("create", "t", *arguments)
+    assert "to https://hooks.example.com/, not persistent" in done("create", "t", *arguments)
+    assert "https://hooks.example.com/, not persistent" in done("list")
     found = queue.topics.get("t").settings
     for setting in settings_of(TopicSettings):
         assert getattr(found, setting.name) == value_of(setting) != setting.default
@@ -228,7 +230,7 @@ def test_purge_asks_and_deletes_only_dead_letters(queue: NotificationQueue) -> N
         (["--capacity", "4"], "8 shards are more than its capacity"),
         (["--url", "https://h/", "--concurrency", "0"], "--concurrency=0: must be at least 1"),
         (["--url", "ftp://h/"], "give https://host/path"),
-        (["--url", "https://h/", "--opaque-data", "x" * 1025], "at most 1024 printable"),
+        (["--url", "https://h/", "--opaque-data", "x" * 2049], "at most 2048 printable"),
         (["--rule", '{"regex": "(a"}'], "missing )"),
     ],
 )

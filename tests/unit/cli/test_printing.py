@@ -1,6 +1,7 @@
 """Texts from outside reach a terminal without control characters."""
 
 import json
+import os
 
 import click
 import pytest
@@ -20,6 +21,28 @@ def test_lines_are_escaped(capsys, err):
     printing.say(f"{HOSTILE}\nnext", err=err)
     captured = capsys.readouterr()
     assert (captured.err if err else captured.out) == f"{SHOWN}\nnext\n"
+
+
+@pytest.mark.parametrize("width", [40, 80])
+def test_a_paragraph_is_wrapped_and_its_words_stay_whole(capsys, monkeypatch, width):
+    """Otherwise a terminal would break a line within a name, and nobody could copy the name. A pipe gets one line, so
+    that programs can search it.
+    """
+    arn = "arn:aws:sqs:eu-central-1:123456789012:s3notify-orders-0123456789ab"
+    text = f"  + SQS queue {arn!r}, which keeps messages for 14 days (is\x1b missing)"
+    monkeypatch.setenv("COLUMNS", str(width))
+    printing.say_wrapped(text)
+    first, *others = capsys.readouterr().out.splitlines()
+    assert first.startswith("  + SQS queue")
+    assert all(line.startswith("      ") for line in others)
+    assert repr(arn) in first + others[0]
+    lines = [line for line in (first, *others) if arn not in line or width == 80]
+    assert max(map(len, lines)) <= width
+    assert " ".join(" ".join((first, *others)).split()) == text.replace("\x1b", "\\u001b").strip()
+    monkeypatch.delenv("COLUMNS")
+    monkeypatch.setattr(printing.shutil, "get_terminal_size", lambda *, fallback: os.terminal_size(fallback))
+    printing.say_wrapped(text)
+    assert len(capsys.readouterr().out.splitlines()) == 1
 
 
 def test_tables_are_escaped(capsys, monkeypatch):

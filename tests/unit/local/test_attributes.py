@@ -124,11 +124,17 @@ EXAMPLES: dict[str, tuple[list[Any], list[Any]]] = {
         [{"masters": "yarn"}, {"max_sessions": 0}, {"config": "spark.x=7"}, {"remote": 7}],
     ),
     "sqs": (
-        [None, {"queue_url": SQS}, {"queue_url": SQS, "region": "eu-west-1"}, {"queue_url": "{{ env.WORD }}"}],
+        [
+            None, {"queue_url": SQS}, {"queue_url": SQS, "region": "eu-west-1"}, {"queue_url": "{{ env.WORD }}"},
+            {"queue_url": SQS, "allow_networks": ["10.1.0.0/16"]},
+        ],
         [{}, {"queue_url": None}, {"queue_url": SQS, "queue_region": "eu-west-1"}, SQS],
     ),
     "http": (
-        [None, {}, {"host": "0.0.0.0", "port": "8080", "plain_http": "true", "secret_envs": ["A"]}],
+        [
+            None, {}, {"host": "0.0.0.0", "port": "8080", "plain_http": "true", "secret_envs": ["A"]},
+            {"allow_http": True},
+        ],
         [{"port": 70_000}, {"secret_env": ["A"]}, {"secret_envs": "A"}, {"plain_http": "perhaps"}, 8080],
     ),
     "deliver": (

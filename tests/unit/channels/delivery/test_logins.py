@@ -104,11 +104,39 @@ def test_binary_cloudevents_have_their_attributes_in_headers():
         "specversion": "1.0",
         "id": "id.1",
         "source": "aws:s3.b",
-        "type": "com.amazonaws.s3.ObjectCreated:Put",
+        "type": "com.amazonaws.ObjectCreated:Put",
         "subject": "a%20%22b%22%20%C3%A9%2520.csv",
     }
     (record,) = json.loads(body)["Records"]
     assert named["ce-time"] == record["eventTime"]
+
+
+@pytest.mark.parametrize(
+    ("response", "expected"),
+    [
+        ({"x-amz-request-id": "tx1.42", "x-amz-id-2": "4155-default"}, "tx1.42.4155-default"),
+        ({"x-amz-request-id": "tx1.42"}, "id.1"),
+        (None, "id.1"),
+    ],
+    ids=["both", "one", "none"],
+)
+def test_binary_cloudevents_of_ceph_have_its_ids(response, expected):
+    """Otherwise a receiver would not recognise an event that it knows from Ceph. Without both ids of the request, two
+    events could get the same id.
+    """
+    one = entry(1)
+    details = {"eventSource": "ceph:s3", "awsRegion": "default"}
+    if response:
+        details |= {"responseElements": response}
+    from_ceph = replace(one, event=replace(one.event, details=details))
+    with Receiver(lambda _: 200).serving() as server, pusher(server.url, format="cloudevents-binary") as made:
+        made.post("t", [from_ceph])
+        headers, body = server.requests[0]
+    named = {name.lower(): found for name, found in headers.items()}
+    (record,) = json.loads(body)["Records"]
+    assert named["ce-id"] == expected
+    assert named["ce-type"] == f"com.amazonaws.{record['eventName']}"
+    assert named["ce-source"] == f"ceph:s3.{record['awsRegion']}.{record['s3']['bucket']['name']}"
 
 
 @pytest.mark.parametrize("scheme", ["https", "amqps", "kafkas"])

@@ -4,7 +4,7 @@ Source: ceph/ceph, src/test/rgw/bucket_notification/test_bn.py. The names below 
 start an RGW and a receiver, and write objects. This file has the requests and expectations of Ceph's tests, rewritten.
 An inlet reports the objects in place of RGW, and the topics' records are read from the queue.
 
-Adopted:
+Adopted here:
 
 - test_topic, test_topic_admin, test_topic_name: topics are made, made again, shown and deleted, and names are checked.
 - test_list_topics: the topics of one user are listed.
@@ -17,27 +17,28 @@ Adopted:
 - test_versioned_deletion_amqp: a configuration takes one kind of deletion.
 - test_opaque_data, test_persistent_topic_configs_*: attributes are stored and used.
 - test_persistent_multiple_endpoints_*: two puts of one configuration each, with on_put=merge.
-- test_persistent_topic_stats_*, test_kafka_batch_size: an endpoint is changed by making its topic again.
+- test_persistent_topic_stats_*, test_kafka_batch_size(_mismatch): an endpoint is changed by making its topic again.
 - test_notification_caching, test_connection_caching: one attribute is changed, namely the endpoint or `use-ssl`.
 - test_topic_migration_to_an_account: the same id is put with another topic.
 
+Adopted in test_ceph_suite_messages: the tests that read the messages of receivers.
+
 Not applicable, with the reason:
 
-- test_notification_amqp, _kafka, _http, _cloudevents, …_security_*, …_brokers_*, …_idle*, test_creation_triggers_ssl,
-  _external, test_persistent_notification_*: messages to endpoints come from `s3notify deliver`, and are tested in
-  tests/unit/channels/delivery and tests/contracts.
-- test_lifecycle_*, test_creation_triggers_amqp, test_post_object_upload_amqp, test_multipart_*, test_metadata_amqp,
-  test_notification_multi_delete, test_versioning_amqp, test_ps_s3_notification_concurrent_put_eventtime,
-  test_ps_s3_x_amz_request_id_on_master: RGW makes these events from writes. test_event_details tests that the fields of
-  these events are passed on. RGW's posts are received in tests/ceph.
-- test_persistent_cleanup, _reload, _topic_dump, _gateways_*, *_sharded_topic_*, test_1K_topics: they test RGW's queue.
-  Our queue is tested in tests/unit/protocols/notification_queue and tests/simulation, and shown by `s3notify topics
-  stats` and `dump`.
-- test_list_topics_migration, _v1, *_v2_*migration: they test RGW's formats of topics. One of these tests puts 110
+- test_notification_amqp, _kafka, _kafka_multiple_brokers_*, _kafka_security_*, …_idle*, test_creation_triggers_ssl,
+  _external, test_persistent_notification_amqp, _kafka, _http, _pushback: messages through brokers, TLS, and a slow
+  endpoint. `s3notify deliver` sends these, and tests/unit/channels/delivery and tests/contracts test it.
+- test_lifecycle_abort_mpu: the end of an upload changes no object, so no topic here gets such an event.
+- test_ps_s3_x_amz_request_id_on_master: RGW makes the request's id. RGW's posts are received in tests/ceph.
+- test_persistent_cleanup, _reload, _topic_dump, *_sharded_topic_*, test_1K_topics: they test RGW's queue. Our queue is
+  tested in tests/unit/protocols/notification_queue and tests/simulation, and shown by `s3notify topics stats` and
+  `dump`.
+- test_list_topics_migration, _v1, test_data_path_v2_*: they test RGW's formats of topics. One of these tests puts 110
   configurations on a bucket. The front allows 100 configurations on a bucket, as S3 does.
 - test_topic_permissions_*, test_topic_no_permissions, …_account, tenants, `Policy`: they test RGW's users; the front
   gives each key all permissions.
-- test_topic_with_secret and some other tests have no body in Ceph's file.
+- test_topic_with_secret, test_topic_update, test_notification_update, test_multiple_topics_notification,
+  test_persistent_gateways_recovery and test_persistent_multiple_gateways have no body in Ceph's file.
 
 Differences:
 
@@ -46,7 +47,8 @@ Differences:
 - If two configurations of one topic take the same change, RGW sends two records. The front sends one record, with the
   first id.
 - RGW allows two tags with the same name; S3 does not.
-- All topics are persistent.
+- A topic is persistent unless it has persistent=false; in RGW it is the reverse.
+- Secrets are no attributes: `login-env` names the worker's variable, and Kafka's `mechanism` is `?sasl=` of the url.
 """
 
 import json
@@ -59,14 +61,13 @@ from botocore.exceptions import ClientError
 from s3notify_platform.channels.delivery.endpoint import Endpoint
 from s3notify_platform.channels.delivery.messages import FORMATS
 from s3notify_platform.protocols.notification_queue import Event
-from tests.support.front import BUCKET, REGION, Front, running_front
+from tests.support.front import BUCKET, HTTP, REGION, Front, configured, running_front, topic
 
 AMQP = {
     "push-endpoint": "amqp://127.0.0.1:7001/vhost_1",
     "amqp-exchange": "amqp.direct",
     "amqp-ack-level": "none",
 }
-HTTP = {"push-endpoint": "http://127.0.0.1:9001"}
 
 
 def elements(text: str) -> list[tuple[str, str]]:
@@ -77,19 +78,9 @@ def value(text: str, name: str) -> str:
     return next(found for tag, found in elements(text) if tag == name)
 
 
-def configured(front: Front, *configurations: dict[str, Any], bucket: str = BUCKET) -> None:
-    front.client("s3").put_bucket_notification_configuration(
-        Bucket=bucket, NotificationConfiguration={"TopicConfigurations": list(configurations)}
-    )
-
-
 def found(front: Front) -> list[dict[str, Any]]:
     got = front.client("s3").get_bucket_notification_configuration(Bucket=BUCKET)
     return got.get("TopicConfigurations", [])
-
-
-def topic(front: Front, name: str = "prefix-1_topic", **attributes: str) -> str:
-    return front.client("sns").create_topic(Name=name, Attributes=attributes or HTTP)["TopicArn"]
 
 
 def key_filter(**rules: str) -> dict[str, Any]:

@@ -170,6 +170,15 @@ def test_too_many_rules_are_refused(queue):
         (Rule(prefix="raw/", regex="logs/.*"), "no key that begins with 'raw/' matches 'logs/.\\*'"),
         (Rule(prefix="raw/", regex="(?i)rab/[0-9]+"), "no key that begins with"),
         (Rule(prefix="raw/a/b", regex="raw/a"), "no key that begins with"),
+        (Rule(prefix="a" * 600, suffix="b" * 600), "a key has 1200 bytes; .* at most 1024 bytes"),
+        (Rule(prefix="é" * 500, suffix="é" * 24 + "b" * 100), "a key has 1100 bytes"),
+        (
+            Rule(suffix=".csv", regex=r".*\.json"),
+            r"no key that ends with '.csv' matches '\.\*\\\\.json'",
+        ),
+        (Rule(suffix="x.json", regex=r"[a-z]+/\d+z\.json|.*y\.json$"), "no key that ends with 'x.json'"),
+        (Rule(prefix="a/", suffix=".csv", regex=r"a/.*\.json|b/.*\.csv"), "begins with 'a/' and ends with"),
+        (Rule(suffix=".csv", regex=r"(?:a|b)(?P<n>c)\.tsv\z"), "ends with '.csv'"),
     ],
 )
 def test_rules_that_can_never_match_are_refused(queue, rule, why):
@@ -184,6 +193,7 @@ def test_rules_that_can_never_match_are_refused(queue, rule, why):
         ({"bucket": "b"}, Rule(bucket="other"), "bucket 'other' takes nothing"),
         ({"prefix": "raw/"}, Rule(prefix="new/"), "prefix 'new/' takes nothing"),
         ({"prefix": "raw/"}, Rule(regex="new/.*"), "no key that begins with 'raw/'"),
+        ({"prefix": "a" * 600}, Rule(suffix="b" * 600), "a key has 1200 bytes"),
     ],
 )
 def test_rules_that_never_match_in_their_topic_are_refused(queue, topic, rule, why):
@@ -205,6 +215,39 @@ def test_a_rule_that_matches_a_key_is_not_refused(key, cut, pattern):
     if rule.takes("b", key):
         rule.check()
         rule.check_within("b", key[: cut // 2])
+
+
+PIECES = (
+    (".*", "ab.c"), (r"\.", "."), ("a", "a"), ("b?", ""), ("é+", "éé"), (r"\d{2}", "12"), ("[a-c]", "c"),
+    ("[]|)(]", "|"), (r"\|", "|"), ("(?:a|b.)", "b/"), ("(b|c)*", ""), ("x{0,2}", "xx"), (r"\pL", "N"),
+    (r"\p{L}", "l"), (r"\x41", "A"), (r"\x{42}", "B"), (r"\103", "C"), ("^", ""), ("$", ""), ("(?i:d)", "D"),
+    (r"\Q.+\E", ".+"), ("[[:digit:]\\]]", "]"), (r"\[", "["),
+)  # fmt: skip
+"""Parts of patterns, each with a text that it matches."""
+
+
+@given(
+    pieces=st.lists(st.sampled_from(PIECES), min_size=1, max_size=6),
+    others=st.lists(st.sampled_from(["x", "", "(a|b)c", "[|]", r"\("]), max_size=2),
+    cuts=st.tuples(st.integers(0, 12), st.integers(0, 12)),
+)
+def test_a_rule_with_a_suffix_that_matches_a_key_is_not_refused(pieces, others, cuts):
+    """Otherwise a useful rule would be refused because its pattern was misunderstood."""
+    pattern = "|".join(["".join(part for part, _ in pieces), *others])
+    key = "".join(text for _, text in pieces)
+    rule = Rule(prefix=key[: cuts[0]], suffix=key[cuts[1] :], regex=pattern)
+    if key and rule.takes("b", key):  # an anchor inside of the pattern matches nothing
+        rule.check()
+
+
+@pytest.mark.parametrize(
+    ("prefix", "suffix"),
+    [("a" * 600, "a" * 600), ("x/" + "é" * 500, "é" * 500 + ".csv"), ("a" * 1024, "a"), ("a", "b" * 1023)],
+    ids=["equal", "overlapping", "inside", "exact"],
+)
+def test_a_prefix_and_a_suffix_that_overlap_are_not_refused(prefix, suffix):
+    """Otherwise a rule would be refused although a key of 1,024 bytes or fewer has both texts."""
+    Rule(prefix=prefix, suffix=suffix).check()
 
 
 def test_a_topic_without_rules_may_receive_nothing(queue):
