@@ -3,6 +3,10 @@
 A `Change` is a writer's request: its `onto` makes the next state from a snapshot. If another writer creates a version
 first, `onto` is called again with a snapshot of this version. So each kind of change handles all cases of concurrent
 writers in one place.
+
+The docstring of the module of each kind of change has the table of these cases: `round`, `derived_round`, `retype`, and
+in `maintenance/` `compaction`, `table_erasure`, `table_rollback` and `vacuum`. `migrate` commits no version: `known`
+makes runs refuse the table meanwhile, or a run with the former settings is refused by the table's identity.
 """
 
 from collections.abc import Mapping, Sequence
