@@ -223,6 +223,22 @@ def test_vacuum_begins_on_top_of_other_writers(table, store, clock, change, coun
     assert bool(fields) == isinstance(change, Grows), "the vacuum keeps the schema"
 
 
+def test_vacuum_begins_on_top_of_another_engine_that_merged_packs(table, store, clock):
+    """The engine has named an old file, which must stay."""
+    names = orphaned(table, store, clock)
+    base = table.opened()
+    old = replace(pack("old", 1, 1, label=1), data_change=False)
+
+    def other():
+        removes = tuple(each.removed(1, data_change=False) for each in base.packs.values())
+        foreign(store, base.version + 1, LogVersion(adds=(old,), removes=removes))
+
+    report = vacuum(beaten(table.whole, [other]).committer, base, retention_seconds=RETENTION, clock=clock)
+    assert set(report.names) == names - {LAYOUT.file(old.path)}
+    assert LAYOUT.file(old.path) in packs(store)
+    assert table.counted() == {1: 1}
+
+
 def test_vacuum_removes_nothing_after_a_refused_version_of_another_engine(table, store, clock):
     names = orphaned(table, store, clock)
     base = table.opened()
