@@ -193,9 +193,9 @@ STATE_GAP_BYTES: Final = 128 << 10
 MANIFEST_BYTES: Final = 1 << 20
 """Largest size in bytes of a manifest. A larger manifest is refused before the version's files are written.
 
-The counts of 1000 slots and full inline parts take up to 120 KB, and each commit writes them. The limit is higher because a
-table of 100 million objects has about 110 state files, and the manifest names the first and the last key of each file.
-With keys of `MAX_KEY_BYTES`, such a manifest has up to 650 KB."""
+Each commit writes the counts of 1000 slots and the inline parts, up to 120 KB. The limit is higher because a table of
+100 million objects has about 110 state files, and the manifest names the first and the last key of each file. With keys
+of `MAX_KEY_BYTES`, such a manifest has up to 650 KB."""
 
 CHANGES_INLINE: Final = 32
 """Largest number of changes of states that a manifest contains. If there are more changes, they are written to a
