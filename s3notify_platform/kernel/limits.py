@@ -67,6 +67,13 @@ have twice as many bytes."""
 SCHEMA_WARN_SHARE: Final = 0.8
 """Share of `MAX_COLUMNS` or `MAX_SCHEMA_BYTES` at which `s3notify status` begins to warn of an inferred schema."""
 
+REWRITE_WARN_TIMES: Final = 10
+"""`s3notify status` warns if the newest batches wrote more than this many times the bytes again that they changed."""
+
+REWRITE_WARN_BYTES: Final = 64 << 20
+"""Bytes written again by the newest batches from which `REWRITE_WARN_TIMES` applies. In a small table, each change
+writes most of the table again, which costs little."""
+
 MAX_CELLS: Final = 8 << 20
 """Largest number of values that are parsed together: records (in JSON: objects) times columns. Larger inputs are parsed
 in parts."""
