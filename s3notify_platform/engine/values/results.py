@@ -1,5 +1,6 @@
 """The results of slots and of batches, and the state of a run while it collects results."""
 
+import json
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -101,6 +102,22 @@ class SlotResult:
         """All tracebacks, by key. The traceback of the slot's own error has the key ""."""
         return {"": self.trace, **self.traces} if self.trace else {**self.traces}
 
+    @property
+    def reason(self) -> str:
+        """The reason why the slot was not committed. The text names no keys of objects, because `erase` does not reach
+        all places where it is kept.
+        """
+        if self.error or not self.unread:
+            return self.error or self.status
+        first, *more = dict.fromkeys(without_key(reason, key) for key, reason in self.unread.items())
+        others = f"; and for {len(more)} other reasons" if more else ""
+        return f"{len(self.unread)} of its objects could not be read: {first}{others}"
+
+    @property
+    def first_trace(self) -> str:
+        """The first traceback of the slot, without the key of its object; "" without an unforeseen error."""
+        return next((without_key(trace, key) for key, trace in self.every_trace.items()), "")
+
 
 @dataclass(slots=True, kw_only=True)
 class BatchResult:
@@ -191,8 +208,10 @@ class Run:
 
 
 def without_key(text: str, key: str) -> str:
-    """Removes the object's key from a reason or a traceback. Pure."""
-    return text.replace(key, "…") if key else text
+    """Removes the object's key from a reason or a traceback, also where the key is quoted. Pure."""
+    for form in (key, repr(key)[1:-1], json.dumps(key)[1:-1], json.dumps(key, ensure_ascii=False)[1:-1]):
+        text = text.replace(form, "…") if form else text
+    return text
 
 
 def added_result(earlier: SlotResult | None, later: SlotResult) -> SlotResult:
