@@ -27,7 +27,8 @@ from s3notify_platform.engine.batch.list_or_follow import Decision, decide, topi
 from s3notify_platform.engine.batch.signals_seen import Seen, read_seen, write_seen
 from s3notify_platform.engine.batch.traces import trace_batch
 from s3notify_platform.engine.loop import Round, close, commit_rounds
-from s3notify_platform.engine.values.results import BatchResult, Progress, Reading, SlotResult
+from s3notify_platform.engine.run_state import Reading
+from s3notify_platform.engine.values.results import BatchResult, Progress, SlotResult
 from s3notify_platform.formats.rescue import added
 from s3notify_platform.kernel.clock import SYSTEM_CLOCK, Clock, backoff_seconds, unique_name
 from s3notify_platform.kernel.errors import (
