@@ -5,8 +5,8 @@ first, `onto` is called again with a snapshot of this version. So each kind of c
 writers in one place.
 
 The docstring of the module of each kind of change has the table of these cases: `round`, `derived_round`, `retype`, and
-in `maintenance/` `compaction`, `table_erasure`, `table_rollback` and `vacuum`. `migrate` commits no version: `known`
-makes runs refuse the table meanwhile, or a run with the former settings is refused by the table's identity.
+in `maintenance/` `compaction`, `table_erasure`, `table_rollback` and `vacuum`. `migrate` has no such table, because it
+commits no version: it changes the table's identity in `known`, and later runs with the former settings are refused.
 """
 
 from collections.abc import Mapping, Sequence
