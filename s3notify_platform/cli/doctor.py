@@ -53,23 +53,19 @@ def doctor(
     Exit code 0 if the platform can run. Exit code 1 if the platform cannot run, or if events do not arrive; the reason
     is printed.
     """
-    from contextlib import closing
-
     from s3notify_platform.deploy import Tables, examine_tables
     from s3notify_platform.local.dagster_versions import installed_versions
-    from s3notify_platform.stores.open_store import open_tags
+    from s3notify_platform.stores.open_store import address_of, open_store, open_tags
     from s3notify_platform.stores.probe import choose_commit, probe
-    from s3notify_platform.stores.s3 import S3ObjectStore
-    from s3notify_platform.stores.s3.tags import tags_of
+    from s3notify_platform.stores.rules import tags_of
 
     _check_sources()
     platform, given = place.platform(), place.settings
     name, records_table, lease_table = (given.get(one) for one in ("name", "records_table", "lease_table"))
     prefix = LocationSettings(name=name).platform_prefix if name else ""
     prefix = given["platform_prefix"] or prefix
-    with closing(S3ObjectStore(platform, connect_seconds=5.0, attempts=3)) as store:
-        asked = store.endpoint_url
-        found = probe(store, prefix)
+    asked = address_of(platform)  # first, since the error about missing credentials ends the command
+    found = probe(open_store(platform), prefix)
     tables = examine_tables(
         Tables(
             records=records_table,

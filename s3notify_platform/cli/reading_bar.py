@@ -7,7 +7,7 @@ from contextlib import contextmanager, suppress
 from threading import Event, Thread
 from typing import TYPE_CHECKING, Final
 
-from s3notify_platform.engine.values.results import Reading
+from s3notify_platform.engine.run_state import Reading
 
 if TYPE_CHECKING:
     from pyspark import SparkContext

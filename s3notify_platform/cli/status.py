@@ -195,8 +195,8 @@ def _details(one: "SourceStatus", *, alone: bool) -> Iterator[str]:
         yield f"{shown(one.place)}; table {one.table or 'not begun'}"
     for what in (what for batch in one.batches for what in batch.doing):
         yield f"{one.name}, now: {what}"
-    if one.schema is not None and one.schema.warning:
-        yield f"{one.name}: {one.schema.warning}"
+    warnings = [each.warning for each in (one.schema, one.rewrites) if each is not None]
+    yield from (f"{one.name}: {warning}" for warning in warnings if warning)
     if one.without_records:
         yield (
             f"{one.name}: {one.without_records:,} objects gave neither rows nor rejected records: "

@@ -15,13 +15,12 @@ from s3notify_platform.engine.commit.staged import Base, StagedRound, outcomes_o
 from s3notify_platform.engine.jobs import Jobs
 from s3notify_platform.engine.loop import Results, Round, StagedTable, commit_round
 from s3notify_platform.engine.read.splits import may_be_cut
+from s3notify_platform.engine.run_state import Reading, Run
 from s3notify_platform.engine.stage.collect import StagedPart
 from s3notify_platform.engine.values.plan import Plan, SlotPlan, refuse_withdrawals
 from s3notify_platform.engine.values.results import (
     BatchResult,
     Progress,
-    Reading,
-    Run,
     SlotResult,
     added_result,
     without_key,

@@ -1,5 +1,19 @@
 """The loop of a run. Only this module commits rounds, and defines the order of all steps that follow a commit.
 
+The order, and the reason of each place
+    1. `commit_round`: the rows are visible, and `known` has the table version.
+    2. `report` tells Dagster. A crash before it leaves the entries, so the slots are requested and reported again.
+    3. The round's entries leave the queue. They are no longer needed, because the table has the state of the objects.
+    4. `Steps.ask_again` requests the slots that were not read completely.
+    5. `close`, for each round, or once for the whole batch:
+       `note_writers` notes a writer that does not queue, before its slots count as done;
+       `note_open` notes the slots that failed or are unfinished, before they could leave the rescan backlog;
+       `settle` removes the slots that a listing has settled from the rescan backlog;
+       `acknowledge` says that the work is done: a stamp on the batch's chain, or the epoch that was compared.
+
+A crash at any step loses nothing: the batch stays open, and its slots are requested again, found unchanged, and
+reported. With the reverse order, a crash could leave a committed slot unreported, or a failed slot forgotten, forever.
+
 A round commits some slots to all tables of the run, one table after the other: first the source's table, then the
 derived tables. The rows of each derived table are made from the table version that was just committed to the preceding
 table. Sensor runs, backfills and `s3notify ingest` take the rounds of a run from `commit_rounds`. The next round
@@ -9,6 +23,7 @@ depends on the results of the previous one.
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from s3notify_platform.engine.values.results import SlotResult
 from s3notify_platform.kernel.slots import Slot
@@ -42,6 +57,12 @@ class Round:
     entries: Mapping[Slot, Sequence[Entry]] = field(default_factory=dict)
     unannounced: int = 0
     results: dict[str, Results] = field(default_factory=dict)
+
+    def add(self, other: "Round") -> None:
+        """Adds the results of a later round of the same batch."""
+        self.unannounced += other.unannounced
+        for name, results in other.results.items():
+            self.results.setdefault(name, {}).update(results)
 
     @property
     def _first(self) -> Results:
@@ -90,28 +111,49 @@ def commit_round(staged: Round) -> None:
         staged.results.setdefault(table.name, {}).update(table.commit())
 
 
+class Steps(Protocol):
+    """The steps of a driver after a commit. Only `commit_rounds` and `close` call them, in the order of the module
+    docstring.
+    """
+
+    def ask_again(self, slots: Iterable[Slot]) -> None:
+        """Requests these slots again, which were not read completely."""
+        ...
+
+    def note_writers(self, done: Round) -> None:
+        """Notes a writer that does not queue, if `done` has unannounced changes."""
+        ...
+
+    def note_open(self, done: Round) -> None:
+        """Notes the slots that failed or are unfinished, so that a later process requests them."""
+        ...
+
+    def settle(self, done: Round) -> None:
+        """Removes the slots that a listing has settled from the rescan backlog."""
+        ...
+
+    def acknowledge(self, done: Round) -> None:
+        """Says that the work is done."""
+        ...
+
+
 def commit_rounds(
     rounds: Iterable[Round],
     *,
     queue: NotificationQueue,
     beside: Executor,
+    steps: Steps,
     report: Callable[[Round], None] = lambda _: None,
-    ask_again: Callable[[Iterable[Slot]], None] = lambda _: None,
-    settle: Callable[[Round], None] = lambda _: None,
+    closes: bool = True,
 ) -> Iterator[Round]:
-    """Commits the rounds of a run one after the other, each with all steps that follow a commit, in a safe order.
+    """Commits the rounds of a run one after the other, each with all steps that follow a commit, in a safe order (see
+    the module docstring).
 
     Yields each round after its last step. Every driver of a run takes its rounds from this function.
 
-    After the commit of a round, the rows of the round are visible, and the table version is noted in `known`. Then the
-    function calls `report`, removes the round's entries from the queue, and calls `ask_again` with the slots that were
-    not read completely. The last step calls `settle`, which settles the rescan backlog and stamps the batch's chain.
-
-    A crash at any step loses nothing: the batch stays open, and its slots are requested again, found unchanged, and
-    reported. With the reverse order, a crash could leave a committed slot unreported forever.
-
-    `beside` runs a background task, which returns the space of the removed entries to the queue. No step waits for this
-    task.
+    `closes`: True if each round is closed by itself. If not, the driver calls `close` for the whole batch after the
+    last round. `beside` runs a background task, which returns the space of the removed entries to the queue. No step
+    waits for this task.
 
     Cost of a round: the requests of `commit_round`, of `NotificationQueue.remove` for the entries, and of the given
     functions.
@@ -120,6 +162,15 @@ def commit_rounds(
         commit_round(each)
         report(each)
         queue.remove(each.done_entries(), beside=beside)
-        ask_again(each.incomplete())
-        settle(each)
+        steps.ask_again(each.incomplete())
+        if closes:
+            close(each, steps)
         yield each
+
+
+def close(done: Round, steps: Steps) -> None:
+    """The last steps of a round, or of all rounds of a batch together. Cost: the requests of the steps."""
+    steps.note_writers(done)
+    steps.note_open(done)
+    steps.settle(done)
+    steps.acknowledge(done)

@@ -5,7 +5,8 @@ Requests of one look at a source:
 - Tables: the requests of `LogTable.newest` for the source's table, for the table of each slot asset, and for each
   derived table.
 - Newest commit: 1 GET and 1 HEAD.
-- A derived table that is behind: 1 GET for each of up to `VERSIONS_READ` new versions.
+- Versions: 1 GET for each of the newest `VERSIONS_WEIGHED` versions that was not read before. A derived table that is
+  behind: the same for each of up to `VERSIONS_READ` versions.
 - Ages of slots: 1 HEAD for each of up to `VERSIONS_TIMED` new versions.
 - Queue: 1 GET of the rescan backlog, and 1 scan of each topic of the source's queue.
 - Open chains: 1 LIST for each 1000 records of chains, and 2 GETs for each open chain.
@@ -20,6 +21,7 @@ from typing import Any, Final
 
 from s3notify_platform.engine.batch.batches import EVERYTHING, BatchPayload, Failing, SensorState
 from s3notify_platform.engine.batch.heartbeats import fresh_beats
+from s3notify_platform.explain.rewrites import Rewrites, rewrites_of, total
 from s3notify_platform.explain.slot_map import SlotMap
 from s3notify_platform.explain.version_times import VersionTimes
 from s3notify_platform.kernel.clock import SYSTEM_CLOCK, Clock
@@ -38,6 +40,7 @@ from s3notify_platform.protocols.notification_queue import TopicStats
 from s3notify_platform.protocols.source_enumerator import Failed, RescanBacklog
 from s3notify_platform.source.source import Source
 from s3notify_platform.stores.open_store import open_store
+from s3notify_platform.table.delta.actions import LogVersion
 from s3notify_platform.table.manifest import SlotFacts
 from s3notify_platform.table.pinned_schema import TableSchema, schema_of, size_of
 from s3notify_platform.table.reread import stale_slots
@@ -45,6 +48,9 @@ from s3notify_platform.table.snapshot import Absent, LogReader, Snapshot
 from s3notify_platform.table.versions import note_of
 
 VERSIONS_READ: Final = 100
+
+VERSIONS_WEIGHED: Final = REQUESTS_IN_FLIGHT
+"""Number of the newest versions whose rewritten bytes are counted. All of them are read at the same time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,6 +109,19 @@ class SchemaStatus:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RewriteStatus:
+    """The bytes that the newest `versions` of the table wrote again to withdraw rows, and the bytes that they changed.
+
+    `warning`: a warning that batches write much more than they change, with advice, or "".
+    """
+
+    versions: int
+    bytes: int
+    changed_bytes: int
+    warning: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FollowingStatus:
     """A derived table. `rows`: the number of the table's rows. `version`: the version of the source's table from which
     the derived table is made, or -1 if the derived table was never made.
@@ -125,10 +144,10 @@ class SourceStatus:
     the files with rows and rejects. `without_records`: the number of objects with bytes, but neither rows nor rejects.
     `stale`: the number of slots whose rows another code version made, by the name of the table. Tables whose code
     version is unknown are left out of `stale`. `queue`: the source's topic. `topics`: the other topics of the source's
-    queue. `rescan`: the number of slots that wait for a listing. `schema`: None before the first batch. `following`:
-    derived tables that are made as a whole. `failures`: the failing slots. Failures in the sensor's batches are known
-    only with a Dagster instance. Without an instance, `failures` is None if no slot failed in `s3notify ingest`.
-    `paused`: True if the source's sensor is switched off.
+    queue. `rescan`: the number of slots that wait for a listing. `schema` and `rewrites`: None before the first batch.
+    `following`: derived tables that are made as a whole. `failures`: the failing slots. Failures in the sensor's
+    batches are known only with a Dagster instance. Without an instance, `failures` is None if no slot failed in
+    `s3notify ingest`. `paused`: True if the source's sensor is switched off.
     """
 
     name: str
@@ -153,6 +172,7 @@ class SourceStatus:
     last: LastCommit | None = None
     failures: tuple[SlotFailure, ...] | None = None
     schema: SchemaStatus | None = None
+    rewrites: RewriteStatus | None = None
     following: tuple[FollowingStatus, ...] = ()
     paused: bool = False
     map: SlotMap | None = field(default=None, repr=False)
@@ -183,8 +203,8 @@ class SourceLook:
         self._paused = paused
         self._clock = clock
         self._times = VersionTimes()
-        self._changed: dict[tuple[str, int], bool] = {}
-        """True for each version, by table, that changed rows or columns."""
+        self._versions: dict[tuple[str, int], _Version] = {}
+        """The facts about the versions that were read, by table and version."""
 
     @property
     def place(self) -> str:
@@ -236,6 +256,7 @@ class SourceLook:
             last=self._last(reader, slots, now_ms),
             failures=failures,
             schema=_schema(schema_of(snapshot.metadata) if snapshot is not None else None),
+            rewrites=self._rewrites(reader, snapshot) if snapshot is not None and slots else None,
             following=tuple(self._following(asset, snapshot, reader) for asset in self.source.kinds),
             paused=self._paused(),
             map=SlotMap(
@@ -306,11 +327,31 @@ class SourceLook:
         """
         if len(versions) > VERSIONS_READ:
             return len(versions)
-        new = [version for version in versions if (table, version) not in self._changed]
+        return sum(each.changes for each in self._read_versions(reader, table, versions))
+
+    def _rewrites(self, reader: LogReader, snapshot: Snapshot) -> RewriteStatus:
+        """The bytes that the newest versions wrote again. Cost: 1 GET for each of them that was not read before."""
+        newest = range(max(1, snapshot.version - VERSIONS_WEIGHED + 1), snapshot.version + 1)
+        done = total([each.rewrites for each in self._read_versions(reader, snapshot.table, newest)])
+        plain = self.source.input.overwrites != "vectors"
+        remedy = "set overwrites: vectors, or " if plain else ""
+        warning = (
+            f"the newest {len(newest)} versions wrote {done.again / 1e6:,.1f} MB of files again to change "
+            f"{done.changed / 1e6:,.1f} MB: {remedy}raise interval_seconds, so that one batch has more changes "
+            "(s3notify guide operating)"
+        )
+        return RewriteStatus(
+            versions=len(newest),
+            bytes=done.again,
+            changed_bytes=done.changed,
+            warning=warning if done.too_many else "",
+        )
+
+    def _read_versions(self, reader: LogReader, table: str, versions: range) -> "list[_Version]":
+        new = [version for version in versions if (table, version) not in self._versions]
         for version, body in zip(new, in_parallel(reader.version, new, REQUESTS_IN_FLIGHT), strict=True):
-            changed = body is None or body.changes_rows or body.metadata is not None
-            self._changed[table, version] = changed
-        return sum(self._changed[table, version] for version in versions)
+            self._versions[table, version] = _Version.of(body)
+        return [self._versions[table, version] for version in versions]
 
     def _last(self, reader: LogReader, slots: Mapping[Slot, SlotFacts], now_ms: int) -> LastCommit | None:
         newest = max((facts.generation for facts in slots.values()), default=0)
@@ -327,6 +368,20 @@ class SourceLook:
             age_seconds=max(0, now_ms - body.created_ms) / 1000,
             latency_seconds=max(0, body.created_ms - signal.modified_ms) / 1000 if seen and signal else None,
         )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Version:
+    """Facts about one version. `changes`: True if the version changed rows or columns, or is no longer kept."""
+
+    changes: bool
+    rewrites: Rewrites
+
+    @classmethod
+    def of(cls, body: LogVersion | None) -> "_Version":
+        if body is None:
+            return cls(changes=True, rewrites=Rewrites())
+        return cls(changes=body.changes_rows or body.metadata is not None, rewrites=rewrites_of(body))
 
 
 def _schema(pinned: TableSchema | None) -> SchemaStatus | None:

@@ -67,6 +67,13 @@ have twice as many bytes."""
 SCHEMA_WARN_SHARE: Final = 0.8
 """Share of `MAX_COLUMNS` or `MAX_SCHEMA_BYTES` at which `s3notify status` begins to warn of an inferred schema."""
 
+REWRITE_WARN_TIMES: Final = 10
+"""`s3notify status` warns if the newest batches wrote more than this many times the bytes again that they changed."""
+
+REWRITE_WARN_BYTES: Final = 64 << 20
+"""Bytes written again by the newest batches from which `REWRITE_WARN_TIMES` applies. In a small table, each change
+writes most of the table again, which costs little."""
+
 MAX_CELLS: Final = 8 << 20
 """Largest number of values that are parsed together: records (in JSON: objects) times columns. Larger inputs are parsed
 in parts."""
@@ -191,6 +198,13 @@ STATE_READ_BYTES: Final = 8 << 20
 
 STATE_GAP_BYTES: Final = 128 << 10
 """Largest gap in bytes between two pages that one request reads together."""
+
+MANIFEST_BYTES: Final = 1 << 20
+"""Largest size in bytes of a manifest. A larger manifest is refused before the version's files are written.
+
+Each commit writes the counts of 1000 slots and the inline parts, up to 120 KB. The limit is higher because a table of
+100 million objects has about 110 state files, and the manifest names the first and the last key of each file. With keys
+of `MAX_KEY_BYTES`, such a manifest has up to 650 KB."""
 
 CHANGES_INLINE: Final = 32
 """Largest number of changes of states that a manifest contains. If there are more changes, they are written to a

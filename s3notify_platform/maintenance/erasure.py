@@ -7,6 +7,8 @@ Steps, each safe to repeat
        next batch builds them again. Tables that follow the source's table as a whole (`latest`, `cluster_by`) are
        removed, and the next batch builds them again.
     3. Remove the object's entries and dead letters from the queue.
+    4. Remove the failure of the object's slot, and each failure that names the object, from the rescan backlog. A
+       failure may quote values of the object. The slot stays in the backlog, so the next batch looks at it.
 
 The order matters, because a slot asset may be built from the source's table between two steps. If the command is killed
 at any point, every table is consistent.
@@ -29,6 +31,7 @@ from s3notify_platform.maintenance.table_erasure import Erased, ending
 from s3notify_platform.maintenance.table_erasure import erase as erase_from
 from s3notify_platform.maintenance.task import Report
 from s3notify_platform.protocols.ack_chain import AckChains
+from s3notify_platform.protocols.source_enumerator import RescanBacklog
 from s3notify_platform.source.location import Location
 from s3notify_platform.source.source import Source
 from s3notify_platform.stores.open_store import open_store
@@ -88,7 +91,7 @@ def erase(
     The commit mode of `source` must be settled (`settle_commit_mode`). `platform`: a store to use instead of the
     source's own store. `UsageError`: the object is still in the bucket, so the next batch would ingest it again.
     `ConflictError`, `UnavailableError`, `UnknownOutcomeError`: repeat the call. Requests: those of
-    `maintenance.table_erasure` for each table, and of `NotificationQueue.erase`.
+    `maintenance.table_erasure` for each table, of `NotificationQueue.erase`, and 1 to 3 for the backlog.
     """
     location, slot = source.location, slot_of(key, source.location.slots)
     check_erasable(source, key)
@@ -114,6 +117,11 @@ def erase(
         location.slot_signals(store, clock=clock).signal_slots([slot])
     entries, waiting = location.queue(store).erase(
         source.input.bucket.bucket, key, own=source.name, user=opened.topic_user(location.slots)
+    )
+    backlog = RescanBacklog(location.records(store), clock=clock)
+    failures = backlog.read().failed.items()
+    backlog.note_failed(
+        {}, ended=[each for each, one in failures if each == slot or key in f"{one.reason}{one.trace}"]
     )
     batches = (
         chain.tag

@@ -20,6 +20,16 @@ Invariants
       object in the bucket again (`Erased.left`).
     - A file that is written again gets a new name.
 
+| another writer, since step 1 was planned | the erasure starts again on that version, and |
+|---|---|
+| changed other slots, or the object's slot | removes everything that the version has of the object |
+| merged or replaced packs, hid rows, merged state files | writes the new packs and state files again |
+| let the schema grow, erased an object, too | is committed with the new schema, without both objects |
+| is another engine whose version is adopted | writes the engine's packs again, if they may hold the object |
+| is another engine whose version is refused | fails with an error, as every writer does |
+
+After two restarts, the erasure holds the table: other writers wait (`Known.held`).
+
 Files of later runs can stay, so a call must be repeated once, after the duration of the longest run
 (`Erased.again_ms`). Other processes continue: readers and writers that use an earlier version open the table again.
 
@@ -27,9 +37,9 @@ The statistics in a version hold values of rows, but are not searched. A version
 names a file that holds the object. Names of columns stay. If the bucket keeps former versions of the platform's
 objects, these object versions stay, too.
 
-Requests: those of a commit, 1 LIST for each 1000 objects of the table, and 2 GETs for each kept version. A file that
-may hold the object costs 1 GET if e does not name the file. An emptied version costs 1 PUT, and each other removed
-object costs 1 DELETE.
+Requests: those of a commit, 1 or 2 of `known`, 1 LIST for each 1000 objects of the table, and 2 GETs for each kept
+version. A file that may hold the object costs 1 GET if e does not name the file. An emptied version costs 1 PUT, and
+each other removed object costs 1 DELETE.
 """
 
 import json
@@ -54,6 +64,7 @@ from s3notify_platform.table.changes import erased
 from s3notify_platform.table.commit import Committed
 from s3notify_platform.table.delta.actions import Add, LogVersion
 from s3notify_platform.table.delta.log_state import NO_VERSION, OtherLogError
+from s3notify_platform.table.known import RESTARTS
 from s3notify_platform.table.log_table import LogTable
 from s3notify_platform.table.manifest import Manifest, SlotFacts
 from s3notify_platform.table.packs.pack_set import PackChanges, PackSet, live_after
@@ -68,6 +79,8 @@ CLOCKS_DIFFER_MS: Final = 10_000
 """The store's machines have separate clocks, so times from the store may differ by up to this much."""
 
 PASSES: Final = 3
+
+HOLDER: Final = "erase"
 
 _NUMBER: Final = re.compile(r"\d{20}(?!\d)")
 
@@ -124,7 +137,10 @@ def erase(
     what = _What(slot=slot, key=key, whole_slot=whole_slot)
     change = Erasure(table=table, what=what, clock=clock)
     for _ in range(PASSES):
-        done = table.commit(change, found)
+        try:
+            done = table.noted(table.committer.commit_alone(change, found, holder=HOLDER))
+        finally:
+            table.reader.known.release(HOLDER)
         assert isinstance(done, Committed), "an erasure always commits a version"
         found = done.snapshot
         history = _History.read(table, found, what)
@@ -189,6 +205,7 @@ class Erasure:
     rows: int = 0
     rejects: int = 0
     known: bool = False
+    _asked: int = 0
     _data: PackSet = field(init=False)
     _quarantine: PackSet = field(init=False)
 
@@ -198,7 +215,10 @@ class Erasure:
         self._quarantine = self.table.quarantine.fresh(vectors=False)
 
     def onto(self, base: Snapshot) -> Proposal:
-        """See `Change`."""
+        """See `Change`, and the table in the module docstring."""
+        self._asked += 1
+        if self._asked > RESTARTS:
+            self.table.reader.known.hold(HOLDER)
         slot, key, manifest = self.what.slot, self.what.key, base.manifest
         rows = self._changed(self._data, base.packs.values())
         rejects = self._changed(self._quarantine, manifest.rejects)

@@ -33,6 +33,7 @@ from s3notify_platform.table.commit import CommitResult, Committer
 from s3notify_platform.table.delta.actions import MetaData
 from s3notify_platform.table.delta.log_state import UNDOES, OtherLogError, after
 from s3notify_platform.table.delta.metadata import VECTORS, raised
+from s3notify_platform.table.known import RESTARTS
 from s3notify_platform.table.log_table import LogTable
 from s3notify_platform.table.manifest import Manifest, SlotFacts
 from s3notify_platform.table.proposal import Proposal
@@ -41,9 +42,6 @@ from s3notify_platform.table.states.state_levels import StateSet
 from s3notify_platform.table.versions import ROLLBACK, history, kept_versions, snapshot_of
 
 HOLDER: Final = f"table {ROLLBACK}"
-
-RESTARTS: Final = 2
-"""After this number of conflicts with other writers, the rollback makes the other writers wait."""
 
 REFUSED_MEANWHILE: Final = 5
 """The maximum number of attempts. Each attempt reads the log again, because another engine may have committed

@@ -37,8 +37,7 @@ from s3notify_platform.maintenance.task import Report
 from s3notify_platform.protocols.updates import Updates
 from s3notify_platform.source.location import Location
 from s3notify_platform.source.source import Source
-from s3notify_platform.stores.open_store import open_store, open_tags
-from s3notify_platform.stores.s3.tags import ObjectTags
+from s3notify_platform.stores.open_store import Tags, open_store, open_tags
 from s3notify_platform.table.manifest import Manifest
 from s3notify_platform.table.open_table import OpenTable
 
@@ -72,7 +71,7 @@ def tag_committed(
     *,
     seconds: float | None = None,
     objects: ObjectStore | None = None,
-    tags: ObjectTags | None = None,
+    tags: Tags | None = None,
     platform: ObjectStore | None = None,
     progress: Progress = lambda _: None,
     clock: Clock = SYSTEM_CLOCK,
@@ -188,7 +187,7 @@ class _Pass:
 
     source: Source
     objects: ObjectStore
-    tags: ObjectTags
+    tags: Tags
     counts: Counter[str] = field(default_factory=Counter)
     refused: list[str] = field(default_factory=list)
     unavailable: list[UnavailableError] = field(default_factory=list)

@@ -11,6 +11,12 @@ Invariants
     - Every kept version can be read: the log begins with a checkpoint, and versions are removed one by one, oldest
       first.
 
+| another writer, since the vacuum was planned | the vacuum's version |
+|---|---|
+| changed slots, let the schema grow, merged or removed packs | is committed on top; files that are named now stay |
+| is another engine whose version is adopted | is committed on top; files that are named now stay |
+| is another engine whose version is refused | fails with an error, and no file is removed |
+
 Ages are measured by the store's clock, from a probe object that is written at the start.
 
 Requests: 1 LIST for each 1000 objects of the table. If files must be removed: the requests of a commit, 2 GETs for each
@@ -61,7 +67,7 @@ class Fence:
     """A change that creates a version and changes nothing else."""
 
     def onto(self, base: Snapshot) -> Proposal | None:  # noqa: ARG002 - as `Change`
-        """See `Change`."""
+        """See `Change`, and the table in the module docstring."""
         return Proposal(operation=FENCE)
 
 

@@ -1,7 +1,7 @@
 """Acknowledges a run's slots: on the ack chain of its batch, and in the rescan backlog."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from s3notify_platform.engine.batch.batches import EVERYTHING, BatchPayload
 from s3notify_platform.engine.batch.list_or_follow import note_writers
@@ -14,7 +14,11 @@ from s3notify_platform.protocols.ack_chain import AlreadyFailed, Chain
 
 @dataclass(slots=True, kw_only=True)
 class Acknowledgement:
-    """Stamps the rounds of one run on the ack chain of the run's batch, if the batch has a chain.
+    """The steps of a Dagster run after a commit (`Steps`). Stamps the rounds of the run on the ack chain of its batch,
+    if the batch has a chain.
+
+    A crash between `settle` and the stamp is harmless: the slots stay open, are requested again, and are then found
+    unchanged.
 
     `batch`: the request of the run. `chain`: the batch's chain, if a sensor opened it. `opened`: the payload that the
     sensor gave the chain. The chain of a batch of everything has a single child, not one for each slot. This child is
@@ -27,40 +31,42 @@ class Acknowledgement:
     chain: Chain | None
     opened: BatchPayload
     run_id: str
-    _rounds: int = 0
-    _bad: set[Slot] = field(default_factory=set)
+    _stamps: int = 0
 
-    def stamp(self, done: Round) -> None:
-        """Stamps the committed and reported slots of a round. First, slots that a listing has settled leave the rescan
-        backlog.
+    def ask_again(self, slots: Iterable[Slot]) -> None:
+        """See `Steps`."""
+        self.clients.ask_again(slots, listing=self.opened.listing)
 
-        A crash between these two steps is harmless: the slots stay open, are requested again, and are then found
-        unchanged. If the round reveals an unqueued writer, the writer is noted before the slots are stamped.
+    def note_writers(self, done: Round) -> None:
+        """See `Steps`."""
+        if self.chain is not None:
+            note_writers(self.clients.backlog, self.opened.decision, unannounced=done.unannounced)
+
+    def note_open(self, done: Round) -> None:
+        """See `Steps`. There is nothing to do: these slots stay open on the chain, and the sensor keeps failed
+        slots.
         """
-        self._rounds += 1
-        bad = done.bad()
-        self._bad.update(bad)
-        if self.chain is None:
-            return
-        note_writers(self.clients.backlog, self.opened.decision, unannounced=done.unannounced)
-        if not self.batch.everything:
-            good = set(done.good())
-            self._settle(good)
-            self._stamp(good.intersection(map(Slot, self.batch.slots)))
 
-    def finish(self) -> None:
-        """Stamps a batch of everything, which no single round completes."""
-        if self.chain is not None and self.batch.everything:
-            self._settle(set(self.clients.source.location.all_slots()) - self._bad)
-            self._stamp((EVERYTHING,), starts=self._bad)
+    def settle(self, done: Round) -> None:
+        """See `Steps`. A batch of everything has compared all slots, including slots without a result."""
+        if self.chain is not None:
+            everything = self.batch.everything
+            good = set(self.clients.source.location.all_slots()) if everything else set(done.good())
+            rescans = self.opened.rescans
+            listed = good.difference(done.bad())
+            self.clients.backlog.settle({slot: rescans[str(slot)] for slot in listed if str(slot) in rescans})
 
-    def _settle(self, listed: set[Slot]) -> None:
-        rescans = self.opened.rescans
-        self.clients.backlog.settle({slot: rescans[str(slot)] for slot in listed if str(slot) in rescans})
+    def acknowledge(self, done: Round) -> None:
+        """See `Steps`. Stamps the committed and reported slots on the chain."""
+        if self.batch.everything:
+            self._stamp((EVERYTHING,), starts=done.bad())
+        else:
+            self._stamp({*done.good()}.intersection(map(Slot, self.batch.slots)))
 
     def _stamp(self, children: Iterable[int], starts: Iterable[Slot] = ()) -> None:
         if self.chain is not None and (names := [str(child) for child in sorted(children)]):
-            operation = f"{self.run_id}/{self._rounds}"
+            self._stamps += 1
+            operation = f"{self.run_id}/{self._stamps}"
             begun = [str(slot) for slot in sorted(starts)]
             # A stamp for slots adds no children to the chain. So a stamp of all the chain's children finishes the
             # chain.

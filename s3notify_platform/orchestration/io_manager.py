@@ -13,7 +13,6 @@ partitions.
 import json
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from typing import Any, Final, Protocol
 
 import dagster as dg
@@ -25,8 +24,8 @@ from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
 from s3notify_platform.engine.batch.traces import trace_batch
-from s3notify_platform.engine.loop import Results, Round, commit_round, commit_rounds
-from s3notify_platform.engine.values.results import SlotResult, without_key
+from s3notify_platform.engine.loop import Results, Round, close, commit_round, commit_rounds
+from s3notify_platform.engine.values.results import SlotResult
 from s3notify_platform.kernel.clock import SYSTEM_CLOCK
 from s3notify_platform.kernel.errors import UsageError
 from s3notify_platform.kernel.limits import MAX_REASON
@@ -219,7 +218,7 @@ class SlotIOManager(_Settings):  # type: ignore[misc,valid-type]
         that were not read completely also cost the requests of `SourceClients.ask_again`.
         """
         clients, reporting = self.clients, 0.0
-        failed: dict[str, Results] = {}
+        everything, whole = acknowledgement.batch.everything, Round(tables=iter(()))
 
         def report(done: Round) -> None:
             nonlocal reporting
@@ -232,13 +231,14 @@ class SlotIOManager(_Settings):  # type: ignore[misc,valid-type]
                 rounds,
                 queue=clients.queue,
                 beside=beside,
+                steps=acknowledgement,
                 report=report,
-                ask_again=partial(clients.ask_again, listing=acknowledgement.opened.listing),
-                settle=acknowledgement.stamp,
+                closes=not everything,
             ):
-                for name, results in each.failed().items():
-                    failed.setdefault(name, {}).update(results)
-        acknowledgement.finish()
+                whole.add(each)
+        if everything:  # one stamp acknowledges all rounds
+            close(whole, acknowledgement)
+        failed = whole.failed()
         context.log.info(run.summary(reporting))
         took = {name: round(seconds, 3) for name, seconds in {**run.phases(), "report": reporting}.items()}
         context.instance.add_run_tags(
@@ -247,7 +247,7 @@ class SlotIOManager(_Settings):  # type: ignore[misc,valid-type]
         batch, bad = acknowledgement.batch.batch or context.run.run_id, sum(map(len, failed.values()))
         trace_batch(self.name, batch, took, {"run": context.run.run_id, "slots_failed": bad})
         own = failed.get(self.name, {})
-        reasons = {slot: _reason(result) for slot, result in own.items() if not result.ok}
+        reasons = {slot: result.reason for slot, result in own.items() if not result.ok}
         for event in run.report(reporting, reasons):
             context.op_execution_context.log_event(event)  # type: ignore[arg-type]
         if any(failed.values()):
@@ -343,9 +343,9 @@ class SlotIOManager(_Settings):  # type: ignore[misc,valid-type]
         for asset, by_slot in failed.items():
             for slot, result in by_slot.items():
                 if not result.ok:
-                    reasons.setdefault(str(slot), _reason(result))
-                    if found := [without_key(trace, key) for key, trace in result.every_trace.items()][:1]:
-                        traces.setdefault(found[0], []).append(slot)
+                    reasons.setdefault(str(slot), result.reason)
+                    if trace := result.first_trace:
+                        traces.setdefault(trace, []).append(slot)
                 if not has_partitions(context):
                     # Because of these events, the partition grid shows exactly these slots as failed, as soon as the
                     # run has failed.
@@ -371,15 +371,6 @@ class SlotIOManager(_Settings):  # type: ignore[misc,valid-type]
             },
             allow_retries=False,
         )
-
-
-def _reason(result: SlotResult) -> str:
-    """The reason why a slot was not committed. The text names no keys."""
-    if result.error or not result.unread:
-        return result.error or result.status
-    first, *more = dict.fromkeys(without_key(reason, key) for key, reason in result.unread.items())
-    others = f"; and for {len(more)} other reasons" if more else ""
-    return f"{len(result.unread)} of its objects could not be read: {first}{others}"
 
 
 def with_resources(io: SlotIOManager, keys: Mapping[str, str]) -> dg.IOManagerDefinition:

@@ -22,7 +22,7 @@ from s3notify_platform.source.rules.row_rules import RowRules
 from s3notify_platform.source.settings import InputSettings
 from s3notify_platform.stores.config import S3Config
 from s3notify_platform.stores.open_store import open_store
-from s3notify_platform.stores.s3.tags import tags_of
+from s3notify_platform.stores.rules import tags_of
 from s3notify_platform.table.arrow_schema import arrow_schema, spark_schema
 from s3notify_platform.table.clustered.cluster_order import Clustered
 from s3notify_platform.table.clustered.clustered_rows import ClusteredRows

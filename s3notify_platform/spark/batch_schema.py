@@ -19,9 +19,10 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StringType, StructField, StructType
 
 from s3notify_platform.engine.read.reader import sample_of, schema_of_sample
+from s3notify_platform.engine.run_state import Run
 from s3notify_platform.engine.stage.staging import STAGED_COLUMN
 from s3notify_platform.engine.values.plan import SlotPlan
-from s3notify_platform.engine.values.results import Progress, Run
+from s3notify_platform.engine.values.results import Progress
 from s3notify_platform.engine.values.row_schema import Batches
 from s3notify_platform.engine.values.rows import LINEAGE_COLUMNS
 from s3notify_platform.engine.values.unforeseen import trace_of

@@ -13,7 +13,6 @@ ingested separately from other slots. If a batch fails as a whole, it is tried i
 alone.
 """
 
-import json
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -24,17 +23,12 @@ from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import SparkSession
 
-from s3notify_platform.engine.batch.list_or_follow import (
-    Decision,
-    ask_again,
-    decide,
-    note_writers,
-    topic_epoch,
-)
+from s3notify_platform.engine.batch.list_or_follow import Decision, decide, topic_epoch
 from s3notify_platform.engine.batch.signals_seen import Seen, read_seen, write_seen
 from s3notify_platform.engine.batch.traces import trace_batch
-from s3notify_platform.engine.loop import commit_rounds
-from s3notify_platform.engine.values.results import BatchResult, Progress, Reading, SlotResult
+from s3notify_platform.engine.loop import Round, close, commit_rounds
+from s3notify_platform.engine.run_state import Reading
+from s3notify_platform.engine.values.results import BatchResult, Progress, SlotResult
 from s3notify_platform.formats.rescue import added
 from s3notify_platform.kernel.clock import SYSTEM_CLOCK, Clock, backoff_seconds, unique_name
 from s3notify_platform.kernel.errors import (
@@ -59,6 +53,7 @@ from s3notify_platform.source.source import Source
 from s3notify_platform.spark.batch_schema import Transform
 from s3notify_platform.spark.failures import JOB_ERRORS, failed_slot, in_halves
 from s3notify_platform.spark.following import follow
+from s3notify_platform.spark.ingest_steps import IngestSteps
 from s3notify_platform.spark.spark_jobs import spark_ingest
 from s3notify_platform.stores.open_store import open_store
 from s3notify_platform.table.open_table import OpenTable
@@ -225,51 +220,54 @@ class ContinuousIngest:
         """Does the work of `take` after a decision of `decided`. `segments`: the slots' segments, if they were already
         read. `beside` runs tasks that return the quota of removed entries.
         """
-        location, backlog, topic = self.source.location, self.backlog, decision.topic
         began_ms = self.clock.wall_ms()
         self.failing = rescans.failed
-        slots = frozenset(location.all_slots()) if decision.everything else decision.slots
-        result = BatchResult()
+        steps = IngestSteps(
+            source=self.source,
+            backlog=self.backlog,
+            decision=decision,
+            rescans=rescans,
+            settings=self.settings,
+            clock=self.clock,
+            progress=self.progress,
+            later=self.later,
+        )
+        slots, result = steps.slots, BatchResult()
         for part in in_halves(
-            [sorted(self.failing.keys() & set(slots)), sorted(set(slots) - self.failing.keys())],
-            lambda part: self._taken(part, signals, decision, batch=batch, segments=segments, beside=beside),
+            [sorted(self.failing.keys() & slots), sorted(slots - self.failing.keys())],
+            lambda part: self._taken(part, signals, steps, batch=batch, segments=segments, beside=beside),
             self._all_failed,
             errors=(*JOB_ERRORS, ConflictError, CorruptError),
             what="a batch",
             progress=self.progress,
         ):
             result.add(part)
-        note_writers(backlog, decision, unannounced=result.unannounced)
-        done = {slot for slot, each in result.slots.items() if each.ok and each.complete}
-        failed = self._failed(result)
-        backlog.add(result.slots.keys() - done - failed.keys())
-        backlog.note_failed(failed, ended=self.failing.keys() & slots - failed.keys())
-        self.failing = {s: one for s, one in self.failing.items() if s not in slots} | failed
+        done = Round(
+            tables=iter(()), unannounced=result.unannounced, results={self.source.name: result.slots}
+        )
+        close(done, steps)
+        self.failing = {s: one for s, one in self.failing.items() if s not in slots} | steps.failed
+        self.unfinished = frozenset(done.incomplete())
         if decision.listing:
             self._listed_ms = began_ms
-            backlog.settle(rescans.slots)  # slots that were added after the read stay in the backlog
-        if decision.everything:
-            backlog.enumerated(topic)
         for name, rows in added(each.broken for each in result.slots.values()).items():
             self.progress(f"{rows} rows break the rule {name}")
         counts = result.counts()
         self._counts = self._counts + counts
         trace_batch(self.source.name, batch, result.seconds, counts)
-        again = result.slots.keys() - done - self.failing.keys()
-        self.unfinished = frozenset(again)
-        self._ask_again(again)
         return result
 
     def _taken(
         self,
         slots: Sequence[Slot],
         signals: Mapping[Slot, str | None],
-        decision: Decision,
+        steps: IngestSteps,
         *,
         batch: str,
         segments: Sequence[Segment] | None,
         beside: Executor,
     ) -> BatchResult:
+        decision = steps.decision
         ingest = spark_ingest(
             self.spark,
             self.source,
@@ -293,7 +291,8 @@ class ContinuousIngest:
                 topic="" if decision.listing else decision.topic,
                 segments=segments,
             )
-            for _ in commit_rounds(rounds, queue=self.source.location.queue(), beside=beside):
+            queue = self.source.location.queue()
+            for _ in commit_rounds(rounds, queue=queue, beside=beside, steps=steps, closes=False):
                 self.advance(batch)
             return ingest.result()
         except (NotFoundError, UsageError) as error:
@@ -328,27 +327,6 @@ class ContinuousIngest:
         """The slots that wait for a rescan, and the slots that failed."""
         return RescanBacklog(self.source.location.records(), clock=self.clock)
 
-    def _failed(self, result: BatchResult) -> dict[Slot, Failed]:
-        """Returns the slots that failed in this batch, which are requested again after a backoff."""
-        failed: dict[Slot, Failed] = {}
-        waits: list[float] = []
-        for slot, each in result.slots.items():
-            if each.ok:
-                continue
-            attempts = self.failing[slot].attempts + 1 if slot in self.failing else 1
-            waits.append(self.settings.retry_seconds(attempts))
-            reason = each.error or json.dumps(each.unread)
-            failed[slot] = Failed(
-                attempts=attempts,
-                not_before_ms=self.clock.wall_ms() + int(waits[-1] * 1000),
-                reason=reason,
-                trace=next(iter(each.every_trace.values()), ""),
-            )
-            self.progress(f"slot {slot}: {reason}")
-        if waits:
-            self.later(min(waits), lambda: self._ask_again(failed))
-        return failed
-
     def _all_failed(self, slots: Sequence[Slot], error: Exception) -> BatchResult:
         """Returns the result of slots whose ingest failed as a whole."""
         rows = [failed_slot(slot, error) for slot in slots]
@@ -360,9 +338,6 @@ class ContinuousIngest:
                 for row in rows
             }
         )
-
-    def _ask_again(self, slots: Iterable[Slot]) -> None:
-        ask_again(self.source.location, slots, listing=False, clock=self.clock)
 
 
 class _Following:

@@ -24,6 +24,7 @@ from s3notify_platform.engine.plan.compare import comparer, follow, lister
 from s3notify_platform.engine.plan.listing_chains import begin_listing
 from s3notify_platform.engine.read.reader import SplitReader
 from s3notify_platform.engine.read.splits import assign_splits, cut, work_rows
+from s3notify_platform.engine.run_state import Reading, Run
 from s3notify_platform.engine.stage.collect import Collected, StagedPart
 from s3notify_platform.engine.stage.staging import (
     STAGED_COLUMN,
@@ -34,7 +35,7 @@ from s3notify_platform.engine.stage.staging import (
 )
 from s3notify_platform.engine.values.object_outcome import Outcome
 from s3notify_platform.engine.values.plan import PLANNED, Plan, SlotPlan, planned_in
-from s3notify_platform.engine.values.results import Progress, Reading, Run
+from s3notify_platform.engine.values.results import Progress
 from s3notify_platform.engine.values.rows import (
     LINEAGE_COLUMNS,
     LISTED,

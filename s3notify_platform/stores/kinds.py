@@ -10,7 +10,7 @@ class Kind:
 
     `store`: makes the `ports.ObjectStore`. `obstore`, if given: makes the client of the hot read path. Without this
     client, objects are read through the `ObjectStore`. `tags`, if given: makes the reader and writer of object tags
-    (`stores.s3.tags.ObjectTags`).
+    (`open_store.Tags`).
     """
 
     store: str

@@ -3,11 +3,11 @@
 A new kind of store is a file, and an item in `kinds.KINDS`.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pkgutil import resolve_name
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final, Literal, Protocol
 from urllib.parse import urlsplit
 
 from s3notify_platform.kernel.errors import UsageError
@@ -21,8 +21,6 @@ from s3notify_platform.stores.kinds import KINDS
 
 if TYPE_CHECKING:
     from obstore.store import S3Store
-
-    from s3notify_platform.stores.s3.tags import ObjectTags
 
 
 _ALIASES: Final = {"s3a": "s3"}
@@ -61,11 +59,27 @@ def open_store(place: S3Config | str) -> ObjectStore:
     return _opened(place)
 
 
-def open_tags(config: S3Config) -> "ObjectTags":
+class Tags(Protocol):
+    """The tags of one bucket's object versions."""
+
+    def check_versioned(self) -> None:
+        """`UsageError` unless every object that is written to the bucket becomes a version with an id."""
+        ...
+
+    def add(
+        self, key: str, version_id: str, tags: Mapping[str, str]
+    ) -> Literal["added", "there", "gone", "full"]:
+        """Adds tags to this version, and keeps the version's other tags. `full`: the version would have too many
+        tags. `UnavailableError`: the tags may have been added; repeat the call.
+        """
+        ...
+
+
+def open_tags(config: S3Config) -> Tags:
     """The reader and writer of a bucket's object tags. No request. `UsageError` if the kind of store has no tags."""
     if not (path := KINDS[config.scheme].tags):
         raise UsageError(f"{config.place}: this kind of store has no tags: leave out committed_tags")
-    tags: ObjectTags = resolve_name(path)(config)
+    tags: Tags = resolve_name(path)(config)
     return tags
 
 
@@ -76,6 +90,13 @@ class _Refusing(Protocol):
 def refusal_of(store: ObjectStore | _Refusing, key: str) -> str:
     """The reason why the store refuses to read this key; "" if it does not refuse, or cannot say. Cost: 1 GET."""
     return store.refusal(key) if hasattr(store, "refusal") else ""
+
+
+def address_of(place: S3Config) -> str:
+    """The URL that the requests to a bucket go to; for a kind of store that has no such URL, the bucket's URL. No
+    request. `UsageError` if the configuration is invalid, or if credentials are missing.
+    """
+    return str(getattr(open_store(place), "endpoint_url", f"{place.scheme}://{place.bucket}"))
 
 
 @lru_cache(maxsize=32)

@@ -1,5 +1,6 @@
-"""S3's rules for keys, pages and copies, and the arithmetic of counters, shared by all adapters. Pure."""
+"""S3's rules for keys, pages, copies and tags, and the arithmetic of counters, shared by all adapters. Pure."""
 
+import re
 from typing import Final
 
 from s3notify_platform.kernel.errors import CorruptError, UsageError
@@ -8,6 +9,11 @@ from s3notify_platform.kernel.ports import Conflict
 
 MAX_PAGE: Final = 1000
 """Maximum number of keys in one page of a listing."""
+
+TAGS_MAX: Final = 10
+"""Maximum number of tags of a version, as on S3."""
+
+_TAG: Final = re.compile(r"((?!aws:)[\w .:/+@-]{1,128})=([\w .:/+@-]{0,256})")
 
 
 def check_page_limit(limit: int) -> int:
@@ -42,3 +48,18 @@ def counter_sum(value: bytes | None, amount: int, ceiling: int | None) -> int | 
     except ValueError:
         raise CorruptError(f"counter holds {value!r}, not a number") from None
     return Conflict() if total < 0 or (amount > 0 and ceiling is not None and total > ceiling) else total
+
+
+def tags_of(text: str) -> dict[str, str]:
+    """Parses tags like `archive=yes, team=sales`. `UsageError` for tags that S3 does not accept. Pure."""
+    found: dict[str, str] = {}
+    for pair in filter(None, (part.strip() for part in text.split(","))):
+        if (tag := _TAG.fullmatch(pair)) is None:
+            raise UsageError(
+                f"committed_tags {pair[:200]!r}: write name=value, with at most 128 and 256 letters, digits, "
+                "spaces and _.:/+-@; names that begin with aws: are reserved for AWS"
+            )
+        found[tag[1]] = tag[2]
+    if len(found) > TAGS_MAX:
+        raise UsageError(f"committed_tags: {len(found)} tags: an object has at most {TAGS_MAX}")
+    return found

@@ -35,6 +35,10 @@ KNOWN: Final = "_s3notify-known"
 
 ATTEMPTS: Final = 30
 
+RESTARTS: Final = 2
+"""After this number of conflicts with other writers, a command that rewrites the table makes the other writers wait
+(`KnownRecord.hold`)."""
+
 PUT_BACK: Final = "s3notify table put-back"
 """The command that restores a version (`put_back`) after a writer with an expired lease has replaced the version."""
 

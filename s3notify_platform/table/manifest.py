@@ -2,7 +2,7 @@
 
 A version of the log names its manifest by a number `n`, which is new at each attempt to commit. A manifest is written
 before its version, and never changed. A manifest to which no version refers is garbage. A manifest has counts, but not
-the keys of all objects. So its size does not depend on the table's size, and is at most `MANIFEST_BYTES`.
+the keys of all objects. So its size hardly depends on the table's size, and is at most `MANIFEST_BYTES`.
 
 A manifest is stored as JSON, with the counts as columns. Item i of each column belongs to slot i.
 """
@@ -13,14 +13,11 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any, Final
 
 from s3notify_platform.kernel.errors import CorruptError, UsageError
+from s3notify_platform.kernel.limits import MANIFEST_BYTES
 from s3notify_platform.kernel.slots import Slot
 from s3notify_platform.table.changes import StateChange, encode, fits_inline
 from s3notify_platform.table.delta.actions import Add
 from s3notify_platform.table.states.state_levels import StateSet
-
-MANIFEST_BYTES: Final = 256 << 10
-"""The largest manifest, in bytes. A manifest of 1000 slots has about 40 KB."""
-
 
 FORMAT: Final = 1
 

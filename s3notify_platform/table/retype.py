@@ -47,6 +47,7 @@ from s3notify_platform.table.arrow_schema import arrow_schema
 from s3notify_platform.table.commit import CommitResult
 from s3notify_platform.table.delta.actions import Add, MetaData, Protocol
 from s3notify_platform.table.delta.metadata import raised
+from s3notify_platform.table.known import RESTARTS
 from s3notify_platform.table.log_table import LogTable
 from s3notify_platform.table.manifest import SlotFacts
 from s3notify_platform.table.packs.pack_set import put
@@ -68,8 +69,6 @@ MARKED_MAX: Final = 100_000
 """The largest number of objects that are marked one by one. If there are more objects, whole slots are read again."""
 
 PASSES: Final = 4
-RESTARTS: Final = 2
-"""The number of times that other writers may be first. Then the other writers must wait."""
 
 LOST_SHOWN: Final = 5
 

@@ -18,13 +18,13 @@ from s3notify_platform.kernel.slots import Slot
 from s3notify_platform.protocols.source_enumerator import ObjectState
 from s3notify_platform.table.check import check_table
 from s3notify_platform.table.commit import CommitResult
-from s3notify_platform.table.delta.actions import Add
+from s3notify_platform.table.delta.actions import Add, LogVersion
 from s3notify_platform.table.packs.pack_file import PackSizes
 from s3notify_platform.table.packs.pack_set import PackSet
 from s3notify_platform.table.packs.round_packs import write
 from s3notify_platform.table.round import RoundChange, SlotRound
 from s3notify_platform.table.snapshot import Snapshot
-from tests.support.log_tables import LAYOUT, Table
+from tests.support.log_tables import LAYOUT, Table, foreign
 
 SCHEMA = pa.schema(
     [
@@ -111,6 +111,30 @@ class Rounds:
             rows=self._staged(self.data, rows, label),
             rejects=self._staged(self.quarantine, rejects, label),
         )
+
+    def grown(self, planned: RoundChange, column: str) -> RoundChange:
+        """Adds a column to the schema of a round."""
+        schema = json.loads(planned.base.metadata.schema)
+        schema["fields"].append({"name": column, "type": "long", "nullable": True, "metadata": {}})
+        planned.metadata = replace(planned.base.metadata, schema=json.dumps(schema))
+        return planned
+
+    def columns(self) -> list[str]:
+        """The columns of the newest version's schema."""
+        return [each["name"] for each in json.loads(self.table.opened().metadata.schema)["fields"]]
+
+    def refused(self) -> None:
+        """Creates the next version as another engine would that deletes all rows. This version is refused."""
+        base = self.table.opened()
+        removes = tuple(pack.removed(1) for pack in base.packs.values())
+        foreign(self.store, base.version + 1, LogVersion(removes=removes))
+
+    def optimized(self) -> None:
+        """Creates the next version as another engine would that merges packs. This version is adopted."""
+        base = self.table.opened()
+        packs = [pack for pack in base.packs.values() if not pack.vector]
+        removes = tuple(pack.removed(1, data_change=False) for pack in packs)
+        foreign(self.store, base.version + 1, LogVersion(adds=tuple(self.compacted(packs)), removes=removes))
 
     def commit(self, planned: RoundChange) -> CommitResult:
         """Commit a round."""

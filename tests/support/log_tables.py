@@ -166,6 +166,12 @@ def beaten(whole: LogTable, others: list[Callable[[], Any]]) -> LogTable:
     return replace(whole, committer=replace(whole.committer, commits=commits))
 
 
+def foreign(store: ObjectStore, number: int, version: LogVersion) -> None:
+    """Creates this version as another engine would, which knows nothing of manifests."""
+    lines = version.dumps().splitlines(keepends=True)
+    store.put(LAYOUT.version(number), b"".join(line for line in lines if b'"txn"' not in line))
+
+
 def versions(store: ObjectStore) -> list[LogVersion]:
     """All existing versions, which must be contiguous."""
     found = []

@@ -20,8 +20,8 @@ from s3notify_platform.kernel.errors import ConflictError, NotFoundError, Refuse
 from s3notify_platform.kernel.ports import Conflict, NotModified, ObjectMeta
 from s3notify_platform.protocols.source_enumerator import ObjectVersion
 from s3notify_platform.stores.config import S3Config
+from s3notify_platform.stores.obstore_answers import fits_obstore, meta_of
 from s3notify_platform.stores.open_store import open_reader, open_store
-from s3notify_platform.stores.s3.obstore_client import fits_obstore, meta_of
 
 if TYPE_CHECKING:
     from obstore import GetOptions

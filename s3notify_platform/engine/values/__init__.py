@@ -1,4 +1,4 @@
-"""The values that one step passes to the next, each declared once.
+"""The values that one step passes to the next, each declared once. There are at most twelve.
 
 A change is described by these values, from its entry to its rows:
 
@@ -6,7 +6,7 @@ A change is described by these values, from its entry to its rows:
               ReadObject, WrittenPack, StoredRows, FailedSlot, Requests: from a task to its driver
     plan      SlotPlan, Plan: the work of a slot, and of a round
     outcome   Outcome: how the read of an object, or of a part of it, ended
-    results   SlotResult: how a slot ended; and BatchResult, Run, Reading of the run as a whole
+    results   SlotResult: how a slot ended; BatchResult: the slots of a batch together
 
 `row_schema` converts the rows to columns of Arrow and Spark. `unforeseen` describes errors.
 """

@@ -1,5 +1,6 @@
-"""The results of slots and of batches, and the state of a run while it collects results."""
+"""The results of slots and of batches."""
 
+import json
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -8,26 +9,11 @@ from typing import Literal
 from s3notify_platform.formats.rescue import added
 from s3notify_platform.kernel.slots import Slot
 from s3notify_platform.protocols.notification_queue import Entry
-from s3notify_platform.protocols.notification_queue.segments import Segment
 
 SlotStatus = Literal["committed", "unchanged", "failed", "conflict"]
 """`conflict`: each commit of the slot failed because another run had committed the slot first."""
 
 Progress = Callable[[str], None]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reading:
-    """The work of a round that begins to read: its `objects` and `bytes`.
-
-    `wanted`: the number of objects that must be read in this round and in later rounds; `done`: the number of objects
-    that were read before.
-    """
-
-    objects: int
-    bytes: int
-    wanted: int
-    done: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,6 +87,22 @@ class SlotResult:
         """All tracebacks, by key. The traceback of the slot's own error has the key ""."""
         return {"": self.trace, **self.traces} if self.trace else {**self.traces}
 
+    @property
+    def reason(self) -> str:
+        """The reason why the slot was not committed. The text names no keys of objects, because `erase` does not reach
+        all places where it is kept.
+        """
+        if self.error or not self.unread:
+            return self.error or self.status
+        first, *more = dict.fromkeys(without_key(reason, key) for key, reason in self.unread.items())
+        others = f"; and for {len(more)} other reasons" if more else ""
+        return f"{len(self.unread)} of its objects could not be read: {first}{others}"
+
+    @property
+    def first_trace(self) -> str:
+        """The first traceback of the slot, without the key of its object; "" without an unforeseen error."""
+        return next((without_key(trace, key) for key, trace in self.every_trace.items()), "")
+
 
 @dataclass(slots=True, kw_only=True)
 class BatchResult:
@@ -151,48 +153,11 @@ class BatchResult:
         self.schema_added = {**self.schema_added, **other.schema_added}
 
 
-@dataclass(slots=True, kw_only=True)
-class Run:
-    """The arguments of one run of the engine (`Ingest.rounds`), and its state so far."""
-
-    batch: str
-    run: str
-    signals: Mapping[Slot, str]
-    listing: bool
-    only_found: bool
-    last_attempt: frozenset[Slot]
-    topic: str = ""
-    """Epoch of the topic whose entries the batch uses; "" if the batch uses no topic."""
-    segments: Sequence[Segment] | None = None
-    """Segments of the topic that were read before the first round; the first round uses these segments."""
-    seen_ms: int = 0
-    code_version: str = ""
-    """The version of the code that makes the run's rows; "" if it is unknown."""
-    planned_ms: int = 0
-    """The time at which the newest round's plan was ready."""
-    result: BatchResult = field(default_factory=BatchResult)
-    conflicts: Counter[Slot] = field(default_factory=Counter)
-    confirmed: set[Slot] = field(default_factory=set)
-    """Slots whose withdrawals a person has confirmed."""
-    later: set[Slot] = field(default_factory=set)
-    """Slots that an outage of the store has delayed; they are planned again after all other slots."""
-    postponed: set[str] = field(default_factory=set)
-    """Keys in the slots of `later` that are not read until these slots are planned again."""
-    logged: set[str] = field(default_factory=set)
-    """Tracebacks that were logged before."""
-
-    @property
-    def skip(self) -> frozenset[str]:
-        """Keys that must not be read now: reads of these keys failed in this run, or are postponed. The run continues
-        without these keys.
-        """
-        failed = (key for result in self.result.slots.values() for key in result.failed_objects)
-        return frozenset(self.postponed.union(failed))
-
-
 def without_key(text: str, key: str) -> str:
-    """Removes the object's key from a reason or a traceback. Pure."""
-    return text.replace(key, "…") if key else text
+    """Removes the object's key from a reason or a traceback, also where the key is quoted. Pure."""
+    for form in (key, repr(key)[1:-1], json.dumps(key)[1:-1], json.dumps(key, ensure_ascii=False)[1:-1]):
+        text = text.replace(form, "…") if form else text
+    return text
 
 
 def added_result(earlier: SlotResult | None, later: SlotResult) -> SlotResult:

@@ -24,9 +24,10 @@ from s3notify_platform.kernel.ports import (
 )
 from s3notify_platform.stores.config import S3Config
 from s3notify_platform.stores.delegating import DelegatingStore
+from s3notify_platform.stores.obstore_answers import fits_obstore, meta_of
 from s3notify_platform.stores.rules import check_key
 from s3notify_platform.stores.s3 import S3ObjectStore
-from s3notify_platform.stores.s3.obstore_client import fits_obstore, meta_of, obstore_store
+from s3notify_platform.stores.s3.obstore_client import obstore_store
 from s3notify_platform.stores.sdk import count_repeated, count_request
 
 if TYPE_CHECKING:
@@ -54,6 +55,15 @@ class FastObjectStore(DelegatingStore):
         self.config = config
         self._bucket_exists = False
         """True if the bucket has answered before. The bucket may have been removed in the meantime."""
+
+    @property
+    def endpoint_url(self) -> str:
+        """See `SdkClient.endpoint_url`."""
+        return self._s3.endpoint_url
+
+    def server_date_ms(self) -> int | None:
+        """See `HasServerClock`."""
+        return self._s3.server_date_ms()
 
     def _fits(self, key: str) -> bool:
         """True if obstore can send this key. Bucket ARNs, and on AWS bucket names with dots, are left to boto3."""

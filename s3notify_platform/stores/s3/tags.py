@@ -1,32 +1,12 @@
 """Tags of object versions, by boto3."""
 
-import re
 from collections.abc import Mapping
-from typing import Any, Final, Literal
+from typing import Any, Literal
 
 from s3notify_platform.kernel.errors import UsageError
 from s3notify_platform.stores.faults import Fault, Verdict
+from s3notify_platform.stores.rules import TAGS_MAX
 from s3notify_platform.stores.s3.requests import S3Requests
-
-TAGS_MAX: Final = 10
-"""Maximum number of tags of a version, as on S3."""
-
-_TAG: Final = re.compile(r"((?!aws:)[\w .:/+@-]{1,128})=([\w .:/+@-]{0,256})")
-
-
-def tags_of(text: str) -> dict[str, str]:
-    """Parses tags like `archive=yes, team=sales`. `UsageError` for tags that S3 does not accept. Pure."""
-    found: dict[str, str] = {}
-    for pair in filter(None, (part.strip() for part in text.split(","))):
-        if (tag := _TAG.fullmatch(pair)) is None:
-            raise UsageError(
-                f"committed_tags {pair[:200]!r}: write name=value, with at most 128 and 256 letters, digits, "
-                "spaces and _.:/+-@; names that begin with aws: are reserved for AWS"
-            )
-        found[tag[1]] = tag[2]
-    if len(found) > TAGS_MAX:
-        raise UsageError(f"committed_tags: {len(found)} tags: an object has at most {TAGS_MAX}")
-    return found
 
 
 class ObjectTags(S3Requests):

@@ -1,15 +1,20 @@
 """`s3notify doctor`: its output and its exit code."""
 
+import json
+
 import pytest
 from click.testing import CliRunner
 
 from s3notify_platform.cli.main import main
 from s3notify_platform.local.dagster_versions import Versions
 from s3notify_platform.protocols.notification_queue import NotificationQueue, TopicSettings
-from s3notify_platform.stores.open_store import queue_records
+from s3notify_platform.stores.config import S3Config
+from s3notify_platform.stores.kinds import KINDS
+from s3notify_platform.stores.open_store import open_store, queue_records
 from s3notify_platform.stores.s3 import S3ObjectStore
 from tests.contracts.fault_proxy import FaultProxy
 from tests.support.tables import create_lease_table, create_record_table
+from tests.support.toy_store import TOY, ToyStore
 
 
 @pytest.fixture
@@ -171,3 +176,25 @@ def test_versions_that_do_not_go_together(doctor, ministack, monkeypatch, refuse
     result = doctor("--bucket", ministack.make_bucket(), "--endpoint-url", ministack.endpoint_url)
     assert f"versions: {found.problem}" in result.output
     assert result.exit_code == refused
+
+
+BUCKET = "toys-of-the-doctor"
+
+
+def test_doctor_examines_another_kind_of_store(doctor, monkeypatch, tmp_path):
+    """The doctor gets its store from `open_store`, so a kind of store that is one file and one item is examined too."""
+    monkeypatch.setitem(KINDS, "toy", TOY)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("S3NOTIFY_DEFS", raising=False)
+    monkeypatch.delenv("AWS_ENDPOINT_URL", raising=False)
+    (tmp_path / "defs" / "orders").mkdir(parents=True)
+    (tmp_path / "defs" / "orders" / "defs.yaml").write_text(
+        f"attributes: {{name: orders, bucket: {BUCKET}, prefix: raw/, s3: {{scheme: toy}}}}\n"
+    )
+    result = doctor("orders", "--json")
+    assert result.exit_code == 0, result.output
+    found = json.loads(result.stdout)
+    assert (found["bucket"], found["endpoint"], found["commit"]) == (BUCKET, f"toy://{BUCKET}", "native")
+    store = open_store(S3Config(bucket=BUCKET, scheme="toy"))
+    assert isinstance(store, ToyStore)
+    assert not store.list("", limit=1).objects, "the probe's objects are deleted again"

@@ -9,7 +9,7 @@ from rich.progress import Progress
 
 from s3notify_platform.cli import reading_bar
 from s3notify_platform.cli.reading_bar import ReadingBar
-from s3notify_platform.engine.values.results import Reading
+from s3notify_platform.engine.run_state import Reading
 
 
 @pytest.fixture

@@ -1,8 +1,14 @@
 """Rounds: which slots are reported, which entries leave the queue, and the order of the steps after a commit."""
 
+import ast
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
-from s3notify_platform.engine.loop import Round, StagedTable, commit_rounds
+import pytest
+
+from s3notify_platform import engine
+from s3notify_platform.engine.loop import Round, StagedTable, Steps, close, commit_rounds
 from s3notify_platform.engine.values.results import SlotResult
 from s3notify_platform.kernel.slots import Slot
 from s3notify_platform.protocols.notification_queue import Entry, Event, NotificationQueue, TopicSettings
@@ -15,6 +21,31 @@ COMMITTED, FAILED, INCOMPLETE, OF_ONE_TABLE = map(Slot, range(4))
 def entry(slot: Slot) -> Entry:
     place = Place(topic="t", epoch="e", shard=0, key="id.all", quota=0)
     return Entry(place=place, n=slot, slot=slot, state="committed", event=Event(key="k"))
+
+
+ORDER = ["ask_again", "note_writers", "note_open", "settle", "acknowledge"]
+
+
+class Recorded:
+    """The steps of a driver, which only records their names."""
+
+    def __init__(self, record: Callable[[str], None]) -> None:
+        self._record = record
+
+    def ask_again(self, slots: Iterable[Slot]) -> None:
+        self._record("ask_again")
+
+    def note_writers(self, done: Round) -> None:
+        self._record("note_writers")
+
+    def note_open(self, done: Round) -> None:
+        self._record("note_open")
+
+    def settle(self, done: Round) -> None:
+        self._record("settle")
+
+    def acknowledge(self, done: Round) -> None:
+        self._record("acknowledge")
 
 
 def test_only_entries_of_completely_read_slots_leave_the_queue() -> None:
@@ -62,8 +93,59 @@ def test_removed_entries_free_their_space() -> None:
             queue=queue,
             beside=beside,
             report=lambda _: steps.append(f"reported, {queue.stats('t').depth} entries"),
-            settle=lambda _: steps.append(f"settled, {queue.stats('t').depth} entries"),
+            steps=Recorded(lambda step: steps.append(f"{step}, {queue.stats('t').depth} entries")),
         )
         assert [*rounds] == [round_]
-    assert steps == ["reported, 3 entries", "settled, 0 entries"]
+    assert steps == ["reported, 3 entries", *(f"{step}, 0 entries" for step in ORDER)]
     assert before.counted - queue.stats("t").counted == 3
+
+
+@pytest.mark.parametrize("closes", [True, False], ids=["by round", "by batch"])
+def test_steps_after_a_commit_have_one_order(closes: bool) -> None:
+    """A driver that closes the whole batch calls the same last steps, once, with the results of all rounds."""
+    steps: list[str] = []
+    results = [
+        {COMMITTED: SlotResult(slot=COMMITTED, status="committed")},
+        {FAILED: SlotResult(slot=FAILED, status="failed", error="why")},
+    ]
+
+    def staged(number: int) -> StagedTable:
+        def commit() -> dict[Slot, SlotResult]:
+            steps.append(f"commit {number}")
+            return results[number]
+
+        return StagedTable(name="orders", commit=commit)
+
+    whole, recorded = Round(tables=iter(())), Recorded(steps.append)
+    with ThreadPoolExecutor(1) as beside:
+        for each in commit_rounds(
+            [Round(tables=iter([staged(n)]), unannounced=n + 1) for n in range(2)],
+            queue=NotificationQueue(MemoryRecordStore()),
+            beside=beside,
+            steps=recorded,
+            closes=closes,
+        ):
+            whole.add(each)
+    if not closes:
+        close(whole, recorded)
+    assert (whole.good(), whole.bad(), whole.unannounced) == ([COMMITTED], [FAILED], 3)
+    last = ORDER[1:]
+    by_round = [step for n in range(2) for step in (f"commit {n}", *ORDER)]
+    by_batch = ["commit 0", "ask_again", "commit 1", "ask_again", *last]
+    assert steps == (by_round if closes else by_batch)
+
+
+def test_only_the_loop_calls_the_steps_after_a_commit() -> None:
+    """Otherwise a second driver could have another order. The backlog's own methods are called in the steps alone."""
+    assert {name for name in vars(Steps) if not name.startswith("_")} == {*ORDER}
+    package = Path(engine.__file__).parents[1]
+    calls: list[str] = []
+    for file in ("spark/continuous.py", "orchestration/io_manager.py", "orchestration/assets.py"):
+        for node in ast.walk(ast.parse((package / file).read_text())):
+            if isinstance(node, ast.Call):
+                name = (
+                    node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+                )
+                if name in {*ORDER[1:], "note_failed", "enumerated", "stamp_children", "remove"}:
+                    calls.append(f"{file}:{node.lineno}: {name}")
+    assert calls == []

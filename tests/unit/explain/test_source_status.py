@@ -12,8 +12,8 @@ from click.testing import CliRunner, Result
 from s3notify_platform.cli.main import main
 from s3notify_platform.engine.batch.batches import BatchPayload, Failing, SensorState
 from s3notify_platform.engine.batch.heartbeats import HEARTBEATS, Beat
+from s3notify_platform.explain import rewrites, version_times
 from s3notify_platform.explain import source_status as status
-from s3notify_platform.explain import version_times
 from s3notify_platform.explain.source_status import SourceLook
 from s3notify_platform.kernel.clock import SYSTEM_CLOCK
 from s3notify_platform.kernel.limits import MAX_COLUMNS
@@ -220,6 +220,43 @@ def test_a_nearly_full_inferred_schema_is_warned_about(
     assert ("declare `schema`" in lines) == bool(warned)
     pin(source, schema, inferred=False)
     assert json.loads(run("--json").stdout)[0]["schema"]["warning"] == ""
+
+
+@pytest.mark.server
+def test_a_table_that_writes_much_more_than_it_changes_is_warned_about(
+    source: Source, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The warning names the remedy. A second look reads only new versions."""
+    monkeypatch.setattr(rewrites, "REWRITE_WARN_BYTES", 1000)
+    assert json.loads(run("--json").stdout)[0]["rewrites"] is None
+    store = CountingStore(S3ObjectStore(source.location.platform))
+    writer = SlotRounds(store=store, source=source, slot=SLOT)
+    bucket = {f"raw/{n}": Body(etag="1", rows=200) for n in range(20)}
+    writer.run(bucket)
+    (found,) = json.loads(run("--json").stdout)
+    assert found["rewrites"]["bytes"] == 0
+    assert found["rewrites"]["warning"] == ""
+    for n in range(3):
+        writer.run(bucket := {**bucket, "raw/7": Body(etag=f"new{n}", rows=1)})
+    (found,) = json.loads(run("--json").stdout)
+    assert found["rewrites"]["versions"] == 4
+    assert found["rewrites"]["bytes"] > 3000
+    monkeypatch.setattr(rewrites, "REWRITE_WARN_TIMES", 0.1)
+    shown = " ".join(run("orders").stdout.split())
+    assert "orders: the newest 4 versions wrote" in shown
+    assert "set overwrites: vectors, or raise interval_seconds" in shown
+    monkeypatch.setattr(location, "open_store", lambda _: store)
+    look = SourceLook(source_of_vectors(source))
+    assert look.look().rewrites is not None
+    store.counts.clear()
+    again = look.look().rewrites
+    assert again is not None
+    assert "overwrites" not in again.warning, "the source has vectors already"
+    assert store.counts["GET"] <= 4
+
+
+def source_of_vectors(source: Source) -> Source:
+    return replace(source, input=replace(source.input, overwrites="vectors"))
 
 
 JOBS = """

@@ -11,12 +11,11 @@ from s3notify_platform.kernel.errors import UsageError
 from s3notify_platform.maintenance.compaction import LOST, OPERATION, CompactReport, compact
 from s3notify_platform.stores.memory import MemoryObjectStore
 from s3notify_platform.table.commit import Committed
-from s3notify_platform.table.delta.actions import LogVersion
 from s3notify_platform.table.packs.pack_file import PackSizes
 from s3notify_platform.table.states import state_levels as states
 from tests.support.log_derived import Derived
 from tests.support.log_rounds import SMALL, Rounds
-from tests.support.log_tables import LAYOUT, beaten, versions
+from tests.support.log_tables import beaten, versions
 
 LAZY = PackSizes(target=4000, smallest=1000, fan=2, in_class=1000, group=1000, hidden=1.0)
 """With these pack sizes, rounds merge no packs."""
@@ -169,6 +168,22 @@ def test_step_is_committed_after_others_changed_slots(rounds):
     assert_compact(rounds, bucket)
 
 
+def test_step_is_committed_after_others_let_the_schema_grow(rounds):
+    """Otherwise the compaction would take the new column out of the schema, or would be dropped for nothing."""
+    bucket, turns = filled(rounds), []
+
+    def other():
+        turns.append(f"column{len(turns)}")
+        bucket[f"e{len(turns)}"] = ("theirs", (1, 2))
+        process = rounds()
+        process.commit(process.grown(process.planned(bucket), turns[-1]))
+
+    report = compact(beaten(rounds().whole, [other] * 3))
+    assert (report.lost, len(turns)) == (0, 3)
+    assert rounds().columns() == turns
+    assert rounds().contents() == bucket
+
+
 def test_step_is_dropped_after_others_removed_packs_or_hid_rows(rounds):
     """The batch commits, the compaction drops its step, and then merges the remaining packs."""
     bucket = filled(rounds)
@@ -229,37 +244,13 @@ def test_round_planned_before_a_compaction_withdraws_rows_from_the_merged_packs(
 
 def test_compaction_fails_at_a_refused_version_of_another_engine(rounds):
     filled(rounds)
-    process = rounds()
-    base = process.table.opened()
-
-    def other():
-        body = LogVersion(removes=tuple(pack.removed(1) for pack in base.packs.values())).dumps()
-        lines = body.splitlines(keepends=True)
-        process.store.put(
-            LAYOUT.version(base.version + 1), b"".join(line for line in lines if b'"txn"' not in line)
-        )
-
     with pytest.raises(UsageError, match="rollback"):
-        compact(beaten(process.whole, [other]))
+        compact(beaten(rounds().whole, [rounds().refused]))
 
 
 def test_compaction_continues_after_another_engine_merged_packs(rounds):
     bucket = filled(rounds)
-    process = rounds()
-    base = process.table.opened()
-    packs = [pack for pack in base.packs.values() if not pack.vector][:4]
-
-    def other():
-        body = LogVersion(
-            adds=tuple(process.compacted(packs)),
-            removes=tuple(each.removed(1, data_change=False) for each in packs),
-        ).dumps()
-        lines = body.splitlines(keepends=True)
-        process.store.put(
-            LAYOUT.version(base.version + 1), b"".join(line for line in lines if b'"txn"' not in line)
-        )
-
-    assert compact(beaten(rounds().whole, [other])).lost == 1
+    assert compact(beaten(rounds().whole, [rounds().optimized])).lost == 1
     compact(rounds().whole)
     assert_compact(rounds, bucket)
 

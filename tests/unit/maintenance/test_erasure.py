@@ -17,6 +17,7 @@ from s3notify_platform.protocols.keyspace import Watcher
 from s3notify_platform.protocols.notification_queue import Event, TopicSettings
 from s3notify_platform.protocols.notification_queue.entries import dead_partition
 from s3notify_platform.protocols.notification_queue.segments import encode_letter, letter_key
+from s3notify_platform.protocols.source_enumerator import Failed, RescanBacklog
 from s3notify_platform.table.check import check_table
 from s3notify_platform.table.snapshot import Snapshot
 from tests.support.faults import Call, CrashedError, Fault, FaultyStore
@@ -28,7 +29,7 @@ pytestmark = pytest.mark.server
 
 MARK, NUMBER = "person4711", 471147114711
 KEY = f"{MARK}.jsonl"
-SLOT = Slot(0)
+SLOT, OTHER = Slot(0), Slot(1)
 
 
 @pytest.fixture(autouse=True)
@@ -82,6 +83,11 @@ def prepared(server: S3Server) -> Place:
     for entry in queue.entries("hooks", [0]):
         letter = replace(entry, state="dead", reason=f"about {entry.event.key}")
         queue.updates.create(dead_partition("hooks"), letter_key(letter), encode_letter(letter))
+    # `s3notify ingest` could not read the slot. The error of a user's function may quote a value of the object.
+    failed = Failed(attempts=2, not_before_ms=0, reason=f"raw/{KEY}: {NUMBER}", trace=f"Error: {NUMBER}")
+    other = Failed(attempts=3, not_before_ms=0, reason="of another slot")
+    backlog = RescanBacklog(place.source.location.records())
+    backlog.note_failed({SLOT: failed, OTHER: other})
     place.store.delete(f"raw/{KEY}")
     return place
 
@@ -97,6 +103,8 @@ def check(place: Place) -> None:
     facts = newest(place).manifest.slot(SLOT)
     assert (facts.objects, facts.rows, facts.rejects) == (2, 2, 0)
     assert newest(place, "keyed").rows == 1
+    rescans = RescanBacklog(place.source.location.records()).read()
+    assert (rescans.failed.keys(), rescans.slots.keys()) == ({OTHER}, {SLOT, OTHER})
     queue = place.source.location.queue()
     assert [entry.event.key for topic in ("orders", "hooks") for entry in queue.entries(topic, [0])] == [
         "raw/other"

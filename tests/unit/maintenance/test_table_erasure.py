@@ -10,71 +10,17 @@ from s3notify_platform.kernel.slots import Slot
 from s3notify_platform.maintenance.table_erasure import ending, erase
 from s3notify_platform.maintenance.vacuum import vacuum
 from s3notify_platform.stores.delegating import DelegatingStore
-from s3notify_platform.stores.memory import MemoryObjectStore
 from s3notify_platform.table.commit import Committed
 from s3notify_platform.table.versions import history, snapshot_of
-from tests.support.clocks import HandClock
 from tests.support.faults import WRITES, CrashedError, Fault, FaultyStore, at
-from tests.support.log_rounds import Rounds
+from tests.support.log_erasure import KEY, MARKS, RUN, A, commit, erasing, filled
 from tests.support.log_tables import LAYOUT
 from tests.support.raw_search import holding
 
-RUN = 1000.0
-KEY = "a-person4711"
-MARKS = (KEY, "etag4711", 471147114712, 471147114711)
-"""Texts that only data of the erased object contains: its key, its ETag, a row, and a reject."""
-A = Slot(0)
-
 
 @pytest.fixture
-def clock():
-    return HandClock()
-
-
-@pytest.fixture
-def store(clock):
-    return MemoryObjectStore(clock=clock)
-
-
-@pytest.fixture(params=[False, True], ids=["plain", "vectors"])
-def rounds(request, store, clock):
-    return lambda over=None: Rounds(
-        store=over or store, clock=clock, vectors=request.param, more={"max_run_seconds": RUN}
-    )
-
-
-@pytest.fixture(autouse=True)
-def files_of_states(monkeypatch):
-    """Makes rounds write object states to files, too."""
-    monkeypatch.setattr("s3notify_platform.table.states.state_levels.STATES_INLINE", 3)
-
-
-def commit(process, bucket, **note):
-    planned = process.planned(bucket)
-    planned.note = note
-    done = process.commit(planned)
-    assert isinstance(done, Committed)
-    return done.snapshot
-
-
-def filled(rounds, clock):
-    """Commits the object among others, in several versions. In between, the object is overwritten. At the end, the
-    object has left the bucket.
-    """
-    process = rounds()
-    bucket = {f"a{n}": (f"e{n}", (1, 2, 3)) for n in range(4)}
-    bucket |= {f"{letter}{n}": (f"e{n}", (1, 2, 3, n)) for letter in "bz" for n in range(3)}
-    commit(process, bucket)
-    with_it = {**bucket, KEY: ("etag4711", (471147114711, 471147114712))}
-    commit(process, with_it, new=[KEY])
-    with_it["b9"] = ("e9", (4, 5))
-    commit(process, with_it)
-    with_it[KEY] = ("etag4711-b", (471147114712, 471147114711, 8))
-    commit(process, with_it)
-    with_it["a2"] = ("new", (7,))
-    commit(process, with_it)
-    clock.sleep(60)
-    return {key: found for key, found in with_it.items() if key != KEY}
+def rounds(store, clock, vectors, monkeypatch):
+    return erasing(store, clock, vectors, monkeypatch)
 
 
 class Derived:
@@ -294,37 +240,45 @@ def test_warm_process_opens_the_table_again_after_an_erasure(rounds, clock):
     assert process.whole.newest().version == kept.version + 1
 
 
-def test_erasure_killed_at_any_write_is_completed_by_a_repetition(rounds, store, clock):
-    """The table is whole after each write, and nothing except the object is removed from it."""
+def after_write(number):
+    """Crashes after this number of writes. The process is dead from then on."""
+    seen = 0
+
+    def schedule(call):
+        nonlocal seen
+        if seen > number:
+            return Fault.CRASH_BEFORE
+        seen += call.method in WRITES
+        return Fault.CRASH_AFTER if seen > number else Fault.NONE
+
+    return schedule
+
+
+def before_request(number):
+    """Crashes before the request with this number, be it a write or not. The process is dead from then on."""
+    return lambda call: Fault.CRASH_BEFORE if call.number >= number else Fault.NONE
+
+
+@pytest.mark.parametrize("kills", [after_write, before_request], ids=["after writes", "before requests"])
+def test_erasure_killed_at_any_step_is_completed_by_a_repetition(rounds, store, clock, kills):
+    """The table is whole after each step, and nothing except the object is removed from it."""
     filled(rounds, clock)
     saved = dict(store._objects)
-    writes, killed = 0, True
+    steps, killed = 0, True
     while killed:
         store._objects = dict(saved)
         killed = False
         try:
-            erase(rounds(FaultyStore(store, after_write(writes))).whole, A, KEY, clock=clock)
+            erase(rounds(FaultyStore(store, kills(steps))).whole, A, KEY, clock=clock)
         except CrashedError:
             killed = True
         between = rounds().contents()
         clock.sleep(60)
         erase(rounds().whole, A, KEY, clock=clock)
-        assert holding(store, *MARKS) == set(), writes
+        assert holding(store, *MARKS) == set(), steps
         assert rounds().contents() == {key: found for key, found in between.items() if key != KEY}
-        writes += 1
-    assert writes > 20
-
-
-def after_write(number):
-    """Crashes after this number of writes."""
-    seen = 0
-
-    def schedule(call):
-        nonlocal seen
-        seen += call.method in WRITES
-        return Fault.CRASH_AFTER if call.method in WRITES and seen == number + 1 else Fault.NONE
-
-    return schedule
+        steps += 1
+    assert steps > 20
 
 
 def test_vacuum_removes_the_emptied_versions(rounds, store, clock):

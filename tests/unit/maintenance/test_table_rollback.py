@@ -109,7 +109,7 @@ def test_rollback_restarts_after_others_changed_a_slot(rounds, slot):
     assert rounds().contents() == first
 
 
-def test_rollback_restarts_after_others_merged_packs_and_grew_the_schema(rounds):
+def test_rollback_restarts_after_others_merged_packs(rounds):
     first, at_first, second, _ = filled(rounds)
     process = rounds()
     change = planned(process, at_first.version)
@@ -117,6 +117,20 @@ def test_rollback_restarts_after_others_merged_packs_and_grew_the_schema(rounds)
         second[f"b{n}"] = ("theirs", (n, n + 1))
         committed(rounds, second)
     assert isinstance(begun(process, change), Committed)
+    assert rounds().contents() == first
+
+
+def test_rollback_restarts_after_others_let_the_schema_grow(rounds):
+    """The column of the other writer is undone. Otherwise the table would have a column of no version's rows."""
+    first, at_first, second, _ = filled(rounds)
+
+    def other():
+        process = rounds()
+        process.commit(process.grown(process.planned({**second, "b1": ("theirs", (1, 2))}), "theirs"))
+        assert rounds().columns() == ["theirs"]
+
+    assert isinstance(roll_back(beaten(rounds().whole, [other]), at_first.version), Committed)
+    assert rounds().columns() == []
     assert rounds().contents() == first
 
 

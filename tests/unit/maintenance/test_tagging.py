@@ -14,7 +14,8 @@ from s3notify_platform.protocols.source_enumerator import ObjectState
 from s3notify_platform.source.source import Input
 from s3notify_platform.stores.config import S3Config
 from s3notify_platform.stores.memory import MemoryObjectStore
-from s3notify_platform.stores.s3.tags import ObjectTags, tags_of
+from s3notify_platform.stores.rules import tags_of
+from s3notify_platform.stores.s3.tags import ObjectTags
 from s3notify_platform.table.commit import Committed
 from s3notify_platform.table.open_table import forget
 from s3notify_platform.table.round import RoundChange, SlotRound

@@ -1,16 +1,22 @@
 """The objects that vacuum removes and keeps: versions within the retention, and files of unfinished runs."""
 
+import json
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
 
 from s3notify_platform.kernel.errors import CorruptError, FencedError, NotFoundError, UsageError
-from s3notify_platform.maintenance.vacuum import vacuum
+from s3notify_platform.kernel.slots import Slot
+from s3notify_platform.maintenance.vacuum import FENCE, vacuum
 from s3notify_platform.stores.memory import MemoryObjectStore
 from s3notify_platform.table.commit import CHECKPOINT_EVERY, Committed
+from s3notify_platform.table.delta.actions import LogVersion
+from s3notify_platform.table.manifest import SlotFacts
+from s3notify_platform.table.proposal import Proposal
 from s3notify_platform.table.versions import history, snapshot_of, version_at
 from tests.support.clocks import HandClock
-from tests.support.log_tables import LAYOUT, Counts, Table, counts_of, versions
+from tests.support.log_tables import LAYOUT, Counts, Table, beaten, counts_of, foreign, pack, versions
 
 RUN, RETENTION = 100.0, 1000.0
 
@@ -162,6 +168,88 @@ def test_history_lists_versions_newest_first(table):
         (1, [1, 2]),
         (0, None),
     ]
+
+
+# Another writer commits before the vacuum's own version
+
+
+class Grows:
+    """A change that adds a column to the schema."""
+
+    def onto(self, base):
+        field = {"name": "x", "type": "long", "nullable": True, "metadata": {}}
+        schema = json.dumps({"type": "struct", "fields": [field]})
+        return Proposal(metadata=replace(base.metadata, schema=schema))
+
+
+class Names:
+    """A change that adds a pack whose file is stored already."""
+
+    def onto(self, base):
+        return Proposal(adds=(pack("old", 5, 1, label=1),), slots={Slot(5): SlotFacts(rows=1)})
+
+
+def orphaned(table, store, clock):
+    """Leaves two files that no version names and that are old enough for a vacuum."""
+    commit(table, 1)
+    names = {LAYOUT.file(LAYOUT.pack_path(name)) for name in ("old", "orphan")}
+    for name in names:
+        store.put(name, b"x")
+    clock.sleep(RUN + 1)
+    return names
+
+
+@pytest.mark.parametrize(
+    ("change", "counts"),
+    [(None, {1: 2}), (Grows(), {1: 1}), (Names(), {1: 1, 5: 1})],
+    ids=["changed slots", "grew the schema", "names a file"],
+)
+def test_vacuum_begins_on_top_of_other_writers(table, store, clock, change, counts):
+    """A file that another writer's version names is kept, though no version named it when the vacuum listed."""
+    names = orphaned(table, store, clock)
+
+    def other():
+        base = table.opened()
+        table.committer.commit(change or Counts(base=base, slots=(1,), clock=clock), base)
+
+    table_of_vacuum = beaten(table.whole, [other])
+    report = vacuum(table_of_vacuum.committer, table.opened(), retention_seconds=RETENTION, clock=clock)
+    kept = {LAYOUT.file(LAYOUT.pack_path("old"))} if isinstance(change, Names) else set()
+    assert set(report.names) == names - kept
+    assert kept <= packs(store)
+    assert [each.operation for each in versions(store)][-1] == FENCE
+    assert table.counted() == counts
+    fields = json.loads(table.opened().metadata.schema)["fields"]
+    assert bool(fields) == isinstance(change, Grows), "the vacuum keeps the schema"
+
+
+def test_vacuum_begins_on_top_of_another_engine_that_merged_packs(table, store, clock):
+    """The engine has named an old file, which must stay."""
+    names = orphaned(table, store, clock)
+    base = table.opened()
+    old = replace(pack("old", 1, 1, label=1), data_change=False)
+
+    def other():
+        removes = tuple(each.removed(1, data_change=False) for each in base.packs.values())
+        foreign(store, base.version + 1, LogVersion(adds=(old,), removes=removes))
+
+    report = vacuum(beaten(table.whole, [other]).committer, base, retention_seconds=RETENTION, clock=clock)
+    assert set(report.names) == names - {LAYOUT.file(old.path)}
+    assert LAYOUT.file(old.path) in packs(store)
+    assert table.counted() == {1: 1}
+
+
+def test_vacuum_removes_nothing_after_a_refused_version_of_another_engine(table, store, clock):
+    names = orphaned(table, store, clock)
+    base = table.opened()
+
+    def other():
+        removes = tuple(each.removed(1) for each in base.packs.values())
+        foreign(store, base.version + 1, LogVersion(removes=removes))
+
+    with pytest.raises(UsageError, match="rollback"):
+        vacuum(beaten(table.whole, [other]).committer, base, retention_seconds=RETENTION, clock=clock)
+    assert names <= packs(store)
 
 
 def test_table_with_missing_versions_is_not_vacuumed(table, store, clock):

@@ -15,8 +15,8 @@ from s3notify_platform.maintenance.compaction import compact
 from s3notify_platform.stores.memory import MemoryObjectStore
 from s3notify_platform.table import retype as module
 from s3notify_platform.table.commit import Committed, NothingLeft
-from s3notify_platform.table.known import Known
-from s3notify_platform.table.retype import RESTARTS, Doubts, Retype, Wanted, doubts_of, retyped
+from s3notify_platform.table.known import RESTARTS, Known
+from s3notify_platform.table.retype import Doubts, Retype, Wanted, doubts_of, retyped
 from s3notify_platform.table.round import CONFLICT
 from s3notify_platform.table.row_changes import row_changes
 from s3notify_platform.table.snapshot import Snapshot

@@ -8,9 +8,10 @@ import pytest
 from s3notify_platform.kernel.errors import UsageError
 from s3notify_platform.kernel.ports import ABSENT, Conflict, IfMatch, Unknown, Written
 from s3notify_platform.stores.config import S3Config
+from s3notify_platform.stores.obstore_answers import fits_obstore
 from s3notify_platform.stores.s3 import S3ObjectStore
 from s3notify_platform.stores.s3.fast import FastObjectStore
-from s3notify_platform.stores.s3.obstore_client import fits_obstore, obstore_store
+from s3notify_platform.stores.s3.obstore_client import obstore_store
 from tests.contracts.fault_proxy import FaultProxy
 
 FITS = [
