@@ -25,6 +25,7 @@ from s3notify_platform.kernel.slots import Slot
 from s3notify_platform.orchestration.acknowledgement import Acknowledgement
 from s3notify_platform.orchestration.automation import follow_slots, made_tag
 from s3notify_platform.orchestration.batch_report import BatchReport
+from s3notify_platform.orchestration.batch_tags import BATCH_SECONDS, tag_objects
 from s3notify_platform.orchestration.check_results import Event
 from s3notify_platform.orchestration.dagster_internals import (
     ASSET_RESUME_RETRY_TAG,
@@ -163,6 +164,8 @@ def _run(context: dg.AssetExecutionContext, config: SlotBatch, settings: SourceA
         else:
             rounds = step.derived(slots)
         io.commit(context, rounds, acknowledgement, step)
+        if step.ingest is not None:
+            tag_objects(context.op_execution_context, io, seconds=BATCH_SECONDS)
         if step.behind:
             raise dg.Failure(f"all slots are committed, and {step.behind}", allow_retries=False)
 

@@ -13,6 +13,7 @@ from dagster._core.storage.event_log.base import AssetRecord
 
 from s3notify_platform.explain.prices import dollars
 from s3notify_platform.kernel.errors import UnavailableError
+from s3notify_platform.orchestration import S3NotifyComponent
 from s3notify_platform.orchestration.check_results import COMPLETE, SCHEMA, SETTLED
 from s3notify_platform.orchestration.upkeep import beat_seconds, freshness_policy
 from s3notify_platform.protocols.keyspace import Put
@@ -23,14 +24,42 @@ TRANSFORMS = "tests.support.transforms"
 CHECKS = (COMPLETE, SETTLED, SCHEMA)
 
 
-def test_a_source_is_three_assets_two_jobs_and_two_automations(site: Site) -> None:
-    """Only the asset of the source's own table may have runs. Runs of the other assets would fill the UI."""
-    repository = site.defs.get_repository_def()
-    graph = site.defs.resolve_asset_graph()
-    assert len(graph.get_all_asset_keys()) <= 3
-    assert len([job for job in repository.get_all_jobs() if not job.name.startswith("__")]) <= 2
-    assert len(repository.sensor_defs) + len(repository.schedule_defs) <= 2
-    assert {key.to_user_string() for key in graph.executable_asset_keys} == {"orders"}
+LATEST = {"key": "id", "order_by": "amount"}
+ASSETS = {"orders", "orders_summary", "orders_queue"}
+JOBS = {"orders_ingest", "orders_backfill"}
+SENSORS = {"orders_sensor", "orders_upkeep"}
+SERVICES = {"sqs": {"queue_url": "https://queue.example/orders"}, "deliver": {}, "http": {}}
+TABLES: dict[str, Any] = {"latest": LATEST, "cluster_by": "id"}
+
+
+@pytest.mark.parametrize(
+    ("options", "tables", "jobs", "sensors"),
+    [
+        ({}, set(), set(), set()),
+        ({"committed_tags": "archive=yes"}, set(), set(), set()),
+        ({"sqs": SERVICES["sqs"]}, set(), {"orders_services"}, set()),
+        (SERVICES, set(), {"orders_services"}, set()),
+        (TABLES, {"orders_latest", "orders_clustered"}, set(), set()),
+        (SERVICES | TABLES, {"orders_latest", "orders_clustered"}, {"orders_services"}, set()),
+        ({"slot_assets": [f"{TRANSFORMS}.paid_orders"]}, {"paid_orders"}, set(), {"orders_slot_automation"}),
+    ],
+    ids=["plain", "tags", "sqs", "services", "tables", "services_and_tables", "slot_assets"],
+)
+def test_a_source_is_three_assets_two_jobs_and_two_automations(
+    options: dict[str, Any], tables: set[str], jobs: set[str], sensors: set[str]
+) -> None:
+    """Each derived table of the user adds one asset, services together add one job, and slot assets together add one
+    sensor. Only tables may have runs: runs of the other assets would fill the UI.
+    """
+    given = {"name": "orders", "bucket": "landing", "prefix": "raw/", "schema": "id bigint, amount double"}
+    defs = S3NotifyComponent(**given | options).definitions()
+    repository, graph = defs.get_repository_def(), defs.resolve_asset_graph()
+    assert {key.to_user_string() for key in graph.get_all_asset_keys()} == ASSETS | tables
+    assert {job.name for job in repository.get_all_jobs() if not job.name.startswith("__")} == JOBS | jobs
+    assert {sensor.name for sensor in repository.sensor_defs} == SENSORS | sensors
+    assert not repository.schedule_defs
+    assert {key.to_user_string() for key in graph.executable_asset_keys} == {"orders"} | tables
+    dg.Definitions.validate_loadable(defs)
 
 
 def test_the_launchpad_of_a_backfill_has_one_field(site: Site) -> None:
