@@ -297,7 +297,7 @@ def test_the_sweep_is_requested_when_it_is_due(site_of: Callable[..., Site]) -> 
     assert request.tags["team"] == "sales"
 
 
-def test_dagster_s_log_has_no_keys(site_of: Callable[..., Site], instance: dg.DagsterInstance) -> None:
+def test_dagster_s_log_has_no_keys(site_of: Callable[..., Site]) -> None:
     """`erase` cannot remove keys of committed, rejected, failing or missed objects from a log."""
     site = site_of(max_attempts=2, format="auto", transform=f"{TRANSFORMS}.unlucky_in_python")
     site.settle()
@@ -310,7 +310,29 @@ def test_dagster_s_log_has_no_keys(site_of: Callable[..., Site], instance: dg.Da
     site.write_silently(3)
     site.sweep()
     site.upkeep()
-    logged = [repr(entry) for run in instance.get_runs() for entry in instance.all_logs(run.run_id)]
-    assert logged
+    known = known_to_dagster(site)
     for key in (site.key(1), site.key(2), site.key(3), site.key(13), "secret-person"):
-        assert [line for line in logged if key in line] == []
+        assert [line for line in known if key in line] == []
+
+
+def known_to_dagster(site: Site) -> list[str]:
+    """The logs and tags of all runs, and the cursors."""
+    runs = site.instance.get_runs()
+    logged = [repr(entry) for run in runs for entry in site.instance.all_logs(run.run_id)]
+    assert logged
+    return [*logged, *(repr(run.tags) for run in runs), str(site.cursor), str(site.upkeep_cursor)]
+
+
+def test_the_failure_of_a_transform_that_changes_keys_names_no_key(site_of: Callable[..., Site]) -> None:
+    """The reason gets into a tag of the run, the sensor's cursor and the log."""
+    site = site_of(transform=f"{TRANSFORMS}.renaming", backoff_seconds=3600.0)
+    site.settle()
+    site.write(1)
+    (request,) = site.tick()
+    result = site.launch(request)
+    assert "it must keep _slot, _key, _etag and _offset unchanged" in site.failure(result)
+    site.tick()
+    assert site.state.failing
+    store_cursor(site, site.cursor or "")
+    site.upkeep()
+    assert [line for line in known_to_dagster(site) if site.key(1) in line] == []

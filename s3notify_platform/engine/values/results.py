@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
+from urllib.parse import quote
 
 from s3notify_platform.formats.rescue import added
 from s3notify_platform.kernel.slots import Slot
@@ -191,8 +192,13 @@ class Run:
 
 
 def without_key(text: str, key: str) -> str:
-    """Removes the object's key from a reason or a traceback. Pure."""
-    return text.replace(key, "…") if key else text
+    """Removes the object's key from a reason or a traceback, also where the key is quoted as in Python or in a URL.
+    Pure.
+    """
+    forms = {key, repr(key)[1:-1], quote(key, errors="replace"), quote(key, safe="", errors="replace")} - {""}
+    for form in sorted(forms, key=len, reverse=True):
+        text = text.replace(form, "…")
+    return text
 
 
 def added_result(earlier: SlotResult | None, later: SlotResult) -> SlotResult:
