@@ -249,6 +249,12 @@ def test_an_idle_source_stays_fresh(site: Site) -> None:
     assert queue_events(site) == [("AssetMaterialization", 0)]
 
 
+def test_a_tick_without_news_says_that_nothing_changed(site: Site) -> None:
+    """The list of ticks in the UI must tell ticks with news from ticks without."""
+    site.upkeep()
+    assert site.upkeep(later=False).skip_message == "nothing changed: the last pass was a moment ago"
+
+
 @pytest.mark.parametrize(("seconds", "fails_after"), [(900, 630), (60, 90), (0.001, 60.0005)])
 def test_the_freshness_policy_is_dagster_s(
     site_of: Callable[..., Site], seconds: float, fails_after: float
