@@ -1,6 +1,7 @@
 """The parts of a source that Dagster shows and that need no run of their own: batches, present state, freshness."""
 
 import json
+from collections import Counter
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -155,6 +156,25 @@ def test_the_numbers_of_a_batch_are_plotted(site: Site) -> None:
         assert f"batch_{name}" in plotted
     events = site.instance.fetch_materializations(dg.AssetKey("orders_summary"), limit=10).records
     assert len({event.run_id for event in events}) == len(events) == 2
+
+
+def test_requests_for_records_are_plotted_too(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A batch also pays for its queue entries, its ack chain and its heartbeats. The engine itself sends no COPY. The
+    description must say which requests are missing.
+    """
+    site.settle()
+    site.write(1)
+    (request,) = site.tick()
+    sent = iter([Counter(COPY=5), Counter(COPY=12)])
+    monkeypatch.setattr("s3notify_platform.orchestration.assets.record_requests", lambda _: next(sent))
+    assert site.launch(request).success
+    batch = site.batch()
+    assert batch["batch_requests_COPY"] == 7
+    kinds = {name.rpartition("_")[2]: n for name, n in batch.items() if name.startswith("batch_requests_")}
+    assert batch["batch_dollars"] == pytest.approx(dollars(kinds))
+    (spec,) = [s for s in site.defs.resolve_all_asset_specs() if s.key == dg.AssetKey("orders_summary")]
+    for missing in ("the sensors' requests", "slot assets", "latest", "tags", "signals", "records in DynamoDB"):
+        assert missing in str(spec.description).partition("Not counted: ")[2]
 
 
 def test_the_summary_shows_all_slots_in_a_table(site_of: Callable[..., Site]) -> None:
